@@ -1,0 +1,49 @@
+"""The table of physics engines, and the protocol they share. The same task runs on every engine that can do its robot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sim.registry import load
+from sim.robots.quadrotors import Quadrotor
+
+ENGINES = {
+    "flight": "sim.engines.flight:Flight",
+    "mujoco": "sim.engines.mujoco:Mujoco",
+    "bullet": "sim.engines.bullet:Bullet",
+}
+
+
+class Engine(Protocol):
+    """A batch of `num` robots. Arrays are float32 numpy, or objects with `__cuda_array_interface__` where device is "cuda".
+
+    Quadrotor state names: position (3, m, world), quaternion (4, w x y z, body to world), linear_velocity (3, m/s, world),
+    angular_velocity (3, rad/s, body), rotor_speed (4, fraction 0..1). Derived: rotation (9, row-major, body to world).
+    Parameters: the names of `Quadrotor.parameters()`.
+    """
+
+    num: int
+    dt: float  # s, the control period: what one `step` advances
+    device: str
+
+    def reset(self, mask: Any | None, state: Mapping[str, Any]) -> None:
+        """Set the state of the robots in `mask` (num,) bool (None: all) from name -> (count, k).
+
+        Names left out take their rest value: zero, identity rotation, rotors still.
+        """
+
+    def step(self, command: Any) -> None:
+        """Advance every robot by `dt` under `command` (num, k), held."""
+
+    def read(self, name: str) -> Any:
+        """A copy (num, k) of a state, a derived signal or a parameter, by name."""
+
+    def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
+        """Set physical parameters of the robots in `mask` from name -> (count, k); others keep theirs."""
+
+
+def make(name: str, robot: Quadrotor, num: int, dt: float, device: str = "cpu") -> Engine:
+    """The engine of that name, or of "module:Class", with `num` copies of the robot."""
+    engine: Engine = load("engine", name, ENGINES)(robot, num, dt, device)
+    return engine

@@ -1,0 +1,124 @@
+"""Declarations of what varies in simulation, and their samplers (numpy only).
+
+Two kinds: imperfections of a signal (`Noise`, `Bias`, `Delay`, `Dropout`), which sit on a `Signal` and which the environment
+applies to what the policy sees (or, for commands, to what the robot executes), never to what the critic sees; and `Vary`,
+which draws one value of a robot's parameter per environment and episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+DISTRIBUTIONS = ("uniform", "log_uniform", "normal")
+MODES = ("scale", "add", "set")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """White Gaussian noise, drawn anew at each control step. `std` is in the signal's unit."""
+
+    std: float
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A Gaussian offset, drawn once per episode and held. `std` is in the signal's unit."""
+
+    std: float
+
+
+@dataclass(frozen=True)
+class Delay:
+    """A latency in seconds, drawn uniformly in [low, high] once per episode. Fractions of a control step are blended linearly."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.low <= self.high:
+            raise ValueError(f"Delay needs 0 <= low <= high in seconds, got low={self.low}, high={self.high}")
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """With this probability, at each control step, the last delivered value is repeated."""
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.probability < 1.0:
+            raise ValueError(f"Dropout needs a probability in [0, 1), got {self.probability}")
+
+
+Imperfection = Noise | Bias | Delay | Dropout
+
+
+@dataclass(frozen=True)
+class Vary:
+    """One random value per environment and episode for the parameter `name` of the robot.
+
+    `mode`: "scale" multiplies the nominal value, "add" adds to it, "set" replaces it. "uniform" and "log_uniform" draw in
+    [low, high]; "normal" has mean `low` and standard deviation `high`. Elements of a vector parameter are drawn together
+    (one factor) unless `independent`.
+    """
+
+    name: str
+    low: float
+    high: float
+    mode: str = "scale"
+    distribution: str = "uniform"
+    independent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"Vary({self.name!r}): mode {self.mode!r} is not one of {', '.join(MODES)}")
+        if self.distribution not in DISTRIBUTIONS:
+            choices = ", ".join(DISTRIBUTIONS)
+            raise ValueError(f"Vary({self.name!r}): distribution {self.distribution!r} is not one of {choices}")
+        if self.distribution == "log_uniform" and self.low <= 0.0:
+            raise ValueError(f"Vary({self.name!r}): log_uniform needs low > 0, got {self.low}")
+
+    def sample(self, rng: np.random.Generator, nominal: Array, n: int) -> Array:
+        """Values (n, k) for a parameter whose nominal value is (k,) or (n, k)."""
+        k = nominal.shape[-1]
+        size = (n, k if self.independent else 1)
+        if self.distribution == "normal":
+            drawn = rng.normal(self.low, self.high, size)
+        elif self.distribution == "log_uniform":
+            drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high), size))
+        else:
+            drawn = rng.uniform(self.low, self.high, size)
+        if self.mode == "scale":
+            value = nominal * drawn
+        elif self.mode == "add":
+            value = nominal + drawn
+        else:
+            value = np.broadcast_to(drawn, (n, k))
+        return np.ascontiguousarray(np.broadcast_to(value, (n, k)), dtype=np.float32)
+
+
+def sample_parameters(
+    vary: tuple[Vary, ...], rng: np.random.Generator, nominal: Mapping[str, Array], n: int
+) -> dict[str, Array]:
+    """Draw every declared variation: name -> (n, k). Several `Vary` of one name apply in order. Only varied names are returned."""
+    drawn: dict[str, Array] = {}
+    for item in vary:
+        if item.name not in nominal:
+            choices = ", ".join(sorted(nominal))
+            raise KeyError(f"Vary names the parameter {item.name!r}, which this robot does not have; it has: {choices}")
+        drawn[item.name] = item.sample(rng, drawn.get(item.name, nominal[item.name]), n)
+    return drawn
+
+
+def delay_weights(delay: NDArray[np.float64], taps: int) -> Array:
+    """Weights (n, taps) over [newest, one step old, ...] that realise `delay` (n,), in control steps, by linear blending."""
+    if delay.size and float(delay.max()) > taps - 1:
+        raise ValueError(f"a delay of {float(delay.max()):.2f} control steps needs more than {taps} stored commands")
+    whole = np.arange(taps, dtype=np.float64)
+    return np.maximum(0.0, 1.0 - np.abs(delay[:, None] - whole)).astype(np.float32)

@@ -1,0 +1,19 @@
+"""The table of robots: name -> "module:ATTRIBUTE", imported when asked for."""
+
+from __future__ import annotations
+
+from sim.registry import load
+from sim.robots.quadrotors import Quadrotor
+
+ROBOTS = {
+    "crazyflie": "sim.robots.quadrotors:CRAZYFLIE",
+    "crazyflie_decks": "sim.robots.quadrotors:CRAZYFLIE_DECKS",
+}
+
+
+def robot(name: str) -> Quadrotor:
+    """The robot of that name, or of "module:ATTRIBUTE"; ValueError lists the choices."""
+    found = load("robot", name, ROBOTS)
+    if not isinstance(found, Quadrotor):
+        raise ValueError(f"{name!r} names a {type(found).__name__}, not a robot")
+    return found

@@ -1,0 +1,133 @@
+"""Quadrotor airframes: frozen data with sources. Rotors are ordered front-right, back-right, back-left, front-left.
+
+Axes: body x forward, y left, z up. Commands are fractions 0..1 of the rotor speed range; thrust per rotor in newtons is
+c0 + c1 u + c2 u^2 at the rotor speed fraction u.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Group, Signal
+
+GRAVITY = 9.81  # m/s^2
+
+# What the on-board state estimator of a quadrotor with positioning provides.
+SENSED = (
+    "position",
+    "rotation",
+    "linear_velocity",
+    "angular_velocity",
+    "target_position",
+    "target_velocity",
+    "target_preview",
+)
+
+MOTOR_COMMAND = Signal("motor_command", (4,), low=0.0, high=1.0)
+
+
+@dataclass(frozen=True)
+class Quadrotor:
+    """One airframe. `source` says where the numbers come from."""
+
+    name: str
+    source: str
+    mass: float  # kg
+    inertia: tuple[float, float, float]  # kg m^2, diagonal, body axes
+    rotor_position: tuple[tuple[float, float], ...]  # m, (x, y) of each of the four rotors, in the plane of the centre of mass
+    rotor_direction: tuple[float, float, float, float]  # sign of the yaw torque that each rotor exerts on the body
+    thrust_curve: tuple[float, float, float]  # N: c0, c1, c2
+    torque_ratio: float  # m: yaw torque = torque_ratio * thrust
+    rise_time: float  # s, first-order rotor lag when speeding up
+    fall_time: float  # s, when slowing down
+    propeller_radius: float  # m
+    drag: tuple[float, float, float] = (0.0, 0.0, 0.0)  # N s/m along the body axes
+    ground_effect: float = 0.0  # gain of (radius / 4 height)^2 on the thrust
+    max_rpm: float | None = None  # rotor speed at command 1, where known
+    sensed: tuple[str, ...] = SENSED
+    commands: Group = (MOTOR_COMMAND,)
+
+    def thrust(self, u: float) -> float:
+        """Thrust of one rotor in newtons at the speed fraction `u`."""
+        c0, c1, c2 = self.thrust_curve
+        return c0 + c1 * u + c2 * u * u
+
+    @property
+    def thrust_to_weight(self) -> float:
+        """Maximal thrust over weight."""
+        return 4.0 * self.thrust(1.0) / (self.mass * GRAVITY)
+
+    @property
+    def hover_command(self) -> float:
+        """The command (0..1) at which the four rotors carry the weight."""
+        c0, c1, c2 = self.thrust_curve
+        need = self.mass * GRAVITY / 4.0 - c0
+        return float((-c1 + np.sqrt(c1 * c1 + 4.0 * c2 * need)) / (2.0 * c2)) if c2 else need / c1
+
+    def parameters(self) -> dict[str, NDArray[np.float32]]:
+        """The physical parameters that engines take and `Vary` perturbs: name -> (k,)."""
+        values = {
+            "mass": (self.mass,),
+            "inertia": self.inertia,
+            "rotor_position": tuple(c for xy in self.rotor_position for c in xy),  # x0, y0, x1, y1, ...
+            "rotor_direction": self.rotor_direction,
+            "thrust_curve": self.thrust_curve,
+            "thrust_scale": (1.0, 1.0, 1.0, 1.0),  # health of each rotor
+            "torque_ratio": (self.torque_ratio,),
+            "rise_time": (self.rise_time,),
+            "fall_time": (self.fall_time,),
+            "rotor_lag": (1.0,),  # factor on both time constants
+            "drag": self.drag,
+            "wind": (0.0, 0.0, 0.0),  # m/s, world
+            "force": (0.0, 0.0, 0.0),  # N, world, external
+            "torque": (0.0, 0.0, 0.0),  # N m, body, external
+            "ground_effect": (self.ground_effect,),
+            "propeller_radius": (self.propeller_radius,),
+        }
+        return {name: np.asarray(value, np.float32) for name, value in values.items()}
+
+
+def _cross(arm_x: float, arm_y: float) -> tuple[tuple[float, float], ...]:
+    """An X frame: front-right, back-right, back-left, front-left."""
+    return ((arm_x, -arm_y), (-arm_x, -arm_y), (-arm_x, arm_y), (arm_x, arm_y))
+
+
+_SPINS = (-1.0, 1.0, -1.0, 1.0)
+
+# Drag of the Crazyflie 2.0: Foerster, "System Identification of the Crazyflie 2.0 Nano Quadrocopter" (ETH 2015): 9.1785e-7 and
+# 10.311e-7 N s^2/(m rad) times the summed rotor speed, here at hover (4 x 1516 rad/s).
+_CRAZYFLIE_DRAG = (5.57e-3, 5.57e-3, 6.25e-3)
+
+CRAZYFLIE = Quadrotor(
+    name="crazyflie",
+    source="Crazyflie 2.0/2.1, bare: arplaboratory/learning-to-fly parameters/dynamics/crazy_flie.h @d07592d5; drag: Foerster 2015",
+    mass=0.027,
+    inertia=(3.85e-6, 3.85e-6, 5.9675e-6),
+    rotor_position=_cross(0.028, 0.028),
+    rotor_direction=_SPINS,
+    thrust_curve=(0.0, 0.0, 3.16e-10 * 21702.0**2),
+    torque_ratio=0.005964552,
+    rise_time=0.15,
+    fall_time=0.15,
+    propeller_radius=0.0231348,
+    drag=_CRAZYFLIE_DRAG,
+    max_rpm=21702.0,
+)
+
+CRAZYFLIE_DECKS = Quadrotor(
+    name="crazyflie_decks",
+    source="Crazyflie 2.1 with decks: rl-tools/rl-tools l2f/parameters/dynamics/crazyflie.h @9acdf5c8; drag: Foerster 2015",
+    mass=0.0306,
+    inertia=(9.4166e-6, 9.6441e-6, 1.74595e-5),
+    rotor_position=_cross(0.028, 0.028),
+    rotor_direction=_SPINS,
+    thrust_curve=(0.00352526, 0.01437313, 0.09223048),
+    torque_ratio=4.665e-3,
+    rise_time=0.05545,
+    fall_time=0.24939,
+    propeller_radius=0.0231348,
+    drag=_CRAZYFLIE_DRAG,
+)

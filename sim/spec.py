@@ -1,0 +1,183 @@
+"""The contract language: what a signal is, and how named signals become vectors. Shared by every layer; numpy only.
+
+Order is written in one place only, the `Group`; everything else is by name, in SI units, at physical scale. Rotations
+travel as rotation matrices (9 numbers, row-major, body to world).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.randomize import Bias, Delay, Dropout, Imperfection, Noise
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One named quantity with a fixed shape.
+
+    `unit` is SI ("m", "m/s", "rad/s", "1" for a pure number), `frame` says in which axes ("world": z up; "body": x forward,
+    y left, z up). `low` and `high` bound every element. `max_age` (s) is the oldest value that may still be used on a robot.
+    `imperfections` exist in simulation only and never leave it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str = "1"
+    frame: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    max_age: float = 0.1
+    imperfections: tuple[Imperfection, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"signal name {self.name!r} is not an identifier (letters, digits and _ only)")
+        if not self.shape or any(not isinstance(k, int) or k < 1 for k in self.shape):
+            raise ValueError(f"signal {self.name!r}: shape {self.shape} must hold positive integers")
+        if not self.low < self.high:
+            raise ValueError(f"signal {self.name!r}: low {self.low} must be below high {self.high}")
+        if not self.max_age > 0.0:
+            raise ValueError(f"signal {self.name!r}: max_age {self.max_age} s must be positive")
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def noise_std(self) -> float:
+        """Standard deviation of the white noise, in the signal's unit."""
+        return math.sqrt(sum(i.std**2 for i in self.imperfections if isinstance(i, Noise)))
+
+    def bias_std(self) -> float:
+        """Standard deviation of the per-episode offset, in the signal's unit."""
+        return math.sqrt(sum(i.std**2 for i in self.imperfections if isinstance(i, Bias)))
+
+    def delay_range(self) -> tuple[float, float]:
+        """The range of the latency in seconds; latencies add up."""
+        delays = [i for i in self.imperfections if isinstance(i, Delay)]
+        return sum(d.low for d in delays), sum(d.high for d in delays)
+
+    def dropout_probability(self) -> float:
+        """The probability, per control step, that the last value is repeated."""
+        kept = math.prod(1.0 - i.probability for i in self.imperfections if isinstance(i, Dropout))
+        return 1.0 - kept
+
+
+Group = tuple[Signal, ...]
+
+
+def size(group: Group) -> int:
+    """The length of the group's vector."""
+    return sum(signal.size for signal in group)
+
+
+def slices(group: Group) -> dict[str, slice]:
+    """Where each signal lies in the group's vector."""
+    found: dict[str, slice] = {}
+    start = 0
+    for signal in group:
+        if signal.name in found:
+            raise ValueError(f"the group names {signal.name!r} twice")
+        found[signal.name] = slice(start, start + signal.size)
+        start += signal.size
+    return found
+
+
+def _missing(group: Group, names: Iterable[str]) -> list[str]:
+    present = set(names)
+    return [signal.name for signal in group if signal.name not in present]
+
+
+def pack(group: Group, values: Mapping[str, Array]) -> Array:
+    """Concatenate named values (..., *shape) into one float32 array (..., size).
+
+    Raises KeyError when a signal is missing and ValueError when a shape is wrong; names outside the group are ignored.
+    """
+    missing = _missing(group, values)
+    if missing:
+        raise KeyError(f"missing signal(s) {', '.join(missing)}; got {', '.join(sorted(values)) or 'none'}")
+    parts: list[Array] = []
+    leading: tuple[int, ...] | None = None
+    for signal in group:
+        value = np.asarray(values[signal.name], dtype=np.float32)
+        rank = len(signal.shape)
+        if value.shape[value.ndim - rank :] != signal.shape:
+            raise ValueError(f"signal {signal.name!r}: shape {value.shape} does not end in {signal.shape}")
+        lead = value.shape[: value.ndim - rank]
+        if leading is None:
+            leading = lead
+        elif lead != leading:
+            raise ValueError(f"signal {signal.name!r}: leading shape {lead} differs from {leading} of {group[0].name!r}")
+        parts.append(value.reshape(*lead, signal.size))
+    return np.concatenate(parts, axis=-1) if parts else np.zeros((0,), np.float32)
+
+
+def unpack(group: Group, vector: Array) -> dict[str, Array]:
+    """The inverse of `pack`: views of `vector` (..., size), by name."""
+    total = size(group)
+    if vector.ndim == 0 or vector.shape[-1] != total:
+        raise ValueError(f"a vector of this group has {total} elements, got shape {vector.shape}")
+    lead = vector.shape[:-1]
+    where = slices(group)
+    return {s.name: vector[..., where[s.name]].reshape(*lead, *s.shape) for s in group}
+
+
+def find(group: Group, name: str) -> Signal:
+    """The signal of that name; KeyError lists the choices."""
+    for signal in group:
+        if signal.name == name:
+            return signal
+    raise KeyError(f"no signal {name!r}; there are: {', '.join(s.name for s in group)}")
+
+
+def _number(value: float) -> float | None:
+    return None if math.isinf(value) else float(value)
+
+
+def to_json(group: Group) -> list[dict[str, Any]]:
+    """A JSON-ready description. Infinite limits become null; simulation's imperfections are left out."""
+    return [
+        {
+            "name": s.name,
+            "shape": list(s.shape),
+            "unit": s.unit,
+            "frame": s.frame,
+            "low": _number(s.low),
+            "high": _number(s.high),
+            "max_age_s": s.max_age,
+        }
+        for s in group
+    ]
+
+
+def from_json(items: Sequence[Mapping[str, Any]]) -> Group:
+    """The inverse of `to_json`. Raises ValueError naming the entry and the field when one is missing or malformed."""
+    signals = []
+    for index, item in enumerate(items):
+        try:
+            signals.append(
+                Signal(
+                    name=str(item["name"]),
+                    shape=tuple(int(k) for k in item["shape"]),
+                    unit=str(item["unit"]),
+                    frame=str(item["frame"]),
+                    low=-math.inf if item["low"] is None else float(item["low"]),
+                    high=math.inf if item["high"] is None else float(item["high"]),
+                    max_age=float(item["max_age_s"]),
+                )
+            )
+        except KeyError as error:
+            raise ValueError(f"signal {index} of the description lacks the field {error}") from None
+        except TypeError as error:
+            raise ValueError(f"signal {index} of the description is malformed: {error}") from None
+    group = tuple(signals)
+    slices(group)
+    return group

@@ -1,0 +1,72 @@
+"""The table of tasks: name -> "module:Class", imported when asked for; and the protocol that a task file follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from sim.randomize import Array, Vary
+from sim.registry import load
+from sim.robots.quadrotors import Quadrotor
+from sim.spec import Group
+from sim.terms import Cost, Curriculum, Feature
+
+TASKS = {
+    "quad_hover": "sim.tasks.quad_hover:QuadHover",
+    "quad_track": "sim.tasks.quad_track:QuadTrack",
+}
+
+
+class Task(Protocol):
+    """What a robot should do. A task declares; the environment, the trainers and the exported graph carry it out.
+
+    `policy` are the signals that the robot can measure, `privileged` those that only a critic may see (engine state or
+    parameters by name, and "delay" in control steps). `motion` below describes the moving target of one episode.
+    """
+
+    Config: type
+    name: str
+    robot: Quadrotor
+    rate_hz: float
+    episode_steps: int
+    policy: Group
+    privileged: Group
+    commands: Group
+    features: tuple[Feature, ...]
+    history: int  # how many of its own past actions the policy sees
+    initial_action: float  # [-1, 1]: what the history holds, and the robot executes, before the first command
+    costs: tuple[Cost, ...]
+    alive_bonus: float  # added to the reward per step, for learners that care about termination
+    curriculum: tuple[Curriculum, ...]
+    vary: tuple[Vary, ...]
+    scores: dict[str, str]  # name -> unit of what `score` returns
+
+    def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
+        """Initial states by engine name, (n, k), and "motion" (n, 3, m)."""
+
+    def reference(self, motion: Any, time: Any) -> dict[str, Any]:
+        """The target signals (n, k) at `time` (n,) seconds into the episode; numpy arrays or torch tensors."""
+
+    def terminated(self, signals: Mapping[str, Any]) -> Any:
+        """(n,) bool: lost, given noise-free signals by name (n, k). Time limits are the environment's business."""
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        """What a user cares about, per episode: name -> (n,), from recorded signals (steps, n, k). Includes "success" (0 or 1)."""
+
+
+def task_class(name: str) -> Any:
+    """The task class of that name, or of "module:Class"; ValueError lists the choices."""
+    return load("task", name, TASKS)
+
+
+def make(name: str, **config: Any) -> Task:
+    """A task by name, with fields of its `Config` set by keyword."""
+    cls = task_class(name)
+    try:
+        made: Task = cls(cls.Config(**config))
+    except TypeError as error:
+        choices = ", ".join(cls.Config.__dataclass_fields__)
+        raise ValueError(f"task {name!r}: {error}; its settings are: {choices}") from None
+    return made

@@ -1,0 +1,177 @@
+"""Recover a thrown quadrotor, go to a set point and hold it, with direct motor commands.
+
+Start distribution: "Learning to Fly in Seconds" (Eschmann et al. 2024), the wider variant of rl-tools' zoo
+(init_90_deg: +-0.5 m, tilt up to 90 degrees, +-1 m/s, +-1 rad/s, rotors in the lower half of their speed range).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.randomize import Array, Delay, Noise, Vary
+from sim.robots import robot
+from sim.spec import Group, Signal
+from sim.tasks import motion
+from sim.terms import Cost, Curriculum, Feature
+
+# The sensor noise of "Learning to Fly in Seconds": m, 1, m/s, rad/s.
+NOISE = {"position": 0.001, "rotation": 0.001, "linear_velocity": 0.002, "angular_velocity": 0.002}
+
+
+def sensed(name: str, shape: int, unit: str, frame: str) -> Signal:
+    """A signal of the on-board state estimate, with the published noise."""
+    return Signal(name, (shape,), unit, frame, imperfections=(Noise(NOISE[name]),))
+
+
+STATE_ESTIMATE: Group = (
+    sensed("position", 3, "m", "world"),
+    sensed("rotation", 9, "1", "body->world"),
+    sensed("linear_velocity", 3, "m/s", "world"),
+    sensed("angular_velocity", 3, "rad/s", "body"),
+)
+
+PRIVILEGED: Group = (
+    Signal("rotor_speed", (4,), "1"),
+    Signal("mass", (1,), "kg"),
+    Signal("thrust_scale", (4,), "1"),
+    Signal("rotor_lag", (1,), "1"),
+    Signal("force", (3,), "N", "world"),
+    Signal("torque", (3,), "N m", "body"),
+    Signal("delay", (1,), "1"),
+)
+
+# The distance per axis beyond which the network sees position and velocity errors compressed (facts: quad_any, section 1).
+POSITION_SCALE = 1.0  # m
+VELOCITY_SCALE = 3.0  # m/s
+RATE_SCALE = 0.1  # s/rad
+
+
+def delayed(commands: Group, low: float, high: float) -> Group:
+    """The robot's commands, executed with a latency drawn in [low, high] seconds."""
+    return tuple(
+        Signal(c.name, c.shape, c.unit, c.frame, c.low, c.high, c.max_age, imperfections=(Delay(low, high),))
+        for c in commands
+    )
+
+
+def random_tilt(rng: np.random.Generator, n: int, degrees: float) -> Array:
+    """Quaternions (n, 4): uniform rotations, rejected to a rotation angle of at most `degrees` (as the seed does)."""
+    kept = np.empty((0, 4))
+    smallest_w = np.cos(np.radians(degrees) / 2.0)
+    while len(kept) < n:
+        q = rng.normal(size=(4 * n + 16, 4))
+        q /= np.linalg.norm(q, axis=1, keepdims=True)
+        q *= np.where(q[:, :1] < 0.0, -1.0, 1.0)
+        kept = np.concatenate([kept, q[q[:, 0] >= smallest_w]])
+    return kept[:n].astype(np.float32)
+
+
+@dataclass
+class Config:
+    """Settings of quad_hover."""
+
+    robot: str = "crazyflie"
+    rate_hz: float = 100.0
+    episode_s: float = 5.0
+    position: float = 0.5  # m, start within +- this of the target, per axis
+    tilt: float = 90.0  # degrees, largest rotation at the start
+    velocity: float = 1.0  # m/s
+    body_rate: float = 1.0  # rad/s
+    rotor_speed: float = 0.5  # start anywhere from still to this fraction
+    guidance: float = 0.1  # share of episodes that start at rest on the target
+    delay_low: float = 0.0  # s, latency between command and rotor
+    delay_high: float = 0.012  # s
+    history: int = 3  # own past actions that the policy sees
+    noise: float = 1.0  # factor on the sensor noise
+    robust: bool = False  # wide variation of the vehicle, for the whole robustness grid
+
+    def __post_init__(self) -> None:
+        if self.rate_hz <= 0 or self.episode_s <= 0:
+            raise ValueError(f"rate_hz and episode_s must be positive, got {self.rate_hz} and {self.episode_s}")
+        if not 0 <= self.tilt <= 180:
+            raise ValueError(f"tilt must be in 0..180 degrees, got {self.tilt}")
+        if not 1 <= self.history <= 32:
+            raise ValueError(f"history must be in 1..32 past actions, got {self.history}")
+
+
+class QuadHover:
+    """Success: within 0.2 m of the target during the whole last second."""
+
+    Config = Config
+    name = "quad_hover"
+    privileged = PRIVILEGED
+    scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}
+    lost_distance = 2.0  # m
+    lost_rate = 35.0  # rad/s
+    close = 0.2  # m
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.robot = robot(config.robot)
+        self.rate_hz = config.rate_hz
+        self.episode_steps = round(config.episode_s * config.rate_hz)
+        self.policy: Group = (*STATE_ESTIMATE, Signal("target_position", (3,), "m", "world", max_age=1.0))
+        delay_high = max(config.delay_high, 0.022) if config.robust else config.delay_high
+        self.commands = delayed(self.robot.commands, config.delay_low, delay_high)
+        self.history = config.history
+        self.initial_action = 2.0 * self.robot.hover_command - 1.0
+        self.features: tuple[Feature, ...] = (
+            Feature("position", minus="target_position", squash=POSITION_SCALE),
+            Feature("rotation"),
+            Feature("linear_velocity", squash=VELOCITY_SCALE),
+            Feature("angular_velocity", scale=RATE_SCALE),
+            Feature("history"),
+        )
+        self.costs: tuple[Cost, ...] = (
+            Cost("position", "position", 1.0, "norm", minus="target_position"),
+            Cost("velocity", "linear_velocity", 0.05),
+            Cost("body_rate", "angular_velocity", 0.002),
+            Cost("attitude", "rotation", 0.1, "attitude"),
+            Cost("action_change", "action_change", 0.05),
+        )
+        self.alive_bonus = 2.0
+        self.curriculum: tuple[Curriculum, ...] = ()
+        width = 0.2 if config.robust else 0.1
+        self.vary = (
+            Vary("mass", 1.0 - width, 1.0 + width),
+            Vary("thrust_scale", 1.0 - width, 1.0 + width),
+            Vary("rotor_lag", *((0.55, 1.7) if config.robust else (0.7, 1.4)), distribution="log_uniform"),
+        )
+
+    def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
+        c = self.config
+        target = rng.uniform([-1.0, -1.0, 1.0], [1.0, 1.0, 2.0], (n, 3))
+        away = (rng.random(n) >= c.guidance)[:, None]
+        state = {
+            "position": target + away * rng.uniform(-c.position, c.position, (n, 3)),
+            "quaternion": np.where(away, random_tilt(rng, n, c.tilt), np.array([1.0, 0.0, 0.0, 0.0])),
+            "linear_velocity": away * rng.uniform(-c.velocity, c.velocity, (n, 3)),
+            "angular_velocity": away * rng.uniform(-c.body_rate, c.body_rate, (n, 3)),
+            "rotor_speed": rng.uniform(0.0, c.rotor_speed, (n, 4)),
+            "motion": motion.hold(target.astype(np.float32)),
+        }
+        return {name: np.ascontiguousarray(value, np.float32) for name, value in state.items()}
+
+    def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
+        return {"target_position": motion.position_at(motion_, time)}
+
+    def terminated(self, signals: Mapping[str, Any]) -> Any:
+        error = signals["position"] - signals["target_position"]
+        rate = signals["angular_velocity"]
+        return ((error * error).sum(-1) > self.lost_distance**2) | ((rate * rate).sum(-1) > self.lost_rate**2)
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        error = np.linalg.norm(flight["position"] - flight["target_position"], axis=-1)  # (steps, n)
+        error = np.where(np.isfinite(error), error, np.inf)
+        last_second = error[-round(self.rate_hz) :]
+        outside = np.cumsum((error > self.close)[::-1], axis=0)[::-1] > 0  # still to be outside at or after this step
+        return {
+            "success": (last_second.max(axis=0) < self.close).astype(np.float32),
+            "position_error": last_second.mean(axis=0).astype(np.float32),
+            "settling_time": (outside.sum(axis=0) / self.rate_hz).astype(np.float32),
+            "control_effort": np.abs(np.diff(flight["motor_command"], axis=0)).mean(axis=(0, 2)).astype(np.float32),
+        }

@@ -1,0 +1,104 @@
+"""The two small languages in which a task says what its policy looks at (`Feature`) and what it should achieve (`Cost`).
+
+Both are data, so that each consumer compiles the same declaration: the environment (torch), the fused trainer (Numba, with
+the derivative) and the exported ONNX graph. `evaluate` is the reference meaning, for numpy arrays and torch tensors alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+SHAPES = ("square", "norm", "log", "attitude")
+SOFTENING = 0.01  # m^2: makes the distance smooth within 0.1 m of the goal (facts of the published prototype)
+
+
+def namespace(values: Any) -> ModuleType:
+    """numpy for arrays, torch for tensors; imports torch only when given one of its tensors."""
+    if isinstance(values, np.ndarray):
+        return np
+    import torch
+
+    return torch
+
+
+@dataclass(frozen=True)
+class Feature:
+    """scale * s(signal - minus), with s(z) = z / sqrt(1 + (z / squash)^2), or s(z) = z without `squash`.
+
+    A `minus` that is shorter than the signal is repeated (a preview of K points minus one position). The signal "history"
+    stands for the policy's own past actions, newest first, in [-1, 1].
+    """
+
+    signal: str
+    minus: str | None = None
+    scale: float = 1.0
+    squash: float | None = None
+
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
+        """(..., k) from values (..., k); works on numpy arrays and torch tensors."""
+        x = values[self.signal]
+        if self.minus is not None:
+            base = values[self.minus]
+            repeat = x.shape[-1] // base.shape[-1]
+            x = x - (base if repeat == 1 else namespace(x).concatenate([base] * repeat, -1))
+        if self.squash is not None:
+            x = x / namespace(x).sqrt(1.0 + (x / self.squash) ** 2)
+        return self.scale * x
+
+
+@dataclass(frozen=True)
+class Cost:
+    """weight * shape(signal - minus), per control step.
+
+    Shapes, over the elements z of the signal: "square": sum z^2; "norm": sqrt(sum z^2 + 0.01); "log": log(1 + norm);
+    "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action" is
+    the command in [-1, 1], "action_change" its difference from the one before. `weight` may follow a curriculum.
+    """
+
+    name: str
+    signal: str
+    weight: float
+    shape: str = "square"
+    minus: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ValueError(f"Cost({self.name!r}): shape {self.shape!r} is not one of {', '.join(SHAPES)}")
+
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
+        """Unweighted cost (...,) from values (..., k); works on numpy arrays and torch tensors."""
+        x = values[self.signal]
+        if self.shape == "attitude":
+            return 0.25 * (3.0 - x[..., 0] - x[..., 4] - x[..., 8])
+        if self.minus is not None:
+            x = x - values[self.minus]
+        square = (x * x).sum(-1)
+        if self.shape == "square":
+            return square
+        xp = namespace(x)
+        norm = xp.sqrt(square + SOFTENING)
+        return norm if self.shape == "norm" else xp.log1p(norm)
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """The weight of the cost `name` starts at `start`, and is multiplied by `factor` every `every` environment steps up to `limit`.
+
+    The reward curriculum of "Learning to Fly in Seconds" (Eschmann et al. 2024, src/steps/curriculum.h). Learners that keep
+    old experience recompute its rewards.
+    """
+
+    name: str
+    start: float
+    factor: float
+    every: int
+    limit: float
+
+    def weight(self, steps: int) -> float:
+        """The weight after that many environment steps."""
+        return min(self.limit, self.start * self.factor ** (steps // self.every))
