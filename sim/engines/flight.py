@@ -1,0 +1,149 @@
+"""Batched quadrotor flight, one vehicle per environment, with its own parameters: Numba on the CPU, numba-cuda on a GPU.
+
+The equations and their adjoint are in `flight_dynamics.py`; here they are laid over blocks of vehicles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sim.engines import flight_dynamics as dynamics
+from sim.engines.flight_dynamics import COMMAND_ROWS, PARAMETER_ROWS, SIGNAL_ROWS, STATE_ROWS
+from sim.engines.lanes import LANES, block, blocks, from_lanes, kernel, to_lanes
+from sim.randomize import Array
+from sim.robots.quadrotors import Quadrotor
+
+STATE = {
+    "position": slice(0, 3),
+    "quaternion": slice(3, 7),
+    "linear_velocity": slice(7, 10),
+    "angular_velocity": slice(10, 13),
+    "rotor_speed": slice(13, 17),
+}
+REST = np.zeros(STATE_ROWS, np.float32)
+REST[dynamics.QUATERNION] = 1.0
+
+# Downwash of a vehicle above on one below (Shi et al. 2019, coefficients for the Crazyflie identified in gym-pybullet-drones,
+# assets/cf2x.urdf): force = -k1 (radius / 4 dz)^2 exp(-(dxy / (k2 dz + k3))^2 / 2), in newtons.
+DOWNWASH = (2267.18, 0.16, -0.11)
+
+
+@kernel
+def step_blocks(state, parameters, command, h, substeps):  # type: ignore[no-untyped-def]
+    """Advance all vehicles by `substeps` steps of h seconds, in place. Arrays are (blocks, rows, LANES)."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        p = block(parameters, index, PARAMETER_ROWS)
+        c = block(command, index, COMMAND_ROWS)
+        for _ in range(substeps):
+            for lane in range(LANES):
+                dynamics.advance(s, p, c, s, lane, h)
+
+
+@kernel
+def step_adjoint_blocks(state, parameters, command, gradient, g_command, h):  # type: ignore[no-untyped-def]
+    """The adjoint of one substep from `state`: `gradient` goes from the new state's to the old one's, g_command is added to."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        p = block(parameters, index, PARAMETER_ROWS)
+        c = block(command, index, COMMAND_ROWS)
+        g = block(gradient, index, STATE_ROWS)
+        gc = block(g_command, index, COMMAND_ROWS)
+        for lane in range(LANES):
+            dynamics.advance_adjoint(s, p, c, g, gc, lane, h)
+
+
+@kernel
+def sense_blocks(state, out):  # type: ignore[no-untyped-def]
+    """Position, rotation matrix, velocity and body rate of every vehicle: out (blocks, SIGNAL_ROWS, LANES)."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        o = block(out, index, SIGNAL_ROWS)
+        for lane in range(LANES):
+            dynamics.sense(s, o, lane)
+
+
+class Flight:
+    """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares one airspace."""
+
+    def __init__(
+        self, robot: Quadrotor, num: int, dt: float, device: str = "cpu", substeps: int = 1, downwash: int = 0
+    ) -> None:
+        if num < 1 or dt <= 0.0 or substeps < 1:
+            raise ValueError(f"Flight needs num >= 1, dt > 0 and substeps >= 1, got {num}, {dt}, {substeps}")
+        if downwash and num % downwash:
+            raise ValueError(f"{num} vehicles cannot be split into airspaces of {downwash}")
+        if device != "cpu":
+            raise ValueError(f"sim.engines.flight runs on the CPU; got device {device!r}")
+        self.robot, self.num, self.dt, self.device = robot, num, dt, device
+        self.substeps, self.downwash = substeps, downwash
+        self.parameters = {k: np.tile(v, (num, 1)) for k, v in robot.parameters().items()}
+        self.state = to_lanes(np.tile(REST, (num, 1)))
+        self._command = np.zeros((blocks(num), COMMAND_ROWS, LANES), np.float32)
+        self._signals = np.zeros((blocks(num), SIGNAL_ROWS, LANES), np.float32)
+        self._derive()
+
+    def _derive(self, wash: Array | None = None) -> None:
+        parameters = self.parameters
+        if wash is not None:
+            parameters = {**parameters, "force": parameters["force"] + wash}
+        self.derived = to_lanes(dynamics.derive(parameters, self.dt / self.substeps))
+
+    def reset(self, mask: Any | None, state: Mapping[str, Any]) -> None:
+        flat = from_lanes(self.state, self.num)
+        chosen = slice(None) if mask is None else np.asarray(mask, bool)
+        flat[chosen] = REST
+        for name, where in STATE.items():
+            if name in state:
+                flat[chosen, where] = state[name]
+        self.state = to_lanes(flat)
+
+    def step(self, command: Any) -> None:
+        if self.downwash:
+            self._derive(self._wash())
+        self._fill(self._command, command)
+        step_blocks(self.state, self.derived, self._command, np.float32(self.dt / self.substeps), self.substeps)
+
+    def _fill(self, lanes: Array, values: Any) -> None:
+        whole, rest = divmod(self.num, LANES)
+        lanes[:whole] = values[: whole * LANES].reshape(whole, LANES, values.shape[1]).transpose(0, 2, 1)
+        if rest:
+            lanes[whole, :, :rest] = values[whole * LANES :].T
+
+    def read(self, name: str) -> Array:
+        if name in STATE:
+            return from_lanes(self.state[:, STATE[name]], self.num)
+        if name == "rotation":
+            sense_blocks(self.state, self._signals)
+            return from_lanes(self._signals[:, 3:12], self.num)
+        if name in self.parameters:
+            return self.parameters[name].copy()
+        choices = ", ".join([*STATE, "rotation", *self.parameters])
+        raise KeyError(f"a quadrotor in flight has no {name!r}; it has: {choices}")
+
+    def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
+        chosen = slice(None) if mask is None else np.asarray(mask, bool)
+        for name, value in parameters.items():
+            if name not in self.parameters:
+                raise KeyError(f"a quadrotor has no parameter {name!r}; it has: {', '.join(self.parameters)}")
+            self.parameters[name][chosen] = value
+        self._derive()
+
+    def _wash(self) -> Array:
+        """The downwash force (num, 3) on each vehicle from those above it in its airspace, held over the step."""
+        k1, k2, k3 = DOWNWASH
+        position = self.read("position").reshape(-1, self.downwash, 3)
+        delta = position[:, None, :, :] - position[:, :, None, :]  # (worlds, receiver, source, 3)
+        height = delta[..., 2]
+        above = height > 0.0
+        safe = np.where(above, np.maximum(height, 0.05), 1.0)
+        radius = self.parameters["propeller_radius"].reshape(-1, 1, self.downwash)
+        spread = np.maximum(k2 * safe - k3, 1e-3)
+        distance = np.linalg.norm(delta[..., :2], axis=-1)
+        push = k1 * (radius / (4.0 * safe)) ** 2 * np.exp(-0.5 * (distance / spread) ** 2)
+        force = np.zeros((self.num, 3), np.float32)
+        force[:, 2] = -np.where(above, push, 0.0).sum(axis=2).reshape(-1)
+        return force
