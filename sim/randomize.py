@@ -1,8 +1,8 @@
 """Declarations of what varies in simulation, and their samplers (numpy only).
 
-Two kinds: imperfections of a signal (`Noise`, `Bias`, `Delay`, `Dropout`), which sit on a `Signal` and which the environment
-applies to what the policy sees (or, for commands, to what the robot executes), never to what the critic sees; and `Vary`,
-which draws one value of a robot's parameter per environment and episode.
+Two kinds: imperfections of a signal (`Noise`, `Bias`, `Delay`, `Dropout`), which sit on a `Signal` and which the
+environment applies to what the policy sees (or, for commands, to what the robot executes), never to what the critic
+sees; and `Vary`, which draws one value of a robot's parameter per environment and episode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class Delay:
-    """A latency in seconds, drawn uniformly in [low, high] once per episode. Fractions of a control step are blended linearly."""
+    """A latency in seconds, uniform in [low, high], drawn once per episode; fractions of a step blend linearly."""
 
     low: float
     high: float
@@ -63,9 +63,9 @@ Imperfection = Noise | Bias | Delay | Dropout
 class Vary:
     """One random value per environment and episode for the parameter `name` of the robot.
 
-    `mode`: "scale" multiplies the nominal value, "add" adds to it, "set" replaces it. "uniform" and "log_uniform" draw in
-    [low, high]; "normal" has mean `low` and standard deviation `high`. Elements of a vector parameter are drawn together
-    (one factor) unless `independent`.
+    `mode`: "scale" multiplies the nominal value, "add" adds to it, "set" replaces it. "uniform" and "log_uniform" draw
+    in [low, high]; "normal" has mean `low` and standard deviation `high`. Elements of a vector parameter are drawn
+    together (one factor) unless `independent`.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Vary:
 def sample_parameters(
     vary: tuple[Vary, ...], rng: np.random.Generator, nominal: Mapping[str, Array], n: int
 ) -> dict[str, Array]:
-    """Draw every declared variation: name -> (n, k). Several `Vary` of one name apply in order. Only varied names are returned."""
+    """Draw every declared variation: varied name -> (n, k). Several `Vary` of one name apply in order."""
     drawn: dict[str, Array] = {}
     for item in vary:
         if item.name not in nominal:
@@ -117,7 +117,7 @@ def sample_parameters(
 
 
 def delay_weights(delay: NDArray[np.float64], taps: int) -> Array:
-    """Weights (n, taps) over [newest, one step old, ...] that realise `delay` (n,), in control steps, by linear blending."""
+    """Weights (n, taps) over [newest, one step old, ...] that blend linearly to `delay` (n,), in control steps."""
     if delay.size and float(delay.max()) > taps - 1:
         raise ValueError(f"a delay of {float(delay.max()):.2f} control steps needs more than {taps} stored commands")
     whole = np.arange(taps, dtype=np.float64)

@@ -23,9 +23,9 @@ Array = NDArray[np.float32]
 class Signal:
     """One named quantity with a fixed shape.
 
-    `unit` is SI ("m", "m/s", "rad/s", "1" for a pure number), `frame` says in which axes ("world": z up; "body": x forward,
-    y left, z up). `low` and `high` bound every element. `max_age` (s) is the oldest value that may still be used on a robot.
-    `imperfections` exist in simulation only and never leave it.
+    `unit` is SI ("m", "m/s", "rad/s", "1" for a pure number), `frame` says in which axes ("world": z up; "body": x
+    forward, y left, z up). `low` and `high` bound every element. `max_age` (s) is the oldest value that may still be
+    used on a robot. `imperfections` exist in simulation only and never leave it.
     """
 
     name: str
@@ -115,7 +115,9 @@ def pack(group: Group, values: Mapping[str, Array]) -> Array:
         if leading is None:
             leading = lead
         elif lead != leading:
-            raise ValueError(f"signal {signal.name!r}: leading shape {lead} differs from {leading} of {group[0].name!r}")
+            raise ValueError(
+                f"signal {signal.name!r}: leading shape {lead} differs from {leading} of {group[0].name!r}"
+            )
         parts.append(value.reshape(*lead, signal.size))
     return np.concatenate(parts, axis=-1) if parts else np.zeros((0,), np.float32)
 

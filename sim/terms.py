@@ -1,7 +1,8 @@
-"""The two small languages in which a task says what its policy looks at (`Feature`) and what it should achieve (`Cost`).
+"""Two small languages: what a task's policy looks at (`Feature`) and what it should achieve (`Cost`).
 
-Both are data, so that each consumer compiles the same declaration: the environment (torch), the fused trainer (Numba, with
-the derivative) and the exported ONNX graph. `evaluate` is the reference meaning, for numpy arrays and torch tensors alike.
+Both are data, so that each consumer compiles the same declaration: the environment (torch), the fused trainer (Numba,
+with the derivative) and the exported ONNX graph. `evaluate` is the reference meaning, for numpy arrays and torch
+tensors alike.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def namespace(values: Any) -> ModuleType:
 class Feature:
     """scale * s(signal - minus), with s(z) = z / sqrt(1 + (z / squash)^2), or s(z) = z without `squash`.
 
-    A `minus` that is shorter than the signal is repeated (a preview of K points minus one position). The signal "history"
-    stands for the policy's own past actions, newest first, in [-1, 1].
+    A `minus` that is shorter than the signal is repeated (a preview of K points minus one position). The signal
+    "history" stands for the policy's own past actions, newest first, in [-1, 1].
     """
 
     signal: str
@@ -56,8 +57,8 @@ class Cost:
     """weight * shape(signal - minus), per control step.
 
     Shapes, over the elements z of the signal: "square": sum z^2; "norm": sqrt(sum z^2 + 0.01); "log": log(1 + norm);
-    "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action" is
-    the command in [-1, 1], "action_change" its difference from the one before. `weight` may follow a curriculum.
+    "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action"
+    is the command in [-1, 1], "action_change" its difference from the one before. `weight` may follow a curriculum.
     """
 
     name: str
@@ -87,10 +88,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Curriculum:
-    """The weight of the cost `name` starts at `start`, and is multiplied by `factor` every `every` environment steps up to `limit`.
+    """The weight of the cost `name`: `start`, multiplied by `factor` every `every` environment steps, up to `limit`.
 
-    The reward curriculum of "Learning to Fly in Seconds" (Eschmann et al. 2024, src/steps/curriculum.h). Learners that keep
-    old experience recompute its rewards.
+    The reward curriculum of "Learning to Fly in Seconds" (Eschmann et al. 2024, src/steps/curriculum.h). Learners that
+    keep old experience recompute its rewards.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The table of physics engines, and the protocol they share. The same task runs on every engine that can do its robot."""
+"""The table of physics engines, and their protocol. The same task runs on every engine that can do its robot."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ENGINES = {
 
 
 class Engine(Protocol):
-    """A batch of `num` robots. Arrays are float32 numpy, or objects with `__cuda_array_interface__` where device is "cuda".
+    """A batch of `num` robots. Arrays are float32 numpy; where device is "cuda", with `__cuda_array_interface__`.
 
-    Quadrotor state names: position (3, m, world), quaternion (4, w x y z, body to world), linear_velocity (3, m/s, world),
-    angular_velocity (3, rad/s, body), rotor_speed (4, fraction 0..1). Derived: rotation (9, row-major, body to world).
-    Parameters: the names of `Quadrotor.parameters()`.
+    Quadrotor state names: position (3, m, world), quaternion (4, w x y z, body to world), linear_velocity (3, m/s,
+    world), angular_velocity (3, rad/s, body), rotor_speed (4, fraction 0..1). Derived: rotation (9, row-major, body to
+    world). Parameters: the names of `Quadrotor.parameters()`.
     """
 
     num: int

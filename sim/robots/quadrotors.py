@@ -37,7 +37,7 @@ class Quadrotor:
     source: str
     mass: float  # kg
     inertia: tuple[float, float, float]  # kg m^2, diagonal, body axes
-    rotor_position: tuple[tuple[float, float], ...]  # m, (x, y) of each of the four rotors, in the plane of the centre of mass
+    rotor_position: tuple[tuple[float, float], ...]  # m, (x, y) of the four rotors, in the plane of the centre of mass
     rotor_direction: tuple[float, float, float, float]  # sign of the yaw torque that each rotor exerts on the body
     thrust_curve: tuple[float, float, float]  # N: c0, c1, c2
     torque_ratio: float  # m: yaw torque = torque_ratio * thrust
@@ -97,13 +97,14 @@ def _cross(arm_x: float, arm_y: float) -> tuple[tuple[float, float], ...]:
 
 _SPINS = (-1.0, 1.0, -1.0, 1.0)
 
-# Drag of the Crazyflie 2.0: Foerster, "System Identification of the Crazyflie 2.0 Nano Quadrocopter" (ETH 2015): 9.1785e-7 and
-# 10.311e-7 N s^2/(m rad) times the summed rotor speed, here at hover (4 x 1516 rad/s).
+# Drag of the Crazyflie 2.0: Foerster, "System Identification of the Crazyflie 2.0 Nano Quadrocopter" (ETH 2015):
+# 9.1785e-7 and 10.311e-7 N s^2/(m rad) times the summed rotor speed, here at hover (4 x 1516 rad/s).
 _CRAZYFLIE_DRAG = (5.57e-3, 5.57e-3, 6.25e-3)
 
 CRAZYFLIE = Quadrotor(
     name="crazyflie",
-    source="Crazyflie 2.0/2.1, bare: arplaboratory/learning-to-fly parameters/dynamics/crazy_flie.h @d07592d5; drag: Foerster 2015",
+    source="Crazyflie 2.0/2.1, bare: arplaboratory/learning-to-fly parameters/dynamics/crazy_flie.h @d07592d5; "
+    "drag: Foerster 2015",
     mass=0.027,
     inertia=(3.85e-6, 3.85e-6, 5.9675e-6),
     rotor_position=_cross(0.028, 0.028),
@@ -119,7 +120,8 @@ CRAZYFLIE = Quadrotor(
 
 CRAZYFLIE_DECKS = Quadrotor(
     name="crazyflie_decks",
-    source="Crazyflie 2.1 with decks: rl-tools/rl-tools l2f/parameters/dynamics/crazyflie.h @9acdf5c8; drag: Foerster 2015",
+    source="Crazyflie 2.1 with decks: rl-tools/rl-tools l2f/parameters/dynamics/crazyflie.h @9acdf5c8; "
+    "drag: Foerster 2015",
     mass=0.0306,
     inertia=(9.4166e-6, 9.6441e-6, 1.74595e-5),
     rotor_position=_cross(0.028, 0.028),

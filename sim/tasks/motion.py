@@ -1,4 +1,4 @@
-"""Targets that move: per axis, a centre plus a sum of sinusoids. Covers set points, figure-eights and smooth random paths.
+"""Targets that move: per axis, a centre plus sinusoids. Covers set points, figure-eights and smooth random paths.
 
 `motion` is (n, 3, 1 + 3 K): centre (m), then K times amplitude (m), angular frequency (rad/s), phase (rad).
 """

@@ -44,7 +44,7 @@ PRIVILEGED: Group = (
     Signal("delay", (1,), "1"),
 )
 
-# The distance per axis beyond which the network sees position and velocity errors compressed (facts: quad_any, section 1).
+# Beyond these errors per axis the network sees position and velocity compressed (facts: quad_any, section 1).
 POSITION_SCALE = 1.0  # m
 VELOCITY_SCALE = 3.0  # m/s
 RATE_SCALE = 0.1  # s/rad
@@ -71,7 +71,7 @@ def random_tilt(rng: np.random.Generator, n: int, degrees: float) -> Array:
 
 
 @dataclass
-class Config:
+class HoverConfig:
     """Settings of quad_hover."""
 
     robot: str = "crazyflie"
@@ -101,7 +101,7 @@ class Config:
 class QuadHover:
     """Success: within 0.2 m of the target during the whole last second."""
 
-    Config = Config
+    Config = HoverConfig
     name = "quad_hover"
     privileged = PRIVILEGED
     scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}
@@ -109,7 +109,7 @@ class QuadHover:
     lost_rate = 35.0  # rad/s
     close = 0.2  # m
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: HoverConfig) -> None:
         self.config = config
         self.robot = robot(config.robot)
         self.rate_hz = config.rate_hz

@@ -15,8 +15,7 @@ from sim.randomize import Array
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal
 from sim.tasks import motion
-from sim.tasks.quad_hover import POSITION_SCALE, RATE_SCALE, VELOCITY_SCALE, QuadHover
-from sim.tasks.quad_hover import Config as HoverConfig
+from sim.tasks.quad_hover import POSITION_SCALE, RATE_SCALE, VELOCITY_SCALE, HoverConfig, QuadHover
 from sim.terms import Cost, Feature, namespace
 
 WAVES = 3
@@ -24,7 +23,7 @@ PATHS = ("figure_eight", "random", "both")
 
 
 @dataclass
-class Config(HoverConfig):
+class TrackConfig(HoverConfig):
     """Settings of quad_track: those of quad_hover, with starts near the path, and the path."""
 
     episode_s: float = 6.0
@@ -47,11 +46,11 @@ class Config(HoverConfig):
 class QuadTrack(QuadHover):
     """Score: RMS tracking error in m after the first second. Success: below `close` throughout."""
 
-    Config = Config
+    Config = TrackConfig
     name = "quad_track"
     scores = {"success": "1", "tracking_error": "m", "largest_error": "m", "control_effort": "1"}
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: TrackConfig) -> None:
         super().__init__(config)
         self.path = config
         points = config.preview_points

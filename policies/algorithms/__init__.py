@@ -1,0 +1,50 @@
+"""The table of algorithms: name -> "module:Class", imported when asked for; and the protocol that they follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sim.registry import load
+
+if TYPE_CHECKING:
+    from policies.controller import Controller
+    from sim.tasks import Task
+
+ALGORITHMS = {
+    "apg": "policies.algorithms.apg:Apg",
+    "ppo": "policies.algorithms.ppo:Ppo",
+    "sac": "policies.algorithms.sac:Sac",
+}
+
+
+class Algorithm(Protocol):
+    """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
+
+    `Config` is a mutable dataclass. A class may also carry `recipes`: name -> {"algorithm.KEY" or "task.KEY": value},
+    the settings that `quality=NAME` and `robust=true` stand for; a task may carry `recipes` per algorithm.
+    """
+
+    Config: type
+
+    def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu", engine: str = "flight") -> None: ...
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Train to the end of the budget, yielding metrics; every yield is a safe point for `state_dict`.
+
+        Metrics hold "progress" (0..1), "env_steps", "loss" or "reward", and "success" (0..1) when it is known.
+        """
+
+    def controller(self) -> Controller:
+        """What has been learned so far: raw signals to commands, in the form that `policies.export` writes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs: nested dicts and lists of arrays, tensors and plain values."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there: N steps, save, load and N more equal 2N steps bit for bit on a CPU."""
+
+
+def algorithm_class(name: str) -> Any:
+    """The algorithm class of that name, or of "module:Class"; ValueError lists the choices."""
+    return load("algorithm", name, ALGORITHMS)
