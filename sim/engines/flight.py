@@ -11,20 +11,10 @@ from typing import Any
 import numpy as np
 
 from sim.engines import flight_dynamics as dynamics
-from sim.engines.flight_dynamics import COMMAND_ROWS, PARAMETER_ROWS, SIGNAL_ROWS, STATE_ROWS
+from sim.engines.flight_dynamics import COMMAND_ROWS, PARAMETER_ROWS, REST, SIGNAL_ROWS, STATE, STATE_ROWS
 from sim.engines.lanes import LANES, block, blocks, from_lanes, kernel, to_lanes
 from sim.randomize import Array
 from sim.robots.quadrotors import Quadrotor
-
-STATE = {
-    "position": slice(0, 3),
-    "quaternion": slice(3, 7),
-    "linear_velocity": slice(7, 10),
-    "angular_velocity": slice(10, 13),
-    "rotor_speed": slice(13, 17),
-}
-REST = np.zeros(STATE_ROWS, np.float32)
-REST[dynamics.QUATERNION] = 1.0
 
 # Downwash of a vehicle above on one below (Shi et al. 2019, coefficients for the Crazyflie identified in gym-pybullet-drones,
 # assets/cf2x.urdf): force = -k1 (radius / 4 dz)^2 exp(-(dxy / (k2 dz + k3))^2 / 2), in newtons.

@@ -37,6 +37,23 @@ TWIST = 33  # 3: external torque / inertia
 GROUND, LOWEST = 36, 37  # gain (radius / 4)^2; the height below which the effect grows no more
 PARAMETER_ROWS = 38
 
+# What `sense` gives, and the state by name.
+SIGNALS = {
+    "position": slice(0, 3),
+    "rotation": slice(3, 12),
+    "linear_velocity": slice(12, 15),
+    "angular_velocity": slice(15, 18),
+}
+STATE = {
+    "position": slice(0, 3),
+    "quaternion": slice(3, 7),
+    "linear_velocity": slice(7, 10),
+    "angular_velocity": slice(10, 13),
+    "rotor_speed": slice(13, 17),
+}
+REST = np.zeros(STATE_ROWS, np.float32)
+REST[QUATERNION] = 1.0
+
 HALF, ONE, TWO, QUARTER = np.float32(0.5), np.float32(1.0), np.float32(2.0), np.float32(0.25)
 ZERO, THREE = np.float32(0.0), np.float32(3.0)
 
@@ -161,9 +178,9 @@ def ground_factor(z, p, lane):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def decay(command, speed, p, lane):  # type: ignore[no-untyped-def]
+def decay(command, speed, up, down):  # type: ignore[no-untyped-def]
     """exp(-half substep / tau) of one rotor: it rises and falls with different time constants."""
-    return p[DECAY_UP, lane] if command > speed else p[DECAY_DOWN, lane]
+    return up if command > speed else down
 
 
 @inlined
@@ -179,7 +196,8 @@ def advance(s, p, command, out, lane, h):  # type: ignore[no-untyped-def]
     )
     r0, r1, r2, r3 = s[ROTOR, lane], s[ROTOR + 1, lane], s[ROTOR + 2, lane], s[ROTOR + 3, lane]
     l1, x1, y1, z1 = wrench(r0, r1, r2, r3, ground, p, lane)
-    e0, e1, e2, e3 = decay(u0, r0, p, lane), decay(u1, r1, p, lane), decay(u2, r2, p, lane), decay(u3, r3, p, lane)
+    up, down = p[DECAY_UP, lane], p[DECAY_DOWN, lane]
+    e0, e1, e2, e3 = decay(u0, r0, up, down), decay(u1, r1, up, down), decay(u2, r2, up, down), decay(u3, r3, up, down)
     r0, r1, r2, r3 = u0 + (r0 - u0) * e0, u1 + (r1 - u1) * e1, u2 + (r2 - u2) * e2, u3 + (r3 - u3) * e3
     l2, x2, y2, z2 = wrench(r0, r1, r2, r3, ground, p, lane)
     r0, r1, r2, r3 = u0 + (r0 - u0) * e0, u1 + (r1 - u1) * e1, u2 + (r2 - u2) * e2, u3 + (r3 - u3) * e3
@@ -295,7 +313,8 @@ def advance_adjoint(s, p, command, g, g_command, lane, h):  # type: ignore[no-un
     ground = ground_factor(s[POSITION + 2, lane], p, lane)
     u0, u1, u2, u3 = command[0, lane], command[1, lane], command[2, lane], command[3, lane]
     r0, r1, r2, r3 = s[ROTOR, lane], s[ROTOR + 1, lane], s[ROTOR + 2, lane], s[ROTOR + 3, lane]
-    e0, e1, e2, e3 = decay(u0, r0, p, lane), decay(u1, r1, p, lane), decay(u2, r2, p, lane), decay(u3, r3, p, lane)
+    up, down = p[DECAY_UP, lane], p[DECAY_DOWN, lane]
+    e0, e1, e2, e3 = decay(u0, r0, up, down), decay(u1, r1, up, down), decay(u2, r2, up, down), decay(u3, r3, up, down)
     l1, x1, y1, z1 = wrench(r0, r1, r2, r3, ground, p, lane)
     m0, m1, m2, m3 = u0 + (r0 - u0) * e0, u1 + (r1 - u1) * e1, u2 + (r2 - u2) * e2, u3 + (r3 - u3) * e3
     l2, x2, y2, z2 = wrench(m0, m1, m2, m3, ground, p, lane)
