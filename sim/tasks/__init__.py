@@ -53,7 +53,7 @@ class Task(Protocol):
         """(n,) bool: lost, given noise-free signals by name (n, k). Time limits are the environment's business."""
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        """What a user cares about per episode, name -> (n,), from recorded signals (steps, n, k); "success" is 0 or 1."""
+        """What users care about, per episode: name -> (n,), from recordings (steps, n, k); "success" is 0 or 1."""
 
 
 def task_class(name: str) -> Any:

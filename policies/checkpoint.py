@@ -1,0 +1,161 @@
+"""Checkpoints: one file that holds a tree of plain values, arrays and tensors, whole or not at all, without pickle.
+
+The file is an uncompressed npz (`numpy.load` opens it). Its member "tree" is the JSON of the tree, in which arrays are
+references to the other members; its last 64 bytes (the archive's comment) are the SHA-256 of the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+SCHEMA = 1
+DIGEST = 64  # bytes, hexadecimal SHA-256
+CHUNK = 1 << 20
+
+Tree = dict[str, Any]
+
+
+class CheckpointError(ValueError):
+    """The file is no checkpoint, or is damaged."""
+
+
+def save(path: str | os.PathLike[str], tree: Tree) -> None:
+    """Write the tree. A crash, a kill or a full disk at any moment leaves the previous file of that name whole.
+
+    The tree holds dicts (keys: str, int, float, bool or None), lists, tuples, numpy arrays and scalars, torch tensors,
+    str, bool, int, float and None; TypeError names the place of anything else. OSError when it cannot be written.
+    """
+    target = Path(path)
+    arrays: list[np.ndarray[Any, Any]] = []
+    description = json.dumps({"schema": SCHEMA, "tree": _encode(tree, arrays, "")})
+    temporary = target.with_name(target.name + ".tmp")  # in the same folder: os.replace cannot cross file systems
+    try:
+        with open(temporary, "w+b") as file:
+            _write(file, description, arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def load(path: str | os.PathLike[str]) -> Tree:
+    """The tree that `save` wrote; tensors come back as CPU tensors.
+
+    Raises FileNotFoundError, or CheckpointError when the file is something else, truncated or changed.
+    """
+    content = Path(path).read_bytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            marked = "tree" in archive.namelist() and len(archive.comment) == DIGEST
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        marked = False
+    if not marked:
+        raise CheckpointError(f"{path}: not a checkpoint, or a truncated one ({len(content)} bytes)")
+    if _digest(io.BytesIO(content)) != content[-DIGEST:]:
+        raise CheckpointError(f"{path}: damaged, its {len(content)} bytes do not match their checksum")
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        description = json.loads(archive.read("tree"))
+        if description["schema"] != SCHEMA:
+            raise CheckpointError(f"{path}: has schema {description['schema']}, this version reads schema {SCHEMA}")
+        decoded: Tree = _decode(description["tree"], archive)
+    return decoded
+
+
+def _write(file: BinaryIO, description: str, arrays: list[np.ndarray[Any, Any]]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = b"0" * DIGEST
+        archive.writestr("tree", description)
+        for index, array in enumerate(arrays):
+            with archive.open(f"{index}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    digest = _digest(file)
+    file.seek(-DIGEST, os.SEEK_END)
+    file.write(digest)
+
+
+def _digest(file: BinaryIO) -> bytes:
+    """The hexadecimal SHA-256 of all but the last `DIGEST` bytes."""
+    left = file.seek(0, os.SEEK_END) - DIGEST
+    file.seek(0)
+    sha = hashlib.sha256()
+    while left > 0:
+        chunk = file.read(min(CHUNK, left))
+        sha.update(chunk)
+        left -= len(chunk)
+    return sha.hexdigest().encode()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _encode(value: Any, arrays: list[np.ndarray[Any, Any]], where: str) -> Any:
+    """The JSON form of a value: plain values as they are, everything else as {kind: content}."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if key is not None and type(key) not in (bool, int, float, str):
+                raise TypeError(f"checkpoint: the key {key!r} at {where or 'the top'} is a {type(key).__name__}")
+        return {"dict": [[key, _encode(item, arrays, f"{where}.{key}")] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(item, arrays, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        arrays.append(np.asarray(value))
+        return {"array" if isinstance(value, np.ndarray) else "scalar": len(arrays) - 1}
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+        return _encode_tensor(value, arrays)
+    raise TypeError(f"checkpoint: {where.lstrip('.') or 'the tree'} is a {type(value).__name__}, which is not storable")
+
+
+def _encode_tensor(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    """Bytes and a dtype's name: numpy lacks some of torch's types (bfloat16)."""
+    import torch
+
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    arrays.append(flat.view(torch.uint8).numpy().copy())
+    return {"tensor": [len(arrays) - 1, str(value.dtype).removeprefix("torch."), list(value.shape)]}
+
+
+def _decode(value: Any, archive: zipfile.ZipFile) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "dict":
+        return {key: _decode(item, archive) for key, item in content}
+    if kind in ("list", "tuple"):
+        items = [_decode(item, archive) for item in content]
+        return items if kind == "list" else tuple(items)
+    if kind == "tensor":
+        import torch
+
+        index, dtype, shape = content
+        if 0 in shape:
+            return torch.empty(shape, dtype=getattr(torch, dtype))
+        return torch.from_numpy(_array(archive, index)).view(getattr(torch, dtype)).reshape(shape)
+    array = _array(archive, content)
+    return array if kind == "array" else array[()]
+
+
+def _array(archive: zipfile.ZipFile, index: int) -> np.ndarray[Any, Any]:
+    with archive.open(f"{index}.npy") as member:
+        array: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
+    return array

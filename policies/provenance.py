@@ -1,0 +1,79 @@
+"""Where a policy file came from: versions, commit, command line. Collected beside training, in a thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from sim.tasks import Task
+
+DISTRIBUTIONS = ("sim2metal", "numpy", "numba", "torch", "onnx", "onnxruntime", "mujoco", "pybullet")
+LATER = ("rich.progress", "policies.export", "onnx", "onnxruntime")  # imports that training does not need
+SWITCH_S = 1e-4  # the training thread, back from a kernel, waits no longer than this for the interpreter
+
+
+class Background(threading.Thread):
+    """Imports what is needed after training, and asks git, while the kernels (which release the interpreter) run."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.bar_ready = threading.Event()
+        self.commit: str | None = None
+
+    def run(self) -> None:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            for name in LATER:
+                importlib.import_module(name)
+                self.bar_ready.set()
+            self.commit = git_commit()
+        finally:
+            sys.setswitchinterval(before)
+
+
+def git_commit() -> str | None:
+    """The commit of this checkout, with "+changes" when files differ from it; None when this is no checkout."""
+    root = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            return None  # installed into a folder that happens to lie inside somebody's checkout
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def versions() -> dict[str, str]:
+    """Of python and of the packages that are in use."""
+    found = {"python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        if name == "sim2metal" or name in sys.modules:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def randomisation(task: Task) -> dict[str, Any]:
+    """What varied in simulation: parameters of the robot, and the imperfections of each signal and command."""
+    return {
+        "vary": [dataclasses.asdict(v) for v in task.vary],
+        "signals": {
+            s.name: [{"kind": type(i).__name__, **dataclasses.asdict(i)} for i in s.imperfections]
+            for s in (*task.policy, *task.commands)
+            if s.imperfections
+        },
+    }

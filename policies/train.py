@@ -1,0 +1,343 @@
+"""Train a controller and write its policy file: `python -m policies.train task=quad_hover [KEY=VALUE ...]`.
+
+Each run has a folder: config.yaml, metrics.jsonl and TensorBoard's events, checkpoint.npz, policy.onnx, timing.json and
+the report. Ctrl-C leaves a checkpoint; `resume=FOLDER` continues exactly.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from policies import checkpoint, config
+from policies.algorithms import Algorithm, algorithm_class
+from policies.config import RunError, Settings
+from policies.log import Log, Progress
+from policies.provenance import Background, randomisation, versions
+from sim.tasks import Task, task_class
+
+if TYPE_CHECKING:
+    from deploy.policy_file import PolicyFile
+
+CHECKPOINT = "checkpoint.npz"
+POLICY = "policy.onnx"
+CONFIG = "config.yaml"
+
+
+def train(settings: Settings, started: float | None = None) -> Path:
+    """Train, write and verify the policy file, fly it for the report; returns the file's path.
+
+    `started`: the `time.perf_counter()` from which the start is timed. Raises RunError with one sentence when the run
+    cannot begin or go on, SystemExit(128 + signal) after an interruption.
+    """
+    clock = Clock(time.perf_counter() if started is None else started)
+    task, algorithm = _build(settings)
+    folder = _folder(settings)
+    saved = _restore(folder, settings, algorithm)
+    title = f"{settings.task} {settings.algorithm}"
+    print(f"{title} seed {settings.options.seed} -> {folder}", flush=True)
+    metrics: dict[str, float] = {"env_steps": saved.get("step", 0)}
+    background = Background()
+    clock.lap("start")
+    background.start()
+    with Stop() as stop, Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress:
+        saver = Saver(folder, settings, algorithm, log)
+        for metrics in algorithm.learn():
+            log.write(metrics)
+            progress.update(metrics)
+            _check_finite(metrics, saver)
+            if stop.signal is not None:
+                break
+            saver.save_if_due(metrics)
+        log.flush()
+    clock.lap("training")
+    if stop.signal is not None:
+        saver.save(metrics)
+        _leave(stop.signal, folder, metrics)
+    policy = _export(folder, settings, task, algorithm, background, clock, metrics)
+    clock.lap("export")
+    saver.save(metrics)
+    _say_times(clock, folder, metrics)
+    if settings.options.report:
+        _report(policy, folder, settings, task)
+    print(f"policy: {folder / POLICY}", flush=True)
+    return folder / POLICY
+
+
+def _build(settings: Settings) -> tuple[Task, Algorithm]:
+    options = settings.options
+    try:
+        task: Task = task_class(settings.task)(settings.task_config)
+        algorithm: Algorithm = algorithm_class(settings.algorithm)(
+            task, settings.algorithm_config, options.seed, device=options.device, engine=options.engine
+        )
+    except (ValueError, KeyError) as error:
+        raise RunError(_plain(error)) from error
+    except ModuleNotFoundError as error:
+        raise RunError(f"{error.name!r} is not installed; pip install 'sim2metal[all]' brings everything") from error
+    return task, algorithm
+
+
+def _folder(settings: Settings) -> Path:
+    """The run's folder, made, with config.yaml in it. A folder that holds another run is refused."""
+    options = settings.options
+    try:
+        if options.resume:
+            return Path(options.resume)
+        if options.out:
+            folder = Path(options.out)
+            if any((folder / name).exists() for name in (CONFIG, CHECKPOINT, POLICY)):
+                raise RunError(
+                    f"{folder} already holds a run; continue it with resume={folder}, or choose another out=DIR"
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            folder = _new_folder(Path("runs") / task_class(settings.task).name)
+        config.write(settings, folder / CONFIG)
+    except OSError as error:
+        raise RunError(f"cannot make the run's folder {error.filename}: {error.strerror}") from error
+    return folder
+
+
+def _new_folder(parent: Path) -> Path:
+    """parent/DATE_TIME, or with a number when two runs start within a second."""
+    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for number in range(1, 1000):
+        folder = parent / (name if number == 1 else f"{name}_{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise RunError(f"{parent} holds a thousand runs of this second")
+
+
+def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str, Any]:
+    """Load the checkpoint into the algorithm; what `Log` continues from."""
+    if not settings.options.resume:
+        return {}
+    path = folder / CHECKPOINT
+    if not path.exists():
+        raise RunError(f"{folder} has no {CHECKPOINT}: that run was ended before the first one; start it anew")
+    try:
+        saved = checkpoint.load(path)
+        algorithm.load_state_dict(saved["algorithm"])
+        log: dict[str, Any] = saved["log"]
+    except checkpoint.CheckpointError as error:
+        raise RunError(str(error)) from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise RunError(f"{path} does not fit this version of {settings.algorithm}: {_plain(error)}") from error
+    return log
+
+
+class Saver:
+    """Writes the run's checkpoint, every `checkpoint_s` seconds and when told to."""
+
+    def __init__(self, folder: Path, settings: Settings, algorithm: Algorithm, log: Log) -> None:
+        self.path = folder / CHECKPOINT
+        self._settings = settings
+        self._algorithm = algorithm
+        self._log = log
+        self._last = time.perf_counter()
+        self._warned = False
+
+    def save(self, metrics: Mapping[str, float]) -> None:
+        """Write it now. RunError when that fails; the checkpoint before it is then still there."""
+        log = {"rows": self._log.rows, "step": int(metrics.get("env_steps", 0)), "seconds": self._log.seconds}
+        try:
+            checkpoint.save(self.path, {"algorithm": self._algorithm.state_dict(), "log": log})
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror}; {self.fallback()}") from error
+        self._last = time.perf_counter()
+
+    def save_if_due(self, metrics: Mapping[str, float]) -> None:
+        """Write it when it is time to. A full disk costs a warning: training goes on, and the next time tries again."""
+        if time.perf_counter() - self._last < self._settings.options.checkpoint_s:
+            return
+        try:
+            self.save(metrics)
+        except RunError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._last = time.perf_counter()
+            if not self._warned:
+                sys.stderr.write(f"warning: {error}; training goes on\n")
+            self._warned = True
+
+    def fallback(self) -> str:
+        """What is left when a run ends without a new checkpoint."""
+        if not self.path.exists():
+            return "there is no earlier checkpoint"
+        age = time.time() - self.path.stat().st_mtime
+        return f"the checkpoint of {age:.0f} s ago is whole, continue with resume={self.path.parent}"
+
+
+class Stop:
+    """Turns the first SIGINT or SIGTERM into a request to stop at the next safe point; the second stops at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def __enter__(self) -> Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+
+class Clock:
+    """How long each part of the run took, in seconds."""
+
+    def __init__(self, started: float) -> None:
+        self.laps: dict[str, float] = {}
+        self.started = started
+        self._last = started
+
+    def lap(self, name: str) -> None:
+        """End the part `name`."""
+        now = time.perf_counter()
+        self.laps[name] = now - self._last
+        self._last = now
+
+    @property
+    def total(self) -> float:
+        """From the start to the end of the last part."""
+        return self._last - self.started
+
+
+def _check_finite(metrics: Mapping[str, float], saver: Saver) -> None:
+    for name in ("loss", "reward"):
+        if name in metrics and not math.isfinite(metrics[name]):
+            steps = int(metrics.get("env_steps", 0))
+            raise RunError(
+                f"the {name} is {metrics[name]} after {steps} environment steps, so training stopped; "
+                f"{saver.fallback()} (a smaller learning rate or another seed may help)"
+            )
+
+
+def _leave(number: int, folder: Path, metrics: Mapping[str, float]) -> None:
+    cause = f"{signal.Signals(number).name} at {metrics.get('progress', 0.0):.0%}"
+    print(f"{cause}; continue with: python -m policies.train resume={folder}", flush=True)
+    raise SystemExit(128 + number)
+
+
+def _export(
+    folder: Path,
+    settings: Settings,
+    task: Task,
+    algorithm: Algorithm,
+    background: Background,
+    clock: Clock,
+    metrics: Mapping[str, float],
+) -> PolicyFile:
+    background.join()
+    from deploy.policy_file import PolicyFileError
+    from policies.export import export
+
+    training = {
+        "config": {key: value for key, value in config.as_dict(settings).items() if key != "task_config"},
+        "seed": settings.options.seed,
+        "commit": background.commit,
+        "versions": versions(),
+        "argv": sys.argv[1:],
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "seconds": round(clock.laps["training"], 3),
+        "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
+        "randomisation": randomisation(task),
+    }
+    try:
+        return export(algorithm.controller(), folder / POLICY, training=training)
+    except PolicyFileError as error:
+        raise RunError(str(error)) from error
+    except OSError as error:
+        raise RunError(f"cannot write {folder / POLICY}: {error.strerror}") from error
+
+
+def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None:
+    laps = clock.laps
+    success = f", success {metrics['success']:.1%} while training" if "success" in metrics else ""
+    print(
+        f"time: {laps['start']:.2f} s start + {laps['training']:.2f} s training + {laps['export']:.2f} s export and "
+        f"verification = {clock.total:.2f} s to a verified policy file{success}",
+        flush=True,
+    )
+    timing = {**laps, "total": clock.total}
+    (folder / "timing.json").write_text(json.dumps({name: round(value, 4) for name, value in timing.items()}) + "\n")
+
+
+def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task) -> None:
+    """Fly the file: a table on the terminal, report.json, report.png and video.mp4; the scores go into the file too."""
+    from policies import report as reports
+    from policies.evaluate import evaluate
+    from policies.export import update_evaluation
+
+    options = settings.options
+    report = evaluate(policy, task=task, engine=options.engine, episodes=options.episodes)
+    print(f"\n{reports.text(report)}\n", flush=True)
+    numbers = report.json()
+    (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
+    update_evaluation(folder / POLICY, numbers)
+    for kind, name, write in (("plot", "report.png", reports.plot), ("video", "video.mp4", reports.video)):
+        try:
+            print(f"{kind}: {write(report, str(folder / name))}", flush=True)
+        except (ValueError, OSError, RuntimeError, ImportError) as error:
+            sys.stderr.write(f"warning: no {kind}: {_plain(error)}\n")
+
+
+def _plain(error: Exception) -> str:
+    """The message; str() of a KeyError is its repr."""
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def process_start() -> float:
+    """The `time.perf_counter()` at which this process began (to 10 ms), or now where the system does not say."""
+    now = time.perf_counter()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, IndexError, ValueError):
+        return now
+    return now - max(age, 0.0)
+
+
+def main() -> None:
+    """The command line; see `policies.config` for its grammar."""
+    starts = [process_start()]  # for the first run only; the others of a sweep start when they start
+
+    def run(settings: Settings) -> None:
+        train(settings, starts.pop() if starts else None)
+
+    try:
+        config.main(run)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; what has been saved until now is whole\n")
+        sys.exit(128 + signal.SIGINT)
+
+
+if __name__ == "__main__":
+    main()
