@@ -12,7 +12,8 @@ import numpy as np
 
 from sim.engines import flight_dynamics as dynamics
 from sim.engines.flight_dynamics import COMMAND_ROWS, PARAMETER_ROWS, REST, SIGNAL_ROWS, STATE, STATE_ROWS
-from sim.engines.lanes import LANES, block, blocks, from_lanes, kernel, to_lanes
+from sim.engines.lanes import block, blocks, from_lanes, kernel, to_lanes
+from sim.engines.simd import ALL, LANES
 from sim.randomize import Array
 from sim.robots.quadrotors import Quadrotor
 
@@ -29,8 +30,7 @@ def step_blocks(state, parameters, command, h, substeps):  # type: ignore[no-unt
         p = block(parameters, index, PARAMETER_ROWS)
         c = block(command, index, COMMAND_ROWS)
         for _ in range(substeps):
-            for lane in range(LANES):
-                dynamics.advance(s, p, c, s, lane, h)
+            dynamics.advance(s, p, c, s, ALL, h)
 
 
 @kernel
@@ -42,8 +42,7 @@ def step_adjoint_blocks(state, parameters, command, gradient, g_command, h):  # 
         c = block(command, index, COMMAND_ROWS)
         g = block(gradient, index, STATE_ROWS)
         gc = block(g_command, index, COMMAND_ROWS)
-        for lane in range(LANES):
-            dynamics.advance_adjoint(s, p, c, g, gc, lane, h)
+        dynamics.advance_adjoint(s, p, c, g, gc, ALL, h)
 
 
 @kernel
@@ -52,8 +51,7 @@ def sense_blocks(state, out):  # type: ignore[no-untyped-def]
     for index in range(state.shape[0]):
         s = block(state, index, STATE_ROWS)
         o = block(out, index, SIGNAL_ROWS)
-        for lane in range(LANES):
-            dynamics.sense(s, o, lane)
+        dynamics.sense(s, o, ALL)
 
 
 class Flight:

@@ -1,11 +1,11 @@
-"""The equations of a quadrotor and their adjoint, for one vehicle (one lane), written once for CPU vectors and CUDA threads.
+"""The equations of a quadrotor and their adjoint, written once: for a vector of vehicles (CPU) or for one (a CUDA thread).
 
 Rigid body with four rotors: first-order rotor lag (exact within a step), thrust c0 + c1 u + c2 u^2 at rotor speed fraction u,
 linear drag in body axes against the wind, ground effect, gyroscopic moments. Runge-Kutta 4 on attitude, velocity and body
 rate. Equations as in "Learning to Fly in Seconds" (Eschmann et al. 2024, arXiv 2311.13081) with drag and ground effect added.
 The adjoint was derived by hand; tests compare it with finite differences in float64.
 
-Every argument array is (rows, LANES). Constants are float32 so that float32 arithmetic stays float32 (and float64 stays float64).
+Every argument array is (rows, LANES); `lane` is `simd.ALL` or the number of one lane. Constants are float32 so that float32 arithmetic stays float32 (and float64 stays float64).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sim.engines.lanes import inlined
+from sim.engines.simd import select
 
 # Rows of the state.
 POSITION, QUATERNION, VELOCITY, BODY_RATE, ROTOR = 0, 3, 7, 10, 13
@@ -180,7 +181,7 @@ def ground_factor(z, p, lane):  # type: ignore[no-untyped-def]
 @inlined
 def decay(command, speed, up, down):  # type: ignore[no-untyped-def]
     """exp(-half substep / tau) of one rotor: it rises and falls with different time constants."""
-    return up if command > speed else down
+    return select(command > speed, up, down)
 
 
 @inlined
@@ -416,7 +417,8 @@ def advance_adjoint(s, p, command, g, g_command, lane, h):  # type: ignore[no-un
     g_command[2, lane] += c2
     g_command[3, lane] += c3
     height = s[POSITION + 2, lane]
-    slope = -TWO * p[GROUND, lane] / (height * height * height) if height > p[LOWEST, lane] else ZERO * height
+    steep = -TWO * p[GROUND, lane] / (height * height * height)
+    slope = select(height > p[LOWEST, lane], steep, ZERO)
     g[POSITION + 2, lane] = gpz + slope * (f0 + f1 + f2 + f3)
 
 

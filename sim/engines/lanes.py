@@ -1,7 +1,7 @@
 """How this project compiles with Numba: blocks of 16 vehicles side by side, so that the scalar equations become vector instructions.
 
 A batch of n vehicles is stored as (blocks, rows, LANES): the sixteen values of one quantity lie next to each other. A kernel
-loops over blocks, takes each as an array whose shape the compiler knows (`block`), and loops over lanes innermost.
+loops over blocks, takes each as a (rows, LANES) array (`block`), and computes on whole rows (`simd.ALL`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-LANES = 16  # one AVX-512 register of float32, two of AVX2, four of NEON
+from sim.engines.simd import LANES
 
 # Reassociation and contraction as a C compiler's -ffast-math, but NaN and infinity keep their meaning.
 FASTMATH = {"contract", "reassoc", "nsz", "arcp", "afn"}
@@ -55,7 +55,7 @@ def kernel(function: Any) -> Any:
 
 
 def inlined(function: Any) -> Any:
-    """Compile a building block that disappears into its caller, so that loops over lanes vectorise. Also callable from CUDA kernels."""
+    """Compile a building block that disappears into its caller. Also callable from CUDA kernels."""
     return njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)(function)
 
 
