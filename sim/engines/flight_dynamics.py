@@ -422,6 +422,18 @@ def advance_adjoint(s, p, command, g, g_command, lane, h):  # type: ignore[no-un
     g[POSITION + 2, lane] = gpz + slope * (f0 + f1 + f2 + f3)
 
 
+def signals_of(state: Any) -> dict[str, Any]:
+    """The signals by name, (n, k), of states (n, STATE_ROWS); numpy."""
+    a, b, c, d = state[:, QUATERNION : QUATERNION + 4].T
+    matrix = rotation.py_func(a, b, c, d)
+    return {
+        "position": state[:, STATE["position"]],
+        "rotation": np.stack(matrix, axis=1),
+        "linear_velocity": state[:, STATE["linear_velocity"]],
+        "angular_velocity": state[:, STATE["angular_velocity"]],
+    }
+
+
 def derive(parameters: dict[str, Any], substep: float) -> Any:
     """The rows (n, PARAMETER_ROWS) in float64 that the kernels read, from physical parameters name -> (n, k)."""
     q = {name: np.asarray(value, np.float64) for name, value in parameters.items()}

@@ -1,0 +1,173 @@
+"""The vehicles that the fused trainer flies: drawn from the task's declarations, redrawn when lost or old, in lanes of 16."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.fused import TAPS, Batch, Plan, load_dynamics, past_slots
+from policies.fused_network import Layout
+from sim.engines.lanes import blocks, from_lanes, to_lanes
+from sim.engines.simd import LANES
+from sim.randomize import delay_weights, sample_parameters
+from sim.spec import slices
+from sim.tasks import Task
+
+Array = NDArray[np.float32]
+
+POOL = 512  # vehicles drawn at once; restarts take them one after the other
+NOISE_POOL = 509  # time steps of sensor noise, used again from a random place in each window (a prime: no short cycles)
+
+
+class Vehicles:
+    """A batch of vehicles on one engine, their targets and their time, window after window."""
+
+    def __init__(
+        self, task: Task, engine: str, plan: Plan, layout: Layout, num: int, window: int, seed: np.random.SeedSequence
+    ) -> None:
+        if num % LANES:
+            raise ValueError(f"the fused trainer flies a multiple of {LANES} vehicles, got {num}")
+        self.task, self.plan, self.num, self.window = task, plan, num, window
+        self.dynamics = load_dynamics(engine)
+        self.rng = np.random.default_rng(seed)
+        self.dt = 1.0 / task.rate_hz
+        self.age = np.zeros(num, np.int64)  # control steps since the start
+        self.nominal = task.robot.parameters()
+        self._exogenous = slices(tuple(s for s in task.policy if s.name not in self.dynamics.SIGNALS))
+        lanes = blocks(num)
+
+        def room(rows: int, first: int = lanes) -> Array:
+            return np.zeros((first, rows, LANES), np.float32)
+
+        self.batch = Batch(
+            state=room(self.dynamics.STATE_ROWS),
+            parameters=room(self.dynamics.PARAMETER_ROWS),
+            taps=room(TAPS),
+            past=room(past_slots(plan) * plan.actions),
+            hidden=room(max(layout.hidden_size, 1)),
+            exogenous=room(plan.exogenous, lanes * (window + 1)),
+            noise=self._noise(),
+            bias=room(plan.signals),
+        )
+        self._draw_pool()
+        self.motion = np.zeros((num, *self._pool["motion"].shape[1:]), np.float32)
+        self.restart(np.ones(num, bool))
+        self.prepare()
+
+    def _noise(self) -> Array:
+        std = np.zeros(self.plan.signals, np.float32)
+        for signal in self.task.policy:
+            if signal.name in self.dynamics.SIGNALS:
+                std[self.dynamics.SIGNALS[signal.name]] = signal.noise_std()
+        if not std.any():
+            return np.zeros((1, self.plan.signals, LANES), np.float32)
+        drawn = self.rng.standard_normal((NOISE_POOL, self.plan.signals, LANES), np.float32)
+        return np.ascontiguousarray(drawn * std[:, None])
+
+    def _draw_pool(self) -> None:
+        """Draw POOL vehicles: their rows in the batch, and their motion."""
+        initial = self.task.reset(self.rng, POOL)
+        state = np.tile(self.dynamics.REST, (POOL, 1))
+        for name, where in self.dynamics.STATE.items():
+            if name in initial:
+                state[:, where] = initial[name]
+        parameters = {name: np.tile(value, (POOL, 1)) for name, value in self.nominal.items()}
+        parameters |= sample_parameters(self.task.vary, self.rng, self.nominal, POOL)
+        low, high = self.task.commands[0].delay_range()
+        delay = self.rng.uniform(low, high, POOL) / self.dt
+        bias = np.zeros((POOL, self.plan.signals), np.float32)
+        for signal in self.task.policy:
+            if signal.name in self.dynamics.SIGNALS and signal.bias_std() > 0.0:
+                where = self.dynamics.SIGNALS[signal.name]
+                bias[:, where] = self.rng.normal(0.0, signal.bias_std(), (POOL, signal.size))
+        self._pool = {
+            "state": state,
+            "parameters": self.dynamics.derive(parameters, self.dt).astype(np.float32),
+            "taps": delay_weights(delay, TAPS),
+            "bias": bias,
+            "motion": initial["motion"],
+        }
+        self._next = 0
+
+    def restart(self, mask: NDArray[np.bool_]) -> None:
+        """Replace the vehicles in `mask` (num,) by fresh ones."""
+        index = np.flatnonzero(mask)
+        if not len(index):
+            return
+        if self._next + len(index) > POOL:
+            self._draw_pool()
+        taken = slice(self._next, self._next + len(index))
+        self._next += len(index)
+        place, lane = index // LANES, index % LANES
+        for name in ("state", "parameters", "taps", "bias"):
+            getattr(self.batch, name)[place, :, lane] = self._pool[name][taken]
+        self.batch.past[place, :, lane] = self.task.initial_action
+        self.batch.hidden[place, :, lane] = 0.0
+        self.motion[index] = self._pool["motion"][taken]
+        self.age[index] = 0
+        if not self._moving:
+            self._fill_targets(index)
+
+    @property
+    def _moving(self) -> bool:
+        return self.motion.shape[2] > 1
+
+    def _fill_targets(self, index: NDArray[np.int64]) -> None:
+        """Write the target signals of the coming window for these vehicles."""
+        n, steps = len(index), self.window + 1
+        time = (self.age[index][:, None] + np.arange(steps)) * self.dt  # (n, T + 1)
+        signals = self.task.reference(np.repeat(self.motion[index], steps, axis=0), time.reshape(-1).astype(np.float32))
+        target = self.batch.exogenous.reshape(-1, steps, self.plan.exogenous, LANES)
+        place, lane = index // LANES, index % LANES
+        for name, where in self._exogenous.items():
+            target[place, :, where, lane] = signals[name].reshape(n, steps, -1)
+
+    def prepare(self) -> int:
+        """Make ready for the next window; returns the noise offset to use."""
+        if self._moving:
+            self._fill_targets(np.arange(self.num))
+        return int(self.rng.integers(self.batch.noise.shape[0]))
+
+    def signals(self) -> dict[str, Array]:
+        """The noise-free signals now, by name, (num, k); call after a window and before the next is prepared."""
+        state = from_lanes(self.batch.state, self.num)
+        found = self.dynamics.signals_of(state)
+        now = self.task.reference(self.motion, (self.age * self.dt).astype(np.float32))
+        return {**found, **now}
+
+    def after_window(self, longest: int) -> int:
+        """Count the time of the window just flown; restart vehicles that are lost or older than `longest` steps.
+
+        Returns how many were lost.
+        """
+        self.age += self.window
+        with np.errstate(invalid="ignore", over="ignore"):
+            signals = self.signals()
+            lost = np.asarray(self.task.terminated(signals))
+            lost |= ~np.isfinite(from_lanes(self.batch.state, self.num)).all(axis=1)
+        self.restart(lost | (self.age >= longest))
+        return int(lost.sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs."""
+        return {
+            "rng": self.rng.bit_generator.state,
+            "batch": {name: value.copy() for name, value in self.batch._asdict().items()},
+            "pool": {name: value.copy() for name, value in self._pool.items()},
+            "next": self._next,
+            "motion": self.motion.copy(),
+            "age": self.age.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        self.rng.bit_generator.state = state["rng"]
+        for name, value in state["batch"].items():
+            getattr(self.batch, name)[...] = value
+        self._pool = {name: np.array(value) for name, value in state["pool"].items()}
+        self._next = int(state["next"])
+        self.motion = np.array(state["motion"])
+        self.age = np.array(state["age"])
