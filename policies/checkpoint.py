@@ -131,7 +131,7 @@ def _encode_tensor(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     import torch
 
     flat = value.detach().cpu().contiguous().reshape(-1)
-    arrays.append(flat.view(torch.uint8).numpy().copy())
+    arrays.append(flat.view(torch.uint8).numpy().copy() if flat.numel() else np.empty(0, np.uint8))
     return {"tensor": [len(arrays) - 1, str(value.dtype).removeprefix("torch."), list(value.shape)]}
 
 

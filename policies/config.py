@@ -222,16 +222,16 @@ def _sweep(run: Callable[[Settings], None], overrides: list[str]) -> None:
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
-    failed: list[RunError] = []
+    failed: list[Exception] = []
 
     @hydra.main(version_base="1.3", config_path=None, config_name="train")
     def job(composed: Any) -> None:
         chosen = HydraConfig.get()
-        settings = _settings(composed, chosen.runtime.choices, list(chosen.overrides.task))
-        settings.options.out = chosen.runtime.output_dir
         try:
+            settings = _settings(composed, chosen.runtime.choices, list(chosen.overrides.task))
+            settings.options.out = chosen.runtime.output_dir
             run(settings)
-        except RunError as error:
+        except (SettingsError, RunError) as error:
             _say(error, 1)
             failed.append(error)
 
@@ -239,14 +239,12 @@ def _sweep(run: Callable[[Settings], None], overrides: list[str]) -> None:
     sys.argv[1:] = ["-m", *_swept(overrides)]
     try:
         job()
-    except SettingsError:
-        raise
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("hydra", "omegaconf", "antlr4"):
             raise
         raise _explained(error) from error
     if failed:
-        raise RunError(f"{len(failed)} of the runs failed")
+        raise type(failed[0])(f"{len(failed)} of the runs failed")
 
 
 def _swept(overrides: list[str]) -> list[str]:
@@ -328,23 +326,23 @@ def _unknown(kind: str, name: str, choices: Iterable[str], where: str = "") -> s
 
 def _explained(error: Exception) -> SettingsError:
     """One short sentence for what hydra, omegaconf or a `Config` objects to."""
+    from hydra.errors import OverrideParseException
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
     if isinstance(error, SettingsError):
         return error
+    if isinstance(error, OverrideParseException):
+        return SettingsError(f"cannot read {error.override!r}; write it as key=value, special characters in quotes")
     chain: list[BaseException] = [error]
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
-    first = str(error).strip().partition("\n")[0]
     for link in chain:
         if not isinstance(link, OmegaConfBaseException):
             continue
         if isinstance(link, ConfigAttributeError | ConfigKeyError) and link.full_key:
             return SettingsError(_unknown_key(link.full_key, link.parent_node))
         return SettingsError(f"{link.full_key}: {str(link.msg).strip().partition(chr(10))[0]}")
-    if first.startswith("Error parsing override"):
-        return SettingsError(f"{first.replace('Error parsing override', 'cannot read')}; write it as key=value")
-    return SettingsError(first)
+    return SettingsError(str(error).strip().partition("\n")[0])
 
 
 def _unknown_key(full_key: str, parent: Any) -> str:

@@ -108,26 +108,40 @@ class Log:
             text = json.dumps({"seconds": round(self.seconds, 4), **row})
             self._files[0].write(text.encode() + b"\n")
             self._files[1].write(scalars(int(values.get("env_steps", self.rows)), values))
-            if self.seconds - self._flushed > FLUSH_S:
-                self.flush()
         except OSError as error:
-            sys.stderr.write(f"warning: metrics are no longer recorded: {error.strerror}\n")
-            self._files = ()
+            self._give_up(error)
+        if self.seconds - self._flushed > FLUSH_S:
+            self.flush()
 
     def flush(self) -> None:
-        """Let other processes see what has been written."""
+        """Let other processes see what has been written; a checkpoint counts on the rows before it."""
         self._flushed = self.seconds
-        for file in self._files:
-            file.flush()
+        try:
+            for file in self._files:
+                file.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        sys.stderr.write(f"warning: metrics are no longer recorded: {error.strerror}\n")
+        self._close_files()
 
     def close(self) -> None:
         """Write out, close, and stop the clock."""
         self._ended = time.perf_counter()
-        try:
-            for file in self._files:
-                file.close()
-        except OSError as error:
+        error = self._close_files()
+        if error is not None:
             sys.stderr.write(f"warning: the last metrics are not recorded: {error.strerror}\n")
+
+    def _close_files(self) -> OSError | None:
+        failure = None
+        for file in self._files:
+            try:
+                file.close()
+            except OSError as error:
+                failure = error
+        self._files = ()
+        return failure
 
     def __enter__(self) -> Log:
         return self

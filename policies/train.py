@@ -6,7 +6,6 @@ the report. Ctrl-C leaves a checkpoint; `resume=FOLDER` continues exactly.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -59,14 +58,15 @@ def train(settings: Settings, started: float | None = None) -> Path:
             if stop.signal is not None:
                 break
             saver.save_if_due(metrics)
-        log.flush()
     clock.lap("training")
     if stop.signal is not None:
         saver.save(metrics)
         _leave(stop.signal, folder, metrics)
-    policy = _export(folder, settings, task, algorithm, background, clock, metrics)
-    clock.lap("export")
-    saver.save(metrics)
+    try:
+        policy = _export(folder, settings, task, algorithm, background, clock, metrics)
+        clock.lap("export")
+    finally:
+        saver.save_or_warn(metrics)
     _say_times(clock, folder, metrics)
     if settings.options.report:
         _report(policy, folder, settings, task)
@@ -153,6 +153,7 @@ class Saver:
 
     def save(self, metrics: Mapping[str, float]) -> None:
         """Write it now. RunError when that fails; the checkpoint before it is then still there."""
+        self._log.flush()
         log = {"rows": self._log.rows, "step": int(metrics.get("env_steps", 0)), "seconds": self._log.seconds}
         try:
             checkpoint.save(self.path, {"algorithm": self._algorithm.state_dict(), "log": log})
@@ -161,18 +162,18 @@ class Saver:
         self._last = time.perf_counter()
 
     def save_if_due(self, metrics: Mapping[str, float]) -> None:
-        """Write it when it is time to. A full disk costs a warning: training goes on, and the next time tries again."""
-        if time.perf_counter() - self._last < self._settings.options.checkpoint_s:
-            return
+        """Write it when it is time to; a full disk costs a warning, and the next time tries again."""
+        if time.perf_counter() - self._last >= self._settings.options.checkpoint_s:
+            self.save_or_warn(metrics)
+
+    def save_or_warn(self, metrics: Mapping[str, float]) -> None:
+        """Write it now, or say on stderr (once) why it could not be written."""
         try:
             self.save(metrics)
         except RunError as error:
-            cause = error.__cause__
-            if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
             self._last = time.perf_counter()
             if not self._warned:
-                sys.stderr.write(f"warning: {error}; training goes on\n")
+                sys.stderr.write(f"warning: {error}\n")
             self._warned = True
 
     def fallback(self) -> str:
@@ -275,7 +276,7 @@ def _export(
     except PolicyFileError as error:
         raise RunError(str(error)) from error
     except OSError as error:
-        raise RunError(f"cannot write {folder / POLICY}: {error.strerror}") from error
+        raise RunError(f"cannot write {folder / POLICY}: {error.strerror}; make room, then resume={folder}") from error
 
 
 def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None:

@@ -1,5 +1,8 @@
 """A fast algorithm for the tests of the training loop: a linear controller learns a linear law from random features."""
 
+import os
+import signal
+import sys
 import time
 from dataclasses import dataclass
 
@@ -60,8 +63,25 @@ class Toy:
         self.rng.bit_generator.state = state["rng"]
 
 
-class Unstable(Toy):
-    """Cannot say what it has learned."""
+class Interrupted(Toy):
+    """Presses Ctrl-C (or sends another signal) in the middle of update 7."""
 
-    def controller(self):
-        raise OSError(28, "No space left on device")
+    sent = signal.SIGINT
+
+    def learn(self):
+        for metrics in super().learn():
+            if self.done == 7:
+                os.kill(os.getpid(), self.sent)
+            yield metrics
+
+
+class Terminated(Interrupted):
+    sent = signal.SIGTERM
+
+
+class Spy(Toy):
+    """Prints which modules are in memory when training begins."""
+
+    def learn(self):
+        print("modules:", *sorted({name.partition(".")[0] for name in sys.modules}))
+        yield from super().learn()
