@@ -1,0 +1,114 @@
+"""Reads `key=value` arguments into dataclasses: the grammar of the training commands, without their libraries.
+
+A field without a default must be given; its metadata "help" explains it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class ArgumentError(ValueError):
+    """The command line is wrong; the message says what and lists the choices."""
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _plain_type(annotation: Any) -> tuple[type, bool]:
+    """(int, True) for `int | None`, (int, False) for `int`."""
+    if isinstance(annotation, types.UnionType):
+        named = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return named[0], True
+    return annotation, False
+
+
+def _value(key: str, text: str, annotation: Any) -> Any:
+    kind, may_be_none = _plain_type(annotation)
+    if may_be_none and text in ("null", "none"):
+        return None
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        value = kind(text)
+    except (KeyError, ValueError):
+        raise ArgumentError(f"{key}={text}: {text!r} is not {_KINDS[kind]}") from None
+    if kind is float and value != value:
+        raise ArgumentError(f"{key}={text}: needs a number, not NaN")
+    return value
+
+
+def _pairs(arguments: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not key.isidentifier():
+            raise ArgumentError(f"{argument!r} is not of the form key=value")
+        if key in pairs:
+            raise ArgumentError(f"{key} is given twice")
+        pairs[key] = value
+    return pairs
+
+
+def value_of(arguments: Sequence[str], key: str, default: str) -> str:
+    """The text given for one key: for commands whose other keys depend on it."""
+    return next((a.partition("=")[2] for a in reversed(arguments) if a.startswith(f"{key}=")), default)
+
+
+def wants_help(arguments: Sequence[str]) -> bool:
+    """Whether the user asked for the list of keys."""
+    return any(a in ("help", "-h", "--help") for a in arguments)
+
+
+def usage(*configs: type) -> str:
+    """One line per key: name, default, explanation."""
+    rows = []
+    for config in configs:
+        for f in dataclasses.fields(config):
+            default = "(required)" if f.default is dataclasses.MISSING else f"{f.default}".lower()
+            rows.append((f.name, default, f.metadata.get("help", "")))
+    widths = [max(len(row[k]) for row in rows) for k in (0, 1)]
+    return "\n".join(f"  {name:{widths[0]}}  {default:{widths[1]}}  {help}" for name, default, help in rows)
+
+
+def parse(arguments: Sequence[str], *configs: type) -> list[Any]:
+    """One instance per dataclass, from arguments that may name the fields of any of them.
+
+    Raises ArgumentError for an unknown, repeated, missing or ill-typed key, with the choices.
+    """
+    hints = [typing.get_type_hints(config) for config in configs]
+    fields = {f.name: (k, f) for k, config in enumerate(configs) for f in dataclasses.fields(config)}
+    found: list[dict[str, Any]] = [{} for _ in configs]
+    for key, text in _pairs(arguments).items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ArgumentError(f"unknown key {key!r}{hint}; keys: {', '.join(fields)}")
+        index = fields[key][0]
+        found[index][key] = _value(key, text, hints[index][key])
+    for key, (index, f) in fields.items():
+        if f.default is dataclasses.MISSING and key not in found[index]:
+            raise ArgumentError(f"{key}=... is missing: {f.metadata.get('help', '')}")
+    return [config(**values) for config, values in zip(configs, found, strict=True)]
+
+
+def call(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
+    """Run a command; on bad input print one short line. Returns the exit status. SIM2METAL_TRACEBACK=1 shows where."""
+    try:
+        main(sys.argv[1:] if arguments is None else arguments)
+    except (ValueError, OSError) as error:
+        if os.environ.get("SIM2METAL_TRACEBACK"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,72 @@
+"""The table of drivers, and the protocol they share. A driver names what it offers before it connects to anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.policy_file import PolicyFile
+from sim.registry import load
+from sim.spec import Group
+
+DRIVERS = {
+    "simulated": "deploy.drivers.simulated:Simulated",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a driver measured: signals (n, *shape) by name, and the age of each in seconds (a number or (n,))."""
+
+    signals: Mapping[str, NDArray[Any]]
+    age: Mapping[str, float | NDArray[np.floating[Any]]]
+
+
+class Driver(Protocol):
+    """`num` robots of one kind. Attributes are readable before connecting; `with driver:` connects, then stops."""
+
+    Config: ClassVar[type]  # a dataclass: what `deploy.run` accepts for this driver
+    signals: Group
+    commands: Group
+    robot: str
+    rate_hz: float  # how often it wants a command
+    num: int
+    steps: int | None  # how many control steps a flight lasts; None: until interrupted
+    real_time: bool  # False: as fast as it goes
+
+    @classmethod
+    def from_config(cls, config: Any, policy: PolicyFile) -> Self:
+        """The driver that the settings describe, for that policy; ValueError when they make no sense."""
+
+    def connect(self) -> None:
+        """Return once fresh signals arrive. Must not move anything."""
+
+    def read(self) -> Reading:
+        """The newest measurement."""
+
+    def write(self, commands: Mapping[str, NDArray[Any]]) -> None:
+        """Send commands (n, *shape) by name, already checked."""
+
+    def stop(self) -> None:
+        """Leave the robot in a safe state and disconnect; called once, also after an error."""
+
+    def report(self) -> list[str]:
+        """Lines about the flight that just ended."""
+
+    def __enter__(self) -> Self:
+        """Connect."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop."""
+
+
+def driver_class(name: str) -> Any:
+    """The driver class of that name, or of "module:Class"; ValueError lists the choices."""
+    return load("driver", name, DRIVERS)

@@ -1,0 +1,252 @@
+"""The envelope around a controller. Whatever it is fed, what leaves here is finite and within limits.
+
+Per robot and control step: pass the command on, hold the last good one for a few steps, or send the safe command. The
+safe command, once sent, stays until `reset`: a robot that was stopped does not start again by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Group
+
+AnyArray = NDArray[Any]
+Bools = NDArray[np.bool_]
+
+REASONS = (
+    "none",
+    "stale signal",
+    "non-finite signal",
+    "non-finite command",
+    "geofence",
+    "tilt",
+    "speed",
+    "body rate",
+    "deadlines missed",
+    "emergency stop",
+)
+_CODE = {reason: code for code, reason in enumerate(REASONS)}
+PASS, HOLD, SAFE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Limits of a flight. None switches a rule off; a rule on a signal that the policy does not read is an error."""
+
+    hold_steps: int = 5  # how long a bad signal or command is bridged with the last good command
+    missed_in_a_row: int | None = 10  # late control steps in a row before the safe command
+    fence_low: tuple[float, float, float] | None = None  # m, world
+    fence_high: tuple[float, float, float] | None = None  # m, world
+    max_tilt: float | None = None  # degrees between the body's and the world's z axis
+    max_speed: float | None = None  # m/s
+    max_body_rate: float | None = None  # rad/s
+    max_change: float | None = None  # of a command's range per control step
+    safe: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # command name -> values; default nearest to 0
+
+    def __post_init__(self) -> None:
+        if self.hold_steps < 0:
+            raise ValueError(f"hold_steps must not be negative, got {self.hold_steps}")
+        if (self.fence_low is None) != (self.fence_high is None):
+            raise ValueError("a geofence needs both fence_low and fence_high")
+        if self.fence_low and self.fence_high:
+            pairs = list(zip(self.fence_low, self.fence_high, strict=True))
+            if len(pairs) != 3 or any(not low < high for low, high in pairs):
+                raise ValueError(
+                    f"fence_low {self.fence_low} must be below fence_high {self.fence_high}, three numbers each"
+                )
+        for name in ("missed_in_a_row", "max_tilt", "max_speed", "max_body_rate", "max_change"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+
+    def needs(self) -> dict[str, str]:
+        """The rules that are on, and the signal that each one reads."""
+        rules = {
+            "fence_low": "position",
+            "max_tilt": "rotation",
+            "max_speed": "linear_velocity",
+            "max_body_rate": "angular_velocity",
+        }
+        return {rule: signal for rule, signal in rules.items() if getattr(self, rule) is not None}
+
+
+def _norm(value: AnyArray) -> AnyArray:
+    """(n,) lengths; in float64, where the square of a float32 cannot overflow."""
+    wide = value.astype(np.float64)
+    length: AnyArray = np.sqrt((wide * wide).sum(axis=-1))
+    return length
+
+
+class Guard:
+    """Watches signals and commands of `n` robots. Per control step: `screen`, then the policy, then `filter`."""
+
+    def __init__(self, inputs: Group, outputs: Group, envelope: Envelope | None = None) -> None:
+        self.envelope = envelope or Envelope()
+        self.inputs, self.outputs = inputs, outputs
+        self.emergency = False
+        known = {s.name for s in inputs}
+        for rule, name in self.envelope.needs().items():
+            if name not in known:
+                raise ValueError(f"{rule} needs the signal {name!r}; the policy reads: {', '.join(sorted(known))}")
+        for name in self.envelope.safe:
+            if name not in {s.name for s in outputs}:
+                raise ValueError(f"safe names the command {name!r}; there are: {', '.join(s.name for s in outputs)}")
+        self._low = {s.name: np.float32(s.low) for s in outputs}
+        self._high = {s.name: np.float32(s.high) for s in outputs}
+        self._safe = {s.name: self._safe_values(s.name, s.shape) for s in outputs}
+        self.reset(1)
+
+    def _safe_values(self, name: str, shape: tuple[int, ...]) -> AnyArray:
+        low, high = self._low[name], self._high[name]
+        if name not in self.envelope.safe:
+            return np.full(shape, min(max(0.0, low), high), np.float32)
+        values = np.asarray(self.envelope.safe[name], np.float32)
+        if values.shape != shape or not (
+            np.isfinite(values).all() and (values >= low).all() and (values <= high).all()
+        ):
+            raise ValueError(
+                f"the safe {name!r} {values.tolist()} is not {shape} finite numbers in [{low:g}, {high:g}]"
+            )
+        return values
+
+    def reset(self, n: int) -> None:
+        """Begin a new flight of `n` robots. An emergency stop stays until `release`."""
+        self.n = n
+        self.latched = np.zeros(n, np.int8)  # why the safe command is being sent, per robot: index into REASONS
+        self.verdict = np.full(n, PASS, np.int8)
+        self.counts = np.zeros(len(REASONS), np.int64)  # robot steps on which each reason intervened
+        self._held = np.zeros(n, np.int64)
+        self._bad = np.zeros(n, np.int8)
+        self._missed = 0
+        self._last_signals: dict[str, AnyArray] = {}
+        self._last_command: dict[str, AnyArray] = {}
+        self._has_command = np.zeros(n, bool)
+
+    def stop(self) -> None:
+        """The emergency stop: from the next command on, every robot gets the safe command. Callable from any thread."""
+        self.emergency = True
+
+    def release(self) -> None:
+        """Release the emergency stop. Robots that it stopped stay stopped until the next flight."""
+        self.emergency = False
+
+    def missed(self, late: bool) -> None:
+        """Tell whether the last control step missed its deadline."""
+        self._missed = self._missed + 1 if late else 0
+        limit = self.envelope.missed_in_a_row
+        if limit is not None and self._missed >= limit:
+            self._latch(np.ones(self.n, bool), "deadlines missed")
+
+    def safe_command(self) -> dict[str, AnyArray]:
+        """The safe command for all robots (n, *shape), by name."""
+        return {name: np.repeat(value[None], self.n, axis=0) for name, value in self._safe.items()}
+
+    def _latch(self, which: Bools, reason: str) -> None:
+        self.latched[which & (self.latched == 0)] = _CODE[reason]
+
+    def screen(self, signals: Mapping[str, AnyArray], age: Mapping[str, Any]) -> dict[str, AnyArray]:
+        """Signals (n, *shape) that are all finite: where one is not, or is too old, its last good value stands in.
+
+        `age` in seconds per signal, a number or (n,); a signal without an age, or from the future, counts as stale.
+        """
+        self._bad[:] = 0
+        clean: dict[str, AnyArray] = {}
+        for signal in self.inputs:
+            name, shape = signal.name, (self.n, *signal.shape)
+            value = np.asarray(signals[name]) if name in signals else np.full(shape, np.nan, np.float32)
+            if value.shape != shape:
+                raise ValueError(f"signal {name!r} has shape {value.shape}, not {shape}")
+            fresh = np.abs(np.asarray(age.get(name, math.inf) if name in signals else math.inf)) <= signal.max_age
+            finite = np.isfinite(value)
+            if fresh.all() and finite.all():
+                clean[name], self._last_signals[name] = value, value.copy()  # drivers may reuse their arrays
+                continue
+            whole = finite.reshape(self.n, -1).all(axis=1)
+            self._bad[~whole] = _CODE["non-finite signal"]
+            self._bad[~np.broadcast_to(fresh, (self.n,))] = _CODE["stale signal"]
+            good = (whole & fresh).reshape(self.n, *[1] * len(signal.shape))
+            last = self._last_signals.get(name)
+            clean[name] = np.where(good, value, np.zeros_like(value) if last is None else last)
+            self._last_signals[name] = clean[name]
+        self._check_envelope(clean)
+        return clean
+
+    def _check_envelope(self, signals: Mapping[str, AnyArray]) -> None:
+        e = self.envelope
+        known = self._bad == 0  # a stand-in value proves nothing; holding deals with it
+        if e.fence_low is not None:
+            position = signals["position"]
+            outside = ((position < np.array(e.fence_low)) | (position > np.array(e.fence_high))).any(axis=-1)
+            self._latch(known & outside, "geofence")
+        if e.max_tilt is not None:
+            upright = signals["rotation"][:, 8]  # the cosine of the angle between the two z axes
+            self._latch(known & (upright < math.cos(math.radians(min(e.max_tilt, 180.0)))), "tilt")
+        if e.max_speed is not None:
+            self._latch(known & (_norm(signals["linear_velocity"]) > e.max_speed), "speed")
+        if e.max_body_rate is not None:
+            self._latch(known & (_norm(signals["angular_velocity"]) > e.max_body_rate), "body rate")
+
+    def filter(self, commands: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """What may be sent (n, *shape), by name: finite and within the limits, whatever `commands` holds."""
+        if self.emergency:
+            self._latch(np.ones(self.n, bool), "emergency stop")
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is what is tested next
+            commands = {s.name: np.asarray(commands[s.name], np.float32) for s in self.outputs}
+        for signal in self.outputs:
+            finite = np.isfinite(commands[signal.name])
+            if finite.shape != (self.n, *signal.shape):
+                raise ValueError(f"command {signal.name!r} has shape {finite.shape}, not {(self.n, *signal.shape)}")
+            if not finite.all():
+                broken = ~finite.reshape(self.n, -1).all(axis=1)
+                self._bad[broken & (self._bad == 0)] = _CODE["non-finite command"]
+        if not (self._bad.any() or self.latched.any()):
+            self._held[:] = 0
+            self.verdict[:] = PASS
+            sent = {s.name: self._limited(s.name, commands[s.name]) for s in self.outputs}
+        else:
+            sent = self._mixed(commands)
+        self._last_command = sent
+        self._has_command |= self.verdict == PASS
+        return sent
+
+    def _mixed(self, commands: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Not every robot may pass: decide one by one."""
+        bad = self._bad != 0
+        self._held = np.where(bad, self._held + 1, 0)
+        expired = bad & ((self._held > self.envelope.hold_steps) | ~self._has_command)
+        self.latched = np.where(expired & (self.latched == 0), self._bad, self.latched)
+        stopped = self.latched != 0
+        self.verdict = np.where(stopped, SAFE, np.where(bad, HOLD, PASS)).astype(np.int8)
+        self.counts += np.bincount(np.where(stopped, self.latched, self._bad), minlength=len(REASONS))
+        self.counts[0] = 0
+        sent = {}
+        for signal in self.outputs:
+            choice = self.verdict.reshape(self.n, *[1] * len(signal.shape))
+            passed = self._limited(signal.name, np.nan_to_num(commands[signal.name]))
+            held = self._last_command.get(signal.name, passed)
+            sent[signal.name] = np.where(
+                choice == PASS, passed, np.where(choice == HOLD, held, self._safe[signal.name])
+            )
+        return sent
+
+    def _limited(self, name: str, command: AnyArray) -> AnyArray:
+        low, high = self._low[name], self._high[name]
+        value = np.clip(command, low, high)
+        change = self.envelope.max_change
+        if change is not None and name in self._last_command and np.isfinite(high - low):
+            most = np.float32(change) * (high - low)
+            last = self._last_command[name]
+            moved = np.clip(value, last - most, last + most)
+            first = ~self._has_command.reshape(self.n, *[1] * (value.ndim - 1))
+            value = np.clip(np.where(first, value, moved), low, high)
+        return value
+
+    def interventions(self) -> dict[str, int]:
+        """Robot steps on which a command was held or replaced, by reason; empty when all passed."""
+        return {reason: int(count) for reason, count in zip(REASONS, self.counts, strict=True) if count}

@@ -1,0 +1,92 @@
+"""python -m deploy.inspect policy=FILE: contract, provenance and scores of a policy file; verifies its test vectors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deploy import arguments
+from deploy.policy_file import PolicyFile
+from sim.spec import Group
+
+
+@dataclass
+class Config:
+    """Settings of the command."""
+
+    policy: str = field(metadata={"help": "the policy file"})
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Left-aligned columns; the first row is the heading."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+
+
+def _limits(low: float, high: float) -> str:
+    return "" if math.isinf(low) and math.isinf(high) else f"{low:g} .. {high:g}"
+
+
+def _signals(kind: str, group: Group) -> list[list[str]]:
+    rows = []
+    for s in group:
+        shape = " x ".join(str(k) for k in s.shape)
+        rows.append([kind, s.name, shape, s.unit, s.frame, _limits(s.low, s.high), f"{s.max_age:g} s"])
+    return rows
+
+
+def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(f"{prefix}.{key}" if prefix else str(key), item)
+    else:
+        text = json.dumps(value)
+        yield prefix, text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def describe(policy: PolicyFile) -> list[str]:
+    """The lines that the command prints."""
+    rows = [["", "name", "shape", "unit", "frame", "limits", "oldest"], *_signals("input", policy.inputs)]
+    rows += _signals("output", policy.outputs)
+    rows += [["state", s.name, " x ".join(map(str, s.initial.shape)), "", "", "", ""] for s in policy.state]
+    head = [
+        f"{policy.name}: task {policy.task}, robot {policy.robot}, {policy.rate_hz:g} Hz, "
+        f"schema {policy.metadata['schema']}, {os.path.getsize(policy.path)} bytes",
+        f"sha256 {policy.sha256}",
+        "",
+    ]
+    lines = head + table(rows)
+    for part in ("training", "evaluation"):
+        leaves = list(_leaves("", policy.metadata[part] or {}))
+        width = max((len(key) for key, _ in leaves), default=0)
+        lines += ["", f"{part}:" if leaves else f"{part}: not recorded"]
+        lines += [f"  {key:{width}}  {text}" for key, text in leaves]
+    return lines
+
+
+def main(argv: Sequence[str]) -> None:
+    """Load, verify and describe."""
+    if arguments.wants_help(argv):
+        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+        return
+    (config,) = arguments.parse(argv, Config)
+    policy = PolicyFile.load(config.policy)
+    print("\n".join(describe(policy)))
+    began = time.perf_counter()
+    worst = policy.verify()
+    spent = 1e3 * (time.perf_counter() - began)
+    print(
+        f"\nverified: {policy.vectors.steps} closed-loop test vectors agree, the worst at {worst:.2g} of the tolerance "
+        f"{policy.vectors.tolerance:g} ({spent:.1f} ms)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(arguments.call(main))

@@ -1,0 +1,156 @@
+"""The one control loop: read, guard, policy, guard, write, on absolute deadlines.
+
+The same function flies a robot in real time and a batch of simulated episodes as fast as they go.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.drivers import Driver
+from deploy.guard import Guard
+from deploy.policy_file import PolicyFile
+from sim.spec import Group, Signal
+
+SPIN = 300e-6  # s before a deadline at which sleeping gives way to polling the clock: sleep overshoots by about 100 us
+
+
+class HandshakeError(ValueError):
+    """Policy and driver do not fit; nothing was moved. The message lists every difference."""
+
+
+@dataclass
+class Record:
+    """What the loop did. `late` holds, per missed deadline, by how much (s)."""
+
+    steps: int = 0
+    duration: float = 0.0  # s
+    interrupted: bool = False
+    late: list[float] = field(default_factory=list)
+    interventions: dict[str, int] = field(default_factory=dict)  # robot steps, by reason
+    stopped: NDArray[np.int8] = field(
+        default_factory=lambda: np.zeros(0, np.int8)
+    )  # per robot: index into guard.REASONS
+
+    @property
+    def missed(self) -> int:
+        """How many control steps missed their deadline."""
+        return len(self.late)
+
+
+def _differences(kind: str, wanted: Signal, offered: Group) -> list[str]:
+    named = {s.name: s for s in offered}
+    if wanted.name not in named:
+        return [f"{kind} {wanted.name!r}: the driver has none; it has: {', '.join(named)}"]
+    other = named[wanted.name]
+    found = []
+    for field_name in ("shape", "unit", "frame"):
+        ours, theirs = getattr(wanted, field_name), getattr(other, field_name)
+        if ours != theirs:
+            found.append(f"{kind} {wanted.name!r}: {field_name} is {ours!r} in the policy, {theirs!r} in the driver")
+    return found
+
+
+def handshake(policy: PolicyFile, driver: Driver, transfer: bool = False) -> None:
+    """Compare what the policy needs with what the driver offers: by name, shape, unit, frame, limits, rate and robot.
+
+    Raises HandshakeError with all differences. `transfer` allows another robot than the policy was made for.
+    """
+    found: list[str] = []
+    if policy.robot != driver.robot and not transfer:
+        found.append(
+            f"the policy is for the robot {policy.robot!r}, the driver has {driver.robot!r} (transfer=true flies it)"
+        )
+    if not math.isclose(policy.rate_hz, driver.rate_hz, rel_tol=1e-6):
+        found.append(f"the policy runs at {policy.rate_hz:g} Hz, the driver at {driver.rate_hz:g} Hz")
+    for signal in policy.inputs:
+        found += _differences("signal", signal, driver.signals)
+    commanded = {s.name: s for s in policy.outputs}
+    for signal in policy.outputs:
+        found += _differences("command", signal, driver.commands)
+    for signal in driver.commands:
+        ours = commanded.get(signal.name)
+        if ours is None:
+            found.append(f"command {signal.name!r}: the driver needs it, the policy does not give it")
+        elif not (signal.low <= ours.low and ours.high <= signal.high):
+            span = f"[{ours.low:g}, {ours.high:g}] of the policy is not within [{signal.low:g}, {signal.high:g}]"
+            found.append(f"command {signal.name!r}: {span} of the driver")
+    if found:
+        raise HandshakeError(f"{policy.path} does not fit the driver: " + "; ".join(found))
+
+
+class _Pace:
+    """Absolute deadlines, one per control step, without drift. A step that overran is not caught up in a burst."""
+
+    def __init__(self, period: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
+        self.period, self.clock, self.sleep = period, clock, sleep
+        self.deadline = clock()
+
+    def wait(self) -> float:
+        """Wait for the next deadline; return how late it already was (s), 0 if in time."""
+        self.deadline += self.period
+        late = self.clock() - self.deadline
+        if late > 0.0:
+            if late > self.period:
+                self.deadline += late
+            return late
+        if -late > SPIN:
+            self.sleep(-late - SPIN)
+        while self.clock() < self.deadline:
+            pass
+        return 0.0
+
+
+def run(
+    policy: PolicyFile,
+    driver: Driver,
+    guard: Guard | None = None,
+    steps: int | None = None,
+    *,
+    transfer: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Record:
+    """Fly `steps` control steps (default: as many as the driver's flights last), then stop the driver.
+
+    Raises HandshakeError before anything moves. Ctrl-C ends the flight and is noted in the record; any other error
+    passes through after the driver was stopped.
+    """
+    handshake(policy, driver, transfer)
+    guard = guard or Guard(policy.inputs, policy.outputs)
+    if guard.emergency:
+        raise HandshakeError("the emergency stop is pressed; release it first")
+    last = driver.steps if steps is None else steps
+    policy.reset(driver.num)
+    guard.reset(driver.num)
+    record = Record()
+    began = clock()
+    try:
+        with driver:
+            _fly(policy, driver, guard, record, last, _Pace(1.0 / driver.rate_hz, clock, sleep))
+    except KeyboardInterrupt:
+        record.interrupted = True
+    record.duration = clock() - began
+    record.interventions = guard.interventions()
+    record.stopped = guard.latched.copy()
+    return record
+
+
+def _fly(policy: PolicyFile, driver: Driver, guard: Guard, record: Record, last: int | None, pace: _Pace) -> None:
+    pace.deadline = pace.clock()  # connecting took its time
+    while last is None or record.steps < last:
+        reading = driver.read()
+        signals = guard.screen(reading.signals, reading.age)
+        driver.write(guard.filter(policy.step(signals)))
+        record.steps += 1
+        if driver.real_time:
+            late = pace.wait()
+            guard.missed(late > 0.0)
+            if late > 0.0:
+                record.late.append(late)

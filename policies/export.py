@@ -1,0 +1,414 @@
+"""A trained controller -> one verified ONNX file (`deploy.policy_file` says what is inside).
+
+Small networks are written as ONNX directly: milliseconds, and no torch. `export_torch` takes any torch module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
+from policies.controller import Array, Controller, Gru, Layer, Mlp, Network
+from sim import spec
+from sim.spec import Group
+from sim.tasks import Task
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+OPSET = 18
+IR_VERSION = 8  # what opset 18 came with: read by every onnxruntime since 1.14
+STEPS = 16  # control steps in the test vectors
+TOLERANCE = 1e-5  # of the command's range; widened to ten times what was measured
+LARGEST_TOLERANCE = 1e-3
+
+Reference = Callable[[Mapping[str, Array], Mapping[str, Array]], Mapping[str, Any]]
+
+
+def write_atomic(path: str, content: bytes) -> None:
+    """Write a file so that, whatever happens, `path` holds either the old content or all of the new."""
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.getpid()}.tmp")  # os.replace needs the same disk
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # the new name survives a power cut too
+    finally:
+        os.close(handle)
+
+
+class Graph:
+    """Collects ONNX nodes and constants; every method returns the name of its result."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def add(self, operator: str, *inputs: str, to: str | None = None, **attributes: Any) -> str:
+        """One node with one output."""
+        from onnx import helper
+
+        name = to or f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
+        return name
+
+    def constant(self, value: Any, dtype: type = np.float32) -> str:
+        """A tensor stored in the graph."""
+        from onnx import numpy_helper
+
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value, dtype), name))
+        return name
+
+    def linear(self, x: str, weight: Array, bias: Array) -> str:
+        """x W^T + b."""
+        return self.add("Gemm", x, self.constant(weight), self.constant(bias), transB=1)
+
+    def columns(self, x: str, start: int, stop: int, to: str | None = None) -> str:
+        """x[:, start:stop]."""
+        where = (self.constant([k], np.int64) for k in (start, stop, 1))
+        return self.add("Slice", x, *where, to=to)
+
+    def join(self, parts: list[str], to: str | None = None) -> str:
+        """Concatenate along the last axis; of one part, the part itself."""
+        if len(parts) == 1 and to is None:
+            return parts[0]
+        return self.add("Concat", *parts, to=to, axis=-1)
+
+
+def _features(graph: Graph, controller: Controller) -> str:
+    sizes = controller.sizes()
+    parts = []
+    for feature in controller.features:
+        x = "state.history" if feature.signal == "history" else feature.signal
+        if feature.minus is not None:
+            repeat = sizes[feature.signal] // sizes[feature.minus]
+            x = graph.add("Sub", x, graph.join([feature.minus] * repeat))
+        if feature.squash is not None:
+            ratio = graph.add("Div", x, graph.constant(feature.squash))
+            square = graph.add("Mul", ratio, ratio)
+            x = graph.add("Div", x, graph.add("Sqrt", graph.add("Add", square, graph.constant(1.0))))
+        if feature.scale != 1.0:
+            x = graph.add("Mul", x, graph.constant(feature.scale))
+        parts.append(x)
+    return graph.join(parts)
+
+
+def _mlp(graph: Graph, network: Mlp, x: str) -> str:
+    activation = {"tanh": "Tanh", "relu": "Relu"}[network.activation]
+    for weight, bias in network.layers[:-1]:
+        x = graph.add(activation, graph.linear(x, weight, bias))
+    return graph.add("Tanh", graph.linear(x, *network.layers[-1]))
+
+
+def _gru(graph: Graph, network: Gru, x: str) -> str:
+    """The gates written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C."""
+    size, before = network.hidden, "state.hidden"
+
+    def gates(source: str, layer: Layer) -> list[str]:
+        stacked = graph.linear(source, *layer)
+        return [graph.columns(stacked, k * size, (k + 1) * size) for k in range(3)]
+
+    x = graph.add("Relu", graph.linear(x, *network.input))
+    from_input = gates(x, (network.w_ih, network.b_ih))
+    from_hidden = gates(before, (network.w_hh, network.b_hh))
+    reset, update = (graph.add("Sigmoid", graph.add("Add", from_input[k], from_hidden[k])) for k in (0, 1))
+    new = graph.add("Tanh", graph.add("Add", from_input[2], graph.add("Mul", reset, from_hidden[2])))
+    change = graph.add("Mul", update, graph.add("Sub", before, new))
+    hidden = graph.add("Add", new, change, to="next_state.hidden")
+    return graph.add("Tanh", graph.linear(hidden, *network.output))
+
+
+def _network(graph: Graph, network: Network, x: str) -> str:
+    if isinstance(network, Mlp):
+        return _mlp(graph, network, x)
+    if isinstance(network, Gru):
+        return _gru(graph, network, x)
+    if isinstance(network, TorchNetwork):
+        return network.emit(graph, x)
+    raise ValueError(f"cannot write a network of type {type(network).__name__}; known are Mlp, Gru and torch modules")
+
+
+def _commands(graph: Graph, controller: Controller, action: str) -> None:
+    low, high = controller.limits()
+    shifted = graph.add("Add", action, graph.constant(1.0))
+    scaled = graph.add("Mul", shifted, graph.constant(np.float32(0.5) * (high - low)))
+    command = graph.add("Add", scaled, graph.constant(low))
+    for signal in controller.outputs:
+        where = spec.slices(controller.outputs)[signal.name]
+        part = command if len(controller.outputs) == 1 else graph.columns(command, where.start, where.stop)
+        graph.add("Clip", part, graph.constant(signal.low), graph.constant(signal.high), to=signal.name)
+
+
+def build(controller: Controller) -> onnx.ModelProto:
+    """The graph, with a free batch size: signals and `state.NAME` in, commands and `next_state.NAME` out."""
+    from onnx import TensorProto, helper
+
+    graph = Graph()
+    action = _network(graph, controller.network, _features(graph, controller))
+    _commands(graph, controller, action)
+    if controller.history:
+        kept = (controller.history - 1) * controller.actions
+        past = [graph.columns("state.history", 0, kept)] if kept else []
+        graph.join([action, *past], to="next_state.history")
+
+    def values(group: Group, prefix: str = "") -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(prefix + s.name, TensorProto.FLOAT, ["N", *s.shape]) for s in group]
+
+    state = controller.state()
+    made = helper.make_graph(
+        graph.nodes,
+        controller.name,
+        values(controller.inputs) + values(state, "state."),
+        values(controller.outputs) + values(state, "next_state."),
+        graph.constants,
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(made, opset_imports=[opset], ir_version=IR_VERSION, producer_name=KEY)
+
+
+def _plain(value: Any) -> Any:
+    """numpy numbers and arrays as Python's, for json."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r}")
+
+
+def serialise(model: onnx.ModelProto, metadata: Mapping[str, Any]) -> bytes:
+    """The file's bytes: metadata first, with the digest filled in. `metadata` lacks "schema" and "digest"."""
+    import onnx
+
+    try:
+        text = json.dumps(
+            {"schema": SCHEMA, "digest": "sha256:" + "0" * 64, **metadata}, allow_nan=False, default=_plain
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the metadata holds something that JSON cannot: {error}") from None
+    first, rest = onnx.ModelProto(), onnx.ModelProto()
+    first.metadata_props.add(key=KEY, value=text)
+    rest.CopyFrom(model)
+    del rest.metadata_props[:]
+    content: bytes = first.SerializeToString() + rest.SerializeToString()
+    header = HEADER.search(content)
+    assert header is not None
+    start = header.start(2)
+    return content[:start] + digest(content, start).encode() + content[start + 64 :]
+
+
+def random_signals(inputs: Group, steps: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Plausible signals (steps, *shape): inside finite limits; rotation matrices where they turn body into world."""
+    signals = {}
+    for signal in inputs:
+        if signal.shape == (9,) and signal.frame == "body->world":
+            value = np.linalg.qr(rng.normal(size=(steps, 3, 3)))[0].reshape(steps, 9)
+        elif np.isfinite(signal.low) and np.isfinite(signal.high):
+            value = rng.uniform(signal.low, signal.high, (steps, *signal.shape))
+        else:
+            value = np.clip(rng.normal(0.0, 0.5, (steps, *signal.shape)), signal.low, signal.high)
+        signals[signal.name] = value.astype(np.float32)
+    return signals
+
+
+def closed_loop(controller: Controller, signals: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
+    """What the numpy reference makes of `signals` (steps, *shape): "outputs" and "state", by name (steps, *shape)."""
+    steps = len(next(iter(signals.values())))
+    state = controller.initial_state(1)
+    commands, states = [], []
+    for step in range(steps):
+        command, state = controller.act({name: value[step : step + 1] for name, value in signals.items()}, state)
+        commands.append(command)
+        states.append(state)
+    return {
+        "outputs": {s.name: np.concatenate([c[s.name] for c in commands]) for s in controller.outputs},
+        "state": {name: np.concatenate([s[name] for s in states]) for name in state},
+    }
+
+
+def _compare_reference(controller: Controller, signals: Mapping[str, Array], reference: Reference) -> None:
+    """The trained network itself (torch, usually) must command what the exported data command."""
+    state = controller.initial_state(1)
+    for step in range(len(next(iter(signals.values())))):
+        now = {name: value[step : step + 1] for name, value in signals.items()}
+        want = reference(now, state)
+        got, state = controller.act(now, state)
+        for signal in controller.outputs:
+            error = float(np.abs(got[signal.name] - np.asarray(want[signal.name])).max()) / (signal.high - signal.low)
+            if not error <= LARGEST_TOLERANCE:
+                what = f"{signal.name!r} at step {step} by {error:.3g} of its range"
+                raise PolicyFileError(f"not exported, the trained network and its data disagree: {what}")
+
+
+def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Nested lists with the shortest decimal text that reads back as the same float32."""
+
+    def shortest(value: Any) -> Any:
+        return [shortest(v) for v in value] if value.ndim else float(str(value))
+
+    return {name: shortest(value) for name, value in values.items()}
+
+
+def _metadata(controller: Controller, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
+    initial = {name: value[0] for name, value in controller.initial_state(1).items()}
+    texts = _exact(initial)
+    return {
+        "name": controller.name,
+        "task": controller.task,
+        "robot": controller.robot,
+        "rate_hz": controller.rate_hz,
+        "inputs": spec.to_json(controller.inputs),
+        "outputs": spec.to_json(controller.outputs),
+        "state": [{"name": n, "shape": list(v.shape), "initial": texts[n]} for n, v in initial.items()],
+        "training": {},
+        "evaluation": None,
+        "vectors": {
+            "tolerance": TOLERANCE,
+            "inputs": _exact(signals),
+            "outputs": _exact(expected["outputs"]),
+            "state": _exact(expected["state"]),
+        },
+    }
+
+
+def _recorded(controller: Controller, flight: Mapping[str, Array]) -> dict[str, Array]:
+    """The first steps of a recorded flight of one robot: name -> (steps, *shape)."""
+    signals = {}
+    for signal in controller.inputs:
+        if signal.name not in flight:
+            raise ValueError(f"the recorded flight lacks the signal {signal.name!r}")
+        signals[signal.name] = np.asarray(flight[signal.name][:STEPS], np.float32)
+        if len(signals[signal.name]) < FEWEST_STEPS or signals[signal.name].shape[1:] != signal.shape:
+            shape = signals[signal.name].shape
+            raise ValueError(
+                f"recorded {signal.name!r} is {shape}; needs at least {FEWEST_STEPS} steps of {signal.shape}"
+            )
+    return signals
+
+
+def _seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
+    """The bytes of a file that loads and verifies, with the tolerance set from what was measured."""
+    vectors = metadata["vectors"]
+    vectors["tolerance"] = LARGEST_TOLERANCE
+    try:
+        measured = PolicyFile.from_bytes(serialise(model, metadata), path).verify() * LARGEST_TOLERANCE
+    except PolicyFileError as error:
+        raise PolicyFileError(f"not exported, the graph and its reference disagree: {error}") from None
+    vectors["tolerance"] = float(f"{min(max(TOLERANCE, 10.0 * measured), LARGEST_TOLERANCE):.1e}")
+    content = serialise(model, metadata)
+    PolicyFile.from_bytes(content, path)
+    return content
+
+
+def export(
+    controller: Controller,
+    path: str | os.PathLike[str],
+    *,
+    vectors_from: Mapping[str, Array] | None = None,
+    training: Mapping[str, Any] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    reference: Reference | None = None,
+) -> PolicyFile:
+    """Write the policy file at `path`, verified, in one atomic step, and return it loaded.
+
+    `vectors_from`: a recorded flight of one robot, name -> (steps, *shape), for the test vectors (otherwise random
+    signals). `training`: provenance; the task's settings are added as "task_config". `reference`: the trained network,
+    (signals (1, k), state (1, k)) -> commands, compared with the exported data. Raises PolicyFileError when the graph,
+    the numpy reference or `reference` disagree, ValueError on data that JSON or the recording cannot hold, OSError from
+    the disk; in every case an existing file stays as it was.
+    """
+    path = os.fspath(path)
+    rng = np.random.default_rng(0)
+    signals = _recorded(controller, vectors_from) if vectors_from else random_signals(controller.inputs, STEPS, rng)
+    if reference is not None:
+        _compare_reference(controller, signals, reference)
+    metadata = _metadata(controller, signals, closed_loop(controller, signals))
+    metadata["training"] = {"task_config": controller.settings, **(training or {})}
+    metadata["evaluation"] = evaluation
+    write_atomic(path, _seal(build(controller), metadata, path))
+    return PolicyFile.load(path)
+
+
+def update_evaluation(path: str | os.PathLike[str], evaluation: Mapping[str, Any]) -> PolicyFile:
+    """Store evaluation results in an existing policy file, atomically; everything else in it stays."""
+    import onnx
+
+    path = os.fspath(path)
+    metadata = dict(PolicyFile.load(path).metadata)
+    for key in ("schema", "digest"):
+        del metadata[key]
+    metadata["evaluation"] = evaluation
+    content = serialise(onnx.load(path), metadata)
+    PolicyFile.from_bytes(content, path)
+    write_atomic(path, content)
+    return PolicyFile.load(path)
+
+
+@dataclass
+class TorchNetwork:
+    """Any torch module that maps packed features (n, inputs) to actions (n, outputs); they are clipped to [-1, 1]."""
+
+    module: torch.nn.Module
+    inputs: int
+    outputs: int
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        return {}
+
+    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        import torch
+
+        with torch.no_grad():
+            action = self.module(torch.from_numpy(np.ascontiguousarray(features)))
+        return action.clamp(-1.0, 1.0).numpy(), {}
+
+    def emit(self, graph: Graph, x: str) -> str:
+        """Splice torch's own ONNX export of the module into `graph`."""
+        import onnx.compose
+        import torch
+
+        program = torch.onnx.export(
+            self.module.eval(),
+            (torch.zeros(2, self.inputs),),
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=({0: torch.export.Dim("N")},),
+            verbose=False,
+        )
+        assert program is not None
+        model = onnx.compose.add_prefix(program.model_proto, "torch/")
+        if model.functions or any(opset.domain for opset in model.opset_import):
+            raise ValueError("this torch module exports to operators outside of standard ONNX")
+        graph.add("Identity", x, to=model.graph.input[0].name)
+        graph.nodes.extend(model.graph.node)
+        graph.constants.extend(model.graph.initializer)
+        one = graph.constant(1.0)
+        return graph.add("Clip", model.graph.output[0].name, graph.constant(-1.0), one)
+
+
+def export_torch(
+    module: torch.nn.Module, task: Task, path: str | os.PathLike[str], *, name: str | None = None, **options: Any
+) -> PolicyFile:
+    """Export a torch module, features (n, f) -> actions (n, k) in [-1, 1], for `task`. Options and errors: `export`."""
+    sizes = {signal.name: signal.size for signal in task.policy}
+    actions = spec.size(task.commands)
+    sizes["history"] = task.history * actions
+    inputs = sum(sizes[feature.signal] for feature in task.features)
+    return export(Controller.from_task(task, TorchNetwork(module.eval(), inputs, actions), name), path, **options)
