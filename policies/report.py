@@ -23,7 +23,8 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     centre = share + Z * Z / (2 * n)
     spread = Z * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
     scale = 1 + Z * Z / n
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    low, high = (centre - spread) / scale, (centre + spread) / scale
+    return (low if successes else 0.0), (high if successes < n else 1.0)  # exact at the ends, despite rounding
 
 
 def bootstrap(values: Array, draws: int = 1000) -> tuple[float, float]:
@@ -201,7 +202,8 @@ def plot(report: Report, path: str) -> str:
     error = np.linalg.norm(position.astype(np.float64) - target, axis=-1)
     moving = bool(np.ptp(target, axis=0).max() > 1e-6)
     chosen = np.flatnonzero(np.isfinite(error).all(axis=0) & (error.max(axis=0) < 20.0))[: 3 if moving else DRAWN]
-    paths, goals = position[:, chosen], target[:, chosen]
+    every = max(1, len(position) // 150)  # the eye sees no more
+    paths, goals = position[::every, chosen], target[::every, chosen]
     if not moving:
         paths, goals = paths - goals, np.zeros_like(goals)
     figure, axes = pyplot.subplots(1, 3, figsize=(13.5, 4.4), width_ratios=[1, 1, 1.35], constrained_layout=True)

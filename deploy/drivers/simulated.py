@@ -90,9 +90,7 @@ def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = No
         raise ValueError(f"{policy.path}: {error}") from None
     for kind, ours, theirs in (("task", policy.task, made.name), ("robot", policy.robot, made.robot.name)):
         if ours != theirs and not transfer:
-            raise ValueError(
-                f"{policy.path} is for the {kind} {ours!r}, not {theirs!r}; transfer=true flies it all the same"
-            )
+            raise ValueError(f"{policy.path} is for the {kind} {ours!r}, not {theirs!r} (transfer=true flies it)")
     return made
 
 

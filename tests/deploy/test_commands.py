@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy import arguments, inspect
+from deploy import run as run_command
+from policies.export import update_evaluation
+from sim.tasks import make
+from tests.deploy.sample_policy import CALM, exported, linear_hover
+
+
+@pytest.fixture
+def path(tmp_path):
+    exported(tmp_path / "p.onnx", linear_hover(make("quad_hover", **CALM)), training={"seed": 11, "commit": "abc"})
+    return str(tmp_path / "p.onnx")
+
+
+def test_inspect_shows_contract_provenance_and_scores(path, capsys):
+    update_evaluation(path, {"success": 0.975})
+    assert arguments.call(inspect.main, [f"policy={path}"]) == 0
+    shown = capsys.readouterr().out
+    for expected in ("position", "rad/s", "body->world", "motor_command", "0 .. 1", "history", "sha256", "100 Hz"):
+        assert expected in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["seed", "11"] in rows
+    assert ["commit", '"abc"'] in rows
+    assert ["success", "0.975"] in rows
+    assert "verified: 16 closed-loop test vectors agree" in shown
+
+
+def test_inspect_refuses_a_damaged_file(path, capsys):
+    content = bytearray(Path(path).read_bytes())
+    content[-10] ^= 1
+    Path(path).write_bytes(content)
+    assert arguments.call(inspect.main, [f"policy={path}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}: damaged")
+    assert error.count("\n") == 1
+
+
+def test_run_flies_and_reports(path, capsys):
+    assert arguments.call(run_command.main, [f"policy={path}", "episodes=30", "seed=2", "delay=0"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("500 control steps at 100 Hz, 30 robot(s)")
+    assert float(next(line for line in shown.splitlines() if line.startswith("success")).split()[1]) > 0.8
+
+
+def test_run_keeps_to_its_envelope(path, capsys):
+    assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.5", "fence=0.5"]) == 0
+    shown = capsys.readouterr().out  # the targets are at least 1 m high
+    assert "guard: stopped 1 robot(s): geofence" in shown
+    assert shown.startswith("50 control steps")
+
+
+def test_run_in_real_time_counts_deadlines(path, capsys):
+    assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.3", "real_time=true"]) == 0
+    assert "deadlines missed: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["driver=simulatd"], "unknown driver 'simulatd' (did you mean 'simulated'?); choices: simulated"),
+        (["engin=flight"], "unknown key 'engin' (did you mean 'engine'?)"),
+        (["engine=fligt"], "unknown engine 'fligt' (did you mean 'flight'?); choices: "),
+        (["robot=crazyflie_decks"], "is for the robot 'crazyflie', not 'crazyflie_decks'"),
+        (["episodes=many"], "'many' is not a whole number"),
+        (["max_tilt=-5"], "max_tilt must be positive, got -5.0"),
+    ],
+)
+def test_mistakes_get_one_short_line(path, capsys, argv, message):
+    assert arguments.call(run_command.main, [f"policy={path}", *argv]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [run_command.main, inspect.main])
+def test_help_lists_the_keys(command, capsys):
+    assert arguments.call(command, ["--help"]) == 0
+    assert "policy" in capsys.readouterr().out
+
+
+def test_a_policy_is_required(capsys):
+    assert arguments.call(run_command.main, []) == 2
+    assert "policy=... is missing" in capsys.readouterr().err
+
+
+def test_tables_align():
+    assert inspect.table([["a", "bb"], ["ccc", "d"]]) == ["a    bb", "---  --", "ccc  d"]
+    assert np.diff([len(line.rstrip()) for line in inspect.table([["x"], ["y"]])]).tolist() == [0, 0]
