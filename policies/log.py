@@ -11,6 +11,7 @@ import math
 import os
 import struct
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import IO, Any
 
 FLUSH_S = 1.0
 LINE_S = 5.0  # between lines where there is no terminal
+PATIENCE_S = 3.0  # without a first update, after which the user is told why
 START = 1  # SessionLog.START: what the file says of later steps before it is void
 
 
@@ -155,12 +157,15 @@ class Log:
 class Progress:
     """A bar with success rate and time left on a terminal; elsewhere a line every few seconds.
 
-    `ready` says when rich has been imported (0.1 s, off the critical path); until then nothing is shown.
+    Says so when the first update is long in coming: then kernels are being compiled. `ready` says when rich has been imported (0.1 s, off the critical path); until then nothing is shown.
     """
 
     def __init__(self, title: str, ready: Any) -> None:
         self._title = title
         self._ready = ready
+        self._waiting = threading.Timer(PATIENCE_S, self._explain)
+        self._waiting.daemon = True
+        self._success: dict[str, float] = {}  # not every update measures it
         self._bar: Any = None
         self._task: Any = None
         self._first: tuple[float, float] | None = None  # time, progress
@@ -168,7 +173,11 @@ class Progress:
 
     def update(self, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics; cheap when called often."""
+        self._waiting.cancel()
         now = time.perf_counter()
+        if "success" in metrics:
+            self._success = {"success": metrics["success"]}
+        metrics = {**metrics, **self._success}
         done = min(1.0, max(0.0, float(metrics.get("progress", 0.0))))
         self._first = self._first or (now, done)
         terminal = sys.stdout.isatty()
@@ -183,6 +192,10 @@ class Progress:
             line = f"{self._title}  {done:4.0%}  {_described(metrics)}  {_minutes(self._left(now, done))} left"
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
+
+    def _explain(self) -> None:
+        sys.stdout.write(f"{self._title}: compiling kernels, which later runs find in the cache ...\n")
+        sys.stdout.flush()
 
     def _left(self, now: float, done: float) -> float:
         assert self._first is not None
@@ -201,11 +214,13 @@ class Progress:
         self._bar.update(self._task, completed=done, described=described, left=_minutes(left), refresh=True)
 
     def __enter__(self) -> Progress:
+        self._waiting.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._waiting.cancel()
         if self._bar is not None:
             self._bar.stop()
 

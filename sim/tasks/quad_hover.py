@@ -59,15 +59,15 @@ def delayed(commands: Group, low: float, high: float) -> Group:
 
 
 def random_tilt(rng: np.random.Generator, n: int, degrees: float) -> Array:
-    """Quaternions (n, 4): uniform rotations, rejected to a rotation angle of at most `degrees` (as the seed does)."""
-    kept = np.empty((0, 4))
-    smallest_w = np.cos(np.radians(degrees) / 2.0)
-    while len(kept) < n:
-        q = rng.normal(size=(4 * n + 16, 4))
-        q /= np.linalg.norm(q, axis=1, keepdims=True)
-        q *= np.where(q[:, :1] < 0.0, -1.0, 1.0)
-        kept = np.concatenate([kept, q[q[:, 0] >= smallest_w]])
-    return kept[:n].astype(np.float32)
+    """Quaternions (n, 4): uniform over the rotations by at most `degrees`."""
+    limit = np.radians(degrees)
+    share = rng.random(n) * (limit - np.sin(limit))  # a uniform rotation's angle has the density 1 - cos(angle)
+    angle = np.cbrt(6.0 * share)
+    for _ in range(6):  # Newton; the cube root is the solution for small angles
+        angle -= (angle - np.sin(angle) - share) / np.maximum(1.0 - np.cos(angle), 1e-12)
+    axis = rng.normal(size=(n, 3))
+    axis *= (np.sin(0.5 * angle) / np.linalg.norm(axis, axis=1))[:, None]
+    return np.concatenate([np.cos(0.5 * angle)[:, None], axis], axis=1).astype(np.float32)
 
 
 @dataclass

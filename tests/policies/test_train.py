@@ -285,11 +285,20 @@ def test_progress_shows_success_and_time_left(monkeypatch, terminal):
     with Progress("quad_hover apg", ready) as progress:
         for step in range(11):
             now[0] = 6.0 * step
-            progress.update({"progress": step / 10, "success": 0.93, "loss": 1.25})
+            measured = {"success": 0.93} if step == 1 else {}
+            progress.update({"progress": step / 10, "loss": 1.25, **measured})
     text = shown.getvalue()
     for part in ("quad_hover apg", "success 93%", "loss 1.25", "30 s left", "100%"):
         assert part in text
     assert terminal or len(text.splitlines()) == 10
+
+
+def test_long_wait_is_explained(monkeypatch, capsys):
+    monkeypatch.setattr("policies.log.PATIENCE_S", 0.01)
+    with Progress("quad_hover apg", threading.Event()) as progress:
+        time.sleep(0.1)
+        progress.update({"progress": 0.1})
+    assert "quad_hover apg: compiling kernels" in capsys.readouterr().out
 
 
 def test_commit_is_of_this_project_only(tmp_path, monkeypatch):

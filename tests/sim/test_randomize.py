@@ -1,0 +1,99 @@
+"""Samplers of what varies: ranges, shapes, modes, determinism; and delays as weights over past commands."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.randomize import DISTRIBUTIONS, MODES, Delay, Dropout, Vary, delay_weights, sample_parameters
+
+NOMINAL = {"mass": np.array([0.03], np.float32), "inertia": np.array([1.0, 2.0, 4.0], np.float32)}
+
+
+@given(
+    st.sampled_from(MODES),
+    st.sampled_from(("uniform", "log_uniform")),
+    st.floats(0.1, 2.0),
+    st.floats(0.0, 3.0),
+    st.booleans(),
+    st.integers(1, 40),
+    st.integers(0, 2**32),
+)
+def test_samples_stay_in_their_range(mode, distribution, low, width, independent, n, seed):
+    vary = Vary("inertia", low, low + width, mode, distribution, independent)
+    nominal = NOMINAL["inertia"]
+    value = vary.sample(np.random.default_rng(seed), nominal, n)
+    assert (value.shape, value.dtype) == ((n, 3), np.float32)
+    assert value.flags.c_contiguous
+    drawn = {"scale": value / nominal, "add": value - nominal, "set": value}[mode]
+    assert drawn.min() >= low - 1e-5
+    assert drawn.max() <= low + width + 1e-5
+    if not independent:
+        np.testing.assert_allclose(drawn, np.broadcast_to(drawn[:, :1], drawn.shape), rtol=1e-5, atol=1e-6)
+    assert (value == vary.sample(np.random.default_rng(seed), nominal, n)).all()
+
+
+def test_independent_elements_differ():
+    value = Vary("inertia", 0.5, 1.5, "set", independent=True).sample(np.random.default_rng(0), NOMINAL["inertia"], 50)
+    assert np.unique(value).size == 150
+
+
+@pytest.mark.parametrize(
+    ("distribution", "mean", "spread"),
+    [("uniform", 2.5, 3.0 / np.sqrt(12.0)), ("log_uniform", 3.0 / np.log(4.0), 0.847), ("normal", 1.0, 4.0)],
+)
+def test_distributions_are_what_they_say(distribution, mean, spread):
+    vary = Vary("mass", 1.0, 4.0, "set", distribution)
+    value = vary.sample(np.random.default_rng(1), NOMINAL["mass"], 200_000)
+    assert value.mean() == pytest.approx(mean, abs=0.03)
+    assert value.std() == pytest.approx(spread, abs=0.03)
+
+
+def test_variations_of_one_name_follow_each_other():
+    vary = (Vary("mass", 2.0, 2.0), Vary("mass", 0.5, 0.5, "add"))
+    drawn = sample_parameters(vary, np.random.default_rng(0), NOMINAL, 4)
+    assert drawn.keys() == {"mass"}
+    np.testing.assert_allclose(drawn["mass"], np.full((4, 1), 0.56), rtol=1e-6)
+
+
+def test_nominal_values_may_differ_per_robot():
+    nominal = np.arange(12.0, dtype=np.float32).reshape(4, 3)
+    assert (Vary("inertia", 2.0, 2.0).sample(np.random.default_rng(0), nominal, 4) == 2.0 * nominal).all()
+
+
+def test_unknown_parameter_lists_those_of_the_robot():
+    with pytest.raises(KeyError, match="'wheelbase', which this robot does not have; it has: inertia, mass"):
+        sample_parameters((Vary("wheelbase", 0.9, 1.1),), np.random.default_rng(0), NOMINAL, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Vary("mass", 0.9, 1.1, mode="times"), "'times' is not one of scale, add, set"),
+        (lambda: Vary("mass", 0.9, 1.1, distribution="poisson"), f"not one of {', '.join(DISTRIBUTIONS)}"),
+        (lambda: Vary("mass", 0.0, 1.1, distribution="log_uniform"), "log_uniform needs low > 0, got 0.0"),
+        (lambda: Delay(0.02, 0.01), "0 <= low <= high"),
+        (lambda: Delay(-0.01, 0.01), "0 <= low <= high"),
+        (lambda: Dropout(1.0), r"\[0, 1\), got 1.0"),
+        (lambda: Dropout(-0.1), "got -0.1"),
+    ],
+)
+def test_impossible_declarations_are_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+@given(st.integers(2, 6).flatmap(lambda t: st.tuples(st.just(t), st.lists(st.floats(0.0, t - 1.0), max_size=8))))
+def test_delay_weights_blend_two_neighbours_to_the_delay(case):
+    taps, delays = case
+    weights = delay_weights(np.array(delays), taps)
+    assert weights.shape == (len(delays), taps)
+    assert (weights >= 0.0).all()
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(weights @ np.arange(taps), delays, atol=1e-5)
+    assert ((weights > 0.0).sum(axis=1) <= 2).all()
+
+
+def test_delay_beyond_the_stored_commands_is_refused():
+    with pytest.raises(ValueError, match="a delay of 3.50 control steps needs more than 4 stored commands"):
+        delay_weights(np.array([0.0, 3.5]), 4)
