@@ -1,0 +1,134 @@
+"""Experience: rollouts for on-policy learners, and a replay buffer that keeps reward terms instead of rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+
+
+def advantages(
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, gamma: float, decay: float
+) -> Tensor:
+    """Generalised advantage estimates (T, n) (Schulman et al. 2016), all arguments (T, n).
+
+    `next_value` is the value of the state that followed, before any reset: at a time limit that of the final
+    observation. It counts unless `terminated`; sums over time stop at `done`. `decay` is GAE's lambda.
+    """
+    delta = reward + gamma * next_value * (~terminated) - value
+    keep = gamma * decay * (~done)
+    result = torch.empty_like(delta)
+    running = torch.zeros_like(delta[0])
+    for t in range(len(delta) - 1, -1, -1):
+        running = delta[t] + keep[t] * running
+        result[t] = running
+    return result
+
+
+class RolloutBuffer:
+    """The last T steps of n environments, by name: (T, n, ...), written in order."""
+
+    def __init__(self, horizon: int) -> None:
+        self.horizon = horizon
+        self.data: Batch = {}
+        self.filled = 0
+
+    def add(self, **values: Tensor) -> None:
+        """Append one step; the first call decides names, shapes and types."""
+        if not self.data:
+            self.data = {
+                k: torch.empty((self.horizon, *v.shape), dtype=v.dtype, device=v.device) for k, v in values.items()
+            }
+        if self.filled == self.horizon:
+            raise IndexError(f"the rollout buffer already holds its {self.horizon} steps; call clear()")
+        for name, value in values.items():
+            self.data[name][self.filled] = value
+        self.filled += 1
+
+    def clear(self) -> None:
+        """Start over; the memory is used again."""
+        self.filled = 0
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.data[name][: self.filled]
+
+
+class ReplayBuffer:
+    """A ring of transitions, each name (capacity, ...). Holds unweighted reward terms: see `weighted_reward`.
+
+    `prior` is experience that is never overwritten (demonstrations, another run); `sample` mixes in a share of it.
+    """
+
+    def __init__(self, capacity: int, prior: ReplayBuffer | None = None, prior_share: float = 0.5) -> None:
+        if capacity < 1:
+            raise ValueError(f"a replay buffer needs a capacity of at least 1, got {capacity}")
+        if not 0.0 <= prior_share <= 1.0:
+            raise ValueError(f"prior_share must be in 0..1, got {prior_share}")
+        self.capacity, self.prior, self.prior_share = capacity, prior, prior_share
+        self.data: Batch = {}
+        self.size = 0
+        self.next = 0
+
+    def add(self, **values: Tensor) -> None:
+        """Append n transitions, each value (n, ...); the oldest are overwritten. The first call decides the names."""
+        count = len(next(iter(values.values())))
+        if not self.data:
+            self.data = {
+                k: torch.zeros((self.capacity, *v.shape[1:]), dtype=v.dtype, device=v.device) for k, v in values.items()
+            }
+        if values.keys() != self.data.keys():
+            raise ValueError(f"transitions hold {', '.join(self.data)}, got {', '.join(values)}")
+        if count > self.capacity:
+            raise ValueError(f"{count} transitions at once do not fit into a buffer of {self.capacity}")
+        first = min(count, self.capacity - self.next)
+        for name, value in values.items():
+            self.data[name][self.next : self.next + first] = value[:first]
+            self.data[name][: count - first] = value[first:]
+        self.next = (self.next + count) % self.capacity
+        self.size = min(self.size + count, self.capacity)
+
+    def sample(self, count: int, generator: torch.Generator) -> Batch:
+        """`count` transitions drawn uniformly with replacement; of them round(count * prior_share) from `prior`."""
+        if self.prior is None or self.prior.size == 0:
+            return self._draw(count, generator)
+        old = round(count * self.prior_share)
+        prior, own = self.prior.sample(old, generator), self._draw(count - old, generator)
+        return {name: torch.cat((prior[name], own[name])) for name in own}
+
+    def _draw(self, count: int, generator: torch.Generator) -> Batch:
+        if self.size == 0:
+            raise ValueError("cannot sample from an empty replay buffer")
+        device = next(iter(self.data.values())).device
+        index = torch.randint(self.size, (count,), generator=generator, device=device)
+        return {name: values[index] for name, values in self.data.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The filled part, and the prior experience."""
+        data = {name: values[: self.size].clone() for name, values in self.data.items()}
+        prior = self.prior.state_dict() if self.prior else None
+        return {"data": data, "size": self.size, "next": self.next, "prior": prior, "prior_share": self.prior_share}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: str = "cpu") -> None:
+        """Restore; ValueError when it holds more than the capacity."""
+        size = int(state["size"])
+        if size > self.capacity:
+            raise ValueError(f"the saved replay buffer holds {size} transitions, this one {self.capacity}")
+        self.data = {}
+        for name, values in state["data"].items():
+            saved = torch.as_tensor(values, device=device)
+            self.data[name] = torch.zeros((self.capacity, *saved.shape[1:]), dtype=saved.dtype, device=device)
+            self.data[name][:size] = saved
+        self.size, self.next, self.prior_share = size, int(state["next"]), float(state["prior_share"])
+        self.prior = None
+        if state["prior"] is not None:
+            self.prior = ReplayBuffer(max(1, int(state["prior"]["size"])))
+            self.prior.load_state_dict(state["prior"], device)
+
+
+def weighted_reward(terms: Tensor, weights: Tensor) -> Tensor:
+    """Rewards (...,) from unweighted terms (..., T) and the weights (T,) that hold now."""
+    return terms @ weights

@@ -1,0 +1,161 @@
+"""What learners share: multilayer perceptrons, ensembles of them, action distributions, running normalisers.
+
+Weights are drawn from an explicit generator, never from torch's global one, so that a seed decides everything. Networks
+live on the CPU when they are made; move them with `.to(device)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sim.randomize import Array
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+
+
+def activation(name: str) -> nn.Module:
+    """The hidden activation of that name; ValueError lists the choices, which are those of an exported controller."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"unknown activation {name!r}; choices: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]()
+
+
+def orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """A random (rows, columns) matrix with orthonormal rows or columns, whichever are fewer."""
+    drawn = torch.randn((max(rows, columns), min(rows, columns)), generator=generator)
+    q, r = torch.linalg.qr(drawn)
+    q = q * r.diagonal().sign()
+    return torch.as_tensor(q if rows >= columns else q.T).contiguous()
+
+
+def mlp(
+    sizes: Sequence[int], generator: torch.Generator, hidden: str = "tanh", last_gain: float = 1.0
+) -> nn.Sequential:
+    """Linear layers of `sizes` (inputs, hidden ..., outputs) with `hidden` activations between, none after the last.
+
+    Weights are orthogonal, times sqrt(2) or, in the last layer, `last_gain`; biases are zero.
+    """
+    layers: list[nn.Module] = []
+    count = len(sizes) - 1
+    for index in range(count):
+        last = index == count - 1
+        linear = nn.Linear(sizes[index], sizes[index + 1], device="meta").to_empty(device="cpu")  # draws nothing
+        gain = last_gain if last else math.sqrt(2.0)
+        with torch.no_grad():
+            linear.weight.copy_(gain * orthogonal(sizes[index + 1], sizes[index], generator))
+            linear.bias.zero_()
+        layers += [linear] if last else [linear, activation(hidden)]
+    return nn.Sequential(*layers)
+
+
+def linear_layers(network: nn.Sequential, normalizer: Normalizer | None = None) -> list[tuple[Array, Array]]:
+    """Copies of the (W (out, in), b (out,)) of a network, with its input's normaliser folded into the first layer."""
+    found = [layer for layer in network if isinstance(layer, nn.Linear)]
+    layers = [(layer.weight.detach().cpu().numpy().copy(), layer.bias.detach().cpu().numpy().copy()) for layer in found]
+    if normalizer is not None:
+        layers[0] = normalizer.fold(*layers[0])
+    return layers
+
+
+class Ensemble(nn.Module):
+    """`count` perceptrons with one output each, evaluated in one batched matmul per layer: (b, inputs) -> (count, b).
+
+    ReLU between the layers; with `layer_norm` each hidden layer is normalised (without a learned scale) before it,
+    which keeps critics from diverging at many updates per step (RLPD, Ball et al. 2023).
+    """
+
+    def __init__(self, count: int, sizes: Sequence[int], generator: torch.Generator, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.layer_norm = layer_norm
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for inputs, outputs in zip([*sizes], [*sizes[1:], 1], strict=True):
+            gain = 1.0 if outputs == 1 else math.sqrt(2.0)
+            drawn = [gain * orthogonal(outputs, inputs, generator).T for _ in range(count)]
+            self.weights.append(nn.Parameter(torch.stack(drawn).contiguous()))
+            self.biases.append(nn.Parameter(torch.zeros(count, 1, outputs)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.expand(len(self.weights[0]), *x.shape)
+        last = len(self.weights) - 1
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            y = torch.baddbmm(bias, y, weight)
+            if index < last:
+                y = functional.relu(functional.layer_norm(y, y.shape[-1:]) if self.layer_norm else y)
+        return y.squeeze(-1)
+
+
+class Normalizer:
+    """Running mean and variance of (..., k) samples. Linear (no clipping), so that it folds into a network's layer.
+
+    Statistics are float64 and all of `state_dict`; what is applied is their float32 rounding.
+    """
+
+    def __init__(self, size: int, device: str = "cpu", smallest_std: float = 1e-3) -> None:
+        self.smallest = smallest_std
+        self.mean = torch.zeros(size, dtype=torch.float64, device=device)
+        self.variance = torch.ones(size, dtype=torch.float64, device=device)
+        self.count = 0
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.shift = self.mean.float()
+        self.std = self.variance.sqrt().clamp_min(self.smallest).float()
+
+    def update(self, x: Tensor) -> None:
+        """Take samples (..., k) into account (the pairwise formula of Chan et al. 1979)."""
+        x = x.detach().reshape(-1, x.shape[-1]).double()
+        total = self.count + len(x)
+        mean, share = x.mean(0), len(x) / total
+        delta = mean - self.mean
+        self.variance = self.variance + share * (x.var(0, unbiased=False) - self.variance + (1.0 - share) * delta**2)
+        self.mean = self.mean + share * delta
+        self.count = total
+        self._refresh()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(x - mean) / std."""
+        return (x - self.shift) / self.std
+
+    def invert(self, x: Tensor) -> Tensor:
+        """mean + std * x."""
+        return self.shift + self.std * x
+
+    def fold(self, weight: Array, bias: Array) -> tuple[Array, Array]:
+        """The layer that takes raw inputs and returns what (weight, bias) returns for normalised ones."""
+        shift, std = self.shift.cpu().numpy().astype("float64"), self.std.cpu().numpy().astype("float64")
+        scaled = weight / std
+        return scaled.astype("float32"), (bias - scaled @ shift).astype("float32")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean.clone(), "variance": self.variance.clone(), "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        device = self.mean.device
+        self.mean = torch.as_tensor(state["mean"], device=device).clone()
+        self.variance = torch.as_tensor(state["variance"], device=device).clone()
+        self.count = int(state["count"])
+        self._refresh()
+
+
+def gaussian_log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log density (n,) of actions (n, k) under independent Gaussians."""
+    z = (action - mean) * torch.exp(-log_std)
+    return (-0.5 * z * z - log_std - HALF_LOG_TAU).sum(-1)
+
+
+def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """tanh(mean + std * noise) and its log density (n,), differentiable in both; `noise` is standard normal.
+
+    log(1 - tanh(u)^2) is evaluated as 2 (log 2 - u - softplus(-2 u)), which stays finite where tanh saturates.
+    """
+    u = mean + torch.exp(log_std) * noise
+    log_prob = -0.5 * noise * noise - log_std - HALF_LOG_TAU
+    slope = 2.0 * (math.log(2.0) - u - functional.softplus(-2.0 * u))
+    return torch.tanh(u), (log_prob - slope).sum(-1)

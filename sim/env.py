@@ -1,0 +1,492 @@
+"""VecEnv, the one batched environment: any task on any engine, as torch tensors on the CPU or a GPU.
+
+It carries out what a task declares: initial states, random vehicles, imperfect sensing for the policy (never for the
+critic), command latency, reward terms, termination; and adds what is no task's business: time limits, resets, seeding,
+final observations, recovery from a diverged engine, and an exact `state_dict`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sim.engines import make as make_engine
+from sim.randomize import Array, delay_weights, sample_parameters
+from sim.spec import Group, size
+from sim.tasks import Task
+
+POOL = 1024  # episodes whose random numbers are drawn at once: partial resets take rows and cost no numpy calls
+DUMPS = 3  # files written about diverged environments, at most
+TAPS = 4  # command latency reaches at most 3 control steps back, here as in the other consumers of a task
+
+
+class Observation(TypedDict):
+    """What can be seen after a step. `truth` is `policy` without noise and delay, for critics and scores."""
+
+    policy: dict[str, Tensor]  # name -> (n, k), as the robot senses it
+    truth: dict[str, Tensor]  # the same names, noise-free
+    privileged: dict[str, Tensor]  # name -> (n, k)
+    history: Tensor  # (n, history * k), own past actions in [-1, 1], newest first
+
+
+@dataclass
+class Step:
+    """The outcome of one control step in n environments.
+
+    `observation` already belongs to the next episode where one ended; `final_observation` is the last one of the
+    episode and meaningful in the rows of `done` only. `reward_terms` are unweighted (see `VecEnv.reward_weights`).
+    """
+
+    observation: Observation
+    reward: Tensor  # (n,)
+    reward_terms: dict[str, Tensor]  # name -> (n,)
+    terminated: Tensor  # (n,) bool: lost
+    truncated: Tensor  # (n,) bool: out of time, the value of the final observation still counts
+    final_observation: Observation
+    info: dict[str, Tensor]  # episode_return and episode_length (n,), counted up to and including this step
+
+    @property
+    def done(self) -> Tensor:
+        """(n,) bool: the episode ended."""
+        return self.terminated | self.truncated
+
+
+# What an episode carries besides the engine's state: attributes of VecEnv, with a leading underscore.
+EPISODE = ("past", "executed", "motion", "delay", "steps", "limit", "return")
+
+
+class _Signals(dict[str, Tensor]):
+    """Noise-free signals by name, (n, k); what is not there yet is read from the engine."""
+
+    def __init__(self, read: Callable[[str], Tensor], known: Mapping[str, Tensor]) -> None:
+        super().__init__(known)
+        self._read = read
+
+    def __missing__(self, name: str) -> Tensor:
+        value = self[name] = self._read(name)
+        return value
+
+
+class Channel:
+    """What becomes of a group's vector (n, P) on its way: latency, then offset and noise, then dropout."""
+
+    def __init__(self, group: Group, num: int, rate_hz: float, device: str) -> None:
+        sizes = np.array([s.size for s in group])
+        self.owner = torch.from_numpy(np.repeat(np.arange(len(group)), sizes)).to(device)  # signal of each element
+        self.low = np.array([s.delay_range()[0] * rate_hz for s in group])  # control steps
+        self.high = np.array([s.delay_range()[1] * rate_hz for s in group])
+        self.taps = max(TAPS, math.ceil(self.high.max() - 1e-9) + 1) if self.high.max() > 0.0 else 0
+        self.bias_std = np.repeat([s.bias_std() for s in group], sizes)
+        self.noise_std = torch.tensor(np.repeat([s.noise_std() for s in group], sizes), dtype=torch.float32).to(device)
+        self.dropout = torch.tensor([s.dropout_probability() for s in group]).to(device)
+        self.noisy, self.lossy = bool(self.noise_std.any()), bool(self.dropout.any())
+        shape = (num, int(sizes.sum()))
+        self.weights = torch.zeros((num, self.taps, shape[1]), device=device)
+        self.buffer = torch.zeros_like(self.weights)  # newest first
+        self.bias = torch.zeros(shape, device=device)
+        self.last = torch.zeros(shape if self.lossy else (0, 0), device=device)
+
+    def draw(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
+        """What is fixed for an episode, for n episodes: delay (n, signals) in control steps, its weights, offsets."""
+        delay = rng.uniform(self.low, self.high, (n, len(self.low)))
+        drawn = {"delay": delay.astype(np.float32)}
+        if self.taps:
+            per_signal = np.stack([delay_weights(d, self.taps) for d in delay.T], axis=-1)
+            drawn["weights"] = per_signal[:, :, self.owner.cpu().numpy()]
+        if self.bias_std.any():
+            drawn["bias"] = rng.normal(0.0, self.bias_std, (n, len(self.bias_std))).astype(np.float32)
+        return drawn
+
+    def begin(self, rows: Tensor, drawn: Mapping[str, Tensor], values: Tensor, generator: torch.Generator) -> Tensor:
+        """Start an episode in `rows` (count,): deliver the first message, as if values (count, P) had always held."""
+        if self.taps:
+            self.weights[rows] = drawn["weights"]
+            self.buffer[rows] = values[:, None]
+        if "bias" in drawn:
+            self.bias[rows] = drawn["bias"]
+            values = values + drawn["bias"]
+        values = self._noise(values, generator)
+        if self.lossy:
+            self.last = self.last.index_copy(0, rows, values)  # not in place: what was delivered is in others' hands
+        return values
+
+    def send(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        """What arrives this control step, (n, P)."""
+        if self.taps:
+            self.buffer = torch.cat((values[:, None], self.buffer[:, :-1]), 1)
+            values = (self.weights * self.buffer).sum(1)
+        if self.bias_std.any():
+            values = values + self.bias
+        values = self._noise(values, generator)
+        if self.lossy:
+            drawn = torch.rand((len(values), len(self.dropout)), generator=generator, device=values.device)
+            values = torch.where((drawn < self.dropout)[:, self.owner], self.last, values)
+            self.last = values
+        return values
+
+    def _noise(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        if not self.noisy:
+            return values
+        return values + self.noise_std * torch.randn(values.shape, generator=generator, device=values.device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).clone() for name in ("weights", "buffer", "bias", "last")}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in ("weights", "buffer", "bias", "last"):
+            setattr(self, name, torch.as_tensor(state[name], device=self.bias.device).clone())
+
+
+class VecEnv:
+    """`num_envs` copies of a task on an engine, stepped together.
+
+    Actions are (n, k) in [-1, 1]; values outside are clipped. With `autoreset` an environment whose episode ended
+    starts the next one in the same step. Every random number comes from `seed`. `stagger` draws the length of each
+    first episode in 1..episode_steps, so that the time limits of many environments spread out instead of coinciding.
+    An environment whose engine state is no longer finite is restarted, counted in `nan_resets` and described in a file
+    under `dump_dir` (a few at most). Raises ValueError when the policy asks for a signal that the robot cannot sense.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        num_envs: int,
+        engine: str = "flight",
+        seed: int = 0,
+        device: str = "cpu",
+        dump_dir: str | Path | None = None,
+        stagger: bool = False,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        check_task(task)
+        self.task, self.num_envs, self.device = task, num_envs, device
+        self.dt = 1.0 / task.rate_hz
+        self.engine = make_engine(engine, task.robot, num_envs, self.dt, device)
+        self.dump_dir = Path(dump_dir) if dump_dir else None
+        self.stagger, self.autoreset = stagger, True
+        self.action_size = size(task.commands)
+        self.term_names = (*(cost.name for cost in task.costs), "alive")
+        self.total_steps = 0  # environment steps so far: the curriculum's clock
+        self.nan_resets = 0
+        self._nominal = task.robot.parameters()
+        self._policy = Channel(task.policy, num_envs, task.rate_hz, device)
+        self._command = Channel(task.commands, num_envs, task.rate_hz, device)
+        sizes = [c.size for c in task.commands]
+        low, high = (np.repeat([getattr(c, end) for c in task.commands], sizes) for end in ("low", "high"))
+        self._low = torch.tensor(low, dtype=torch.float32, device=device)
+        self._range = torch.tensor(high - low, dtype=torch.float32, device=device)
+        self._weights = self._weight_vector()
+        self._past: Tensor  # (n, newest first, k), actions in [-1, 1]
+        self._steps: Tensor
+        self._limit: Tensor
+        self._return: Tensor
+        self.seed(seed)
+        self._observed_parameters = {s.name for s in task.privileged} & set(self._nominal)
+        self._parameters = {name: self._read(name) for name in self._observed_parameters}
+        self._allocate()
+        check_sizes(task, self._read_signals())
+        observation = self.reset()
+        self.feature_size = self.features(observation).shape[-1]
+        self.critic_size = self.critic_features(observation).shape[-1]
+
+    def seed(self, seed: int) -> None:
+        """Start the random numbers afresh; takes effect with the next `reset`."""
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)  # everything that is fixed per episode
+        self._generator = torch.Generator(self.device)  # noise per step
+        self._generator.manual_seed(seed)
+        self._fill_pool()
+
+    def reset(self, mask: Tensor | None = None) -> Observation:
+        """Start new episodes where `mask` (n,) bool is set (None: everywhere) and return the observation of all."""
+        if mask is None:
+            self._allocate()
+            self._restart(torch.arange(self.num_envs, device=self.device))
+        elif bool(mask.any()):
+            self._restart(mask.nonzero()[:, 0])
+        return self.observation
+
+    def step(self, action: Tensor) -> Step:
+        """Advance one control step under `action` (n, k) in [-1, 1]."""
+        if action.shape != (self.num_envs, self.action_size):
+            raise ValueError(f"action has shape {tuple(action.shape)}, needs {(self.num_envs, self.action_size)}")
+        action = action.detach().clamp(-1.0, 1.0)
+        self._past = torch.cat((action[:, None], self._past[:, :-1]), 1)
+        self._executed = self._physical(self._command.send(action, self._generator))
+        before = self._state
+        self.engine.step(self._to_engine(self._executed))
+        self._steps = self._steps + 1
+        self.total_steps += self.num_envs
+
+        signals = self._read_signals()
+        bad = ~torch.cat(list(self._state.values()), -1).sum(-1).isfinite()
+        if self.autoreset and bool(bad.any()):
+            self._report(bad, before)
+            signals.update({name: torch.where(bad[:, None], 0.0, value) for name, value in signals.items()})
+        terminated = self.task.terminated(signals) | bad
+        truncated = (self._steps >= self._limit) & ~terminated
+        terms = torch.stack([*(cost.evaluate(signals) for cost in self.task.costs), 1.0 - terminated.float()], -1)
+        terms = torch.where(bad[:, None], 0.0, terms)
+        if self.task.curriculum:
+            self._weights = self._weight_vector()
+        reward = terms @ self._weights
+        self._return = self._return + reward
+        info = {"episode_return": self._return, "episode_length": self._steps}
+
+        final = self._observe(signals)
+        done = terminated | truncated
+        if self.autoreset and bool(done.any()):
+            self._restart(done.nonzero()[:, 0])
+        named = dict(zip(self.term_names, terms.unbind(-1), strict=True))
+        return Step(self.observation, reward, named, terminated, truncated, final, info)
+
+    def features(self, observation: Observation) -> Tensor:
+        """What the policy's network sees, (n, feature_size): the task's features, concatenated."""
+        return self._evaluate({**observation["policy"], "history": observation["history"]})
+
+    def critic_features(self, observation: Observation) -> Tensor:
+        """What a critic may see, (n, critic_size): the same without noise and delay, then the privileged signals."""
+        known = self._evaluate({**observation["truth"], "history": observation["history"]})
+        return torch.cat([known, *observation["privileged"].values()], -1)
+
+    def reward_weights(self) -> dict[str, float]:
+        """The coefficient of each reward term now; reward = sum of coefficient * term. Follows the curriculum."""
+        weights = {cost.name: -cost.weight for cost in self.task.costs}
+        weights |= {item.name: -item.weight(self.total_steps) for item in self.task.curriculum}
+        return {**weights, "alive": self.task.alive_bonus}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on, for an exact resume."""
+        return {
+            "engine": {name: self._read(name) for name in self._state},
+            "parameters": {name: self._read(name) for name in self._nominal},
+            "episode": {name: getattr(self, f"_{name}").clone() for name in EPISODE},
+            "observation": [part.clone() for part in self._packed],
+            "policy": self._policy.state_dict(),
+            "command": self._command.state_dict(),
+            "seed": self._seed,
+            "pool_rng": self._pool_rng,
+            "pool_taken": self._taken,
+            "noise_rng": self._generator.get_state(),
+            "total_steps": self.total_steps,
+            "nan_resets": self.nan_resets,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the `state_dict` of an environment with the same arguments."""
+        saved = len(state["episode"]["steps"])
+        if saved != self.num_envs:
+            raise ValueError(f"the saved state has {saved} environments, this one has {self.num_envs}")
+        self.engine.set_parameters(None, {k: self._to_engine(self._tensor(v)) for k, v in state["parameters"].items()})
+        self.engine.reset(None, {k: self._to_engine(self._tensor(v)) for k, v in state["engine"].items()})
+        for name in EPISODE:
+            setattr(self, f"_{name}", self._tensor(state["episode"][name]).clone())
+        self._policy.load_state_dict(state["policy"])
+        self._command.load_state_dict(state["command"])
+        self._seed = int(state["seed"])
+        self._rng.bit_generator.state = state["pool_rng"]
+        self._fill_pool()
+        self._taken = int(state["pool_taken"])
+        self._generator.set_state(torch.as_tensor(state["noise_rng"], dtype=torch.uint8).cpu())
+        self.total_steps, self.nan_resets = int(state["total_steps"]), int(state["nan_resets"])
+        self._weights = self._weight_vector()
+        self._parameters = {name: self._read(name) for name in self._observed_parameters}
+        self._read_signals()
+        self._publish([self._tensor(part).clone() for part in state["observation"]])
+
+    def _tensor(self, value: Any) -> Tensor:
+        return torch.as_tensor(value, device=self.device)
+
+    def _to_engine(self, value: Tensor) -> Any:
+        return value.numpy() if self.device == "cpu" else value
+
+    def _read(self, name: str) -> Tensor:
+        value = self.engine.read(name)
+        return torch.from_numpy(value) if self.device == "cpu" else torch.as_tensor(value, device=self.device)
+
+    def _physical(self, action: Tensor) -> Tensor:
+        return self._low + 0.5 * (action.clamp(-1.0, 1.0) + 1.0) * self._range
+
+    def _weight_vector(self) -> Tensor:
+        weights = self.reward_weights()
+        return torch.tensor([weights[name] for name in self.term_names], device=self.device)
+
+    def _evaluate(self, values: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([feature.evaluate(values) for feature in self.task.features], -1)
+
+    def _fill_pool(self) -> None:
+        self._pool_rng = self._rng.bit_generator.state  # from here the pool can be drawn again
+        count = max(POOL, self.num_envs)
+        state = dict(self.task.reset(self._rng, count))
+        drawn: dict[str, Mapping[str, Array]] = {
+            "episode": {"motion": state.pop("motion")},
+            "state": state,
+            "parameters": sample_parameters(self.task.vary, self._rng, self._nominal, count),
+            "policy": self._policy.draw(self._rng, count),
+            "command": self._command.draw(self._rng, count),
+        }
+        self._pool = {k: {name: torch.from_numpy(v).to(self.device) for name, v in d.items()} for k, d in drawn.items()}
+        self._taken = 0
+
+    def _take(self, count: int) -> dict[str, dict[str, Tensor]]:
+        """The next rows of the pool. When too few are left they are dropped and a new pool is drawn."""
+        if self._taken + count > max(POOL, self.num_envs):
+            self._fill_pool()
+        rows = slice(self._taken, self._taken + count)
+        self._taken += count
+        return {k: {name: value[rows] for name, value in d.items()} for k, d in self._pool.items()}
+
+    def _allocate(self) -> None:
+        n, task = self.num_envs, self.task
+        initial = torch.full((n, max(task.history, 2), self.action_size), task.initial_action, device=self.device)
+        self._past, self._executed = initial, self._physical(initial[:, 0])
+        self._motion = torch.zeros((n, *self._pool["episode"]["motion"].shape[1:]), device=self.device)
+        self._delay = torch.zeros((n, len(task.commands)), device=self.device)  # control steps
+        self._steps = torch.zeros(n, dtype=torch.int64, device=self.device)
+        self._limit = torch.full_like(self._steps, task.episode_steps)
+        if self.stagger:
+            first = self._rng.integers(1, task.episode_steps, n, endpoint=True)
+            self._limit = torch.from_numpy(first).to(self.device)
+            self._fill_pool()  # so that the pool is all that was drawn since `_pool_rng`
+        self._return = torch.zeros(n, device=self.device)
+        self._packed: list[Tensor] = []
+
+    def _restart(self, rows: Tensor) -> None:
+        """Begin new episodes in `rows` (count,) and publish the observation of all. Writes into no tensor given out."""
+        drawn = self._take(len(rows))
+        mask = None
+        if len(rows) < self.num_envs:
+            mask = self._to_engine(
+                torch.zeros(self.num_envs, dtype=torch.bool, device=self.device).index_fill(0, rows, True)
+            )
+        if drawn["parameters"]:
+            self.engine.set_parameters(mask, {name: self._to_engine(v) for name, v in drawn["parameters"].items()})
+            changed = self._observed_parameters & drawn["parameters"].keys()
+            self._parameters |= {name: self._read(name) for name in changed}
+        self.engine.reset(mask, {name: self._to_engine(value) for name, value in drawn["state"].items()})
+        self._past = self._past.index_fill(0, rows, self.task.initial_action)
+        self._motion = self._motion.index_copy(0, rows, drawn["episode"]["motion"])
+        self._delay = self._delay.index_copy(0, rows, drawn["command"]["delay"])
+        if self._packed:  # not the first episode
+            self._limit = self._limit.index_fill(0, rows, self.task.episode_steps)
+        self._steps = self._steps.index_fill(0, rows, 0)
+        self._return = self._return.index_fill(0, rows, 0.0)
+        self._command.begin(rows, drawn["command"], self._past[rows, 0], self._generator)
+        truth, privileged, history = self._vectors(self._read_signals())
+        first = self._policy.begin(rows, drawn["policy"], truth[rows], self._generator)
+        fresh = [first, truth[rows], privileged[rows], history[rows]]
+        self._publish(
+            [a.index_copy(0, rows, b) for a, b in zip(self._packed, fresh, strict=True)] if self._packed else fresh
+        )
+
+    def _read_signals(self) -> _Signals:
+        """Noise-free signals after a step or a reset; also keeps the engine's state."""
+        self._state = {name: self._read(name) for name in self._pool["state"]}
+        action = self._past[:, 0]
+        known = {**self._state, **self._parameters, "delay": self._delay, "action": action}
+        known["action_change"] = action - self._past[:, 1]
+        known.update(self.task.reference(self._motion, self._steps * self.dt))
+        return _Signals(self._read, known)
+
+    def _vectors(self, signals: _Signals) -> tuple[Tensor, Tensor, Tensor]:
+        """The policy's signals, the privileged ones and the history, (n, ...) each."""
+        truth = torch.cat([signals[s.name] for s in self.task.policy], -1)
+        privileged = torch.cat([signals[s.name] for s in self.task.privileged], -1)
+        return truth, privileged, self._past[:, : self.task.history].flatten(1)
+
+    def _observe(self, signals: _Signals) -> Observation:
+        truth, privileged, history = self._vectors(signals)
+        return self._publish([self._policy.send(truth, self._generator), truth, privileged, history])
+
+    def _publish(self, packed: list[Tensor]) -> Observation:
+        """Make the four packed tensors the current observation."""
+        self._packed = packed
+        policy, truth, privileged, history = packed
+        self.observation = Observation(
+            policy=_named(self.task.policy, policy),
+            truth=_named(self.task.policy, truth),
+            privileged=_named(self.task.privileged, privileged),
+            history=history,
+        )
+        return self.observation
+
+    def _report(self, bad: Tensor, before: Mapping[str, Tensor]) -> None:
+        """Count diverged environments and write down the first of them, so that its last step can be replayed."""
+        written = min(self.nan_resets, DUMPS)
+        self.nan_resets += int(bad.sum())
+        if self.dump_dir is None or written >= DUMPS:
+            return
+        row = int(bad.nonzero()[0, 0])
+        arrays = {f"state.{name}": value[row] for name, value in before.items()}
+        arrays |= {f"parameter.{name}": self._read(name)[row] for name in self._nominal}
+        arrays |= {"command": self._executed[row], "actions": self._past[row], "delay": self._delay[row]}
+        where = {"environment": row, "episode_step": int(self._steps[row]), "seed": self._seed, "dt": self.dt}
+        self.dump_dir.mkdir(parents=True, exist_ok=True)
+        path = self.dump_dir / f"diverged_{self.total_steps}_{row}.npz"
+        np.savez(path, allow_pickle=False, **{name: v.cpu().numpy() for name, v in arrays.items()}, **where)
+
+
+def _named(group: Group, vector: Tensor) -> dict[str, Tensor]:
+    """Views of a group's vector (n, P) by name; the inverse of concatenating."""
+    parts = torch.split(vector, [s.size for s in group], -1)
+    return {s.name: part for s, part in zip(group, parts, strict=True)}
+
+
+def check_task(task: Task) -> None:
+    """ValueError when a task's declarations contradict each other or its robot."""
+    for signal in task.policy:
+        if signal.name not in task.robot.sensed:
+            choices = ", ".join(task.robot.sensed)
+            raise ValueError(
+                f"task {task.name!r}: the robot {task.robot.name!r} cannot sense {signal.name!r}; it senses: {choices}"
+            )
+    visible = {s.name for s in task.policy} | {"history"}
+    for feature in task.features:
+        unseen = {feature.signal, feature.minus or "history"} - visible
+        if unseen:
+            raise ValueError(
+                f"task {task.name!r}: a feature uses {unseen.pop()!r}, which is not a policy signal; "
+                f"there are: {', '.join(sorted(visible))}"
+            )
+    costs = [cost.name for cost in task.costs]
+    for item in task.curriculum:
+        if item.name not in costs:
+            raise ValueError(f"task {task.name!r}: a curriculum names {item.name!r}; the costs are: {', '.join(costs)}")
+
+
+def check_sizes(task: Task, signals: Mapping[str, Tensor]) -> None:
+    """ValueError when a signal's declared size is not what the engine delivers."""
+    for signal in (*task.policy, *task.privileged):
+        found = signals[signal.name].shape[-1]
+        if found != signal.size:
+            raise ValueError(f"task {task.name!r} declares {signal.name!r} with {signal.size} elements, it has {found}")
+
+
+def fly(env: VecEnv, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
+    """Fly one whole episode in every environment, the lost ones included, and return the task's scores: name -> (n,).
+
+    `act` maps an observation to actions (n, k) in [-1, 1]. Resets the environments before and after.
+    """
+    names = [c.name for c in env.task.commands]
+    flight: dict[str, list[Array]] = {name: [] for name in (*names, *(s.name for s in env.task.policy))}
+    observation = env.reset()
+    env.autoreset = False
+    try:
+        for _ in range(env.task.episode_steps):
+            action = act(observation)
+            commands = _named(env.task.commands, env._physical(action))
+            observation = env.step(action).observation
+            for name, value in {**commands, **observation["truth"]}.items():
+                flight[name].append(value.cpu().numpy())
+    finally:
+        env.autoreset = True
+        env.reset()
+    return env.task.score({name: np.stack(values) for name, values in flight.items()})
