@@ -19,6 +19,7 @@ from deploy.policy_file import PolicyFile
 from sim.spec import Group, Signal
 
 SPIN = 300e-6  # s before a deadline at which sleeping gives way to polling the clock: sleep overshoots by about 100 us
+REHEARSALS = 21  # policy steps that are timed before a flight in real time
 
 
 class HandshakeError(ValueError):
@@ -85,6 +86,22 @@ def handshake(policy: PolicyFile, driver: Driver, transfer: bool = False) -> Non
         raise HandshakeError(f"{policy.path} does not fit the driver: " + "; ".join(found))
 
 
+def _rehearse(policy: PolicyFile, driver: Driver, clock: Callable[[], float]) -> None:
+    """A policy that cannot keep up must not take off: HandshakeError when its typical step exceeds the period."""
+    policy.reset(driver.num)
+    signals = {name: np.repeat(value[:1], driver.num, axis=0) for name, value in policy.vectors.inputs.items()}
+    times = []
+    for _ in range(REHEARSALS):
+        began = clock()
+        policy.step(signals)
+        times.append(clock() - began)
+    typical, period = sorted(times)[REHEARSALS // 2], 1.0 / driver.rate_hz
+    if typical > period:
+        raise HandshakeError(
+            f"{policy.path}: a step takes {1e3 * typical:.2f} ms on this machine, its period is {1e3 * period:.2f} ms"
+        )
+
+
 class _Pace:
     """Absolute deadlines, one per control step, without drift. A step that overran is not caught up in a burst."""
 
@@ -126,6 +143,8 @@ def run(
     guard = guard or Guard(policy.inputs, policy.outputs)
     if guard.emergency:
         raise HandshakeError("the emergency stop is pressed; release it first")
+    if driver.real_time:
+        _rehearse(policy, driver, clock)
     last = driver.steps if steps is None else steps
     policy.reset(driver.num)
     guard.reset(driver.num)

@@ -101,6 +101,7 @@ def evaluate(
         interventions=interventions,
         seconds=time.perf_counter() - began,
         rate_hz=task.rate_hz,
+        vehicle=task.robot,
         flight=flight,
     )
 

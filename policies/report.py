@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from policies.controller import Array
+from sim.robots.quadrotors import Quadrotor
 
 Z = 1.96  # 95 %
 DRAWN = 40  # trajectories in the plot
@@ -72,11 +73,12 @@ class Report:
     interventions: dict[str, int]
     seconds: float
     rate_hz: float
+    vehicle: Quadrotor
     flight: dict[str, Array]
 
     def json(self) -> dict[str, Any]:
-        """Everything but the flight itself, ready for JSON."""
-        plain = {k: v for k, v in vars(self).items() if k not in ("flight", "score")}
+        """The numbers, ready for JSON."""
+        plain = {k: v for k, v in vars(self).items() if k not in ("flight", "vehicle", "score")}
         return plain | {"score": {name: asdict(score) for name, score in self.score.items()}}
 
     def recording(self, episode: int = 0) -> dict[str, Array]:
@@ -236,13 +238,9 @@ def video(report: Report, path: str) -> str:
     """An mp4 of the first few flights. Returns the path."""
     from sim.sensors.offscreen import render_flight
 
-    from sim.robots import robot
-
     position, target = _positions(report)
     chosen = np.flatnonzero(np.isfinite(position).all(axis=(0, 2)))[:FILMED]
     if not len(chosen):
         raise ValueError("no flight stayed finite: there is nothing to film")
     quaternion = report.flight["quaternion"][:, chosen]
-    airframe = robot(report.robot)
-    made: str = render_flight(path, position[:, chosen], quaternion, target[:, chosen], airframe, report.rate_hz)
-    return made
+    return render_flight(path, position[:, chosen], quaternion, target[:, chosen], report.vehicle, report.rate_hz)

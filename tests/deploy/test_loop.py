@@ -211,6 +211,21 @@ def test_a_machine_that_is_always_late_stops_the_robot(policy):
     assert np.abs(driver.sent[0]["left"]).max() > 0.0
 
 
+def test_a_policy_that_is_too_slow_never_takes_off(policy, monkeypatch):
+    clock = Clock()
+    step = policy.step
+
+    def slow(signals):
+        clock.now += 0.021
+        return step(signals)
+
+    monkeypatch.setattr(policy, "step", slow)
+    driver = Bench(small(), real_time=True)
+    with pytest.raises(HandshakeError, match=r"a step takes 21.00 ms on this machine, its period is 20.00 ms"):
+        run(policy, driver, clock=clock, sleep=clock.sleep)
+    assert driver.events == []
+
+
 def test_a_stale_sensor_ends_in_the_safe_command(policy):
     driver = Bench(small(), steps=12)
     driver.on_read = lambda: driver.age.update(near=1.0) if len(driver.sent) == 3 else None

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -162,6 +163,28 @@ def test_the_plot_shows_the_flights(policy, tmp_path, moving):
     assert image.shape[1] > 1000
     levels = np.round(image[..., :3] * 255).astype(np.int64) @ np.array([1, 256, 65536])
     assert len(np.unique(levels)) > 200  # lines coloured by time, bands, text
+
+
+def test_the_video_films_the_flights_that_stayed_finite(policy, monkeypatch):
+    report = evaluate(policy, episodes=12)
+    report.flight["position"][300, 2] = np.nan
+    filmed = {}
+
+    def render_flight(path, position, quaternion, target, robot, rate_hz, fps=25):
+        filmed.update(position=position, quaternion=quaternion, target=target, robot=robot, rate_hz=rate_hz)
+        return path
+
+    module = types.ModuleType("sim.sensors.offscreen")
+    module.render_flight = render_flight
+    monkeypatch.setitem(sys.modules, "sim.sensors", types.ModuleType("sim.sensors"))
+    monkeypatch.setitem(sys.modules, "sim.sensors.offscreen", module)
+    assert reports.video(report, "film.mp4") == "film.mp4"
+    assert filmed["position"].shape == (500, 8, 3)
+    assert np.isfinite(filmed["position"]).all()
+    np.testing.assert_array_equal(filmed["position"][:, 2], report.flight["position"][:, 3])
+    np.testing.assert_array_equal(filmed["quaternion"][:, 2], report.flight["quaternion"][:, 3])
+    assert filmed["robot"].name == "crazyflie"
+    assert filmed["rate_hz"] == 100.0
 
 
 def test_a_task_without_positions_has_no_plot(policy):
