@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
-from policies.controller import Array, Controller, Gru, Layer, Mlp, Network
+from policies.controller import Array, Controller, Gru, Mlp, Network
 from sim import spec
 from sim.spec import Group
 from sim.tasks import Task
@@ -88,6 +88,14 @@ class Graph:
         where = (self.constant([k], np.int64) for k in (start, stop, 1))
         return self.add("Slice", x, *where, to=to)
 
+    def split(self, x: str, sizes: list[int]) -> list[str]:
+        """x cut into pieces of these sizes along the last axis."""
+        from onnx import helper
+
+        names = [f"split_{len(self.nodes)}_{k}" for k in range(len(sizes))]
+        self.nodes.append(helper.make_node("Split", [x, self.constant(sizes, np.int64)], names, axis=-1))
+        return names
+
     def join(self, parts: list[str], to: str | None = None) -> str:
         """Concatenate along the last axis; of one part, the part itself."""
         if len(parts) == 1 and to is None:
@@ -123,16 +131,12 @@ def _mlp(graph: Graph, network: Mlp, x: str) -> str:
 def _gru(graph: Graph, network: Gru, x: str) -> str:
     """The gates written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C."""
     size, before = network.hidden, "state.hidden"
-
-    def gates(source: str, layer: Layer) -> list[str]:
-        stacked = graph.linear(source, *layer)
-        return [graph.columns(stacked, k * size, (k + 1) * size) for k in range(3)]
-
     x = graph.add("Relu", graph.linear(x, *network.input))
-    from_input = gates(x, (network.w_ih, network.b_ih))
-    from_hidden = gates(before, (network.w_hh, network.b_hh))
-    reset, update = (graph.add("Sigmoid", graph.add("Add", from_input[k], from_hidden[k])) for k in (0, 1))
-    new = graph.add("Tanh", graph.add("Add", from_input[2], graph.add("Mul", reset, from_hidden[2])))
+    from_input = graph.split(graph.linear(x, network.w_ih, network.b_ih), [2 * size, size])
+    from_hidden = graph.split(graph.linear(before, network.w_hh, network.b_hh), [2 * size, size])
+    both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
+    reset, update = graph.split(both, [size, size])
+    new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
     change = graph.add("Mul", update, graph.add("Sub", before, new))
     hidden = graph.add("Add", new, change, to="next_state.hidden")
     return graph.add("Tanh", graph.linear(hidden, *network.output))
