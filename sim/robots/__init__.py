@@ -8,6 +8,11 @@ from sim.robots.quadrotors import Quadrotor
 ROBOTS = {
     "crazyflie": "sim.robots.quadrotors:CRAZYFLIE",
     "crazyflie_decks": "sim.robots.quadrotors:CRAZYFLIE_DECKS",
+    "crazyflie_brushless": "sim.robots.quadrotors:CRAZYFLIE_BRUSHLESS",
+    "stampfly": "sim.robots.quadrotors:STAMPFLY",
+    "racer": "sim.robots.quadrotors:RACER",
+    "x500": "sim.robots.quadrotors:X500",
+    "x500_identified": "sim.robots.quadrotors:X500_IDENTIFIED",
 }
 
 

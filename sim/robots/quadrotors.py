@@ -96,6 +96,7 @@ def _cross(arm_x: float, arm_y: float) -> tuple[tuple[float, float], ...]:
 
 
 _SPINS = (-1.0, 1.0, -1.0, 1.0)
+_RPM_PER_RAD_S = 30.0 / np.pi
 
 # Drag of the Crazyflie 2.0: Foerster, "System Identification of the Crazyflie 2.0 Nano Quadrocopter" (ETH 2015):
 # 9.1785e-7 and 10.311e-7 N s^2/(m rad) times the summed rotor speed, here at hover (4 x 1516 rad/s).
@@ -132,4 +133,102 @@ CRAZYFLIE_DECKS = Quadrotor(
     fall_time=0.24939,
     propeller_radius=0.0231348,
     drag=_CRAZYFLIE_DRAG,
+)
+
+# Thrust 4.407355e-10 rpm^2 - 3.133427e-7 rpm reaches the stated maximum of 0.2 N per rotor at this speed.
+_BRUSHLESS_RPM = 21661.0
+
+CRAZYFLIE_BRUSHLESS = Quadrotor(
+    name="crazyflie_brushless",
+    source=(
+        "Crazyflie 2.1 Brushless: learnsyslab/crazyflow dynamics/first_principles/params.toml [cf21B_500] @0608e97c. "
+        "Derived at hover (15 900 rpm): torque ratio from rpm2torque / rpm2thrust; time constants 1 / (a + 2 b rpm) "
+        "from rotor_dyn_coef. Propeller: 55 mm (Bitcraze, blog on the Crazyflie 2.1 Brushless)"
+    ),
+    mass=0.0434,
+    inertia=(25e-6, 28e-6, 49e-6),
+    rotor_position=_cross(0.035355, 0.035355),
+    rotor_direction=_SPINS,
+    thrust_curve=(0.0, -3.133427e-7 * _BRUSHLESS_RPM, 4.407355e-10 * _BRUSHLESS_RPM**2),
+    torque_ratio=6.11e-3,
+    rise_time=0.0571,
+    fall_time=0.0621,
+    propeller_radius=0.0275,
+    drag=(0.02149, 0.02149, 0.02360),
+    max_rpm=_BRUSHLESS_RPM,
+)
+
+STAMPFLY = Quadrotor(
+    name="stampfly",
+    source=(
+        "M5Stack StampFly: M5Fly-kanazawa/stampfly_ecosystem docs/architecture/stampfly-parameters.md, measured in "
+        "2026. Derived: 4 269 rad/s where the battery's 3.7 V meet V = 5.39e-8 w^2 + 6.33e-4 w + 0.0153. Propeller: "
+        "the rotor guard's outer radius, (81.5 mm overall - 46 mm between rotors) / 2, less 2 mm"
+    ),
+    mass=0.037,
+    inertia=(9.16e-6, 13.3e-6, 20.4e-6),
+    rotor_position=_cross(0.023, 0.023),
+    rotor_direction=_SPINS,
+    thrust_curve=(0.0, 0.0, 6.7e-9 * 4269.0**2),
+    torque_ratio=6.12e-3,
+    rise_time=0.018,
+    fall_time=0.018,
+    propeller_radius=0.0158,
+    max_rpm=4269.0 * _RPM_PER_RAD_S,
+)
+
+RACER = Quadrotor(
+    name="racer",
+    source=(
+        "5-inch research racer of UZH RPG: Learning on the Fly (lotf/objects, class Quadrotor): 8.5 N per "
+        "rotor at 1.562522e-6 N/(rad/s)^2. Propeller: 5.1 inch (uzh-rpg/agilicious docs/hardware/overview @256bd1de)"
+    ),
+    mass=0.75,
+    inertia=(0.002410, 0.001800, 0.003759),
+    rotor_position=_cross(0.075, 0.10),
+    rotor_direction=_SPINS,
+    thrust_curve=(0.0, 0.0, 8.5),
+    torque_ratio=0.022,
+    rise_time=0.033,
+    fall_time=0.033,
+    propeller_radius=0.0648,
+    max_rpm=2332.4 * _RPM_PER_RAD_S,
+)
+
+X500 = Quadrotor(
+    name="x500",
+    source=(
+        "Holybro X500 as PX4 simulates it: PX4/PX4-gazebo-models models/x500 @0f0e45da, models/x500_base @008216ec. "
+        "Derived: mass and inertia of the body plus its four 16 g rotors at (0.174, 0.174) m; "
+        "drag = 4 x rotorDragCoefficient x 769.6 rad/s, the hover speed. Propeller: 10 inch (1045)"
+    ),
+    mass=2.0643,
+    inertia=(0.023614, 0.023614, 0.043894),
+    rotor_position=_cross(0.174, 0.174),
+    rotor_direction=_SPINS,
+    thrust_curve=(0.0, 0.0, 8.54858e-6 * 1000.0**2),
+    torque_ratio=0.016,
+    rise_time=0.0125,
+    fall_time=0.025,
+    propeller_radius=0.127,
+    drag=(0.2483, 0.2483, 0.0),
+    max_rpm=1000.0 * _RPM_PER_RAD_S,
+)
+
+X500_IDENTIFIED = Quadrotor(
+    name="x500_identified",
+    source=(
+        "A real 2 kg X500 identified from flight data (Eschmann et al. 2024, arXiv 2404.07837): rl-tools/rl-tools "
+        "l2f/parameters/dynamics/x500_real.h @078ccad0; Jxx is the inverse of its J_inv (its J has a typing error). "
+        "Propeller: 10 inch (1045)"
+    ),
+    mass=2.0,
+    inertia=(0.021705, 0.021304, 0.039396),
+    rotor_position=_cross(0.1767767, 0.1767767),
+    rotor_direction=_SPINS,
+    thrust_curve=(0.0, 0.0, 15.9261199),
+    torque_ratio=0.10847,
+    rise_time=0.054,
+    fall_time=0.054,
+    propeller_radius=0.127,
 )
