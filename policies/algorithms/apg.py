@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,18 +35,18 @@ class Config:
     """Settings of apg."""
 
     path: str = "auto"  # fused | torch | auto: fused when the task and engine allow it
-    network: str = "mlp"  # mlp | gru
-    hidden: list[int] = field(default_factory=lambda: [32, 32])  # mlp: layers; gru: encoder and recurrent state
-    updates: int = 300
-    num_envs: int = 64
-    window: int = 64  # control steps
+    network: str = "gru"  # mlp | gru
+    hidden: list[int] = field(default_factory=lambda: [16, 16])  # gru: encoder and recurrent state; mlp: layers
+    updates: int = 1000
+    num_envs: int = 16
+    window: int = 128  # control steps
     episode_windows: int = 4
-    learning_rate: float = 6e-3
+    learning_rate: float = 1e-2
     final_learning_rate: float = 3e-4  # reached exponentially
     beta1: float = 0.9
     beta2: float = 0.99
-    gradient_clip: float = 1.0  # norm of the whole gradient
-    adjoint_clip: float = 50.0  # norm of one vehicle's state adjoint, times vehicles and steps
+    gradient_clip: float = 0.3  # norm of the whole gradient
+    adjoint_clip: float = 200.0  # norm of one vehicle's state adjoint, times vehicles and steps
     critic: bool = False  # torch path: value of the window's last state, from privileged signals
     discount: float = 0.99  # of the critic
 
@@ -186,6 +186,10 @@ class Apg:
     """Analytic policy gradients on one task; see the module's docstring."""
 
     Config = Config
+    recipes: ClassVar = {
+        "high": {"algorithm.updates": 8000},
+        "robust": {"algorithm.updates": 5000},
+    }
 
     def __init__(self, task: Task, config: Config, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.task = task

@@ -26,12 +26,13 @@ FASTMATH = {"contract", "reassoc", "nsz", "arcp", "afn"}
 
 
 def _cache_folder() -> Path:
-    """A writable folder for compiled kernels, one per content of the engines' sources.
+    """A writable folder for compiled kernels, one per content of the sources that kernels are built from.
 
-    Numba notices a change of a kernel's own file only; kernels call functions of other files, so the content names the folder.
+    Numba notices a change of a kernel's own file only; kernels inline functions of these files, so their content names the folder.
     """
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    folder = Path(__file__).parent
+    for source in (folder / "lanes.py", folder / "simd.py", *sorted(folder.glob("*_dynamics.py"))):
         digest.update(source.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sim2metal"
     try:

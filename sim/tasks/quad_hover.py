@@ -22,17 +22,19 @@ from sim.terms import Cost, Curriculum, Feature
 NOISE = {"position": 0.001, "rotation": 0.001, "linear_velocity": 0.002, "angular_velocity": 0.002}
 
 
-def sensed(name: str, shape: int, unit: str, frame: str) -> Signal:
-    """A signal of the on-board state estimate, with the published noise."""
-    return Signal(name, (shape,), unit, frame, imperfections=(Noise(NOISE[name]),))
+def state_estimate(noise: float) -> Group:
+    """What the on-board estimator provides, with the published noise times `noise`."""
 
+    def sensed(name: str, shape: int, unit: str, frame: str) -> Signal:
+        return Signal(name, (shape,), unit, frame, imperfections=(Noise(noise * NOISE[name]),))
 
-STATE_ESTIMATE: Group = (
-    sensed("position", 3, "m", "world"),
-    sensed("rotation", 9, "1", "body->world"),
-    sensed("linear_velocity", 3, "m/s", "world"),
-    sensed("angular_velocity", 3, "rad/s", "body"),
-)
+    return (
+        sensed("position", 3, "m", "world"),
+        sensed("rotation", 9, "1", "body->world"),
+        sensed("linear_velocity", 3, "m/s", "world"),
+        sensed("angular_velocity", 3, "rad/s", "body"),
+    )
+
 
 PRIVILEGED: Group = (
     Signal("rotor_speed", (4,), "1"),
@@ -84,7 +86,7 @@ class HoverConfig:
     rotor_speed: float = 0.5  # start anywhere from still to this fraction
     guidance: float = 0.1  # share of episodes that start at rest on the target
     delay_low: float = 0.0  # s, latency between command and rotor
-    delay_high: float = 0.012  # s
+    delay_high: float = 0.022  # s
     history: int = 3  # own past actions that the policy sees
     noise: float = 1.0  # factor on the sensor noise
     robust: bool = False  # wide variation of the vehicle, for the whole robustness grid
@@ -114,8 +116,8 @@ class QuadHover:
         self.robot = robot(config.robot)
         self.rate_hz = config.rate_hz
         self.episode_steps = round(config.episode_s * config.rate_hz)
-        self.policy: Group = (*STATE_ESTIMATE, Signal("target_position", (3,), "m", "world", max_age=1.0))
-        delay_high = max(config.delay_high, 0.022) if config.robust else config.delay_high
+        self.policy: Group = (*state_estimate(config.noise), Signal("target_position", (3,), "m", "world", max_age=1.0))
+        delay_high = max(config.delay_high, 0.026) if config.robust else config.delay_high
         self.commands = delayed(self.robot.commands, config.delay_low, delay_high)
         self.history = config.history
         self.initial_action = 2.0 * self.robot.hover_command - 1.0
@@ -135,11 +137,11 @@ class QuadHover:
         )
         self.alive_bonus = 2.0
         self.curriculum: tuple[Curriculum, ...] = ()
-        width = 0.2 if config.robust else 0.1
+        width = 0.25 if config.robust else 0.1
         self.vary = (
             Vary("mass", 1.0 - width, 1.0 + width),
             Vary("thrust_scale", 1.0 - width, 1.0 + width),
-            Vary("rotor_lag", *((0.55, 1.7) if config.robust else (0.7, 1.4)), distribution="log_uniform"),
+            Vary("rotor_lag", *((0.45, 1.8) if config.robust else (0.7, 1.4)), distribution="log_uniform"),
         )
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
