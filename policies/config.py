@@ -24,6 +24,7 @@ DEFAULTS = {"task": "quad_hover", "algorithm": "apg"}
 CLASSES: dict[str, Callable[[str], Any]] = {"task": task_class, "algorithm": algorithm_class}
 SWEEP_FLAGS = ("-m", "--multirun")
 HELP_FLAGS = ("-h", "--help")
+EXTRAS = {"torch": "rl", "gymnasium": "rl", "pybullet": "bullet"}  # where a missing package is; others: train
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 
 
@@ -95,6 +96,18 @@ def main(run: Callable[[Settings], None]) -> None:
         sys.exit(_say(error, 2))
     except RunError as error:
         sys.exit(_say(error, 1))
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("hydra", "omegaconf"):
+            raise
+        sys.exit(_say(SettingsError(missing(error)), 2))
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """One sentence for a package that is not installed."""
+    package = str(error.name).partition(".")[0]
+    return (
+        f"the package {package!r} is not installed; pip install 'sim2metal[{EXTRAS.get(package, 'train')}]' brings it"
+    )
 
 
 def _say(error: Exception, code: int) -> int:
@@ -162,10 +175,7 @@ def _class(group: str, name: str) -> Any:
     try:
         found = CLASSES[group](name)
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{group}={name} needs the package {error.name!r}, which is not installed; "
-            "pip install 'sim2metal[all]' brings everything"
-        ) from error
+        raise SettingsError(f"{group}={name}: {missing(error)}") from error
     except ValueError as error:
         raise SettingsError(str(error)) from None
     if not dataclasses.is_dataclass(getattr(found, "Config", None)):

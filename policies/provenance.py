@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
@@ -31,9 +32,10 @@ class Background(threading.Thread):
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         try:
-            for name in LATER:
-                importlib.import_module(name)
-                self.bar_ready.set()
+            with contextlib.suppress(ImportError):  # whoever needs it will say so
+                for name in LATER:
+                    importlib.import_module(name)
+                    self.bar_ready.set()
             self.commit = git_commit()
         finally:
             sys.setswitchinterval(before)

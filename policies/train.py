@@ -84,7 +84,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
     except (ValueError, KeyError) as error:
         raise RunError(_plain(error)) from error
     except ModuleNotFoundError as error:
-        raise RunError(f"{error.name!r} is not installed; pip install 'sim2metal[all]' brings everything") from error
+        raise RunError(config.missing(error)) from error
     return task, algorithm
 
 

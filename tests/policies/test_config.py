@@ -150,8 +150,20 @@ def test_task_without_variation_is_told(monkeypatch):
 def test_missing_package_is_named(monkeypatch, tmp_path):
     (tmp_path / "needs_more.py").write_text("import a_library_that_is_not_here\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SettingsError, match="needs the package 'a_library_that_is_not_here'"):
+    with pytest.raises(
+        SettingsError, match=r"'a_library_that_is_not_here' is not installed; pip install 'sim2metal\[train\]'"
+    ):
         compose(["algorithm=needs_more:Learner"])
+
+
+def test_without_hydra_the_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "hydra", None)
+    monkeypatch.setitem(sys.modules, "hydra.core.config_store", None)
+    monkeypatch.setattr(sys, "argv", ["train", TOY])
+    with pytest.raises(SystemExit) as left:
+        config.main(lambda settings: None)
+    assert left.value.code == 2
+    assert "'hydra' is not installed; pip install 'sim2metal[train]'" in capsys.readouterr().err
 
 
 def sweep(monkeypatch, run, *words: str) -> None:

@@ -1,0 +1,48 @@
+# make train   sets up .venv with what training needs, trains quad_hover, evaluates it, says where everything is
+# make test    sets up .venv with what the tests need, runs linter, type checker and tests
+# make lint | bench | clean
+#
+# PYTHON=... chooses the interpreter: 3.11 or newer. Python 3.11 is tried first: every dependency has a wheel for it.
+
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.PHONY: train test lint bench clean
+
+train: .venv/train.installed
+	@$(BIN)/python -m policies.train task=quad_hover
+	@echo
+	@echo "its contract and provenance:  $(BIN)/python -m deploy.inspect policy=FILE"
+	@echo "fly it in another simulator:  $(BIN)/python -m policies.evaluate policy=FILE engine=mujoco"
+	@echo "learning curves:              $(BIN)/tensorboard --logdir runs"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/test.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/test.installed
+	@set -e; for file in tests/benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+clean:
+	rm -rf .venv build dist *.egg-info .*_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer with the venv module was found; name one with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/train.installed: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing what training needs into .venv ..."
+	@$(INSTALL) ".[train]"
+	@touch $@
+
+.venv/test.installed: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing what the tests need into .venv ..."
+	@$(INSTALL) ".[test]"
+	@touch .venv/train.installed $@

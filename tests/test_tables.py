@@ -1,0 +1,180 @@
+"""Walks every table: whatever is listed constructs, steps, stays finite, repeats itself per seed, and is independent of
+the size of the batch; algorithms also continue exactly and export a policy file that verifies.
+
+A new task, robot, engine or algorithm is tested here the moment its line stands in its table.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deploy import PolicyFile
+from policies import checkpoint
+from policies.algorithms import ALGORITHMS, algorithm_class
+from policies.export import export
+from sim import engines, tasks
+from sim.engines import ENGINES
+from sim.env import VecEnv
+from sim.randomize import sample_parameters
+from sim.robots import ROBOTS, robot
+from sim.tasks import TASKS
+
+STATES = {
+    "position": 3,
+    "quaternion": 4,
+    "linear_velocity": 3,
+    "angular_velocity": 3,
+    "rotor_speed": 4,
+    "rotation": 9,
+}
+EVERYTHING = list(itertools.product(TASKS, ENGINES, ROBOTS))
+STEPS = 20
+
+# A budget of about a second, for algorithms whose own is larger.
+SMALL: dict[str, dict[str, Any]] = {
+    "apg": {"updates": 4},
+    "ppo": {"steps": 2048, "num_envs": 16, "horizon": 16},
+    "sac": {"steps": 2048, "num_envs": 8, "warmup": 64, "capacity": 4096, "batch": 32},
+}
+
+
+def start(task_name: str, engine_name: str, robot_name: str, n: int) -> tuple[Any, dict[str, np.ndarray], np.ndarray]:
+    """An engine with `n` varied robots, thrown by the task; also the start and commands (steps, n, k)."""
+    task = tasks.make(task_name, robot=robot_name)
+    rng = np.random.default_rng(7)
+    state = task.reset(rng, n)
+    parameters = sample_parameters(task.vary, rng, task.robot.parameters(), n)
+    commands = rng.uniform(0.0, 1.0, (STEPS, n, sum(c.size for c in task.commands))).astype(np.float32)
+    engine = engines.make(engine_name, task.robot, n, 1.0 / task.rate_hz)
+    engine.reset(None, {name: value for name, value in state.items() if name in STATES})
+    engine.set_parameters(None, parameters)
+    return engine, {**state, **parameters}, commands
+
+
+def fly(engine: Any, commands: np.ndarray) -> dict[str, np.ndarray]:
+    """What the engine reads after each step: name -> (steps, n, k)."""
+    read = []
+    for command in commands:
+        engine.step(command)
+        read.append({name: engine.read(name) for name in STATES})
+    return {name: np.stack([r[name] for r in read]) for name in STATES}
+
+
+@pytest.mark.parametrize(("task_name", "engine_name", "robot_name"), EVERYTHING)
+def test_engine_flies_every_task_and_robot(task_name: str, engine_name: str, robot_name: str):
+    engine, begin, commands = start(task_name, engine_name, robot_name, 5)
+    for name, value in begin.items():
+        if name != "motion":
+            np.testing.assert_allclose(engine.read(name), value, atol=1e-5, err_msg=name)
+    flown = fly(engine, commands)
+    assert {name: value.shape for name, value in flown.items()} == {k: (STEPS, 5, v) for k, v in STATES.items()}
+    assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in flown.values())
+    np.testing.assert_allclose(np.linalg.norm(flown["quaternion"], axis=-1), 1.0, atol=1e-4)
+    assert np.abs(flown["position"][-1] - begin["position"]).max() > 1e-3  # it moves
+
+    again, _, _ = start(task_name, engine_name, robot_name, 5)
+    repeated = fly(again, commands)
+    assert all((flown[name] == repeated[name]).all() for name in STATES)
+
+    alone = engines.make(engine_name, robot(robot_name), 1, engine.dt)
+    alone.reset(None, {name: value[3:4] for name, value in begin.items() if name in STATES})
+    alone.set_parameters(None, {k: v[3:4] for k, v in begin.items() if k not in STATES and k != "motion"})
+    single = fly(alone, commands[:, 3:4])
+    for name in STATES:
+        np.testing.assert_allclose(single[name][:, 0], flown[name][:, 3], atol=1e-5, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_reset_and_parameters_touch_only_the_mask(engine_name: str):
+    engine, _, commands = start("quad_hover", engine_name, "crazyflie", 5)
+    fly(engine, commands)
+    before = {name: engine.read(name) for name in (*STATES, "mass")}
+    mask = np.array([False, True, False, False, True])
+    engine.reset(mask, {"position": np.full((2, 3), 4.0, np.float32)})
+    engine.set_parameters(mask, {"mass": np.full((2, 1), 0.05, np.float32)})
+    for name, value in before.items():
+        np.testing.assert_array_equal(engine.read(name)[~mask], value[~mask], err_msg=name)
+    np.testing.assert_allclose(engine.read("position")[mask], 4.0)
+    np.testing.assert_allclose(engine.read("linear_velocity")[mask], 0.0)  # what is left out is at rest
+    np.testing.assert_allclose(engine.read("quaternion")[mask], [[1.0, 0.0, 0.0, 0.0]] * 2)
+    np.testing.assert_allclose(engine.read("mass")[mask], 0.05)
+
+
+@pytest.mark.parametrize("engine_name", ENGINES)
+def test_unknown_names_are_listed(engine_name: str):
+    engine = engines.make(engine_name, robot("crazyflie"), 2, 0.01)
+    with pytest.raises(KeyError, match="wheel_speed.*it has: .*position"):
+        engine.read("wheel_speed")
+    with pytest.raises(KeyError, match="wheelbase.*it has: .*mass"):
+        engine.set_parameters(None, {"wheelbase": np.ones((2, 1), np.float32)})
+
+
+def rollout(task_name: str, engine_name: str, seed: int) -> list[torch.Tensor]:
+    """Everything that a learner sees in a few steps across the ends of short episodes."""
+    task = tasks.make(task_name, episode_s=0.08)
+    env = VecEnv(task, 3, engine_name, seed=seed)
+    generator = torch.Generator().manual_seed(0)
+    seen = [env.features(env.reset()), env.critic_features(env.reset())]
+    for _ in range(12):
+        step = env.step(2.0 * torch.rand((3, env.action_size), generator=generator) - 1.0)
+        seen += [env.features(step.observation), env.critic_features(step.observation), step.reward]
+        seen += [step.terminated.float(), step.truncated.float(), *step.reward_terms.values()]
+    return seen
+
+
+@pytest.mark.parametrize(("task_name", "engine_name"), list(itertools.product(TASKS, ENGINES)))
+def test_environment_repeats_itself_per_seed(task_name: str, engine_name: str):
+    first, again, other = (rollout(task_name, engine_name, seed) for seed in (1, 1, 2))
+    assert all(bool(part.isfinite().all()) for part in first)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def learner(name: str, seed: int = 0) -> Any:
+    cls = algorithm_class(name)
+    return cls(tasks.make("quad_hover"), cls.Config(**SMALL.get(name, {})), seed)
+
+
+def advance(algorithm: Any, updates: int) -> list[dict[str, float]]:
+    return list(itertools.islice(algorithm.learn(), updates))
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    return np.array_equal(a, b, equal_nan=True) if isinstance(a, np.ndarray) else a == b
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
+    whole, parts = learner(name), learner(name)
+    metrics = advance(whole, 2)
+    assert all({"progress", "env_steps"} <= m.keys() and m.keys() & {"loss", "reward"} for m in metrics)
+    assert all(isinstance(value, float) for m in metrics for value in m.values())
+    assert 0.0 < metrics[0]["progress"] < metrics[1]["progress"] <= 1.0
+
+    advance(parts, 1)
+    checkpoint.save(tmp_path / "checkpoint.npz", parts.state_dict())
+    continued = learner(name, seed=1)  # whatever it drew must be overwritten
+    continued.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
+    assert advance(continued, 1) == metrics[1:]
+    assert same(continued.state_dict(), whole.state_dict())
+    assert not same(learner(name, seed=1).state_dict(), learner(name).state_dict())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_exports_a_file_that_verifies(name: str, tmp_path):
+    algorithm = learner(name)
+    advance(algorithm, 1)
+    export(algorithm.controller(), tmp_path / "policy.onnx", training={"algorithm": name})
+    policy = PolicyFile.load(tmp_path / "policy.onnx")
+    task = tasks.make("quad_hover")
+    assert policy.inputs == task.policy
+    assert policy.outputs == task.commands
