@@ -157,7 +157,8 @@ class Log:
 class Progress:
     """A bar with success rate and time left on a terminal; elsewhere a line every few seconds.
 
-    Says so when the first update is long in coming: then kernels are being compiled. `ready` says when rich has been imported (0.1 s, off the critical path); until then nothing is shown.
+    Says so when the first update is long in coming: then kernels are being compiled. `ready` is set once rich has been
+    imported (0.1 s, off the critical path); until then there is no bar.
     """
 
     def __init__(self, title: str, ready: Any) -> None:

@@ -113,8 +113,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import deploy, deploy.loop, deploy.guard, deploy.drivers", set()),
         ("import policies.train", set()),
         ("import policies.export, policies.evaluate", set()),
-        ("import sim.engines.flight", {"numba"}),
-        ("import policies.algorithms.apg", {"numba"}),
+        ("import sim.engines.flight", {"numba", "llvmlite"}),
+        ("import policies.algorithms.apg", {"numba", "llvmlite"}),
     ],
 )
 def test_import_brings_nothing_heavy(statement: str, allowed: set[str]):
