@@ -305,7 +305,8 @@ def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task) ->
     update_evaluation(folder / POLICY, numbers)
     for kind, name, write in (("plot", "report.png", reports.plot), ("video", "video.mp4", reports.video)):
         try:
-            print(f"{kind}: {write(report, str(folder / name))}", flush=True)
+            write(report, str(folder / name))
+            print(f"{kind}: {folder / name}", flush=True)
         except (ValueError, OSError, RuntimeError, ImportError) as error:
             sys.stderr.write(f"warning: no {kind}: {_plain(error)}\n")
 
