@@ -1,0 +1,150 @@
+"""Flights become films, on machines with and without OpenGL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+from sim.robots import robot
+from sim.sensors import offscreen, raster
+from sim.sensors.film import BACK, FRONT, film
+
+CRAZYFLIE = robot("crazyflie")
+SIZE = (320, 240)
+
+
+def recording(steps=40, n=1):
+    time = np.linspace(0.0, 1.0, steps)[:, None]
+    position = np.stack(
+        [0.5 * np.sin(3 * time + np.arange(n)), 0.3 * time + np.zeros(n), 1.0 + 0 * time + np.arange(n) * 0.2], 2
+    )
+    quaternion = np.tile([1.0, 0.0, 0.0, 0.0], (steps, n, 1))
+    return position, quaternion, np.tile([0.0, 0.0, 1.2], (steps, n, 1))
+
+
+def scene(position, quaternion, target):
+    return film(position, quaternion, target, CRAZYFLIE, 100.0, 25, SIZE)
+
+
+def near(frame, colour, tolerance=0.35):
+    """Pixels (m, 2) whose hue is that of `colour`."""
+    pixels = frame.astype(float) / 255.0
+    hue = pixels - pixels.mean(-1, keepdims=True)
+    wanted = np.array(colour) - np.mean(colour)
+    cosine = (hue @ wanted) / np.maximum(np.linalg.norm(hue, axis=-1) * np.linalg.norm(wanted), 1e-6)
+    rows, columns = np.nonzero((cosine > 0.95) & (np.linalg.norm(hue, axis=-1) > tolerance * np.linalg.norm(wanted)))
+    return np.stack([columns, rows], 1)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_film_is_an_mp4_that_plays(tmp_path, n):
+    path = tmp_path / "flight.mp4"
+    used = offscreen.render_flight(path, *recording(100, n), CRAZYFLIE, 100.0, fps=25, size=SIZE)
+    assert used == "raster"
+    assert [p.name for p in tmp_path.iterdir()] == ["flight.mp4"]
+    assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (25, 1.0)
+    raw = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    frames = np.frombuffer(subprocess.run(raw, capture_output=True, check=True).stdout, np.uint8)
+    frames = frames.reshape(25, SIZE[1], SIZE[0], 3).astype(int)
+    direct = raster.Artist(film(*recording(100, n), CRAZYFLIE, 100.0, 25, SIZE)).frame(24)
+    assert np.abs(frames[24] - direct).mean() < 3.0  # compression
+    assert np.abs(frames[24] - frames[0]).max() > 50
+
+
+def test_the_vehicle_is_drawn_where_it_is():
+    for x, y in [(0.0, 0.0), (0.4, -0.3), (-0.4, 0.3)]:
+        position, quaternion, target = recording(1)
+        position[:] = [x, y, 1.2]
+        shot = scene(position, quaternion, target)
+        frame = raster.Artist(shot).frame(0)
+        expected = raster.Camera(shot).project(position[0])[0][0]
+        seen = np.concatenate([near(frame, FRONT), near(frame, BACK)])
+        assert len(seen) > 30
+        assert np.linalg.norm(seen.mean(0) - expected) < 8.0  # px
+
+
+def test_front_and_back_can_be_told_apart():
+    position, quaternion, target = recording(1)
+    position[:] = [0.3, 0.3, 1.2]
+    for yaw in (0.0, 2.0, 4.0):
+        quaternion[:] = [np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2)]
+        shot = scene(position, quaternion, target)
+        frame = raster.Artist(shot).frame(0)
+        ahead = position[0] + 0.1 * np.array([[np.cos(yaw), np.sin(yaw), 0.0]])
+        direction = raster.Camera(shot).project(ahead)[0][0] - raster.Camera(shot).project(position[0])[0][0]
+        nose = near(frame, FRONT).mean(0) - near(frame, BACK).mean(0)
+        assert nose @ direction > 0.8 * np.linalg.norm(nose) * np.linalg.norm(direction)
+
+
+def test_the_camera_keeps_the_whole_flight_in_view():
+    position, quaternion, target = recording(50, 3)
+    shot = scene(position, quaternion, target)
+    pixels, _ = raster.Camera(shot).project(position.reshape(-1, 3))
+    assert (pixels >= 0).all() and (pixels <= SIZE).all()
+
+
+def test_a_vehicle_that_flies_off_does_not_shrink_the_others():
+    position, quaternion, target = recording(50, 2)
+    position[:, 1] += np.linspace(0.0, 500.0, 50)[:, None]
+    assert scene(position, quaternion, target).radius < 6.0
+
+
+def test_a_lost_vehicle_stays_where_it_was_last():
+    position, quaternion, target = recording(40)
+    position[20:] = np.nan
+    shot = scene(position, quaternion, target)
+    np.testing.assert_array_equal(shot.position[-1], position[19])
+    raster.Artist(shot).frame(len(shot.position) - 1)
+    position[0] = np.nan
+    with pytest.raises(ValueError, match="begin with finite"):
+        scene(position, quaternion, target)
+
+
+def test_bad_recordings_and_settings_are_named(tmp_path):
+    position, quaternion, target = recording(10)
+    with pytest.raises(ValueError, match=r"\(10, 1, 3\)"):
+        scene(position, quaternion[:, :, :3], target)
+    with pytest.raises(ValueError, match="rate_hz"):
+        film(position, quaternion, target, CRAZYFLIE, 0.0, 25, SIZE)
+    with pytest.raises(ValueError, match="raster, mujoco"):
+        offscreen.render_flight(tmp_path / "a.mp4", position, quaternion, target, CRAZYFLIE, 100.0, backend="opengl")
+    with pytest.raises(ValueError, match="even"):
+        offscreen.render_flight(tmp_path / "a.mp4", position, quaternion, target, CRAZYFLIE, 100.0, size=(321, 240))
+
+
+def test_an_interrupted_film_leaves_no_file(tmp_path, monkeypatch):
+    def two_frames(shot, backend):
+        yield raster.Artist(shot).frame(0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(offscreen, "frames", two_frames)
+    with pytest.raises(KeyboardInterrupt):
+        offscreen.render_flight(tmp_path / "flight.mp4", *recording(), CRAZYFLIE, 100.0, size=SIZE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_mujoco_draws_the_same_picture_or_says_what_to_do():
+    position, quaternion, target = recording(4)
+    position[:] = [0.3, -0.2, 1.2]
+    shot = scene(position, quaternion, target)
+    try:
+        (frame,) = offscreen.frames(shot, "mujoco")
+    except RuntimeError as error:  # no OpenGL on this machine
+        assert "backend=raster" in str(error)
+        return
+    assert frame.shape == (240, 320, 3) and frame.dtype == np.uint8
+    expected = raster.Camera(shot).project(position[0])[0][0]
+    seen = np.concatenate([near(frame, FRONT), near(frame, BACK)])
+    assert len(seen) > 30
+    assert np.linalg.norm(seen.mean(0) - expected) < 8.0
+
+
+def test_without_opengl_mujoco_names_the_renderer_that_works(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setitem(sys.modules, "mujoco.egl", None)
+    with pytest.raises(RuntimeError, match="backend=raster"):
+        offscreen.frames(scene(*recording(4)), "mujoco")
