@@ -44,6 +44,12 @@ class Engine(Protocol):
 
 
 def make(name: str, robot: Quadrotor, num: int, dt: float, device: str = "cpu") -> Engine:
-    """The engine of that name, or of "module:Class", with `num` copies of the robot."""
-    engine: Engine = load("engine", name, ENGINES)(robot, num, dt, device)
+    """The engine of that name, or of "module:Class", with `num` copies of the robot.
+
+    An engine class whose GPU version lives elsewhere names it in its attribute `cuda`.
+    """
+    engine_class = load("engine", name, ENGINES)
+    if device != "cpu" and hasattr(engine_class, "cuda"):
+        engine_class = load("engine", engine_class.cuda, {})
+    engine: Engine = engine_class(robot, num, dt, device)
     return engine

@@ -6,7 +6,7 @@ The equations and their adjoint are in `flight_dynamics.py`; here they are laid 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,8 +54,20 @@ def sense_blocks(state, out):  # type: ignore[no-untyped-def]
         dynamics.sense(s, o, ALL)
 
 
+@kernel
+def sense_adjoint_blocks(state, gradient, g_state):  # type: ignore[no-untyped-def]
+    """The adjoint of `sense_blocks`: adds to g_state (blocks, STATE_ROWS, LANES), given the gradient of its result."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        g = block(gradient, index, SIGNAL_ROWS)
+        gs = block(g_state, index, STATE_ROWS)
+        dynamics.sense_adjoint(s, g, gs, ALL)
+
+
 class Flight:
     """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares one airspace."""
+
+    cuda: ClassVar[str] = "sim.engines.flight_cuda:FlightCuda"
 
     def __init__(
         self, robot: Quadrotor, num: int, dt: float, device: str = "cpu", substeps: int = 1, downwash: int = 0
@@ -65,33 +77,38 @@ class Flight:
         if downwash and num % downwash:
             raise ValueError(f"{num} vehicles cannot be split into airspaces of {downwash}")
         if device != "cpu":
-            raise ValueError(f"sim.engines.flight runs on the CPU; got device {device!r}")
+            raise ValueError(f"Flight runs on the CPU, {self.cuda} on a GPU; got device {device!r}")
         self.robot, self.num, self.dt, self.device = robot, num, dt, device
         self.substeps, self.downwash = substeps, downwash
         self.parameters = {k: np.tile(v, (num, 1)) for k, v in robot.parameters().items()}
         self.state = to_lanes(np.tile(REST, (num, 1)))
         self._command = np.zeros((blocks(num), COMMAND_ROWS, LANES), np.float32)
         self._signals = np.zeros((blocks(num), SIGNAL_ROWS, LANES), np.float32)
-        self._derive()
+        self.derived = np.zeros((blocks(num), PARAMETER_ROWS, LANES), np.float32)
+        self._derive(self._index(None))
 
-    def _derive(self, wash: Array | None = None) -> None:
-        parameters = self.parameters
+    def _derive(self, index: Any, wash: Array | None = None) -> None:
+        chosen = {name: value[index] for name, value in self.parameters.items()}
         if wash is not None:
-            parameters = {**parameters, "force": parameters["force"] + wash}
-        self.derived = to_lanes(dynamics.derive(parameters, self.dt / self.substeps))
+            chosen["force"] = chosen["force"] + wash
+        place, lane = divmod(index, LANES)
+        self.derived[place, :, lane] = dynamics.derive(chosen, self.dt / self.substeps)
+
+    def _index(self, mask: Any | None) -> Any:
+        return np.arange(self.num) if mask is None else np.flatnonzero(np.asarray(mask, bool))
 
     def reset(self, mask: Any | None, state: Mapping[str, Any]) -> None:
-        flat = from_lanes(self.state, self.num)
-        chosen = slice(None) if mask is None else np.asarray(mask, bool)
-        flat[chosen] = REST
-        for name, where in STATE.items():
-            if name in state:
-                flat[chosen, where] = state[name]
-        self.state = to_lanes(flat)
+        place, lane = divmod(self._index(mask), LANES)
+        rows = np.tile(REST, (len(place), 1))
+        for name, value in state.items():
+            if name not in STATE:
+                raise KeyError(f"a quadrotor has no state {name!r}; it has: {', '.join(STATE)}")
+            rows[:, STATE[name]] = value
+        self.state[place, :, lane] = rows
 
     def step(self, command: Any) -> None:
         if self.downwash:
-            self._derive(self._wash())
+            self._derive(self._index(None), self._wash())
         self._fill(self._command, command)
         step_blocks(self.state, self.derived, self._command, np.float32(self.dt / self.substeps), self.substeps)
 
@@ -113,12 +130,12 @@ class Flight:
         raise KeyError(f"a quadrotor in flight has no {name!r}; it has: {choices}")
 
     def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
-        chosen = slice(None) if mask is None else np.asarray(mask, bool)
+        index = self._index(mask)
         for name, value in parameters.items():
             if name not in self.parameters:
                 raise KeyError(f"a quadrotor has no parameter {name!r}; it has: {', '.join(self.parameters)}")
-            self.parameters[name][chosen] = value
-        self._derive()
+            self.parameters[name][index] = value
+        self._derive(index)
 
     def _wash(self) -> Array:
         """The downwash force (num, 3) on each vehicle from those above it in its airspace, held over the step."""

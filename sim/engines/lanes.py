@@ -57,6 +57,8 @@ def kernel(function: Any) -> Any:
 
 def inlined(function: Any) -> Any:
     """Compile a building block that disappears into its caller. Also callable from CUDA kernels."""
+    if config.ENABLE_CUDASIM:  # Numba's CUDA simulator runs kernels, and all they call, as plain Python
+        return function
     return njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)(function)
 
 

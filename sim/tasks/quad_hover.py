@@ -14,6 +14,7 @@ import numpy as np
 
 from sim.randomize import Array, Delay, Noise, Vary
 from sim.robots import robot
+from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal
 from sim.tasks import motion
 from sim.terms import Cost, Curriculum, Feature
@@ -143,6 +144,9 @@ class QuadHover:
             Vary("thrust_scale", 1.0 - width, 1.0 + width),
             Vary("rotor_lag", *((0.45, 1.8) if config.robust else (0.7, 1.4)), distribution="log_uniform"),
         )
+        if config.robust:  # a constant push, as the seed: sigma = weight / 20 per axis
+            push = self.robot.mass * GRAVITY / 20.0
+            self.vary += (Vary("force", 0.0, push, "set", "normal", independent=True),)
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
         c = self.config
