@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from policies import fused_network as network
 from policies.fused_network import CHUNK, ONE, ZERO, Layout
-from sim.engines.lanes import block, inlined, kernel
+from sim.engines.lanes import block, inlined, kernel, part
 from sim.engines.simd import ALL, LANES, select, total
 from sim.spec import slices
 from sim.tasks import Task
@@ -190,7 +190,7 @@ def _clear(target):  # type: ignore[no-untyped-def]
         target[i, ALL] = ZERO
 
 
-@inlined
+@part
 def _features(plan, seen, y):  # type: ignore[no-untyped-def]
     """The network's input rows: scale * squash(signal - minus)."""
     for k in range(plan.feature_row.shape[0]):
@@ -205,7 +205,7 @@ def _features(plan, seen, y):  # type: ignore[no-untyped-def]
         y[k, ALL] = plan.feature_scale[k] * x
 
 
-@inlined
+@part
 def _features_adjoint(plan, y, g, g_seen):  # type: ignore[no-untyped-def]
     """Add to g_seen the gradient through `_features`, given that of its result, g."""
     for k in range(plan.feature_row.shape[0]):
@@ -221,7 +221,7 @@ def _features_adjoint(plan, y, g, g_seen):  # type: ignore[no-untyped-def]
             g_seen[b, ALL] -= slope
 
 
-@inlined
+@part
 def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
     """Add the gradient of the weighted costs at the rows x to g, and each unweighted cost, summed over lanes, to totals.
 
@@ -280,7 +280,7 @@ def _clip(g, limit):  # type: ignore[no-untyped-def]
         g[i, ALL] *= factor
 
 
-@inlined
+@part
 def _finite(x):  # type: ignore[no-untyped-def]
     """Whether every number of the block is of a sane size (NaN and infinity are not)."""
     for i in range(x.shape[0]):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.lanes import block, inlined
+from sim.engines.lanes import block, inlined, part
 from sim.engines.simd import ALL, select, total
 
 TILE = 4  # rows (and columns, in a weight gradient) held in registers together; products take two tiles
@@ -153,7 +153,7 @@ def flatten(layout: Layout, layers: list[tuple[Any, Any]]) -> NDArray[np.float32
     return flat
 
 
-@inlined
+@part
 def transpose(weights, out, layers):  # type: ignore[no-untyped-def]
     """W^T of every layer, for the backward pass."""
     for layer in layers:
@@ -162,7 +162,7 @@ def transpose(weights, out, layers):  # type: ignore[no-untyped-def]
                 out[layer.transposed + j * layer.rows + i] = weights[layer.weight + i * layer.columns + j]
 
 
-@inlined
+@part
 def product(w, offset, rows, columns, x, source, y, output):  # type: ignore[no-untyped-def]
     """y[output + i] += sum_j w[offset + i columns + j] x[source + j]; `rows` is a multiple of TILE. x and y may be the same array."""
     whole = rows // (2 * TILE) * (2 * TILE)
@@ -210,7 +210,7 @@ def dense_adjoint(transposed, layer, g):  # type: ignore[no-untyped-def]
     product(transposed, layer.transposed, layer.columns, layer.rows, g, layer.output, g, layer.source)
 
 
-@inlined
+@part
 def weight_gradient(layer, g, x, first, steps, gradient):  # type: ignore[no-untyped-def]
     """Add to the flat gradient the sum over lanes and steps of g (output rows) times x (source rows).
 
@@ -288,7 +288,7 @@ def squash_adjoint(y, g, row, rows):  # type: ignore[no-untyped-def]
         g[row + i, ALL] *= ONE - y[row + i, ALL] * y[row + i, ALL]
 
 
-@inlined
+@part
 def mlp_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
     """Fill the activation rows y from its feature rows. `hidden` is not used."""
     for layer in layout.layers:
@@ -296,7 +296,7 @@ def mlp_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
         squash(y, layer.output, layer.rows)
 
 
-@inlined
+@part
 def mlp_backward(transposed, layout, y, g, g_hidden):  # type: ignore[no-untyped-def]
     """From the gradient in g's action rows to that in its feature rows; layers' output rows end as pre-activation gradients."""
     for k in range(len(layout.layers) - 1, -1, -1):
@@ -305,7 +305,7 @@ def mlp_backward(transposed, layout, y, g, g_hidden):  # type: ignore[no-untyped
         dense_adjoint(transposed, layer, g)
 
 
-@inlined
+@part
 def gru_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
     """Fill the activation rows y from its feature rows and `hidden` (H, LANES), which receives the new recurrent state.
 
@@ -334,7 +334,7 @@ def gru_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
     squash(y, output.output, output.rows)
 
 
-@inlined
+@part
 def gru_backward(transposed, layout, y, g, g_hidden):  # type: ignore[no-untyped-def]
     """As mlp_backward; g_hidden (H, LANES) goes from the gradient of the state after the step to that before it."""
     encoder, inward, recurrent, output = layout.layers

@@ -55,6 +55,11 @@ def kernel(function: Any) -> Any:
     return njit(cache=True, fastmath=FASTMATH, error_model="numpy", nogil=True)(function)
 
 
+def part(function: Any) -> Any:
+    """Compile a large building block, called by kernels that are compiled once."""
+    return njit(fastmath=FASTMATH, error_model="numpy")(function)
+
+
 def inlined(function: Any) -> Any:
     """Compile a building block that disappears into its caller. Also callable from CUDA kernels."""
     if config.ENABLE_CUDASIM:  # Numba's CUDA simulator runs kernels, and all they call, as plain Python
