@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,26 @@ def widen(motion: Array, waves: int) -> Array:
     return wide
 
 
+def _waves(motion: Any, time: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Amplitude (n, 3), angular frequency (n, 3) and argument (n, 3) of each sinusoid at `time` (n,)."""
+    for first in range(1, motion.shape[-1], 3):
+        omega = motion[..., first + 1]
+        yield motion[..., first], omega, omega * time[:, None] + motion[..., first + 2]
+
+
 def position_at(motion: Any, time: Any) -> Any:
     """Position (n, 3) in m at `time` (n,) in s; numpy arrays or torch tensors."""
-    amplitude, omega, phase = motion[..., 1::3], motion[..., 2::3], motion[..., 3::3]
-    if amplitude.shape[-1] == 0:
-        return motion[..., 0]
-    return motion[..., 0] + (amplitude * namespace(motion).sin(omega * time[:, None, None] + phase)).sum(-1)
+    xp = namespace(motion)
+    position = motion[..., 0]
+    for amplitude, _, argument in _waves(motion, time):
+        position = position + amplitude * xp.sin(argument)
+    return position
 
 
 def velocity_at(motion: Any, time: Any) -> Any:
     """Velocity (n, 3) in m/s at `time` (n,) in s; numpy arrays or torch tensors."""
-    amplitude, omega, phase = motion[..., 1::3], motion[..., 2::3], motion[..., 3::3]
-    if amplitude.shape[-1] == 0:
-        return 0.0 * motion[..., 0]
-    return (amplitude * omega * namespace(motion).cos(omega * time[:, None, None] + phase)).sum(-1)
+    xp = namespace(motion)
+    velocity = 0.0 * motion[..., 0]
+    for amplitude, omega, argument in _waves(motion, time):
+        velocity = velocity + amplitude * omega * xp.cos(argument)
+    return velocity

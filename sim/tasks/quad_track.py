@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,6 +48,13 @@ class QuadTrack(QuadHover):
 
     Config = TrackConfig
     name = "quad_track"
+    recipes: ClassVar = {
+        "apg": {
+            "default": {"algorithm.updates": 3000},
+            "high": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
+            "robust": {"algorithm.updates": 8000},
+        }
+    }
     scores = {"success": "1", "tracking_error": "m", "largest_error": "m", "control_effort": "1"}
 
     def __init__(self, config: TrackConfig) -> None:

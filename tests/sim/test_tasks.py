@@ -202,7 +202,7 @@ def test_wrong_settings_are_refused(name, setting, said):
 
 def test_robust_widens_what_varies():
     usual, robust = (tasks.make("quad_hover", robust=flag) for flag in (False, True))
-    for narrow, wide in zip(usual.vary, robust.vary, strict=True):
+    for narrow, wide in zip(usual.vary, robust.vary[: len(usual.vary)], strict=True):
         assert wide.low < narrow.low < narrow.high < wide.high
     assert robust.commands[0].delay_range()[1] >= 0.02 > usual.commands[0].delay_range()[1]
 
