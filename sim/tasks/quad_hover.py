@@ -139,7 +139,7 @@ class QuadHover:
         self.alive_bonus = 2.0
         self.curriculum: tuple[Curriculum, ...] = ()
         width = 0.25 if config.robust else 0.1
-        self.vary = (
+        self.vary: tuple[Vary, ...] = (
             Vary("mass", 1.0 - width, 1.0 + width),
             Vary("thrust_scale", 1.0 - width, 1.0 + width),
             Vary("rotor_lag", *((0.45, 1.8) if config.robust else (0.7, 1.4)), distribution="log_uniform"),
