@@ -4,14 +4,17 @@ Works on any engine whose dynamics module offers `advance`, `sense` and their ad
 `sim.engines.flight_dynamics`), on any task whose features and costs are the declared ones, and on MLP and GRU policies.
 One thread, vectors across vehicles; the tape of one block of vehicles stays in the cache.
 
-The loss is the mean over vehicles and steps of the summed costs of the state after each step. Gradients flow through the
-physics, the delayed commands, the action history and the recurrent state within the window; states carry on across windows.
+The loss is the mean over vehicles and steps of the summed costs of the state after each step. Gradients flow through
+the physics, the delayed commands, the action history and the recurrent state within the window; states carry on
+across windows.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -223,7 +226,7 @@ def _features_adjoint(plan, y, g, g_seen):  # type: ignore[no-untyped-def]
 
 @part
 def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
-    """Add the gradient of the weighted costs at the rows x to g, and each unweighted cost, summed over lanes, to totals.
+    """Add the gradient of the weighted costs at the rows x to g, and the unweighted costs, over all lanes, to totals.
 
     `weight` is 1 / (vehicles * steps). `scratch` is a (rows, LANES) array with at least one row.
     """
@@ -290,12 +293,14 @@ def _finite(x):  # type: ignore[no-untyped-def]
     return True
 
 
-def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, limit, offset, learn):  # type: ignore[no-untyped-def]
+def _window(  # type: ignore[no-untyped-def]
+    plan, layout, batch, tape, weights, gradient, totals, window, h, limit, offset, learn
+):
     """Fly all vehicles for `window` steps of h seconds and, if `learn`, run backwards.
 
-    Adds to `gradient` (weights,) the gradient of the loss and to `totals` (costs,) the unweighted costs summed over vehicles
-    and steps. `limit` bounds the norm of each vehicle's state adjoint, in units of the loss's weight 1 / (vehicles * steps).
-    Returns the number of blocks whose flight was not finite: those are left out of the gradient.
+    Adds to `gradient` (weights,) the gradient of the loss and to `totals` (costs,) the unweighted costs summed over
+    vehicles and steps. `limit` bounds the norm of each vehicle's state adjoint, in units of the loss's weight 1 /
+    (vehicles * steps). Returns the number of blocks whose flight was not finite: those are left out of the gradient.
     """
     blocks = batch.state.shape[0]
     weight = ONE / np.float32(blocks * LANES * window)
@@ -392,9 +397,7 @@ def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, lim
             backward(tape.transposed, layout, y, g_network, g_hidden)
             if t % CHUNK == 0:
                 for layer in layout.layers:
-                    network.weight_gradient(
-                        layer, tape.g_network, tape.activation, t, min(CHUNK, window - t), gradient
-                    )
+                    network.weight_gradient(layer, tape.g_network, tape.activation, t, min(CHUNK, window - t), gradient)
             _clear(g_seen)
             _features_adjoint(plan, y, g_network, g_seen)
             for k in range(history):
@@ -407,7 +410,7 @@ def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, lim
 
 @kernel
 def adam(weights, gradient, first, second, step, rate, beta1, beta2, clip):  # type: ignore[no-untyped-def]
-    """One Adam update (Kingma & Ba 2015) in place, after scaling the gradient down to the norm `clip`; returns its norm.
+    """One Adam update (Kingma & Ba 2015) in place, with the gradient scaled down to the norm `clip`; returns its norm.
 
     `step` counts from 1. The gradient is set to zero. A gradient that is not finite is discarded.
     """
@@ -439,8 +442,8 @@ def load_dynamics(engine: str) -> ModuleType:
 def window_kernel(engine: str, kind: str) -> Any:
     """`_window` compiled for one engine's equations and one kind of network ("mlp" or "gru").
 
-    The same code object with other globals, under its own name: Numba's disk cache tells functions apart by name, and does
-    not accept functions as arguments or in closures.
+    The same code object with other globals, under its own name: Numba's disk cache tells functions apart by name, and
+    does not accept functions as arguments or in closures.
     """
     dynamics = load_dynamics(engine)
     bound = {
@@ -455,7 +458,8 @@ def window_kernel(engine: str, kind: str) -> Any:
         "forward": {"mlp": network.mlp_forward, "gru": network.gru_forward}[kind],
         "backward": {"mlp": network.mlp_backward, "gru": network.gru_backward}[kind],
     }
-    name = f"window_{engine}_{kind}"
+    digest = hashlib.sha256(Path(network.__file__).read_bytes()).hexdigest()[:8]  # a change there makes a new kernel
+    name = f"window_{engine}_{kind}_{digest}"
     function = FunctionType(_window.__code__, bound, name)
     function.__qualname__ = name
     function.__module__ = __name__

@@ -1,7 +1,8 @@
 """Small MLP and GRU policies as Numba kernels over one block of LANES vehicles, forward and backward.
 
-A network's activations for one time step are rows of one array (rows, LANES), see `sim.engines.simd`. `Layout` assigns the rows and the places of the
-weights in one flat vector; every dense layer reads `columns` rows (a multiple of 4, the surplus being zero) and writes `rows` (a multiple of 4).
+A network's activations for one time step are rows of one array (rows, LANES), see `sim.engines.simd`. `Layout`
+assigns the rows and the places of the weights in one flat vector; every dense layer reads `columns` rows (a multiple
+of 4, the surplus being zero) and writes `rows` (a multiple of 4).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Q1, Q2, Q3 = np.float32(62370 / 135135), np.float32(3150 / 135135), np.float32(2
 
 @inlined
 def tanh(x):  # type: ignore[no-untyped-def]
-    """tanh within 2e-7, without branches: the approximant at x / 2, then tanh(2 y) = 2 t / (1 + t^2), in one division."""
+    """Hyperbolic tangent within 2e-7 and without branches, by that of half the argument, in one division."""
     y = HALF * min(max(x, -LIMIT), LIMIT)
     s = y * y
     p = y * (ONE + s * (P1 + s * (P2 + s * P3)))
@@ -54,7 +55,7 @@ class Layer(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where everything lies. `hidden` and `previous` are rows of the recurrent state after and before the step (GRU only)."""
+    """Where everything lies. `hidden` and `previous`: rows of a GRU's state after and before the step."""
 
     layers: tuple[Layer, ...]
     rows: int  # rows of the activation block
@@ -105,7 +106,7 @@ def mlp_layout(features: int, hidden: tuple[int, ...], actions: int) -> Layout:
 
 
 def gru_layout(features: int, encoder: int, hidden: int, actions: int) -> Layout:
-    """features -> encoder (ReLU) -> GRU hidden -> actions (tanh). Gates in the order r, z, n, as in torch.nn.GRUCell."""
+    """features -> encoder (ReLU) -> GRU hidden -> actions (tanh); gates r, z, n as in torch.nn.GRUCell."""
     build = _Builder()
     source = build.take(features)
     encoded = build.dense(source, features, encoder)
@@ -120,7 +121,7 @@ def gru_layout(features: int, encoder: int, hidden: int, actions: int) -> Layout
 
 
 def initial_weights(layout: Layout, rng: np.random.Generator, output_scale: float, bias: float) -> NDArray[np.float32]:
-    """torch's default initialisation, U(+-1/sqrt(inputs)); the last layer is scaled by `output_scale`, its bias is atanh(`bias`)."""
+    """torch's default, U(+-1/sqrt(inputs)); the last layer is scaled by `output_scale`, its bias is atanh(`bias`)."""
     flat = np.zeros(layout.weights, np.float32)
     for layer in layout.layers:
         bound = 1.0 / np.sqrt(layer.inputs)
@@ -164,7 +165,7 @@ def transpose(weights, out, layers):  # type: ignore[no-untyped-def]
 
 @part
 def product(w, offset, rows, columns, x, source, y, output):  # type: ignore[no-untyped-def]
-    """y[output + i] += sum_j w[offset + i columns + j] x[source + j]; `rows` is a multiple of TILE. x and y may be the same array."""
+    """y[output + i] += sum_j w[offset + i columns + j] x[source + j]; x and y may be the same array."""
     whole = rows // (2 * TILE) * (2 * TILE)
     for i in range(0, whole, 2 * TILE):
         o, k = output + i, offset + i * columns
@@ -214,7 +215,8 @@ def dense_adjoint(transposed, layer, g):  # type: ignore[no-untyped-def]
 def weight_gradient(layer, g, x, first, steps, gradient):  # type: ignore[no-untyped-def]
     """Add to the flat gradient the sum over lanes and steps of g (output rows) times x (source rows).
 
-    x is (T, rows, LANES), of which `steps` from `first` on count; g (CHUNK, rows, LANES) holds their gradients at step % CHUNK.
+    x is (T, rows, LANES), of which `steps` from `first` on count; g (CHUNK, rows, LANES) holds their gradients at
+    step % CHUNK.
     """
     size = g.shape[1]
     for i in range(0, layer.rows, TILE):
@@ -298,7 +300,7 @@ def mlp_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
 
 @part
 def mlp_backward(transposed, layout, y, g, g_hidden):  # type: ignore[no-untyped-def]
-    """From the gradient in g's action rows to that in its feature rows; layers' output rows end as pre-activation gradients."""
+    """From the gradient in g's action rows to that in its feature rows, by way of all pre-activations."""
     for k in range(len(layout.layers) - 1, -1, -1):
         layer = layout.layers[k]
         squash_adjoint(y, g, layer.output, layer.rows)

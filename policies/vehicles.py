@@ -1,4 +1,4 @@
-"""The vehicles that the fused trainer flies: drawn from the task's declarations, redrawn when lost or old, in lanes of 16."""
+"""The vehicles that a trainer flies: drawn from the task's declarations, drawn anew when lost or old."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from policies.fused import TAPS, Batch, Plan, load_dynamics, past_slots
 from policies.fused_network import Layout
-from sim.engines.lanes import blocks, from_lanes, to_lanes
+from sim.engines.lanes import blocks, from_lanes
 from sim.engines.simd import LANES
 from sim.randomize import delay_weights, sample_parameters
 from sim.spec import slices
@@ -36,6 +36,8 @@ class Vehicles:
         self.dt = 1.0 / task.rate_hz
         self.age = np.zeros(num, np.int64)  # control steps since the start
         self.nominal = task.robot.parameters()
+        self.visible = [s.name for s in task.privileged if s.name in self.nominal]  # to a critic
+        self.physical = np.zeros((num, sum(len(self.nominal[name]) for name in self.visible)), np.float32)
         self._exogenous = slices(tuple(s for s in task.policy if s.name not in self.dynamics.SIGNALS))
         lanes = blocks(num)
 
@@ -89,6 +91,9 @@ class Vehicles:
             "taps": delay_weights(delay, TAPS),
             "bias": bias,
             "motion": initial["motion"],
+            "physical": np.concatenate(
+                [np.zeros((POOL, 0), np.float32), *(parameters[k] for k in self.visible)], axis=1
+            ),
         }
         self._next = 0
 
@@ -107,13 +112,14 @@ class Vehicles:
         self.batch.past[place, :, lane] = self.task.initial_action
         self.batch.hidden[place, :, lane] = 0.0
         self.motion[index] = self._pool["motion"][taken]
+        self.physical[index] = self._pool["physical"][taken]
         self.age[index] = 0
         if not self._moving:
             self._fill_targets(index)
 
     @property
     def _moving(self) -> bool:
-        return self.motion.shape[2] > 1
+        return bool(self.motion.shape[2] > 1)
 
     def _fill_targets(self, index: NDArray[np.int64]) -> None:
         """Write the target signals of the coming window for these vehicles."""
@@ -159,6 +165,7 @@ class Vehicles:
             "pool": {name: value.copy() for name, value in self._pool.items()},
             "next": self._next,
             "motion": self.motion.copy(),
+            "physical": self.physical.copy(),
             "age": self.age.copy(),
         }
 
@@ -170,4 +177,5 @@ class Vehicles:
         self._pool = {name: np.array(value) for name, value in state["pool"].items()}
         self._next = int(state["next"])
         self.motion = np.array(state["motion"])
+        self.physical = np.array(state["physical"])
         self.age = np.array(state["age"])

@@ -1,12 +1,13 @@
 """Analytic policy gradients: the derivative of the cost through the physics, over short windows of flight.
 
-Two paths with one meaning. *fused* (`policies.fused`): rollout and adjoint in one Numba kernel, no torch, for the declared
-costs and features. *torch* (`policies.algorithms.apg_torch`): any network and reward, the engine's step as one autograd
-function, optionally a critic that sees the privileged signals at the window's end (SHAC, Xu et al. 2022, arXiv 2204.07137).
+Two paths with one meaning. *fused* (`policies.fused`): rollout and adjoint in one Numba kernel, no torch, for the
+declared costs and features. *torch* (`policies.algorithms.apg_torch`): any network and reward, the engine's step as
+one autograd function, optionally a critic that sees the privileged signals at the window's end (SHAC, Xu et al. 2022,
+arXiv 2204.07137).
 
-Per update: fly `window` steps from where the vehicles are, average the costs, go backwards, one Adam step. Vehicles carry on
-from window to window and are drawn anew when lost or after `episode_windows`. Budget and learning rate schedule are fixed in
-advance: stopping at the first good evaluation picks a lucky moment of an oscillating policy.
+Per update: fly `window` steps from where the vehicles are, average the costs, go backwards, one Adam step. Vehicles
+carry on from window to window and are drawn anew when lost or after `episode_windows`. Budget and learning rate
+schedule are fixed in advance: stopping at the first good evaluation picks a lucky moment of an oscillating policy.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MEASURED = 64  # vehicles flown to report the success rate while training
 
 
 @dataclass
-class Config:
+class ApgConfig:
     """Settings of apg."""
 
     path: str = "auto"  # fused | torch | auto: fused when the task and engine allow it
@@ -63,14 +64,14 @@ class Config:
             raise ValueError(f"algorithm.num_envs must be a multiple of {LANES}, got {self.num_envs}")
 
 
-def make_layout(config: Config, features: int, actions: int) -> network.Layout:
+def make_layout(config: ApgConfig, features: int, actions: int) -> network.Layout:
     """Rows and weights of the configured network."""
     if config.network == "gru":
         return network.gru_layout(features, config.hidden[0], config.hidden[1], actions)
     return network.mlp_layout(features, tuple(config.hidden), actions)
 
 
-def to_network(config: Config, layout: network.Layout, weights: np.ndarray[Any, Any]) -> Network:
+def to_network(config: ApgConfig, layout: network.Layout, weights: np.ndarray[Any, Any]) -> Network:
     """The network of a flat weight vector, as a controller holds it."""
     layers = network.matrices(layout, weights)
     if config.network == "gru":
@@ -82,7 +83,7 @@ def to_network(config: Config, layout: network.Layout, weights: np.ndarray[Any, 
 class Fused:
     """The path without torch."""
 
-    def __init__(self, task: Task, config: Config, seed: int, engine: str) -> None:
+    def __init__(self, task: Task, config: ApgConfig, seed: int, engine: str) -> None:
         self.task, self.config, self.engine = task, config, engine
         self.plan = fused.make_plan(task, engine)
         self.layout = make_layout(config, len(self.plan.feature_row), self.plan.actions)
@@ -106,7 +107,8 @@ class Fused:
         totals = np.zeros(len(self.task.costs), np.float32)
         lost = self.kernel(
             self.plan, self.layout, vehicles.batch, self.tape, self.weights, self.gradient, totals,
-            self.config.window, np.float32(vehicles.dt), np.float32(self.config.adjoint_clip), vehicles.prepare(), learn,
+            self.config.window, np.float32(vehicles.dt), np.float32(self.config.adjoint_clip),
+            vehicles.prepare(), learn,
         )  # fmt: skip
         return totals / (vehicles.num * self.config.window), lost
 
@@ -140,7 +142,7 @@ class Fused:
                 yield metrics
 
     def measure(self) -> float:
-        """Success rate of the present policy on MEASURED vehicles from the task's own distribution, over whole episodes."""
+        """Success rate of the present policy on MEASURED fresh vehicles of the task, over whole episodes."""
         vehicles = self._vehicles(LANES, self.measure_seed)
         steps = -(-self.task.episode_steps // self.config.window)
         rounds = [self._episode(vehicles, steps) for _ in range(MEASURED // LANES)]
@@ -185,13 +187,13 @@ class Fused:
 class Apg:
     """Analytic policy gradients on one task; see the module's docstring."""
 
-    Config = Config
+    Config = ApgConfig
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},
         "robust": {"algorithm.updates": 5000},
     }
 
-    def __init__(self, task: Task, config: Config, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(self, task: Task, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.task = task
         path = config.path
         if path == "auto":

@@ -1,4 +1,4 @@
-"""Batched quadrotor flight, one vehicle per environment, with its own parameters: Numba on the CPU, numba-cuda on a GPU.
+"""Batched quadrotor flight on the CPU; every vehicle has its own parameters. `flight_cuda.py` does the same on a GPU.
 
 The equations and their adjoint are in `flight_dynamics.py`; here they are laid over blocks of vehicles.
 """
@@ -17,8 +17,8 @@ from sim.engines.simd import ALL, LANES
 from sim.randomize import Array
 from sim.robots.quadrotors import Quadrotor
 
-# Downwash of a vehicle above on one below (Shi et al. 2019, coefficients for the Crazyflie identified in gym-pybullet-drones,
-# assets/cf2x.urdf): force = -k1 (radius / 4 dz)^2 exp(-(dxy / (k2 dz + k3))^2 / 2), in newtons.
+# Downwash of a vehicle above on one below (Shi et al. 2019; coefficients of the Crazyflie identified in
+# gym-pybullet-drones, assets/cf2x.urdf): force = -k1 (radius / 4 dz)^2 exp(-(dxy / (k2 dz + k3))^2 / 2), in newtons.
 DOWNWASH = (2267.18, 0.16, -0.11)
 
 
@@ -35,7 +35,7 @@ def step_blocks(state, parameters, command, h, substeps):  # type: ignore[no-unt
 
 @kernel
 def step_adjoint_blocks(state, parameters, command, gradient, g_command, h):  # type: ignore[no-untyped-def]
-    """The adjoint of one substep from `state`: `gradient` goes from the new state's to the old one's, g_command is added to."""
+    """The adjoint of one substep: `gradient` goes from the new state's to the old one's, g_command is added to."""
     for index in range(state.shape[0]):
         s = block(state, index, STATE_ROWS)
         p = block(parameters, index, PARAMETER_ROWS)

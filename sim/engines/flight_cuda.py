@@ -1,8 +1,8 @@
 """`Flight` on an NVIDIA GPU: the same equations, one thread per vehicle, through numba-cuda.
 
-The arrays have the CPU's layout (blocks, rows, LANES), so that neighbouring threads read neighbouring numbers. Commands and
-readings are objects with `__cuda_array_interface__` (torch's CUDA tensors among them) and never leave the device; physical
-parameters are kept on the host, where they are drawn.
+The arrays have the CPU's layout (blocks, rows, LANES), so that neighbouring threads read neighbouring numbers.
+Commands and readings are objects with `__cuda_array_interface__` (torch's CUDA tensors among them) and never leave
+the device; physical parameters are kept on the host, where they are drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sim.engines import flight_dynamics as dynamics
-from sim.engines.flight_dynamics import COMMAND_ROWS, PARAMETER_ROWS, REST, SIGNAL_ROWS, SIGNALS, STATE, STATE_ROWS
+from sim.engines.flight_dynamics import COMMAND_ROWS, REST, SIGNAL_ROWS, SIGNALS, STATE
 from sim.engines.lanes import blocks, to_lanes
 from sim.engines.simd import LANES
 from sim.robots.quadrotors import Quadrotor

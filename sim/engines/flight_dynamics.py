@@ -1,11 +1,12 @@
-"""The equations of a quadrotor and their adjoint, written once: for a vector of vehicles (CPU) or for one (a CUDA thread).
+"""The equations of a quadrotor and their adjoint, written once for a vector of vehicles (CPU) or one (a CUDA thread).
 
-Rigid body with four rotors: first-order rotor lag (exact within a step), thrust c0 + c1 u + c2 u^2 at rotor speed fraction u,
-linear drag in body axes against the wind, ground effect, gyroscopic moments. Runge-Kutta 4 on attitude, velocity and body
-rate. Equations as in "Learning to Fly in Seconds" (Eschmann et al. 2024, arXiv 2311.13081) with drag and ground effect added.
-The adjoint was derived by hand; tests compare it with finite differences in float64.
+Rigid body with four rotors: first-order rotor lag (exact within a step), thrust c0 + c1 u + c2 u^2 at rotor speed
+fraction u, linear drag in body axes against the wind, ground effect, gyroscopic moments. Runge-Kutta 4 on attitude,
+velocity and body rate. Equations as in "Learning to Fly in Seconds" (Eschmann et al. 2024, arXiv 2311.13081) with
+drag and ground effect added. The adjoint was derived by hand; tests compare it with finite differences in float64.
 
-Every argument array is (rows, LANES); `lane` is `simd.ALL` or the number of one lane. Constants are float32 so that float32 arithmetic stays float32 (and float64 stays float64).
+Every argument array is (rows, LANES); `lane` is `simd.ALL` or the number of one lane. Constants are float32 so that
+float32 arithmetic stays float32 (and float64 stays float64).
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def wrench(r0, r1, r2, r3, ground, p, lane):  # type: ignore[no-untyped-def]
 
 @inlined
 def ground_factor(z, p, lane):  # type: ignore[no-untyped-def]
-    """The gain on the thrust at height z: 1 + k (radius / 4 z)^2 (Shi et al. 2019; gym-pybullet-drones uses the same form)."""
+    """The gain on the thrust at height z: 1 + k (radius / 4 z)^2 (Shi et al. 2019, as in gym-pybullet-drones)."""
     height = max(z, p[LOWEST, lane])
     return ONE + p[GROUND, lane] / (height * height)
 
@@ -287,7 +288,7 @@ def sense_adjoint(s, g, gs, lane):  # type: ignore[no-untyped-def]
 
 @inlined
 def _rotor_adjoint(index, g_end, u, speed, e, ground, g1, g2, g4, p, lane):  # type: ignore[no-untyped-def]
-    """Gradients (speed, command, ground factor) of one rotor; g1, g2, g4 are those of the wrench at start, middle and end."""
+    """Gradients (speed, command, ground) of one rotor; g1, g2, g4: of the wrench at start, middle and end."""
     lift, roll, pitch, yaw = p[LIFT + index, lane], p[ROLL + index, lane], p[PITCH + index, lane], p[YAW + index, lane]
     f1 = lift * g1[0] + roll * g1[1] + pitch * g1[2] + yaw * g1[3]
     f2 = lift * g2[0] + roll * g2[1] + pitch * g2[2] + yaw * g2[3]
@@ -301,7 +302,9 @@ def _rotor_adjoint(index, g_end, u, speed, e, ground, g1, g2, g4, p, lane):  # t
     g_speed = ground * f1 * (c1 + TWO * c2 * speed) + e * g_middle + square * g_end
     g_command = (ONE - e) * g_middle + (ONE - square) * g_end
     g_ground = (
-        f1 * (c0 + speed * (c1 + speed * c2)) + f2 * (c0 + middle * (c1 + middle * c2)) + f4 * (c0 + end * (c1 + end * c2))
+        f1 * (c0 + speed * (c1 + speed * c2))
+        + f2 * (c0 + middle * (c1 + middle * c2))
+        + f4 * (c0 + end * (c1 + end * c2))
     )
     return g_speed, g_command, g_ground
 
@@ -324,24 +327,34 @@ def advance_adjoint(s, p, command, g, g_command, lane, h):  # type: ignore[no-un
 
     a, b, c, d = s[QUATERNION, lane], s[QUATERNION + 1, lane], s[QUATERNION + 2, lane], s[QUATERNION + 3, lane]
     wx, wy, wz = s[BODY_RATE, lane], s[BODY_RATE + 1, lane], s[BODY_RATE + 2, lane]
-    ax, ay, az = s[VELOCITY, lane] - p[WIND, lane], s[VELOCITY + 1, lane] - p[WIND + 1, lane], s[VELOCITY + 2, lane] - p[WIND + 2, lane]
+    ax, ay, az = (
+        s[VELOCITY, lane] - p[WIND, lane],
+        s[VELOCITY + 1, lane] - p[WIND + 1, lane],
+        s[VELOCITY + 2, lane] - p[WIND + 2, lane],
+    )
     m = HALF * h
     k = derivative(a, b, c, d, ax, ay, az, wx, wy, wz, l1, x1, y1, z1, p, lane)
     y2_ = (
         a + m * k[0], b + m * k[1], c + m * k[2], d + m * k[3], ax + m * k[4], ay + m * k[5], az + m * k[6],
         wx + m * k[7], wy + m * k[8], wz + m * k[9],
     )  # fmt: skip
-    j = derivative(y2_[0], y2_[1], y2_[2], y2_[3], y2_[4], y2_[5], y2_[6], y2_[7], y2_[8], y2_[9], l2, x2, y2, z2, p, lane)
+    j = derivative(
+        y2_[0], y2_[1], y2_[2], y2_[3], y2_[4], y2_[5], y2_[6], y2_[7], y2_[8], y2_[9], l2, x2, y2, z2, p, lane
+    )
     y3_ = (
         a + m * j[0], b + m * j[1], c + m * j[2], d + m * j[3], ax + m * j[4], ay + m * j[5], az + m * j[6],
         wx + m * j[7], wy + m * j[8], wz + m * j[9],
     )  # fmt: skip
-    i = derivative(y3_[0], y3_[1], y3_[2], y3_[3], y3_[4], y3_[5], y3_[6], y3_[7], y3_[8], y3_[9], l2, x2, y2, z2, p, lane)
+    i = derivative(
+        y3_[0], y3_[1], y3_[2], y3_[3], y3_[4], y3_[5], y3_[6], y3_[7], y3_[8], y3_[9], l2, x2, y2, z2, p, lane
+    )
     y4_ = (
         a + h * i[0], b + h * i[1], c + h * i[2], d + h * i[3], ax + h * i[4], ay + h * i[5], az + h * i[6],
         wx + h * i[7], wy + h * i[8], wz + h * i[9],
     )  # fmt: skip
-    n = derivative(y4_[0], y4_[1], y4_[2], y4_[3], y4_[4], y4_[5], y4_[6], y4_[7], y4_[8], y4_[9], l4, x4, y4, z4, p, lane)
+    n = derivative(
+        y4_[0], y4_[1], y4_[2], y4_[3], y4_[4], y4_[5], y4_[6], y4_[7], y4_[8], y4_[9], l4, x4, y4, z4, p, lane
+    )
 
     # Through the normalisation of the quaternion.
     t = h / (THREE * TWO)
@@ -353,7 +366,12 @@ def advance_adjoint(s, p, command, g, g_command, lane, h):  # type: ignore[no-un
     na, nb, nc, nd = na * scale, nb * scale, nc * scale, nd * scale
     ga, gb, gc, gd = g[QUATERNION, lane], g[QUATERNION + 1, lane], g[QUATERNION + 2, lane], g[QUATERNION + 3, lane]
     along = na * ga + nb * gb + nc * gc + nd * gd
-    ga, gb, gc, gd = (ga - na * along) * scale, (gb - nb * along) * scale, (gc - nc * along) * scale, (gd - nd * along) * scale
+    ga, gb, gc, gd = (
+        (ga - na * along) * scale,
+        (gb - nb * along) * scale,
+        (gc - nc * along) * scale,
+        (gd - nd * along) * scale,
+    )
 
     gpx, gpy, gpz = g[POSITION, lane], g[POSITION + 1, lane], g[POSITION + 2, lane]
     gvx, gvy, gvz = g[VELOCITY, lane], g[VELOCITY + 1, lane], g[VELOCITY + 2, lane]

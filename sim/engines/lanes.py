@@ -1,7 +1,8 @@
-"""How this project compiles with Numba: blocks of 16 vehicles side by side, so that the scalar equations become vector instructions.
+"""How this project compiles with Numba: blocks of 16 vehicles side by side, so that the scalar equations become
+vector instructions.
 
-A batch of n vehicles is stored as (blocks, rows, LANES): the sixteen values of one quantity lie next to each other. A kernel
-loops over blocks, takes each as a (rows, LANES) array (`block`), and computes on whole rows (`simd.ALL`).
+A batch of n vehicles is stored as (blocks, rows, LANES): the sixteen values of one quantity lie next to each other. A
+kernel loops over blocks, takes each as a (rows, LANES) array (`block`), and computes on whole rows (`simd.ALL`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ FASTMATH = {"contract", "reassoc", "nsz", "arcp", "afn"}
 def _cache_folder() -> Path:
     """A writable folder for compiled kernels, one per content of the sources that kernels are built from.
 
-    Numba notices a change of a kernel's own file only; kernels inline functions of these files, so their content names the folder.
+    Numba notices a change of a kernel's own file only; kernels inline functions of these files, so their content
+    names the folder.
     """
     digest = hashlib.sha256()
     folder = Path(__file__).parent
@@ -85,7 +87,9 @@ def _pointer(typing_context, array, index):  # type: ignore[no-untyped-def]  # N
 
 @njit(forceinline=True)
 def block(array, index, rows):  # type: ignore[no-untyped-def]
-    """array[index] as a (rows, LANES) array; pass `rows` as a module constant so that the compiler knows every stride."""
+    """array[index] as a (rows, LANES) array; pass `rows` as a module constant so that the compiler knows every
+    stride.
+    """
     return carray(_pointer(array, index), (rows, LANES))
 
 

@@ -1,10 +1,12 @@
 """A vector of LANES numbers as a Numba type, so that the same scalar-looking equations compile to vector instructions.
 
-`array[row, ALL]` loads or stores a whole row of a (rows, LANES) array; `+ - * / min max abs sqrt`, comparisons and `select`
-then work on all lanes at once. With an integer in place of `ALL` (a CUDA thread's lane) the same code is scalar.
+`array[row, ALL]` loads or stores a whole row of a (rows, LANES) array; `+ - * / min max abs sqrt`, comparisons and
+`select` then work on all lanes at once. With an integer in place of `ALL` (a CUDA thread's lane) the same code is
+scalar.
 
-Why not leave it to LLVM's loop vectoriser: it unrolls short loops over 16 lanes before it can vectorise them, and guards the
-others with overlap checks and a scalar copy (measured: 4 to 6 times slower for the networks, twice the compile time).
+Why not leave it to LLVM's loop vectoriser: it unrolls short loops over 16 lanes before it can vectorise them, and
+guards the others with overlap checks and a scalar copy (measured: 4 to 6 times slower for the networks, twice the
+compile time).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.imputils import lower_constant
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import (
     NativeValue,
@@ -26,7 +29,6 @@ from numba.extending import (
     typeof_impl,
     unbox,
 )
-from numba.core.imputils import lower_constant
 
 LANES = 16  # one AVX-512 register of float32, two of AVX2, four of NEON
 
@@ -232,7 +234,7 @@ def store(typing_context, array, row, value):  # type: ignore[no-untyped-def]
 
 
 def _is_row(array: Any, index: Any) -> bool:
-    pair = isinstance(index, types.BaseTuple) and len(index) == 2
+    pair = isinstance(index, types.containers.BaseTuple) and len(index) == 2
     return bool(isinstance(array, types.Array) and pair and isinstance(index[1], AllLanesType))
 
 
