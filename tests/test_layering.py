@@ -21,7 +21,6 @@ HOMES = {
     "mujoco": ["sim/engines/mujoco.py", "sim/sensors/offscreen.py"],
     "pybullet": ["sim/engines/bullet.py"],
     "gymnasium": ["sim/gym.py"],
-    "imageio": ["sim/sensors/offscreen.py"],
     "imageio_ffmpeg": ["sim/sensors/offscreen.py"],
     "onnxruntime": ["deploy/policy_file.py"],
     "onnx": ["policies/export.py"],
