@@ -100,11 +100,12 @@ class Bullet:
             fleet.body[lost] = REST
             self._place(np.flatnonzero(lost))
         last = len(thrusts) - 1
+        turn = rotations(fleet.body[:, 3:7])
         for k, thrust in enumerate(thrusts):
             share = 0.5 if k in (0, last) else 1.0
             # Each kick but the first starts half a drift before the instant for which it stands.
-            self._kick(thrust, share, ahead=0.0 if k == 0 else 0.5 * self._drift, drift=k < last)
-            self._sense()
+            self._kick(turn, thrust, share, ahead=0.0 if k == 0 else 0.5 * self._drift, drift=k < last)
+            turn = self._sense()
         fleet.body[lost] = np.nan
 
     def read(self, name: str) -> NDArray[np.float32]:
@@ -132,17 +133,19 @@ class Bullet:
                 number, body[row, 7:10].tolist(), spin[row].tolist(), physicsClientId=self._client
             )
 
-    def _sense(self) -> None:
-        """Take the state of all vehicles over from Bullet, whose angular velocity is in world axes."""
+    def _sense(self) -> Double:
+        """Take the state of all vehicles over from Bullet; returns their rotations (num, 3, 3), body to world."""
         client, body = self._client, self._fleet.body
         poses = [pybullet.getBasePositionAndOrientation(i, physicsClientId=client) for i in self._bodies]
         velocities = np.array([pybullet.getBaseVelocity(i, physicsClientId=client) for i in self._bodies])
         body[:, 0:3] = np.array([pose[0] for pose in poses]) - self._origin
         body[:, 3:7] = np.array([pose[1] for pose in poses])[:, WXYZ_OF_XYZW]
         body[:, 7:10] = velocities[:, 0]
-        body[:, 10:13] = np.einsum("nji,nj->ni", rotations(body[:, 3:7]), velocities[:, 1])
+        turn = rotations(body[:, 3:7])
+        body[:, 10:13] = np.einsum("nji,nj->ni", turn, velocities[:, 1])  # Bullet's are in world axes
+        return turn
 
-    def _kick(self, thrust: Double, share: float, ahead: float, drift: bool) -> None:
+    def _kick(self, turn: Double, thrust: Double, share: float, ahead: float, drift: bool) -> None:
         """Change the velocities as `share` of a drift's time would; then drift, or do not.
 
         Forces that depend on velocity are taken at the velocity expected `ahead` seconds from now. Bullet itself adds
@@ -150,7 +153,6 @@ class Bullet:
         """
         mass, inertia = self._fleet.parameters["mass"], self._fleet.parameters["inertia"]
         velocity, rate = self._fleet.body[:, 7:10], self._fleet.body[:, 10:13]
-        turn = rotations(self._fleet.body[:, 3:7])
         force, torque = self._wrench(thrust, velocity, rate, turn)
         if ahead:
             acceleration = np.einsum("nij,nj->ni", turn, force) / mass - (0.0, 0.0, GRAVITY)

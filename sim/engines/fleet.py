@@ -29,14 +29,12 @@ LARGEST = 1e6  # m, m/s, rad/s: beyond this a vehicle is lost, and its state bec
 def rotations(quaternion: Double) -> Double:
     """Rotation matrices (n, 3, 3), body to world, of unit quaternions (n, 4), w x y z."""
     w, x, y, z = quaternion.T
-    return np.stack(
-        [
-            np.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], axis=1),
-            np.stack([2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)], axis=1),
-            np.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], axis=1),
-        ],
-        axis=1,
-    )
+    a, b, c = 2.0 * x, 2.0 * y, 2.0 * z
+    turn = np.empty((len(quaternion), 3, 3))
+    turn[:, 0, 0], turn[:, 0, 1], turn[:, 0, 2] = 1.0 - b * y - c * z, a * y - c * w, a * z + b * w
+    turn[:, 1, 0], turn[:, 1, 1], turn[:, 1, 2] = a * y + c * w, 1.0 - a * x - c * z, b * z - a * w
+    turn[:, 2, 0], turn[:, 2, 1], turn[:, 2, 2] = a * z - b * w, b * z + a * w, 1.0 - a * x - b * y
+    return turn
 
 
 class Fleet:

@@ -95,7 +95,7 @@ def assert_agrees(engine, end, factor=1.0):
 
 
 @functools.cache
-def flights(kind, each=8):
+def flights(kind, each=4):
     """One flight of 2 s for every airframe; the reference flies all airframes in one batch."""
     rng = np.random.default_rng(7)
     airframes = [robot(name) for name in ROBOTS]
@@ -150,7 +150,7 @@ VARIATIONS = {
 
 
 @functools.cache
-def varied_flight(name, n=6):
+def varied_flight(name, n=4):
     """A start near the ground under varied parameters, the parameters, and the ends with and without the variation."""
     rng = np.random.default_rng(11)
     base = robot("crazyflie_decks")
@@ -212,7 +212,7 @@ def test_the_control_rate_is_free(name, rate_hz):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1), airframe=st.sampled_from(list(ROBOTS)), kind=st.sampled_from(["hover", "random"])
 )
@@ -232,7 +232,7 @@ def snapshot(engine):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(bits=st.lists(st.booleans(), min_size=5, max_size=5), seed=st.integers(0, 2**32 - 1))
 def test_reset_and_parameters_touch_only_the_masked(name, bits, seed):
     rng = np.random.default_rng(seed)
