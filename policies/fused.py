@@ -27,7 +27,6 @@ from sim.engines.lanes import block, inlined, kernel, part
 from sim.engines.simd import ALL, LANES, select, total
 from sim.spec import slices
 from sim.tasks import Task
-from sim.terms import SOFTENING
 
 Array = NDArray[np.float32]
 
@@ -37,7 +36,6 @@ DYNAMICS = {"flight": "sim.engines.flight_dynamics"}
 TAPS = 4  # commands that a delay may reach back over: the new one and three past ones
 SQUARE, NORM, LOG, ATTITUDE = 0, 1, 2, 3
 SHAPES = {"square": SQUARE, "norm": NORM, "log": LOG, "attitude": ATTITUDE}
-SOFT = np.float32(SOFTENING)
 QUARTER, HALF, TWO, THREE = np.float32(0.25), np.float32(0.5), np.float32(2.0), np.float32(3.0)
 HUGE, TINY = np.float32(1e18), np.float32(1e-30)
 
@@ -62,6 +60,7 @@ class Plan(NamedTuple):
     cost_minus: NDArray[np.int64]
     cost_shape: NDArray[np.int64]
     cost_weight: Array
+    cost_soft: Array  # softening squared
     command_centre: Array
     command_half: Array
 
@@ -144,6 +143,7 @@ def make_plan(task: Task, engine: str) -> Plan:
         cost_minus=np.array([m for _, m, _ in costs]),
         cost_shape=np.array([SHAPES[c.shape] for _, _, c in costs]),
         cost_weight=np.array([c.weight for _, _, c in costs], np.float32),
+        cost_soft=np.array([c.softening**2 for _, _, c in costs], np.float32),
         command_centre=((high + low) / 2.0).astype(np.float32),
         command_half=((high - low) / 2.0).astype(np.float32),
     )
@@ -248,7 +248,7 @@ def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
             totals[term] += total(square)
             slope += TWO * w
         else:
-            norm = math.sqrt(square + SOFT)
+            norm = math.sqrt(square + plan.cost_soft[term])
             if shape == NORM:
                 totals[term] += total(norm)
                 slope = w / norm

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 SHAPES = ("square", "norm", "log", "attitude")
-SOFTENING = 0.01  # m^2: makes the distance smooth within 0.1 m of the goal (facts of the published prototype)
 
 
 def namespace(values: Any) -> ModuleType:
@@ -56,7 +55,7 @@ class Feature:
 class Cost:
     """weight * shape(signal - minus), per control step.
 
-    Shapes, over the elements z of the signal: "square": sum z^2; "norm": sqrt(sum z^2 + 0.01); "log": log(1 + norm);
+    Shapes, over the elements z of the signal: "square": sum z^2; "norm": sqrt(sum z^2 + softening^2); "log": log(1 + norm);
     "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action"
     is the command in [-1, 1], "action_change" its difference from the one before. `weight` may follow a curriculum.
     """
@@ -66,6 +65,7 @@ class Cost:
     weight: float
     shape: str = "square"
     minus: str | None = None
+    softening: float = 0.1  # in the signal's unit: below it, "norm" and "log" are round instead of pointed
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -82,7 +82,7 @@ class Cost:
         if self.shape == "square":
             return square
         xp = namespace(x)
-        norm = xp.sqrt(square + SOFTENING)
+        norm = xp.sqrt(square + self.softening**2)
         return norm if self.shape == "norm" else xp.log1p(norm)
 
 

@@ -130,7 +130,7 @@ class QuadHover:
             Feature("history"),
         )
         self.costs: tuple[Cost, ...] = (
-            Cost("position", "position", 1.0, "norm", minus="target_position"),
+            Cost("position", "position", 1.0, "norm", minus="target_position", softening=0.03),
             Cost("velocity", "linear_velocity", 0.05),
             Cost("body_rate", "angular_velocity", 0.002),
             Cost("attitude", "rotation", 0.1, "attitude"),

@@ -50,8 +50,8 @@ class QuadTrack(QuadHover):
     name = "quad_track"
     recipes: ClassVar = {
         "apg": {
-            "default": {"algorithm.updates": 3000},
-            "high": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
+            "default": {"algorithm.updates": 3000, "algorithm.hidden": [32, 32]},
+            "high": {"algorithm.updates": 10000},
             "robust": {"algorithm.updates": 8000},
         }
     }
@@ -76,7 +76,7 @@ class QuadTrack(QuadHover):
             Feature("history"),
         )
         self.costs = (
-            Cost("position", "position", 1.0, "norm", minus="target_position"),
+            Cost("position", "position", 1.0, "norm", minus="target_position", softening=0.01),
             Cost("velocity", "linear_velocity", 0.05, minus="target_velocity"),
             Cost("body_rate", "angular_velocity", 0.002),
             Cost("attitude", "rotation", 0.02, "attitude"),
