@@ -150,6 +150,7 @@ class VecEnv:
     Actions are (n, k) in [-1, 1]; values outside are clipped. With `autoreset` an environment whose episode ended
     starts the next one in the same step. Every random number comes from `seed`. `stagger` draws the length of each
     first episode in 1..episode_steps, so that the time limits of many environments spread out instead of coinciding.
+    `easy` is the share of episodes whose start is made easier, by a random degree each (`Task.easier`).
     An environment whose engine state is no longer finite is restarted, counted in `nan_resets` and described in a file
     under `dump_dir` (a few at most). Raises ValueError when the policy asks for a signal that the robot cannot sense.
     """
@@ -163,6 +164,7 @@ class VecEnv:
         device: str = "cpu",
         dump_dir: str | Path | None = None,
         stagger: bool = False,
+        easy: float = 0.0,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
@@ -171,7 +173,7 @@ class VecEnv:
         self.dt = 1.0 / task.rate_hz
         self.engine = make_engine(engine, task.robot, num_envs, self.dt, device)
         self.dump_dir = Path(dump_dir) if dump_dir else None
-        self.stagger, self.autoreset = stagger, True
+        self.stagger, self.easy, self.autoreset = stagger, easy, True
         self.action_size = size(task.commands)
         self.term_names = (*(cost.name for cost in task.costs), "alive")
         self.total_steps = 0  # environment steps so far: the curriculum's clock
@@ -325,7 +327,11 @@ class VecEnv:
     def _fill_pool(self) -> None:
         self._pool_rng = self._rng.bit_generator.state  # from here the pool can be drawn again
         count = max(POOL, self.num_envs)
-        state = dict(self.task.reset(self._rng, count))
+        state = self.task.reset(self._rng, count)
+        if self.easy > 0.0:
+            random = self._rng.random((2, count, 1), np.float32)
+            state = self.task.easier(state, np.where(random[0] < self.easy, random[1], np.float32(1.0)))
+        state = dict(state)
         drawn: dict[str, Mapping[str, Array]] = {
             "episode": {"motion": state.pop("motion")},
             "state": state,

@@ -46,6 +46,12 @@ class Task(Protocol):
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
         """Initial states by engine name, (n, k), and "motion" (n, 3, m)."""
 
+    def easier(self, state: Mapping[str, Array], difficulty: Array) -> dict[str, Array]:
+        """The starts that `reset` drew, moved toward the easiest one: `difficulty` (n, 1) from 0 to 1, unchanged.
+
+        For learners without gradients, to which the hardest starts alone teach nothing.
+        """
+
     def reference(self, motion: Any, time: Any) -> dict[str, Any]:
         """The target signals (n, k) at `time` (n,) seconds into the episode; numpy arrays or torch tensors."""
 

@@ -162,6 +162,20 @@ class QuadHover:
         }
         return {name: np.ascontiguousarray(value, np.float32) for name, value in state.items()}
 
+    def easier(self, state: Mapping[str, Array], difficulty: Array) -> dict[str, Array]:
+        origin = np.zeros(len(difficulty), np.float32)
+        start, speed = motion.position_at(state["motion"], origin), motion.velocity_at(state["motion"], origin)
+        upright, hover = np.array([1.0, 0.0, 0.0, 0.0], np.float32), np.float32(self.robot.hover_command)
+        quaternion = upright + difficulty * (state["quaternion"] - upright)
+        return {
+            "position": start + difficulty * (state["position"] - start),
+            "quaternion": quaternion / np.linalg.norm(quaternion, axis=1, keepdims=True),
+            "linear_velocity": speed + difficulty * (state["linear_velocity"] - speed),
+            "angular_velocity": difficulty * state["angular_velocity"],
+            "rotor_speed": hover + difficulty * (state["rotor_speed"] - hover),
+            "motion": state["motion"],
+        }
+
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
         return {"target_position": motion.position_at(motion_, time)}
 
