@@ -1,0 +1,162 @@
+"""The fused trainer: its gradient against finite differences, its kernel against the controller it exports, exact resume."""
+
+import numpy as np
+import pytest
+
+from policies import fused
+from policies import fused_network as network
+from policies.algorithms.apg import Apg, ApgConfig
+from policies.vehicles import Vehicles
+from sim import tasks
+from sim.engines.lanes import from_lanes
+from sim.engines.simd import LANES
+
+WINDOW = 24
+
+
+def small(kind: str, **changes) -> ApgConfig:
+    hidden = {"gru": [8, 8], "mlp": [16, 12]}[kind]
+    settings = {"network": kind, "hidden": hidden, "num_envs": LANES, "window": WINDOW, "updates": 6, **changes}
+    return ApgConfig(path="fused", **settings)
+
+
+def double(values):
+    """The same arrays in float64; Numba compiles the kernel for them."""
+    if isinstance(values, np.ndarray):
+        return values.astype(np.float64) if values.dtype == np.float32 else values
+    if isinstance(values, tuple) and hasattr(values, "_fields"):
+        return type(values)(*(double(v) for v in values))
+    return values
+
+
+@pytest.mark.parametrize(("task_name", "kind"), [("quad_hover", "gru"), ("quad_track", "mlp")])
+def test_gradient_agrees_with_finite_differences(task_name: str, kind: str) -> None:
+    trainer = Apg(tasks.make(task_name), small(kind), seed=3).path
+    rng = np.random.default_rng(0)
+    batch, plan = double(trainer.vehicles.batch), double(trainer.plan)
+    start = double(trainer.vehicles.batch)
+    weights = trainer.weights.astype(np.float64) + 0.1 * rng.normal(size=trainer.weights.shape) * (trainer.weights != 0)
+    tape = double(trainer.tape)
+
+    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+        for name in ("state", "past", "hidden"):
+            getattr(batch, name)[...] = getattr(start, name)
+        gradient, totals = np.zeros_like(at), np.zeros(len(plan.cost_row))
+        arguments = (plan, trainer.layout, batch, tape, at, gradient, totals, WINDOW, 0.01, 1e9, 0, True)
+        assert trainer.kernel(*arguments) == 0
+        return float(totals @ plan.cost_weight) / (LANES * WINDOW), gradient
+
+    _, gradient = loss(weights)
+    assert np.linalg.norm(gradient) > 1e-3
+    # Among the weights that matter: an unused one has no gradient on either side.
+    for k in rng.choice(np.flatnonzero(weights), 40, replace=False):
+        step = np.zeros_like(weights)
+        step[k] = 1e-5
+        numeric = (loss(weights + step)[0] - loss(weights - step)[0]) / 2e-5
+        # The kernel divides by vehicles * steps in float32: 1e-7 relative.
+        assert gradient[k] == pytest.approx(numeric, rel=2e-4, abs=2e-7), f"weight {k}"
+
+
+@pytest.mark.parametrize("kind", ["gru", "mlp"])
+def test_exported_controller_acts_like_the_kernel(kind: str) -> None:
+    task = tasks.make("quad_hover", noise=0.0)
+    algorithm = Apg(task, small(kind), seed=1)
+    trainer, vehicles = algorithm.path, algorithm.path.vehicles
+    trainer.weights += 0.2 * np.random.default_rng(0).normal(size=trainer.weights.shape).astype(np.float32)
+    motion = vehicles.motion.copy()
+    trainer.window(vehicles, learn=False)
+    controller = algorithm.controller()
+    state = controller.initial_state(LANES)
+    for t in range(WINDOW):
+        signals = vehicles.dynamics.signals_of(from_lanes(trainer.tape.state[t : t + 1], LANES))
+        signals |= task.reference(motion, np.full(LANES, t * vehicles.dt, np.float32))
+        command, state = controller.act(signals, state)
+        slot = fused.past_slots(trainer.plan) + t
+        action = from_lanes(trainer.tape.action[slot : slot + 1], LANES)
+        np.testing.assert_allclose(command["motor_command"], 0.5 * (action + 1.0), atol=2e-5, err_msg=f"step {t}")
+
+
+def run(algorithm: Apg) -> list[dict[str, float]]:
+    return list(algorithm.learn())
+
+
+@pytest.mark.parametrize("task_name", ["quad_hover", "quad_track"])
+def test_resume_is_exact_and_seeds_decide(task_name: str) -> None:
+    def make(seed: int = 0) -> Apg:
+        return Apg(tasks.make(task_name), small("gru"), seed)
+
+    whole, again, other = make(), make(), make(seed=1)
+    metrics = run(whole)
+    assert run(again) == metrics
+    np.testing.assert_array_equal(whole.path.weights, again.path.weights)
+    run(other)
+    assert (other.path.weights != whole.path.weights).any()
+
+    first = make()
+    learning = first.learn()
+    for _ in range(3):
+        next(learning)
+    second = make(seed=5)  # everything comes from the saved state
+    second.load_state_dict(first.state_dict())
+    assert run(second) == metrics[3:]
+    np.testing.assert_array_equal(second.path.weights, whole.path.weights)
+
+
+def test_lost_vehicles_are_replaced() -> None:
+    vehicles: Vehicles = Apg(tasks.make("quad_hover"), small("gru"), seed=0).path.vehicles
+    vehicles.batch.state[0, 0:3, 4] = 100.0  # far away
+    vehicles.batch.state[0, 0, 9] = np.nan
+    before = vehicles.batch.state.copy()
+    assert vehicles.after_window(longest=1000) == 2
+    changed = (vehicles.batch.state != before).any(axis=(0, 1))
+    assert np.flatnonzero(changed).tolist() == [4, 9]
+    assert np.isfinite(vehicles.batch.state).all()
+    assert vehicles.age[[4, 9]].tolist() == [0, 0]
+    assert set(np.delete(vehicles.age, [4, 9])) == {WINDOW}
+
+
+def test_a_block_that_is_not_finite_stays_out_of_the_gradient() -> None:
+    trainer = Apg(tasks.make("quad_hover"), small("gru", num_envs=2 * LANES), seed=0).path
+    trainer.vehicles.batch.state[1, 7, 3] = np.inf
+    _, lost = trainer.window(trainer.vehicles)
+    assert lost == 1
+    assert np.isfinite(trainer.gradient).all()
+    assert np.linalg.norm(trainer.gradient) > 0.0
+
+
+def test_adam_discards_a_gradient_that_is_not_finite_and_clips_a_large_one() -> None:
+    weights, first, second = np.ones(3, np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)
+    norm = fused.adam(weights, np.array([np.nan, 1, 1], np.float32), first, second, 1, 0.1, 0.9, 0.99, 1.0)
+    assert np.isnan(norm)
+    np.testing.assert_array_equal(weights, 1.0)
+    gradient = np.array([30.0, 40.0, 0.0], np.float32)
+    assert fused.adam(weights, gradient, first, second, 1, 0.1, 0.9, 0.99, 1.0) == pytest.approx(50.0)
+    np.testing.assert_allclose(first, [0.06, 0.08, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(weights, [0.9, 0.9, 1.0], rtol=1e-5)
+    np.testing.assert_array_equal(gradient, 0.0)
+
+
+def test_tanh_is_accurate_everywhere() -> None:
+    x = np.linspace(-20.0, 20.0, 400_001).astype(np.float32)
+    approximation = np.array([network.tanh(v) for v in x[::20]])
+    assert np.abs(approximation - np.tanh(x[::20].astype(np.float64))).max() < 3e-7
+
+
+def test_signals_with_delay_are_sent_to_the_torch_path() -> None:
+    from dataclasses import replace
+
+    from sim.randomize import Delay
+
+    task = tasks.make("quad_hover")
+    task.policy = (replace(task.policy[0], imperfections=(Delay(0.01, 0.02),)), *task.policy[1:])
+    with pytest.raises(ValueError, match=r"algorithm\.path=torch"):
+        fused.make_plan(task, "flight")
+    with pytest.raises(ValueError, match="no adjoint"):
+        fused.make_plan(tasks.make("quad_hover"), "mujoco")
+
+
+@pytest.mark.slow
+def test_it_learns_to_hover() -> None:
+    algorithm = Apg(tasks.make("quad_hover"), ApgConfig(updates=700), seed=0)
+    run(algorithm)
+    assert algorithm.path.measure() > 0.9
