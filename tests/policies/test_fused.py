@@ -1,4 +1,4 @@
-"""The fused trainer: its gradient against finite differences, its kernel against the controller it exports, exact resume."""
+"""The fused trainer: gradient against finite differences, kernel against exported controller, exact resume."""
 
 import numpy as np
 import pytest

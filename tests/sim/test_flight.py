@@ -78,7 +78,9 @@ def test_adjoint_agrees_with_finite_differences(seed: int) -> None:
 
 
 def test_step_uses_vector_instructions() -> None:
-    fresh = njit(fastmath=FASTMATH, error_model="numpy")(flight.step_blocks.py_func)  # a cached kernel shows no assembly
+    fresh = njit(fastmath=FASTMATH, error_model="numpy")(
+        flight.step_blocks.py_func
+    )  # a cached kernel shows no assembly
     state, derived, command = (to_lanes(x) for x in random_case(0))
     fresh(state, derived, command, np.float32(STEP), 1)
     assembly = "\n".join(fresh.inspect_asm().values())
