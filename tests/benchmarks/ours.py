@@ -1,0 +1,75 @@
+"""Our engines as contestants of simulators.py: hovering Crazyflies under a held command, 10 ms per step."""
+
+import numpy as np
+from stepping import serve
+
+from sim import engines, tasks
+from sim.engines import flight
+from sim.robots import robot
+
+DT = 0.01  # s
+OBSERVED = ("position", "rotation", "linear_velocity", "angular_velocity")  # 18 numbers
+
+
+def hovering(name, num):
+    """An engine with `num` vehicles hovering at 1 m, and the command that keeps them there."""
+    crazyflie = robot("crazyflie")
+    engine = engines.make(name, crazyflie, num, DT)
+    hover = crazyflie.hover_command
+    engine.reset(None, {"position": np.tile([0.0, 0.0, 1.0], (num, 1)), "rotor_speed": np.full((num, 4), hover)})
+    return engine, np.full((num, 4), hover, np.float32)
+
+
+def kernel(num):
+    """The compiled step alone, on arrays that stay where they are."""
+    engine, command = hovering("flight", num)
+    engine.step(command)  # puts the command into the kernel's layout
+    arrays = engine.state, engine.derived, engine._command
+    return lambda: flight.step_blocks(*arrays, np.float32(DT), 1)
+
+
+def step(name):
+    """`Engine.step` as any caller sees it."""
+
+    def prepare(num):
+        engine, command = hovering(name, num)
+        return lambda: engine.step(command)
+
+    return prepare
+
+
+def step_and_read(num):
+    """`Engine.step`, then the 18 numbers that a policy sees of the vehicle."""
+    engine, command = hovering("flight", num)
+
+    def advance():
+        engine.step(command)
+        return [engine.read(signal) for signal in OBSERVED]
+
+    return advance
+
+
+def environment(num):
+    """`VecEnv.step` of quad_hover: latency, noise, reward terms, termination, resets; torch tensors."""
+    import torch
+
+    from sim.env import VecEnv
+
+    torch.set_num_threads(1)
+    task = tasks.make("quad_hover")
+    env = VecEnv(task, num, stagger=True)
+    action = torch.full((num, env.action_size), task.initial_action)
+    return lambda: env.step(action)
+
+
+CONTESTANTS = {
+    "kernel": kernel,
+    "step": step("flight"),
+    "step and read": step_and_read,
+    "environment": environment,
+    "mujoco": step("mujoco"),
+    "bullet": step("bullet"),
+}
+
+if __name__ == "__main__":
+    serve(CONTESTANTS)

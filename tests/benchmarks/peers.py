@@ -1,0 +1,35 @@
+"""Interpreters with other projects' packages: each in a virtual environment of its own, made when first asked for."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+PEERS = {
+    "l2f": ("l2f==2.0.18", "numpy"),  # built from source: about 5 minutes and 7 GB of memory, needs g++
+    "crazyflow": ("crazyflow==0.4.0",),
+}
+
+
+class MissingPeerError(Exception):
+    """A peer cannot be measured here; the message says why."""
+
+
+def interpreter(name: str) -> str:
+    """A Python that has the peer's packages: $SIM2METAL_L2F_PYTHON and so on, or one in the cache folder."""
+    given = os.environ.get(f"SIM2METAL_{name.upper()}_PYTHON")
+    if given:
+        return given
+    requirements = PEERS[name]
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "sim2metal" / "peers" / requirements[0].replace("==", "-")
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        print(f"installing {requirements[0]} for the comparison (minutes) ...", file=sys.stderr, flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        done = subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements])
+        if done.returncode:
+            raise MissingPeerError(f"{requirements[0]} could not be installed")
+        (folder / "complete").touch()
+    return str(python)

@@ -1,0 +1,37 @@
+"""The benchmarks run (with tiny sizes), and the published table is what results.json says."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    ["simulators.py", "training.py --only apg", "transfer.py --only flight", "tracking.py"],
+)
+def test_a_benchmark_runs_and_prints_json_and_a_table(command):
+    before = (FOLDER / "results.json").read_bytes()
+    script, *arguments = command.split()
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script), "--quick", *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    rows, end = json.JSONDecoder().raw_decode(done.stdout)
+    assert rows and all(row["machine"] and "missing" not in row for row in rows.values())
+    assert done.stdout[end:].count("\n| ") >= 3
+    assert (FOLDER / "results.json").read_bytes() == before
+
+
+def test_the_published_table_is_what_was_measured(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    report = importlib.import_module("report")
+    results = json.loads((FOLDER / "results.json").read_text())
+    assert list(results) == list(report.BENCHMARKS)
+    assert (FOLDER / "results.md").read_text() == report.markdown(results)
