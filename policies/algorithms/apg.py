@@ -36,7 +36,7 @@ class ApgConfig:
     """Settings of apg."""
 
     path: str = "auto"  # fused | torch | auto: fused when the task and engine allow it
-    network: str = "gru"  # mlp | gru
+    network: str = "gru"  # mlp | gru | module:Class, on the torch path
     hidden: list[int] = field(default_factory=lambda: [16, 16])  # gru: encoder and recurrent state; mlp: layers
     updates: int = 1000
     num_envs: int = 16
@@ -54,8 +54,8 @@ class ApgConfig:
     def __post_init__(self) -> None:
         if self.path not in PATHS:
             raise ValueError(f"algorithm.path {self.path!r} is not one of {', '.join(PATHS)}")
-        if self.network not in NETWORKS:
-            raise ValueError(f"algorithm.network {self.network!r} is not one of {', '.join(NETWORKS)}")
+        if self.network not in NETWORKS and ":" not in self.network:
+            raise ValueError(f"algorithm.network {self.network!r} is not one of {', '.join(NETWORKS)}, or module:Class")
         if self.network == "gru" and len(self.hidden) != 2:
             raise ValueError(f"a gru takes two sizes in algorithm.hidden (encoder, state), got {self.hidden}")
         if self.updates < 1 or self.window < 1 or self.num_envs < 1 or self.episode_windows < 1:
@@ -196,11 +196,15 @@ class Apg:
     def __init__(self, task: Task, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.task = task
         path = config.path
+        beyond = device != "cpu" or config.critic or config.network not in NETWORKS or hasattr(task, "reward")
         if path == "auto":
-            path = "torch" if device != "cpu" or config.critic else "fused"
+            path = "torch" if beyond else "fused"
         if path == "fused":
-            if device != "cpu" or config.critic:
-                raise ValueError("algorithm.path=fused runs on the CPU and has no critic; use algorithm.path=torch")
+            if beyond:
+                raise ValueError(
+                    "algorithm.path=fused runs on the CPU, with the task's costs, mlp or gru and no critic; "
+                    "use algorithm.path=torch"
+                )
             self.path: Any = Fused(task, config, seed, engine)
         else:
             from policies.algorithms.apg_torch import Differentiated
