@@ -105,6 +105,10 @@ def make_plan(task: Task, engine: str) -> Plan:
     for signal in task.policy:
         if signal.delay_range() != (0.0, 0.0) or signal.dropout_probability() > 0.0:
             raise ValueError(f"signal {signal.name!r}: delay and dropout of signals need algorithm.path=torch")
+        if signal in exogenous and (signal.noise_std() > 0.0 or signal.bias_std() > 0.0):
+            raise ValueError(
+                f"signal {signal.name!r}: noise and bias on what the robot is told need algorithm.path=torch"
+            )
     rows: dict[str, slice] = dict(dynamics.SIGNALS)
     shift = dynamics.SIGNAL_ROWS
     rows |= {name: slice(w.start + shift, w.stop + shift) for name, w in slices(exogenous).items()}

@@ -1,5 +1,9 @@
 """The fused trainer: gradient against finite differences, kernel against exported controller, exact resume."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -145,14 +149,40 @@ def test_tanh_is_accurate_everywhere() -> None:
 def test_signals_with_delay_are_sent_to_the_torch_path() -> None:
     from dataclasses import replace
 
-    from sim.randomize import Delay
+    from sim.randomize import Delay, Noise
 
     task = tasks.make("quad_hover")
     task.policy = (replace(task.policy[0], imperfections=(Delay(0.01, 0.02),)), *task.policy[1:])
     with pytest.raises(ValueError, match=r"algorithm\.path=torch"):
         fused.make_plan(task, "flight")
+    task = tasks.make("quad_hover")
+    task.policy = (*task.policy[:-1], replace(task.policy[-1], imperfections=(Noise(0.1),)))
+    with pytest.raises(ValueError, match=r"target_position.*algorithm\.path=torch"):
+        fused.make_plan(task, "flight")
     with pytest.raises(ValueError, match="no adjoint"):
         fused.make_plan(tasks.make("quad_hover"), "mujoco")
+
+
+FIRST_RUN = """
+import hashlib
+from policies.algorithms.apg import Apg, ApgConfig
+from sim import tasks
+algorithm = Apg(tasks.make("quad_hover"), ApgConfig(updates=3), seed=0)
+list(algorithm.learn())
+print(hashlib.sha256(algorithm.path.weights.tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_the_run_that_compiles_gives_what_later_runs_give(tmp_path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    runs = [
+        subprocess.run([sys.executable, "-c", FIRST_RUN], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert any(tmp_path.rglob("*.nbi")), "nothing was cached: both runs compiled"
+    assert runs[0].stdout == runs[1].stdout
 
 
 @pytest.mark.slow
