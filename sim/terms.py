@@ -55,8 +55,8 @@ class Feature:
 class Cost:
     """weight * shape(signal - minus), per control step.
 
-    Shapes, over the elements z of the signal: "square": sum z^2; "norm": sqrt(sum z^2 + softening^2); "log": log(1 + norm);
-    "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action"
+    Shapes, over the elements z of the signal: "square": sum z^2; "norm": sqrt(sum z^2 + softening^2); "log":
+    log(1 + norm); "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action"
     is the command in [-1, 1], "action_change" its difference from the one before. `weight` may follow a curriculum.
     """
 
