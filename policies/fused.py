@@ -61,6 +61,7 @@ class Plan(NamedTuple):
     cost_shape: NDArray[np.int64]
     cost_weight: Array
     cost_soft: Array  # softening squared
+    cost_offset: Array
     command_centre: Array
     command_half: Array
 
@@ -148,6 +149,7 @@ def make_plan(task: Task, engine: str) -> Plan:
         cost_shape=np.array([SHAPES[c.shape] for _, _, c in costs]),
         cost_weight=np.array([c.weight for _, _, c in costs], np.float32),
         cost_soft=np.array([c.softening**2 for _, _, c in costs], np.float32),
+        cost_offset=np.array([c.offset for _, _, c in costs], np.float32),
         command_centre=((high + low) / 2.0).astype(np.float32),
         command_half=((high - low) / 2.0).astype(np.float32),
     )
@@ -228,6 +230,14 @@ def _features_adjoint(plan, y, g, g_seen):  # type: ignore[no-untyped-def]
             g_seen[b, ALL] -= slope
 
 
+@inlined
+def _difference(x, row, minus, alone, offset):  # type: ignore[no-untyped-def]
+    """x[row] - x[minus] - offset, or x[row] - offset when it stands alone."""
+    if alone:
+        return x[row, ALL] - offset
+    return x[row, ALL] - x[minus, ALL] - offset
+
+
 @part
 def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
     """Add the gradient of the weighted costs at the rows x to g, and the unweighted costs, over all lanes, to totals.
@@ -236,7 +246,7 @@ def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
     """
     for term in range(plan.cost_row.shape[0]):
         row, rows, minus = plan.cost_row[term], plan.cost_rows[term], plan.cost_minus[term]
-        shape, w = plan.cost_shape[term], plan.cost_weight[term] * weight
+        shape, w, offset = plan.cost_shape[term], plan.cost_weight[term] * weight, plan.cost_offset[term]
         if shape == ATTITUDE:
             totals[term] += total(QUARTER * (THREE - x[row, ALL] - x[row + 4, ALL] - x[row + 8, ALL]))
             g[row, ALL] -= QUARTER * w
@@ -245,7 +255,7 @@ def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
             continue
         square = x[row, ALL] * ZERO
         for i in range(rows):
-            z = x[row + i, ALL] if minus < 0 else x[row + i, ALL] - x[minus + i, ALL]
+            z = _difference(x, row + i, minus + i, minus < 0, offset)
             square += z * z
         slope = square * ZERO  # of the cost, with respect to square / 2
         if shape == SQUARE:
@@ -262,7 +272,7 @@ def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
                     totals[term] += math.log1p(scratch[0, lane])
                 slope = w / (norm * (ONE + norm))
         for i in range(rows):
-            z = x[row + i, ALL] if minus < 0 else x[row + i, ALL] - x[minus + i, ALL]
+            z = _difference(x, row + i, minus + i, minus < 0, offset)
             g[row + i, ALL] += slope * z
 
 

@@ -7,6 +7,7 @@ tensors alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -53,10 +54,10 @@ class Feature:
 
 @dataclass(frozen=True)
 class Cost:
-    """weight * shape(signal - minus), per control step.
+    """weight * shape(signal - minus - offset), per control step.
 
-    Shapes, over the elements z of the signal: "square": sum z^2; "norm": sqrt(sum z^2 + softening^2); "log":
-    log(1 + norm); "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action"
+    Shapes, over the elements z: "square": sum z^2; "norm": sqrt(sum z^2 + softening^2); "log": log(1 + norm);
+    "attitude": 1 - q_w^2 = (3 - trace R) / 4 of a row-major rotation matrix. Signals are the noise-free ones; "action"
     is the command in [-1, 1], "action_change" its difference from the one before. `weight` may follow a curriculum.
     """
 
@@ -65,6 +66,7 @@ class Cost:
     weight: float
     shape: str = "square"
     minus: str | None = None
+    offset: float = 0.0
     softening: float = 0.1  # in the signal's unit: below it, "norm" and "log" are round instead of pointed
 
     def __post_init__(self) -> None:
@@ -78,6 +80,8 @@ class Cost:
             return 0.25 * (3.0 - x[..., 0] - x[..., 4] - x[..., 8])
         if self.minus is not None:
             x = x - values[self.minus]
+        if self.offset:
+            x = x - self.offset
         square = (x * x).sum(-1)
         if self.shape == "square":
             return square
@@ -102,4 +106,7 @@ class Curriculum:
 
     def weight(self, steps: int) -> float:
         """The weight after that many environment steps."""
-        return min(self.limit, self.start * self.factor ** (steps // self.every))
+        times = steps // self.every
+        if math.log(self.start) + times * math.log(self.factor) >= math.log(self.limit):
+            return self.limit
+        return self.start * self.factor**times

@@ -24,6 +24,7 @@ from policies.controller import Controller, Gru, Mlp, Network
 from policies.vehicles import Vehicles
 from sim.engines.lanes import from_lanes
 from sim.engines.simd import LANES
+from sim.randomize import Array
 from sim.tasks import Task
 
 PATHS = ("auto", "fused", "torch")
@@ -62,6 +63,12 @@ class ApgConfig:
             raise ValueError("algorithm.updates, window, num_envs and episode_windows must be at least 1")
         if self.num_envs % LANES:
             raise ValueError(f"algorithm.num_envs must be a multiple of {LANES}, got {self.num_envs}")
+
+
+def cost_weights(task: Task, env_steps: int) -> Array:
+    """The weight of each cost after that many environment steps: its own, or what the curriculum says."""
+    planned = {item.name: item.weight(env_steps) for item in task.curriculum}
+    return np.array([planned.get(cost.name, cost.weight) for cost in task.costs], np.float32)
 
 
 def make_layout(config: ApgConfig, features: int, actions: int) -> network.Layout:
@@ -118,6 +125,7 @@ class Fused:
         decay = np.log(c.final_learning_rate / c.learning_rate)
         interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
         while self.update < c.updates:
+            self.plan.cost_weight[:] = cost_weights(self.task, self.update * c.num_envs * c.window)
             costs, broken = self.window(self.vehicles)
             rate = c.learning_rate * np.exp(decay * self.update / c.updates)
             self.update += 1

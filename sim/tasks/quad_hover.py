@@ -53,6 +53,30 @@ VELOCITY_SCALE = 3.0  # m/s
 RATE_SCALE = 0.1  # s/rad
 
 
+REWARDS = ("smooth", "l2f")
+
+
+def l2f_reward(hover_action: float) -> tuple[tuple[Cost, ...], tuple[Curriculum, ...]]:
+    """Costs and curriculum of "Learning to Fly in Seconds": 2 - 0.5 (5 p^2 + 5 (1 - q_w^2) + 0.01 v^2 + 0.01 a^2).
+
+    Every 100 000 steps the weight of the action grows 1.4 fold (to 1 at most), that of position 1.2 fold (40), that of
+    velocity 1.4 fold (1); a is the action's distance from hovering. Source: arplaboratory/learning-to-fly @d07592d5,
+    src/config/parameters.h and src/steps/curriculum.h.
+    """
+    costs = (
+        Cost("position", "position", 2.5, minus="target_position"),
+        Cost("attitude", "rotation", 2.5, "attitude"),
+        Cost("velocity", "linear_velocity", 0.005),
+        Cost("action", "action", 0.005, offset=hover_action),
+    )
+    curriculum = (
+        Curriculum("position", 2.5, 1.2, 100_000, 20.0),
+        Curriculum("velocity", 0.005, 1.4, 100_000, 0.5),
+        Curriculum("action", 0.005, 1.4, 100_000, 0.5),
+    )
+    return costs, curriculum
+
+
 def delayed(commands: Group, low: float, high: float) -> Group:
     """The robot's commands, executed with a latency drawn in [low, high] seconds."""
     return tuple(
@@ -90,6 +114,7 @@ class HoverConfig:
     delay_high: float = 0.022  # s
     history: int = 3  # own past actions that the policy sees
     noise: float = 1.0  # factor on the sensor noise
+    reward: str = "smooth"  # smooth | l2f: the squared costs and the curriculum of "Learning to Fly in Seconds"
     robust: bool = False  # wide variation of the vehicle, for the whole robustness grid
 
     def __post_init__(self) -> None:
@@ -97,6 +122,8 @@ class HoverConfig:
             raise ValueError(f"rate_hz and episode_s must be positive, got {self.rate_hz} and {self.episode_s}")
         if not 0 <= self.tilt <= 180:
             raise ValueError(f"tilt must be in 0..180 degrees, got {self.tilt}")
+        if self.reward not in REWARDS:
+            raise ValueError(f"reward {self.reward!r} is not one of {', '.join(REWARDS)}")
         if not 1 <= self.history <= 32:
             raise ValueError(f"history must be in 1..32 past actions, got {self.history}")
 
@@ -138,6 +165,8 @@ class QuadHover:
         )
         self.alive_bonus = 2.0
         self.curriculum: tuple[Curriculum, ...] = ()
+        if config.reward == "l2f":
+            self.costs, self.curriculum = l2f_reward(self.initial_action)
         width = 0.25 if config.robust else 0.1
         self.vary: tuple[Vary, ...] = (
             Vary("mass", 1.0 - width, 1.0 + width),

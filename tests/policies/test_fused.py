@@ -190,3 +190,16 @@ def test_it_learns_to_hover() -> None:
     algorithm = Apg(tasks.make("quad_hover"), ApgConfig(updates=700), seed=0)
     run(algorithm)
     assert algorithm.path.measure() > 0.9
+
+
+def test_curriculum_moves_the_weights_of_the_costs() -> None:
+    config = small("gru", updates=2, num_envs=LANES)
+    algorithm = Apg(tasks.make("quad_hover", reward="l2f"), config, seed=0)
+    before = algorithm.path.plan.cost_weight.copy()
+    algorithm.path.update = 1_000_000 // (LANES * WINDOW)  # a million steps later
+    algorithm.path.config.updates = algorithm.path.update + 1
+    run(algorithm)
+    names = [c.name for c in algorithm.task.costs]
+    after = dict(zip(names, algorithm.path.plan.cost_weight, strict=True))
+    assert after["attitude"] == before[names.index("attitude")]
+    assert after["position"] == pytest.approx(2.5 * 1.2**9, rel=1e-5)

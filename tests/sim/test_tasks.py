@@ -224,3 +224,37 @@ def test_outside_names_load_and_inner_errors_surface(tmp_path, monkeypatch):
 def test_tasks_load_without_torch():
     code = "import sys, sim.tasks as t; [t.make(n) for n in t.TASKS]; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_published_reward_and_its_curriculum():
+    """2 - 0.5 (5 p^2 + 5 (1 - q_w^2) + 0.01 v^2 + 0.01 a^2), and the weights that the seed ends at."""
+    task = tasks.make("quad_hover", reward="l2f")
+    half_turn = np.diag([1.0, -1.0, -1.0]).reshape(1, 9)  # 1 - q_w^2 = 1
+    values = {
+        "position": np.array([[0.1, 0.0, 0.0]]),
+        "target_position": np.zeros((1, 3)),
+        "rotation": half_turn,
+        "linear_velocity": np.array([[0.0, 2.0, 0.0]]),
+        "action": np.full((1, 4), task.initial_action + 0.5),
+    }
+    cost = sum(c.weight * c.evaluate(values)[0] for c in task.costs)
+    assert cost == pytest.approx(0.5 * (5 * 0.01 + 5 * 1.0 + 0.01 * 4.0 + 0.01 * 4 * 0.25))
+    ends = {item.name: item.weight(10**9) for item in task.curriculum}
+    assert ends == {"position": 20.0, "velocity": 0.5, "action": 0.5}
+    first = {item.name: item.weight(99_999) for item in task.curriculum}
+    assert first == {c.name: c.weight for c in task.costs if c.name in ends}
+    assert task.curriculum[0].weight(250_000) == pytest.approx(2.5 * 1.2**2)
+
+
+def test_easier_starts_lead_from_rest_to_the_drawn_start():
+    for name in tasks.TASKS:
+        task = tasks.make(name)
+        state = task.reset(np.random.default_rng(0), 50)
+        same = task.easier(state, np.ones((50, 1), np.float32))
+        for key, value in state.items():
+            np.testing.assert_allclose(same[key], value, atol=1e-5, err_msg=key)
+        rest = task.easier(state, np.zeros((50, 1), np.float32))
+        reference = task.reference(state["motion"], np.zeros(50, np.float32))
+        np.testing.assert_allclose(rest["position"], reference["target_position"], atol=1e-5)
+        np.testing.assert_allclose(rest["quaternion"], np.tile([1.0, 0, 0, 0], (50, 1)), atol=1e-6)
+        np.testing.assert_allclose(rest["rotor_speed"], task.robot.hover_command, atol=1e-6)
