@@ -20,7 +20,7 @@ def advantages(
     observation. It counts unless `terminated`; sums over time stop at `done`. `decay` is GAE's lambda.
     """
     delta = reward + gamma * next_value * (~terminated) - value
-    keep = gamma * decay * (~done)
+    keep = gamma * decay * (~done).to(delta.dtype)
     result = torch.empty_like(delta)
     running = torch.zeros_like(delta[0])
     for t in range(len(delta) - 1, -1, -1):
@@ -72,6 +72,7 @@ class ReplayBuffer:
         self.data: Batch = {}
         self.size = 0
         self.next = 0
+        self.stride = 1  # how far apart consecutive transitions of one environment lie: what was added at once
 
     def add(self, **values: Tensor) -> None:
         """Append n transitions, each value (n, ...); the oldest are overwritten. The first call decides the names."""
@@ -84,6 +85,7 @@ class ReplayBuffer:
             raise ValueError(f"transitions hold {', '.join(self.data)}, got {', '.join(values)}")
         if count > self.capacity:
             raise ValueError(f"{count} transitions at once do not fit into a buffer of {self.capacity}")
+        self.stride = count
         first = min(count, self.capacity - self.next)
         for name, value in values.items():
             self.data[name][self.next : self.next + first] = value[:first]
@@ -91,26 +93,49 @@ class ReplayBuffer:
         self.next = (self.next + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
 
-    def sample(self, count: int, generator: torch.Generator) -> Batch:
-        """`count` transitions drawn uniformly with replacement; of them round(count * prior_share) from `prior`."""
+    def sample(self, count: int, generator: torch.Generator, steps: int = 1, gamma: float = 1.0) -> Batch:
+        """`count` transitions drawn uniformly with replacement; of them round(count * prior_share) from `prior`.
+
+        With `steps` > 1 each stands for up to that many consecutive ones of its environment, fewer where the episode
+        or the buffer ends (then every `add` must bring one transition of each of the same environments): "terms" is
+        their sum discounted by `gamma`; "next_x", "next_c", "lost" and "done" are those of the last one. "discount"
+        (count,) belongs to the value of what followed.
+        """
         if self.prior is None or self.prior.size == 0:
-            return self._draw(count, generator)
+            return self._draw(count, generator, steps, gamma)
         old = round(count * self.prior_share)
-        prior, own = self.prior.sample(old, generator), self._draw(count - old, generator)
+        prior = self.prior.sample(old, generator, steps, gamma)
+        own = self._draw(count - old, generator, steps, gamma)
         return {name: torch.cat((prior[name], own[name])) for name in own}
 
-    def _draw(self, count: int, generator: torch.Generator) -> Batch:
+    def _draw(self, count: int, generator: torch.Generator, steps: int, gamma: float) -> Batch:
         if self.size == 0:
             raise ValueError("cannot sample from an empty replay buffer")
         device = next(iter(self.data.values())).device
         index = torch.randint(self.size, (count,), generator=generator, device=device)
-        return {name: values[index] for name, values in self.data.items()}
+        batch = {name: values[index] for name, values in self.data.items()}
+        batch["discount"] = torch.full((count,), gamma, device=device)
+        if steps == 1:
+            return batch
+        age = (self.next - 1 - index) % self.capacity  # 0: the newest transition
+        alive = torch.ones(count, dtype=torch.bool, device=device)
+        for _ in range(steps - 1):
+            alive = alive & ~self.data["done"][index] & (age >= self.stride)
+            index = torch.where(alive, (index + self.stride) % self.capacity, index)
+            age = torch.where(alive, age - self.stride, age)
+            gained = batch["discount"][:, None] * self.data["terms"][index]
+            batch["terms"] = batch["terms"] + torch.where(alive[:, None], gained, 0.0)
+            batch["discount"] = torch.where(alive, batch["discount"] * gamma, batch["discount"])
+        for name in ("next_x", "next_c", "lost", "done"):
+            batch[name] = self.data[name][index]
+        return batch
 
     def state_dict(self) -> dict[str, Any]:
         """The filled part, and the prior experience."""
         data = {name: values[: self.size].clone() for name, values in self.data.items()}
         prior = self.prior.state_dict() if self.prior else None
-        return {"data": data, "size": self.size, "next": self.next, "prior": prior, "prior_share": self.prior_share}
+        counts = {"size": self.size, "next": self.next, "stride": self.stride, "prior_share": self.prior_share}
+        return {"data": data, "prior": prior, **counts}
 
     def load_state_dict(self, state: Mapping[str, Any], device: str = "cpu") -> None:
         """Restore; ValueError when it holds more than the capacity."""
@@ -122,7 +147,8 @@ class ReplayBuffer:
             saved = torch.as_tensor(values, device=device)
             self.data[name] = torch.zeros((self.capacity, *saved.shape[1:]), dtype=saved.dtype, device=device)
             self.data[name][:size] = saved
-        self.size, self.next, self.prior_share = size, int(state["next"]), float(state["prior_share"])
+        self.size, self.next, self.stride = size, int(state["next"]), int(state["stride"])
+        self.prior_share = float(state["prior_share"])
         self.prior = None
         if state["prior"] is not None:
             self.prior = ReplayBuffer(max(1, int(state["prior"]["size"])))

@@ -151,7 +151,7 @@ def test_reward_is_the_weighted_sum_of_terms_and_follows_the_curriculum():
     assert seen[8] == 0.01 and seen[9] == 0.02 and seen[-1] == 0.05  # 4 environments: 40 steps after 10 calls
     truth = step.final_observation["truth"]
     distance = (truth["position"] - truth["target_position"]).square().sum(-1)
-    assert torch.allclose(step.reward_terms["position"], (distance + 0.01).sqrt())
+    assert torch.allclose(step.reward_terms["position"], (distance + env.task.costs[0].softening ** 2).sqrt())
     assert torch.equal(step.reward_terms["alive"], (~step.terminated).float())
 
 

@@ -1,0 +1,235 @@
+"""PPO: proximal policy optimisation (Schulman et al. 2017), vectorised, with an asymmetric critic.
+
+For engines without gradients. The actor sees the task's features as the robot senses them; the critic sees them without
+noise and delay, and the privileged signals. Both inputs and the value target are normalised by running statistics; the
+actor's are folded into its first layer when it becomes a controller.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.buffers import Batch, RolloutBuffer, advantages
+from policies.controller import Controller, Mlp
+from policies.networks import Normalizer, gaussian_log_prob, linear_layers, mlp
+from sim.env import Observation, VecEnv, fly
+from sim.randomize import Array
+from sim.tasks import Task
+
+
+@dataclass
+class PpoConfig:
+    """Settings of PPO."""
+
+    steps: int = 12_000_000  # environment steps in all
+    num_envs: int = 1024
+    horizon: int = 16  # control steps per environment and iteration
+    epochs: int = 2  # passes over each rollout
+    minibatches: int = 4  # per pass
+    gamma: float = 0.98
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    learning_rate: float = 1e-3  # at the start; a cosine leads to the final one
+    final_learning_rate: float = 1e-5
+    entropy: float = 0.0  # weight of the entropy bonus
+    max_gradient: float = 1.0  # norm to which gradients are clipped
+    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
+    activation: str = "tanh"
+    initial_std: float = 0.15  # of the exploration, in actions
+    min_std: float = 0.02
+    easy: float = 0.9  # share of episodes with an easier start
+    evaluate_every: int = 100  # iterations between evaluations; 0: only the last
+    evaluation_episodes: int = 100
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "num_envs", "horizon", "epochs", "minibatches", "evaluation_episodes")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.minibatches > self.num_envs * self.horizon:
+            raise ValueError(f"{self.num_envs * self.horizon} samples do not make {self.minibatches} minibatches")
+        if not (0.0 < self.gamma < 1.0 and 0.0 <= self.gae_lambda <= 1.0):
+            raise ValueError(f"needs 0 < gamma < 1 and 0 <= gae_lambda <= 1, got {self.gamma} and {self.gae_lambda}")
+        if not 0.0 < self.min_std <= self.initial_std:
+            raise ValueError(f"needs 0 < min_std <= initial_std, got {self.min_std} and {self.initial_std}")
+
+
+class Ppo:
+    """See the module. `env.dump_dir` may be set to a folder for reports about diverged environments."""
+
+    Config = PpoConfig
+
+    def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+        self.task, self.config, self.device, self.engine = task, config, device, engine
+        self.env = VecEnv(task, config.num_envs, engine, seed, device, stagger=True, easy=config.easy)
+        self.generator = torch.Generator(device)  # exploration and minibatches
+        self.generator.manual_seed(seed)
+        weights = torch.Generator()
+        weights.manual_seed(seed)
+        env, actions = self.env, self.env.action_size
+        self.actor = mlp([env.feature_size, *config.hidden, actions], weights, config.activation, 0.01).to(device)
+        with torch.no_grad():  # fly the initial action at first
+            list(self.actor.parameters())[-1].fill_(math.atanh(task.initial_action))
+        self.critic = mlp([env.critic_size, *config.critic_hidden, 1], weights, config.activation).to(device)
+        self.log_std = nn.Parameter(torch.full((actions,), math.log(config.initial_std), device=device))
+        self.parameters = [*self.actor.parameters(), self.log_std, *self.critic.parameters()]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
+        self.actor_norm = Normalizer(env.feature_size, device)
+        self.critic_norm = Normalizer(env.critic_size, device)
+        self.value_norm = Normalizer(1, device)
+        self.actor_norm.update(env.features(env.observation))
+        self.critic_norm.update(env.critic_features(env.observation))
+        self.buffer = RolloutBuffer(config.horizon)
+        self.iterations = max(1, config.steps // (config.num_envs * config.horizon))
+        self.iteration = 0
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Train to the end of the budget; one yield per rollout and its update."""
+        every = self.config.evaluate_every
+        while self.iteration < self.iterations:
+            self._set_learning_rate()
+            data, metrics = self._collect()
+            metrics |= self._update(data)
+            self.iteration += 1
+            metrics["progress"] = self.iteration / self.iterations
+            metrics["env_steps"] = float(self.env.total_steps)
+            if self.iteration == self.iterations or (every and self.iteration % every == 0):
+                scores = self.evaluate(self.config.evaluation_episodes, seed=self.iteration)
+                metrics["success"] = float(scores["success"].mean())
+            yield metrics
+
+    def mean(self, features: Tensor) -> Tensor:
+        """The actions (n, k) of the policy without exploration."""
+        return torch.tanh(self.actor(self.actor_norm(features)))
+
+    def value(self, critic_features: Tensor) -> Tensor:
+        """The critic's estimate (...,) of the discounted sum of rewards."""
+        return self.value_norm.invert(self.critic(self.critic_norm(critic_features))).squeeze(-1)
+
+    @torch.no_grad()
+    def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
+        """The task's scores (episodes,) of the policy without exploration, on starts of their own."""
+        env = VecEnv(self.task, episodes, self.engine, seed, self.device)
+
+        def act(observation: Observation) -> Tensor:
+            return self.mean(env.features(observation))
+
+        return fly(env, act)
+
+    @torch.no_grad()
+    def _collect(self) -> tuple[Batch, dict[str, float]]:
+        """One rollout, flattened to (T n, ...), and what it says about the episodes that ended."""
+        env, buffer = self.env, self.buffer
+        buffer.clear()
+        std = self.log_std.exp()
+        ended: list[Tensor] = []
+        bootstraps: list[tuple[int, Tensor, Tensor]] = []
+        for t in range(self.config.horizon):
+            x, c = env.features(env.observation), env.critic_features(env.observation)
+            mean = self.mean(x)
+            action = mean + std * torch.randn(mean.shape, generator=self.generator, device=self.device)
+            log_prob = gaussian_log_prob(action, mean, self.log_std)
+            step = env.step(action)
+            done, lost = step.done, step.terminated
+            buffer.add(x=x, c=c, action=action, log_prob=log_prob, reward=step.reward, lost=lost, done=done)
+            if bool(done.any()):
+                ended.append(torch.stack((step.info["episode_return"], step.info["episode_length"]), -1)[done])
+                rows = step.truncated.nonzero()[:, 0]
+                bootstraps.append((t, rows, env.critic_features(step.final_observation)[rows]))
+        value = self.value(buffer["c"])
+        next_value = torch.cat((value[1:], self.value(env.critic_features(env.observation))[None]))
+        for t, rows, c in bootstraps:  # out of time is not out of value
+            next_value[t, rows] = self.value(c)
+        gamma, decay = self.config.gamma, self.config.gae_lambda
+        advantage = advantages(buffer["reward"], value, next_value, buffer["lost"], buffer["done"], gamma, decay)
+        target = value + advantage
+        self.value_norm.update(target[..., None])
+        normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        data = {name: buffer[name] for name in ("x", "c", "action", "log_prob")} | {
+            "advantage": normal,
+            "target": target,
+        }
+        metrics = {"reward": float(buffer["reward"].mean())}
+        if ended:
+            mean_return, mean_length = torch.cat(ended).mean(0).tolist()
+            metrics |= {"episode_return": mean_return, "episode_length": mean_length}
+        return {name: values.flatten(0, 1) for name, values in data.items()}, metrics
+
+    def _update(self, data: Batch) -> dict[str, float]:
+        """Several passes of minibatch gradient steps over one rollout."""
+        config = self.config
+        x, c = data["x"], data["c"]
+        target = self.value_norm(data["target"][:, None]).squeeze(-1)
+        data = {**data, "x": self.actor_norm(x), "c": self.critic_norm(c), "target": target}
+        for _ in range(config.epochs):
+            order = torch.randperm(len(x), generator=self.generator, device=self.device)
+            for rows in order.chunk(config.minibatches):
+                metrics = self._gradient_step({name: values[rows] for name, values in data.items()})
+        self.actor_norm.update(x)
+        self.critic_norm.update(c)
+        return {name: float(value) for name, value in metrics.items()}
+
+    def _gradient_step(self, batch: Batch) -> dict[str, Tensor]:
+        config = self.config
+        log_prob = gaussian_log_prob(batch["action"], torch.tanh(self.actor(batch["x"])), self.log_std)
+        change = log_prob - batch["log_prob"]
+        ratio = change.exp()
+        clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+        policy_loss = -torch.min(ratio * batch["advantage"], clipped * batch["advantage"]).mean()
+        value_loss = (self.critic(batch["c"]).squeeze(-1) - batch["target"]).square().mean()
+        loss = policy_loss + value_loss - config.entropy * self.log_std.sum()
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, config.max_gradient)
+        self.optimizer.step()
+        with torch.no_grad():
+            self.log_std.clamp_(min=math.log(config.min_std))
+            kl = (ratio - 1.0 - change).mean()
+            return {
+                "loss": loss.detach(),
+                "value_loss": value_loss.detach(),
+                "kl": kl,
+                "std": self.log_std.exp().mean(),
+            }
+
+    def _set_learning_rate(self) -> None:
+        config = self.config
+        share = 0.5 * (1.0 + math.cos(math.pi * self.iteration / self.iterations))
+        rate = config.final_learning_rate + share * (config.learning_rate - config.final_learning_rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def controller(self) -> Controller:
+        """The policy without exploration, its normaliser folded into the first layer."""
+        network = Mlp(linear_layers(self.actor, self.actor_norm), self.config.activation)
+        return Controller.from_task(self.task, network)
+
+    def _parts(self) -> dict[str, Any]:
+        names = ("env", "actor", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
+        return {name: getattr(self, name) for name in names}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next iterations depend on."""
+        state = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
+        return state | {
+            "log_std": self.log_std.detach().clone(),
+            "generator": self.generator.get_state(),
+            "iteration": self.iteration,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same task and settings."""
+        for name, part in self._parts().items():
+            part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
+        with torch.no_grad():
+            self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
+        self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
+        self.iteration = int(state["iteration"])

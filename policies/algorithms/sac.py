@@ -1,0 +1,294 @@
+"""SAC: soft actor-critic (Haarnoja et al. 2018), off-policy, with an asymmetric ensemble of critics; TD3 as a setting.
+
+The critics see the noise-free features and the privileged signals. Many critics, layer norm, a high number of updates
+and prior data make it RLPD (Ball et al. 2023): give another learner's `buffer` as `sac.buffer.prior`. The buffer holds
+unweighted reward terms, so that under a curriculum old experience is always judged by the current weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.buffers import Batch, ReplayBuffer, weighted_reward
+from policies.controller import Controller, Mlp
+from policies.networks import Ensemble, Normalizer, linear_layers, mlp, squashed_sample
+from sim.env import Observation, VecEnv, fly
+from sim.randomize import Array
+from sim.tasks import Task
+
+LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, before squashing
+
+
+@dataclass
+class SacConfig:
+    """Settings of SAC. `deterministic` makes it TD3 (Fujimoto et al. 2018)."""
+
+    steps: int = 2_000_000  # environment steps in all
+    num_envs: int = 64
+    warmup: int = 10_000  # environment steps before the first update
+    capacity: int = 1_000_000
+    batch: int = 256
+    updates: int = 1  # gradient steps per control step of all environments
+    actor_every: int = 2  # critic updates per actor update
+    returns_over: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
+    gamma: float = 0.98
+    polyak: float = 0.005  # share of the critic that its target takes over per update
+    critics: int = 2
+    target_critics: int = 2  # random subset whose minimum is the target
+    layer_norm: bool = False
+    learning_rate: float = 1e-3  # at the start; a cosine leads to the final one
+    final_learning_rate: float = 1e-4
+    reward_scale: float = 0.1
+    initial_alpha: float = 0.02  # weight of the entropy
+    target_entropy: float = -2.0  # per action
+    initial_std: float = 0.15  # of the exploration, before squashing
+    deterministic: bool = False
+    exploration: float = 0.1  # standard deviation of TD3's exploration
+    smoothing: float = 0.1  # of TD3's target actions, clipped at twice that
+    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
+    activation: str = "relu"
+    easy: float = 0.9  # share of episodes with an easier start
+    report_every: int = 200  # control steps between yields
+    evaluation_episodes: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "batch", "updates", "actor_every", "returns_over", "critics", "report_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 1 <= self.target_critics <= self.critics:
+            raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
+        if min(self.steps, self.capacity) < self.returns_over * self.num_envs:
+            raise ValueError(f"steps and capacity must hold {self.returns_over} steps of {self.num_envs} environments")
+        if not 0.0 < self.gamma < 1.0:
+            raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}")
+
+
+class Sac:
+    """See the module. `env.dump_dir` may be set to a folder for reports about diverged environments."""
+
+    Config = SacConfig
+
+    def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+        self.task, self.config, self.device, self.engine = task, config, device, engine
+        self.env = VecEnv(task, config.num_envs, engine, seed, device, stagger=True, easy=config.easy)
+        self.generator = torch.Generator(device)
+        self.generator.manual_seed(seed)
+        weights = torch.Generator()
+        weights.manual_seed(seed)
+        self.actor, self.target_actor = self._make_actor(weights), self._make_actor(weights)
+        self.critic, self.target_critic = self._make_critic(weights), self._make_critic(weights)
+        self.target_actor.load_state_dict(self.actor.state_dict())
+        self.target_critic.load_state_dict(self.critic.state_dict())
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(config.initial_alpha), device=device))
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), config.learning_rate, fused=True)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.learning_rate, fused=True)
+        self.critic_norm = Normalizer(
+            self.env.critic_size, device
+        )  # fixed after the warm-up: a moving one moves targets
+        n = config.num_envs
+        self.buffer = ReplayBuffer(min(config.capacity, config.steps) // n * n)
+        self.iterations = config.steps // n
+        self.iteration = 0
+        self.gradient_steps = 0
+
+    def _make_actor(self, weights: torch.Generator) -> nn.Sequential:
+        """Features to the actions before squashing and, unless deterministic, their log standard deviations."""
+        config, actions = self.config, self.env.action_size
+        outputs = actions if config.deterministic else 2 * actions
+        actor = mlp([self.env.feature_size, *config.hidden, outputs], weights, config.activation, 0.01)
+        with torch.no_grad():
+            bias = list(actor.parameters())[-1]
+            bias.fill_(math.log(config.initial_std))
+            bias[:actions] = math.atanh(self.task.initial_action)  # fly the initial action at first
+        return actor.to(self.device)
+
+    def _make_critic(self, weights: torch.Generator) -> Ensemble:
+        config = self.config
+        sizes = [self.env.critic_size + self.env.action_size, *config.critic_hidden]
+        return Ensemble(config.critics, sizes, weights, config.layer_norm).to(self.device)
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Train to the end of the budget; a yield every `report_every` control steps."""
+        config = self.config
+        metrics: dict[str, Any] = {}
+        while self.iteration < self.iterations:
+            metrics["reward"] = self._act()
+            self.iteration += 1
+            if self.env.total_steps > config.warmup:
+                self._set_learning_rate()
+                for _ in range(config.updates):
+                    metrics |= self._update()
+            last = self.iteration == self.iterations
+            if last or self.iteration % config.report_every == 0:
+                metrics["progress"] = self.iteration / self.iterations
+                metrics["env_steps"] = float(self.env.total_steps)
+                if last or self.iteration % (10 * config.report_every) == 0:
+                    scores = self.evaluate(config.evaluation_episodes, seed=self.iteration)
+                    metrics["success"] = float(scores["success"].mean())
+                yield {name: float(value) for name, value in metrics.items()}
+                metrics = {}
+
+    def mean(self, features: Tensor) -> Tensor:
+        """The actions (n, k) of the policy without exploration."""
+        return torch.tanh(self.actor(features)[:, : self.env.action_size])
+
+    @torch.no_grad()
+    def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
+        """The task's scores (episodes,) of the policy without exploration, on starts of their own."""
+        env = VecEnv(self.task, episodes, self.engine, seed, self.device)
+
+        def act(observation: Observation) -> Tensor:
+            return self.mean(env.features(observation))
+
+        return fly(env, act)
+
+    def _noise(self, shape: torch.Size) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def _sample(self, actor: nn.Sequential, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (n, k) of the stochastic policy and their log density (n,)."""
+        mean, log_std = actor(features).chunk(2, -1)
+        return squashed_sample(mean, log_std.clamp(*LOG_STD), self._noise(mean.shape))
+
+    @torch.no_grad()
+    def _act(self) -> float:
+        """One control step of all environments into the buffer; returns the mean reward."""
+        env, config = self.env, self.config
+        x, c = env.features(env.observation), env.critic_features(env.observation)
+        if config.deterministic:
+            action = self.mean(x)
+            action = (action + config.exploration * self._noise(action.shape)).clamp(-1.0, 1.0)
+        else:
+            action = self._sample(self.actor, x)[0]
+        step = env.step(action)
+        final = step.final_observation
+        self.buffer.add(
+            x=x,
+            c=c,
+            action=action,
+            terms=torch.stack(list(step.reward_terms.values()), -1),
+            next_x=env.features(final),
+            next_c=env.critic_features(final),
+            lost=step.terminated,
+            done=step.done,
+        )
+        if env.total_steps <= config.warmup or self.iteration == 0:
+            self.critic_norm.update(c)
+        return float(step.reward.mean())
+
+    def _update(self) -> dict[str, Tensor]:
+        """One gradient step of the critics, now and then one of the actor; then the targets follow."""
+        config = self.config
+        weights = self.env.reward_weights()
+        reward_weights = torch.tensor([weights[name] for name in self.env.term_names], device=self.device)
+        batch = self.buffer.sample(config.batch, self.generator, config.returns_over, config.gamma)
+        reward = config.reward_scale * weighted_reward(batch["terms"], reward_weights)
+        batch["c"], batch["next_c"] = self.critic_norm(batch["c"]), self.critic_norm(batch["next_c"])
+        target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
+        values = self.critic(torch.cat((batch["c"], batch["action"]), -1))
+        loss = (values - target).square().mean(1).sum()
+        _descend(self.critic_optimizer, loss)
+        self.gradient_steps += 1
+        metrics = {"loss": loss.detach()}
+        if self.gradient_steps % config.actor_every == 0:
+            metrics |= self._update_actor(batch)
+        _follow(self.target_critic, self.critic, config.polyak)
+        if config.deterministic:
+            _follow(self.target_actor, self.actor, config.polyak)
+        return metrics
+
+    @torch.no_grad()
+    def _next_value(self, batch: Batch) -> Tensor:
+        """What the targets say about the states that followed, (b,): the smallest of a random subset of critics."""
+        config = self.config
+        if config.deterministic:
+            action = torch.tanh(self.target_actor(batch["next_x"]))
+            limit = 2.0 * config.smoothing
+            action = (action + (config.smoothing * self._noise(action.shape)).clamp(-limit, limit)).clamp(-1.0, 1.0)
+            penalty = torch.zeros(len(action), device=self.device)
+        else:
+            action, log_prob = self._sample(self.actor, batch["next_x"])
+            penalty = self.log_alpha.exp() * log_prob
+        values = self.target_critic(torch.cat((batch["next_c"], action), -1))
+        if config.target_critics < config.critics:
+            chosen = torch.randperm(config.critics, generator=self.generator, device=self.device)
+            values = values[chosen[: config.target_critics]]
+        smallest: Tensor = values.amin(0)
+        return smallest - penalty
+
+    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
+        """A step up the critics' mean (TD3: the first critic), and SAC's entropy weight towards its target."""
+        config = self.config
+        self.critic.requires_grad_(False)
+        if config.deterministic:
+            action = torch.tanh(self.actor(batch["x"]))
+            loss = -self.critic(torch.cat((batch["c"], action), -1))[0].mean()
+            _descend(self.actor_optimizer, loss)
+        else:
+            action, log_prob = self._sample(self.actor, batch["x"])
+            value = self.critic(torch.cat((batch["c"], action), -1)).mean(0)
+            _descend(self.actor_optimizer, (self.log_alpha.detach().exp() * log_prob - value).mean())
+            wanted = config.target_entropy * self.env.action_size
+            _descend(self.alpha_optimizer, -self.log_alpha * (log_prob.detach().mean() + wanted))
+        self.critic.requires_grad_(True)
+        return {} if config.deterministic else {"alpha": self.log_alpha.detach().exp()}
+
+    def _set_learning_rate(self) -> None:
+        config = self.config
+        share = 0.5 * (1.0 + math.cos(math.pi * self.iteration / self.iterations))
+        rate = config.final_learning_rate + share * (config.learning_rate - config.final_learning_rate)
+        for optimizer in (self.actor_optimizer, self.critic_optimizer):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
+    def controller(self) -> Controller:
+        """The policy without exploration."""
+        layers = linear_layers(self.actor)
+        weight, bias = layers[-1]
+        layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
+        return Controller.from_task(self.task, Mlp(layers, self.config.activation))
+
+    def _parts(self) -> dict[str, Any]:
+        networks = ("actor", "target_actor", "critic", "target_critic")
+        optimizers = ("actor_optimizer", "critic_optimizer", "alpha_optimizer")
+        return {name: getattr(self, name) for name in ("env", *networks, *optimizers, "critic_norm", "buffer")}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on, the replay buffer included."""
+        state = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
+        return state | {
+            "log_alpha": self.log_alpha.detach().clone(),
+            "generator": self.generator.get_state(),
+            "iteration": self.iteration,
+            "gradient_steps": self.gradient_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same task and settings."""
+        for name, part in self._parts().items():
+            part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
+        with torch.no_grad():
+            self.log_alpha.copy_(torch.as_tensor(state["log_alpha"], device=self.device))
+        self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
+        self.iteration, self.gradient_steps = int(state["iteration"]), int(state["gradient_steps"])
+
+
+def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+@torch.no_grad()
+def _follow(target: nn.Module, source: nn.Module, share: float) -> None:
+    """Move the target's parameters by `share` of the way to the source's."""
+    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), share)
