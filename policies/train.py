@@ -43,6 +43,7 @@ def train(settings: Settings, started: float | None = None) -> Path:
     task, algorithm = _build(settings)
     folder = _folder(settings)
     saved = _restore(folder, settings, algorithm)
+    algorithm.dump_to(folder / "diverged")
     title = f"{settings.task} {settings.algorithm}"
     print(f"{title} seed {settings.options.seed} -> {folder}", flush=True)
     metrics: dict[str, float] = {"env_steps": saved.get("step", 0)}

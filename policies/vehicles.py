@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sim.tasks import Task
 
 Array = NDArray[np.float32]
 
+DUMPS = 3  # diverged flights that are written down; the rest are only counted
 POOL = 512  # vehicles drawn at once; restarts take them one after the other
 NOISE_POOL = 509  # time steps of sensor noise, used again from a random place in each window (a prime: no short cycles)
 
@@ -35,6 +37,8 @@ class Vehicles:
         self.rng = np.random.default_rng(seed)
         self.dt = 1.0 / task.rate_hz
         self.age = np.zeros(num, np.int64)  # control steps since the start
+        self.dump_dir: Path | None = None  # where flights that stopped being finite are written down
+        self.diverged = 0  # how many did
         self.nominal = task.robot.parameters()
         self.visible = [s.name for s in task.privileged if s.name in self.nominal]  # to a critic
         self.physical = np.zeros((num, sum(len(self.nominal[name]) for name in self.visible)), np.float32)
@@ -133,6 +137,7 @@ class Vehicles:
 
     def prepare(self) -> int:
         """Make ready for the next window; returns the noise offset to use."""
+        self._before = {name: getattr(self.batch, name).copy() for name in ("state", "past", "hidden")}
         if self._moving:
             self._fill_targets(np.arange(self.num))
         return int(self.rng.integers(self.batch.noise.shape[0]))
@@ -150,16 +155,37 @@ class Vehicles:
         Returns how many were lost.
         """
         self.age += self.window
+        broken = ~np.isfinite(from_lanes(self.batch.state, self.num)).all(axis=1)
+        if broken.any():
+            self._dump(int(np.flatnonzero(broken)[0]))
+            self.diverged += int(broken.sum())
         with np.errstate(invalid="ignore", over="ignore"):
-            signals = self.signals()
-            lost = np.asarray(self.task.terminated(signals))
-            lost |= ~np.isfinite(from_lanes(self.batch.state, self.num)).all(axis=1)
+            lost = np.asarray(self.task.terminated(self.signals())) | broken
         self.restart(lost | (self.age >= longest))
         return int(lost.sum())
+
+    def _dump(self, index: int) -> None:
+        """Write down how a window began that did not end in finite numbers, so that it can be flown again."""
+        if self.dump_dir is None or self.diverged >= DUMPS:
+            return
+        place, lane = divmod(index, LANES)
+        rows = {name: value[place, :, lane] for name, value in self._before.items()}
+        rows |= {name: getattr(self.batch, name)[place, :, lane] for name in ("parameters", "taps", "bias")}
+        self.dump_dir.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            self.dump_dir / f"diverged_{self.diverged}.npz",
+            allow_pickle=False,
+            **rows,
+            motion=self.motion[index],
+            age=self.age[index] - self.window,
+            window=self.window,
+            dt=self.dt,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that an exact continuation needs."""
         return {
+            "diverged": self.diverged,
             "rng": self.rng.bit_generator.state,
             "batch": {name: value.copy() for name, value in self.batch._asdict().items()},
             "pool": {name: value.copy() for name, value in self._pool.items()},
@@ -176,6 +202,7 @@ class Vehicles:
             getattr(self.batch, name)[...] = value
         self._pool = {name: np.array(value) for name, value in state["pool"].items()}
         self._next = int(state["next"])
+        self.diverged = int(state["diverged"])
         self.motion = np.array(state["motion"])
         self.physical = np.array(state["physical"])
         self.age = np.array(state["age"])

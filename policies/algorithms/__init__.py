@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sim.registry import load
@@ -37,6 +38,9 @@ class Algorithm(Protocol):
 
     def controller(self) -> Controller:
         """What has been learned so far: raw signals to commands, in the form that `policies.export` writes."""
+
+    def dump_to(self, folder: Path) -> None:
+        """Write down there, for replay, the flights whose state stops being finite (a few; training goes on)."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that an exact continuation needs: nested dicts and lists of arrays, tensors and plain values."""

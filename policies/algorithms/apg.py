@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -126,7 +127,7 @@ class Fused:
         interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
         while self.update < c.updates:
             self.plan.cost_weight[:] = cost_weights(self.task, self.update * c.num_envs * c.window)
-            costs, broken = self.window(self.vehicles)
+            costs, _ = self.window(self.vehicles)
             rate = c.learning_rate * np.exp(decay * self.update / c.updates)
             self.update += 1
             norm = fused.adam(
@@ -142,7 +143,7 @@ class Fused:
                     "gradient_norm": float(norm),
                     "learning_rate": float(rate),
                     "lost": float(self.lost),
-                    "broken_blocks": float(broken),
+                    "diverged": float(self.vehicles.diverged),
                 }
                 metrics |= {f"cost/{c.name}": float(v) for c, v in zip(self.task.costs, costs, strict=True)}
                 if self.update % measure < interval:
@@ -224,6 +225,9 @@ class Apg:
 
     def controller(self) -> Controller:
         return Controller.from_task(self.task, self.path.network())
+
+    def dump_to(self, folder: Path) -> None:
+        self.path.vehicles.dump_dir = folder
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self.path.state_dict()

@@ -366,7 +366,7 @@ class Differentiated:
                     "gradient_norm": norm,
                     "learning_rate": rate,
                     "lost": float(self.lost),
-                    "broken_blocks": float(flown.broken),
+                    "diverged": float(self.vehicles.diverged),
                 }
                 metrics |= {f"cost/{c.name}": float(v) for c, v in zip(self.task.costs, means, strict=True)}
                 if self.critic is not None:

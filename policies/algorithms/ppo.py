@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ class PpoConfig:
 
 
 class Ppo:
-    """See the module. `env.dump_dir` may be set to a folder for reports about diverged environments."""
+    """See the module."""
 
     Config = PpoConfig
 
@@ -215,6 +216,9 @@ class Ppo:
     def _parts(self) -> dict[str, Any]:
         names = ("env", "actor", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
         return {name: getattr(self, name) for name in names}
+
+    def dump_to(self, folder: Path) -> None:
+        self.env.dump_dir = folder
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next iterations depend on."""

@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class SacConfig:
 
 
 class Sac:
-    """See the module. `env.dump_dir` may be set to a folder for reports about diverged environments."""
+    """See the module."""
 
     Config = SacConfig
 
@@ -261,6 +262,9 @@ class Sac:
         networks = ("actor", "target_actor", "critic", "target_critic")
         optimizers = ("actor_optimizer", "critic_optimizer", "alpha_optimizer")
         return {name: getattr(self, name) for name in ("env", *networks, *optimizers, "critic_norm", "buffer")}
+
+    def dump_to(self, folder: Path) -> None:
+        self.env.dump_dir = folder
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on, the replay buffer included."""

@@ -119,6 +119,24 @@ def test_lost_vehicles_are_replaced() -> None:
     assert set(np.delete(vehicles.age, [4, 9])) == {WINDOW}
 
 
+def test_a_diverged_flight_is_counted_and_can_be_flown_again(tmp_path) -> None:
+    algorithm = Apg(tasks.make("quad_hover"), small("gru"), seed=0)
+    algorithm.dump_to(tmp_path / "diverged")
+    trainer, vehicles = algorithm.path, algorithm.path.vehicles
+    vehicles.batch.state[0, 7, 3] = np.inf
+    trainer.window(vehicles)
+    assert vehicles.after_window(longest=1000) >= 1
+    assert vehicles.diverged == 1
+    assert np.isfinite(vehicles.batch.state).all()
+    with np.load(tmp_path / "diverged" / "diverged_0.npz") as saved:
+        assert saved["state"][7] == np.inf
+        for name in ("state", "past", "hidden", "parameters", "taps", "bias"):
+            getattr(vehicles.batch, name)[0, :, 0] = saved[name]
+    trainer.window(vehicles)
+    assert not np.isfinite(vehicles.batch.state[0, :, 0]).all()
+    assert np.isfinite(vehicles.batch.state[0, :, 1:]).all()
+
+
 def test_a_block_that_is_not_finite_stays_out_of_the_gradient() -> None:
     trainer = Apg(tasks.make("quad_hover"), small("gru", num_envs=2 * LANES), seed=0).path
     trainer.vehicles.batch.state[1, 7, 3] = np.inf
