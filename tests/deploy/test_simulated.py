@@ -88,7 +88,7 @@ def test_the_nominal_robot_is_untouched(recorder):
 
 
 def test_vary_draws_vehicles_delays_and_noise(recorder):
-    task = make("quad_hover")
+    task = make("quad_hover", delay_high=0.012)
     driver = Simulated(task, 300, conditions=Conditions(vary=True))
     executed = fly_ramp(driver)
     mass = driver.engine.parameters["mass"] / 0.027
