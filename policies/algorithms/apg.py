@@ -199,7 +199,7 @@ class Apg:
     Config = ApgConfig
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},
-        "robust": {"algorithm.updates": 5000},
+        "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
     }
 
     def __init__(self, task: Task, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:

@@ -52,7 +52,6 @@ class QuadTrack(QuadHover):
         "apg": {
             "default": {"algorithm.updates": 3000, "algorithm.hidden": [32, 32]},
             "high": {"algorithm.updates": 10000},
-            "robust": {"algorithm.updates": 8000},
         }
     }
     scores = {"success": "1", "tracking_error": "m", "largest_error": "m", "control_effort": "1"}
