@@ -120,11 +120,15 @@ def test_finished_run_can_be_exported_again(tmp_path):
 
 
 def test_second_interruption_ends_at_once():
-    with train.Stop() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.signal == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
+    try:
+        with train.Stop() as stop:
             os.kill(os.getpid(), signal.SIGINT)
+            assert stop.signal == signal.SIGINT
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_killed_run_continues_exactly(tmp_path):
