@@ -59,7 +59,7 @@ def test_every_module_that_a_command_names_exists() -> None:
 def test_worked_example_trains_and_flies(tmp_path: Path) -> None:
     (tmp_path / "elevator.py").write_text(example())
     train = ["policies.train", "task=elevator:Elevator", "algorithm.updates=800", "out=run", "report=false"]
-    fly = ["policies.evaluate", "policy=run/policy.onnx", "episodes=200", "json=report.json"]
+    fly = ["policies.evaluate", "policy=run/policy.onnx", "task=elevator:Elevator", "episodes=200", "json=report.json"]
     for arguments in (train, fly):
         done = subprocess.run(
             [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
