@@ -350,7 +350,7 @@ class Differentiated:
         decay = math.log(c.final_learning_rate / c.learning_rate)
         interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
         while self.update < c.updates:
-            flown, cost, means, view = self.gradient()
+            _, cost, means, view = self.gradient()
             rate = c.learning_rate * math.exp(decay * self.update / c.updates)
             norm = self.adam.step(rate, c.beta1, c.beta2, c.gradient_clip)
             if self.critic is not None and view is not None and not bool(view.gone[:-1].all()):
