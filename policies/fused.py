@@ -277,7 +277,7 @@ def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _weigh(plan, signals, exogenous, action, before, out):  # type: ignore[no-untyped-def]
+def _weigh(plan, exogenous, action, before, out):  # type: ignore[no-untyped-def]
     """The rows that costs look at: signals are in `out` already."""
     _copy(exogenous, 0, out, plan.signals, plan.exogenous)
     start = plan.signals + plan.exogenous
@@ -387,7 +387,7 @@ def _window(  # type: ignore[no-untyped-def]
             following = block(tape.state, t + 1, STATE_ROWS)
             sense(following, weighed, ALL)
             exogenous = block(batch.exogenous, index * (window + 1) + t + 1, plan.exogenous)
-            _weigh(plan, weighed, exogenous, action, before, weighed)
+            _weigh(plan, exogenous, action, before, weighed)
             _clear(g_weighed)
             _costs(plan, weighed, g_weighed, weight, totals, g_applied)
             sense_adjoint(following, g_weighed, g_state, ALL)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.algorithms.apg import MEASURED, ApgConfig
+from policies.algorithms.apg import MEASURED, ApgConfig, cost_weights
 from policies.algorithms.differentiable import (
     Adam,
     Array,
@@ -309,7 +309,8 @@ class Differentiated:
         if self.reward is not None:
             total = -self.reward({name: value.flatten(0, 1) for name, value in values.items()}).reshape(each.shape[1:])
         else:
-            total = torch.tensordot(torch.tensor([c.weight for c in self.task.costs], device=self.device), each, 1)
+            weights = cost_weights(self.task, self.update * self.config.num_envs * self.config.window)
+            total = torch.tensordot(torch.from_numpy(weights).to(self.device), each, 1)
         return torch.where(flown.alive, total, 0.0), torch.where(flown.alive, each.detach(), 0.0).mean((1, 2))
 
     def view(self, flown: Window) -> View:

@@ -103,6 +103,18 @@ def test_training_curves_stay_together(kind: str) -> None:
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
 
 
+def test_both_paths_follow_the_curriculum() -> None:
+    """The loss of a window a million steps into training, under the published reward."""
+    losses = []
+    for path in ("torch", "fused"):
+        algorithm = start(tasks.make("quad_hover", reward="l2f"), path=path)
+        config = algorithm.path.config
+        algorithm.path.update = 1_000_000 // (config.num_envs * config.window)
+        config.updates = algorithm.path.update + 1
+        losses.append(next(algorithm.learn())["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def late_task() -> Any:
     """quad_hover with a position that is late and sometimes lost."""
     task = tasks.make("quad_hover", episode_s=1.2)
