@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from deploy.drivers import Driver
 from deploy.guard import Guard
 from deploy.policy_file import PolicyFile
-from sim.spec import Group, Signal
+from sim.spec import ANY_ROBOT, Group, Signal
 
 SPIN = 300e-6  # s before a deadline at which sleeping gives way to polling the clock: sleep overshoots by about 100 us
 REHEARSALS = 21  # policy steps that are timed before a flight in real time
@@ -64,7 +64,7 @@ def handshake(policy: PolicyFile, driver: Driver, transfer: bool = False) -> Non
     Raises HandshakeError with all differences. `transfer` allows another robot than the policy was made for.
     """
     found: list[str] = []
-    if policy.robot != driver.robot and not transfer:
+    if policy.robot not in (driver.robot, ANY_ROBOT) and not transfer:
         found.append(
             f"the policy is for the robot {policy.robot!r}, the driver has {driver.robot!r} (transfer=true flies it)"
         )

@@ -13,7 +13,7 @@ from policies.fused import TAPS, Batch, Plan, load_dynamics, past_slots
 from policies.fused_network import Layout
 from sim.engines.lanes import blocks, from_lanes
 from sim.engines.simd import LANES
-from sim.randomize import delay_weights, sample_parameters
+from sim.randomize import delay_weights, draw_robots, redraw
 from sim.spec import slices
 from sim.tasks import Task
 
@@ -21,7 +21,12 @@ Array = NDArray[np.float32]
 
 DUMPS = 3  # diverged flights that are written down; the rest are only counted
 POOL = 512  # vehicles drawn at once; restarts take them one after the other
+TABLES = ("_pool", "_pool_parameters", "_pool_base", "parameters", "base")  # dicts of arrays, saved as they are
 NOISE_POOL = 509  # time steps of sensor noise, used again from a random place in each window (a prime: no short cycles)
+
+
+def _copies(table: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: np.array(value) for name, value in table.items()}
 
 
 class Vehicles:
@@ -40,8 +45,8 @@ class Vehicles:
         self.dump_dir: Path | None = None  # where flights that stopped being finite are written down
         self.diverged = 0  # how many did
         self.nominal = task.robot.parameters()
-        self.visible = [s.name for s in task.privileged if s.name in self.nominal]  # to a critic
-        self.physical = np.zeros((num, sum(len(self.nominal[name]) for name in self.visible)), np.float32)
+        self.parameters = {name: np.zeros((num, len(value)), np.float32) for name, value in self.nominal.items()}
+        self._changing = [v for v in task.vary if v.every is not None]
         self._exogenous = slices(tuple(s for s in task.policy if s.name not in self.dynamics.SIGNALS))
         lanes = blocks(num)
 
@@ -60,6 +65,7 @@ class Vehicles:
         )
         self._draw_pool()
         self.motion = np.zeros((num, *self._pool["motion"].shape[1:]), np.float32)
+        self.base = {name: np.zeros((num, value.shape[1]), np.float32) for name, value in self._pool_base.items()}
         self.restart(np.ones(num, bool))
         self.prepare()
 
@@ -80,8 +86,8 @@ class Vehicles:
         for name, where in self.dynamics.STATE.items():
             if name in initial:
                 state[:, where] = initial[name]
-        parameters = {name: np.tile(value, (POOL, 1)) for name, value in self.nominal.items()}
-        parameters |= sample_parameters(self.task.vary, self.rng, self.nominal, POOL)
+        drawn = draw_robots(self.task.robot, self.task.vary, self.rng, POOL)
+        parameters = {name: np.tile(value, (POOL, 1)) for name, value in self.nominal.items()} | drawn.parameters
         low, high = self.task.commands[0].delay_range()
         delay = self.rng.uniform(low, high, POOL) / self.dt
         bias = np.zeros((POOL, self.plan.signals), np.float32)
@@ -95,10 +101,9 @@ class Vehicles:
             "taps": delay_weights(delay, TAPS),
             "bias": bias,
             "motion": initial["motion"],
-            "physical": np.concatenate(
-                [np.zeros((POOL, 0), np.float32), *(parameters[k] for k in self.visible)], axis=1
-            ),
         }
+        self._pool_parameters = {name: value.astype(np.float32) for name, value in parameters.items()}
+        self._pool_base = drawn.base
         self._next = 0
 
     def restart(self, mask: NDArray[np.bool_]) -> None:
@@ -116,17 +121,21 @@ class Vehicles:
         self.batch.past[place, :, lane] = self.task.initial_action
         self.batch.hidden[place, :, lane] = 0.0
         self.motion[index] = self._pool["motion"][taken]
-        self.physical[index] = self._pool["physical"][taken]
+        for name, value in self._pool_parameters.items():
+            self.parameters[name][index] = value[taken]
+        for name, value in self._pool_base.items():
+            self.base[name][index] = value[taken]
         self.age[index] = 0
-        if not self._moving:
-            self._fill_targets(index)
+        self._note_moving()
+        self._fill_targets(np.setdiff1d(index, self._moving))  # the others are filled for every window
 
-    @property
-    def _moving(self) -> bool:
-        return bool(self.motion.shape[2] > 1)
+    def _note_moving(self) -> None:
+        self._moving = np.flatnonzero(self.motion[:, :, 1:].any(axis=(1, 2)))  # vehicles whose target moves
 
     def _fill_targets(self, index: NDArray[np.int64]) -> None:
         """Write the target signals of the coming window for these vehicles."""
+        if not len(index):
+            return
         n, steps = len(index), self.window + 1
         time = (self.age[index][:, None] + np.arange(steps)) * self.dt  # (n, T + 1)
         signals = self.task.reference(np.repeat(self.motion[index], steps, axis=0), time.reshape(-1).astype(np.float32))
@@ -138,8 +147,8 @@ class Vehicles:
     def prepare(self) -> int:
         """Make ready for the next window; returns the noise offset to use."""
         self._before = {name: getattr(self.batch, name).copy() for name in ("state", "past", "hidden")}
-        if self._moving:
-            self._fill_targets(np.arange(self.num))
+        if len(self._moving):
+            self._fill_targets(self._moving)
         return int(self.rng.integers(self.batch.noise.shape[0]))
 
     def signals(self) -> dict[str, Array]:
@@ -162,7 +171,21 @@ class Vehicles:
         with np.errstate(invalid="ignore", over="ignore"):
             lost = np.asarray(self.task.terminated(self.signals())) | broken
         self.restart(lost | (self.age >= longest))
+        if self._changing:
+            self._redraw()
         return int(lost.sum())
+
+    def _redraw(self) -> None:
+        """Change what changes within a flight, at the first window's end after it is due."""
+        touched = np.zeros(self.num, bool)
+        before = np.maximum(self.age - self.window, 0)
+        for name, due, values in redraw(self._changing, self.rng, self.base, before, self.age, self.dt):
+            self.parameters[name][due] = values
+            touched[due] = True
+        index = np.flatnonzero(touched)
+        if len(index):
+            derived = self.dynamics.derive({name: value[index] for name, value in self.parameters.items()}, self.dt)
+            self.batch.parameters[index // LANES, :, index % LANES] = derived
 
     def _dump(self, index: int) -> None:
         """Write down how a window began that did not end in finite numbers, so that it can be flown again."""
@@ -188,10 +211,9 @@ class Vehicles:
             "diverged": self.diverged,
             "rng": self.rng.bit_generator.state,
             "batch": {name: value.copy() for name, value in self.batch._asdict().items()},
-            "pool": {name: value.copy() for name, value in self._pool.items()},
+            **{name: _copies(getattr(self, name)) for name in TABLES},
             "next": self._next,
             "motion": self.motion.copy(),
-            "physical": self.physical.copy(),
             "age": self.age.copy(),
         }
 
@@ -200,9 +222,10 @@ class Vehicles:
         self.rng.bit_generator.state = state["rng"]
         for name, value in state["batch"].items():
             getattr(self.batch, name)[...] = value
-        self._pool = {name: np.array(value) for name, value in state["pool"].items()}
+        for name in TABLES:
+            setattr(self, name, _copies(state[name]))
         self._next = int(state["next"])
         self.diverged = int(state["diverged"])
         self.motion = np.array(state["motion"])
-        self.physical = np.array(state["physical"])
+        self._note_moving()
         self.age = np.array(state["age"])

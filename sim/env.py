@@ -7,8 +7,7 @@ final observations, recovery from a diverged engine, and an exact `state_dict`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -17,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sim.channel import Channel
 from sim.engines import make as make_engine
-from sim.randomize import Array, delay_weights, sample_parameters
+from sim.randomize import Array, draw_robots, redraw
 from sim.spec import Group, size
 from sim.tasks import Task
 
 POOL = 1024  # episodes whose random numbers are drawn at once: partial resets take rows and cost no numpy calls
 DUMPS = 3  # files written about diverged environments, at most
-TAPS = 4  # command latency reaches at most 3 control steps back, here as in the other consumers of a task
 
 
 class Observation(TypedDict):
@@ -72,76 +71,6 @@ class _Signals(dict[str, Tensor]):
     def __missing__(self, name: str) -> Tensor:
         value = self[name] = self._read(name)
         return value
-
-
-class Channel:
-    """What becomes of a group's vector (n, P) on its way: latency, then offset and noise, then dropout."""
-
-    def __init__(self, group: Group, num: int, rate_hz: float, device: str) -> None:
-        sizes = np.array([s.size for s in group])
-        self.owner = torch.from_numpy(np.repeat(np.arange(len(group)), sizes)).to(device)  # signal of each element
-        self.low = np.array([s.delay_range()[0] * rate_hz for s in group])  # control steps
-        self.high = np.array([s.delay_range()[1] * rate_hz for s in group])
-        self.taps = max(TAPS, math.ceil(self.high.max() - 1e-9) + 1) if self.high.max() > 0.0 else 0
-        self.bias_std = np.repeat([s.bias_std() for s in group], sizes)
-        self.noise_std = torch.tensor(np.repeat([s.noise_std() for s in group], sizes), dtype=torch.float32).to(device)
-        self.dropout = torch.tensor([s.dropout_probability() for s in group]).to(device)
-        self.noisy, self.lossy = bool(self.noise_std.any()), bool(self.dropout.any())
-        shape = (num, int(sizes.sum()))
-        self.weights = torch.zeros((num, self.taps, shape[1]), device=device)
-        self.buffer = torch.zeros_like(self.weights)  # newest first
-        self.bias = torch.zeros(shape, device=device)
-        self.last = torch.zeros(shape if self.lossy else (0, 0), device=device)
-
-    def draw(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
-        """What is fixed for an episode, for n episodes: delay (n, signals) in control steps, its weights, offsets."""
-        delay = rng.uniform(self.low, self.high, (n, len(self.low)))
-        drawn = {"delay": delay.astype(np.float32)}
-        if self.taps:
-            per_signal = np.stack([delay_weights(d, self.taps) for d in delay.T], axis=-1)
-            drawn["weights"] = per_signal[:, :, self.owner.cpu().numpy()]
-        if self.bias_std.any():
-            drawn["bias"] = rng.normal(0.0, self.bias_std, (n, len(self.bias_std))).astype(np.float32)
-        return drawn
-
-    def begin(self, rows: Tensor, drawn: Mapping[str, Tensor], values: Tensor, generator: torch.Generator) -> Tensor:
-        """Start an episode in `rows` (count,): deliver the first message, as if values (count, P) had always held."""
-        if self.taps:
-            self.weights[rows] = drawn["weights"]
-            self.buffer[rows] = values[:, None]
-        if "bias" in drawn:
-            self.bias[rows] = drawn["bias"]
-            values = values + drawn["bias"]
-        values = self._noise(values, generator)
-        if self.lossy:
-            self.last = self.last.index_copy(0, rows, values)  # not in place: what was delivered is in others' hands
-        return values
-
-    def send(self, values: Tensor, generator: torch.Generator) -> Tensor:
-        """What arrives this control step, (n, P)."""
-        if self.taps:
-            self.buffer = torch.cat((values[:, None], self.buffer[:, :-1]), 1)
-            values = (self.weights * self.buffer).sum(1)
-        if self.bias_std.any():
-            values = values + self.bias
-        values = self._noise(values, generator)
-        if self.lossy:
-            drawn = torch.rand((len(values), len(self.dropout)), generator=generator, device=values.device)
-            values = torch.where((drawn < self.dropout)[:, self.owner], self.last, values)
-            self.last = values
-        return values
-
-    def _noise(self, values: Tensor, generator: torch.Generator) -> Tensor:
-        if not self.noisy:
-            return values
-        return values + self.noise_std * torch.randn(values.shape, generator=generator, device=values.device)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).clone() for name in ("weights", "buffer", "bias", "last")}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name in ("weights", "buffer", "bias", "last"):
-            setattr(self, name, torch.as_tensor(state[name], device=self.bias.device).clone())
 
 
 class VecEnv:
@@ -193,6 +122,8 @@ class VecEnv:
         self.seed(seed)
         self._observed_parameters = {s.name for s in task.privileged} & set(self._nominal)
         self._parameters = {name: self._read(name) for name in self._observed_parameters}
+        self._changing = [v for v in task.vary if v.every is not None]
+        self._base = {name: np.zeros((num_envs, v.shape[1]), np.float32) for name, v in self._pool["base"].items()}
         self._allocate()
         check_sizes(task, self._read_signals())
         observation = self.reset()
@@ -202,7 +133,8 @@ class VecEnv:
     def seed(self, seed: int) -> None:
         """Start the random numbers afresh; takes effect with the next `reset`."""
         self._seed = seed
-        self._rng = np.random.default_rng(seed)  # everything that is fixed per episode
+        self._rng = np.random.default_rng(seed)  # what is drawn as an episode begins
+        self._later_rng = np.random.default_rng([seed, 1])  # what changes within one
         self._generator = torch.Generator(self.device)  # noise per step
         self._generator.manual_seed(seed)
         self._fill_pool()
@@ -227,6 +159,8 @@ class VecEnv:
         self.engine.step(self._to_engine(self._executed))
         self._steps = self._steps + 1
         self.total_steps += self.num_envs
+        if self._changing:
+            self._redraw()
 
         signals = self._read_signals()
         bad = ~torch.cat(list(self._state.values()), -1).sum(-1).isfinite()
@@ -278,6 +212,8 @@ class VecEnv:
             "pool_rng": self._pool_rng,
             "pool_taken": self._taken,
             "noise_rng": self._generator.get_state(),
+            "later_rng": self._later_rng.bit_generator.state,
+            "base": {name: value.copy() for name, value in self._base.items()},
             "total_steps": self.total_steps,
             "nan_resets": self.nan_resets,
         }
@@ -298,6 +234,8 @@ class VecEnv:
         self._fill_pool()
         self._taken = int(state["pool_taken"])
         self._generator.set_state(torch.as_tensor(state["noise_rng"], dtype=torch.uint8).cpu())
+        self._later_rng.bit_generator.state = state["later_rng"]
+        self._base = {name: np.array(value) for name, value in state["base"].items()}
         self.total_steps, self.nan_resets = int(state["total_steps"]), int(state["nan_resets"])
         self._weights = self._weight_vector()
         self._parameters = {name: self._read(name) for name in self._observed_parameters}
@@ -332,10 +270,13 @@ class VecEnv:
             random = self._rng.random((2, count, 1), np.float32)
             state = self.task.easier(state, np.where(random[0] < self.easy, random[1], np.float32(1.0)))
         state = dict(state)
+        motion = state.pop("motion")
+        robots = draw_robots(self.task.robot, self.task.vary, self._rng, count)
         drawn: dict[str, Mapping[str, Array]] = {
-            "episode": {"motion": state.pop("motion")},
+            "episode": {"motion": motion},
             "state": state,
-            "parameters": sample_parameters(self.task.vary, self._rng, self._nominal, count),
+            "parameters": robots.parameters,
+            "base": robots.base,
             "policy": self._policy.draw(self._rng, count),
             "command": self._command.draw(self._rng, count),
         }
@@ -375,8 +316,9 @@ class VecEnv:
             )
         if drawn["parameters"]:
             self.engine.set_parameters(mask, {name: self._to_engine(v) for name, v in drawn["parameters"].items()})
-            changed = self._observed_parameters & drawn["parameters"].keys()
-            self._parameters |= {name: self._read(name) for name in changed}
+            self._look_up(drawn["parameters"])
+        for name, value in drawn["base"].items():
+            self._base[name][rows.cpu().numpy()] = value.cpu().numpy()
         self.engine.reset(mask, {name: self._to_engine(value) for name, value in drawn["state"].items()})
         self._past = self._past.index_fill(0, rows, self.task.initial_action)
         self._motion = self._motion.index_copy(0, rows, drawn["episode"]["motion"])
@@ -392,6 +334,20 @@ class VecEnv:
         self._publish(
             [a.index_copy(0, rows, b) for a, b in zip(self._packed, fresh, strict=True)] if self._packed else fresh
         )
+
+    def _look_up(self, changed: Iterable[str]) -> None:
+        """Read again the parameters that a critic sees, if they are among those that were changed."""
+        self._parameters |= {name: self._read(name) for name in self._observed_parameters.intersection(changed)}
+
+    def _redraw(self) -> None:
+        """Change what changes within an episode."""
+        now = self._steps.cpu().numpy()
+        for name, due, values in redraw(self._changing, self._later_rng, self._base, now - 1, now, self.dt):
+            mask = torch.zeros(self.num_envs, dtype=torch.bool)
+            mask[torch.from_numpy(due)] = True
+            value = torch.from_numpy(values).to(self.device)
+            self.engine.set_parameters(self._to_engine(mask.to(self.device)), {name: self._to_engine(value)})
+            self._look_up([name])
 
     def _read_signals(self) -> _Signals:
         """Noise-free signals after a step or a reset; also keeps the engine's state."""

@@ -7,8 +7,9 @@ sees; and `Vary`, which draws one value of a robot's parameter per environment a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,8 @@ class Vary:
 
     `mode`: "scale" multiplies the nominal value, "add" adds to it, "set" replaces it. "uniform" and "log_uniform" draw
     in [low, high]; "normal" has mean `low` and standard deviation `high`. Elements of a vector parameter are drawn
-    together (one factor) unless `independent`.
+    together (one factor) unless `independent`. What is drawn counts in units of the parameter `per`, if one is named
+    (a force per mass). With `every` (s) it is drawn anew that often within the episode: gusts, a load picked up.
     """
 
     name: str
@@ -74,8 +76,12 @@ class Vary:
     mode: str = "scale"
     distribution: str = "uniform"
     independent: bool = False
+    per: str | None = None
+    every: float | None = None
 
     def __post_init__(self) -> None:
+        if self.every is not None and not self.every > 0.0:
+            raise ValueError(f"Vary({self.name!r}): every must be a positive number of seconds, got {self.every}")
         if self.mode not in MODES:
             raise ValueError(f"Vary({self.name!r}): mode {self.mode!r} is not one of {', '.join(MODES)}")
         if self.distribution not in DISTRIBUTIONS:
@@ -84,8 +90,8 @@ class Vary:
         if self.distribution == "log_uniform" and self.low <= 0.0:
             raise ValueError(f"Vary({self.name!r}): log_uniform needs low > 0, got {self.low}")
 
-    def sample(self, rng: np.random.Generator, nominal: Array, n: int) -> Array:
-        """Values (n, k) for a parameter whose nominal value is (k,) or (n, k)."""
+    def sample(self, rng: np.random.Generator, nominal: Array, n: int, scale: Array | float = 1.0) -> Array:
+        """Values (n, k) for a parameter whose nominal value is (k,) or (n, k); `scale` is the value of `per`."""
         k = nominal.shape[-1]
         size = (n, k if self.independent else 1)
         if self.distribution == "normal":
@@ -94,6 +100,7 @@ class Vary:
             drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high), size))
         else:
             drawn = rng.uniform(self.low, self.high, size)
+        drawn = drawn * scale
         if self.mode == "scale":
             value = nominal * drawn
         elif self.mode == "add":
@@ -104,16 +111,74 @@ class Vary:
 
 
 def sample_parameters(
-    vary: tuple[Vary, ...], rng: np.random.Generator, nominal: Mapping[str, Array], n: int
+    vary: Iterable[Vary], rng: np.random.Generator, nominal: Mapping[str, Array], n: int
 ) -> dict[str, Array]:
-    """Draw every declared variation: varied name -> (n, k). Several `Vary` of one name apply in order."""
+    """Draw every declared variation: varied name -> (n, k), given the values (k,) or (n, k) before them.
+
+    Several `Vary` of one name apply in order.
+    """
     drawn: dict[str, Array] = {}
     for item in vary:
-        if item.name not in nominal:
-            choices = ", ".join(sorted(nominal))
-            raise KeyError(f"Vary names the parameter {item.name!r}, which this robot does not have; it has: {choices}")
-        drawn[item.name] = item.sample(rng, drawn.get(item.name, nominal[item.name]), n)
+        for name in (item.name, item.per or item.name):
+            if name not in nominal:
+                choices = ", ".join(sorted(nominal))
+                raise KeyError(f"Vary names the parameter {name!r}, which this robot does not have; it has: {choices}")
+        values = {**nominal, **drawn}
+        drawn[item.name] = item.sample(rng, values[item.name], n, values[item.per] if item.per else 1.0)
     return drawn
+
+
+class Robot(Protocol):
+    """What the samplers need of a robot; see `sim.robots.quadrotors.Quadrotor`."""
+
+    def parameters(self) -> dict[str, Array]:
+        """Nominal values, name -> (k,)."""
+
+    def draw(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
+        """What differs between n copies of it, name -> (n, k)."""
+
+
+class Drawn(NamedTuple):
+    """Parameters (n, k) by name that are not nominal, and the `base` from which `redraw` draws some of them anew."""
+
+    parameters: dict[str, Array]
+    base: dict[str, Array]
+
+
+def draw_robots(robot: Robot, vary: Iterable[Vary], rng: np.random.Generator, n: int) -> Drawn:
+    """n robots with everything that varies. Variations that are drawn anew within an episode apply after the others."""
+    items = tuple(vary)
+    known = robot.parameters() | robot.draw(rng, n)
+    held = sample_parameters((v for v in items if v.every is None), rng, known, n)
+    known |= held
+    changing = [v for v in items if v.every is not None]
+    values = sample_parameters(changing, rng, known, n)
+    differing = {name: value for name, value in known.items() if value.ndim == 2}
+    needed = {name for v in changing for name in (v.name, v.per or v.name)}
+    base = {name: np.array(np.broadcast_to(known[name], (n, known[name].shape[-1]))) for name in sorted(needed)}
+    return Drawn(differing | values, base)
+
+
+def redraw(
+    vary: Iterable[Vary],
+    rng: np.random.Generator,
+    base: Mapping[str, Array],
+    before: NDArray[np.int64],
+    now: NDArray[np.int64],
+    dt: float,
+) -> Iterator[tuple[str, NDArray[np.int64], Array]]:
+    """The parameters that change between the control steps `before` and `now` (n,) of robots' episodes.
+
+    Yields name, the indices of the robots that are due, and their new values (count, k). `base` is name -> (n, k).
+    """
+    for item in vary:
+        if item.every is None:
+            continue
+        period = max(1, round(item.every / dt))
+        due = np.flatnonzero(now // period > before // period)
+        if len(due):
+            scale = base[item.per][due] if item.per else 1.0
+            yield item.name, due, item.sample(rng, base[item.name][due], len(due), scale)
 
 
 def delay_weights(delay: NDArray[np.float64], taps: int) -> Array:

@@ -18,6 +18,8 @@ from sim.randomize import Bias, Delay, Dropout, Imperfection, Noise
 
 Array = NDArray[np.float32]
 
+ANY_ROBOT = "any"  # the robot of a policy that flies every robot with its signals and commands
+
 
 @dataclass(frozen=True)
 class Signal:

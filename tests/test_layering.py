@@ -30,6 +30,7 @@ HOMES = {
     "matplotlib": ["policies/report.py"],
     "torch": [
         "sim/env.py",
+        "sim/channel.py",
         "sim/gym.py",
         "sim/terms.py",
         "policies/algorithms/*.py",

@@ -18,9 +18,9 @@ from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
 from sim.engines import Engine
 from sim.engines import make as make_engine
-from sim.randomize import Array, delay_weights, sample_parameters
+from sim.randomize import Array, Drawn, delay_weights, draw_robots, redraw
 from sim.robots.quadrotors import GRAVITY
-from sim.spec import Group, Signal
+from sim.spec import ANY_ROBOT, Group, Signal
 from sim.tasks import Task, task_class
 from sim.tasks import make as make_task
 
@@ -43,6 +43,11 @@ class Conditions:
     force: float | Array = field(
         default=0.0, metadata={"help": "constant random force: standard deviation per axis, as a share of the weight"}
     )
+    push: float = field(
+        default=0.0, metadata={"help": "constant force in a random direction, as a share of the weight"}
+    )
+    damage: float = field(default=1.0, metadata={"help": "factor on the thrust of one rotor, drawn per robot"})
+    load: float = field(default=1.0, metadata={"help": "factor on mass and inertia from half way through the flight"})
     vary: bool = field(
         default=False, metadata={"help": "draw vehicles, delays and noise from the task's declared ranges"}
     )
@@ -52,7 +57,9 @@ class Conditions:
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value).all() and np.min(value) >= 0.0):
                 raise ValueError(f"{name} must be zero or positive, got {value}")
-        for name in ("mass", "thrust", "rotor_lag"):
+        if not (math.isfinite(self.push) and self.push >= 0.0):
+            raise ValueError(f"push must be zero or positive, got {self.push}")
+        for name in ("mass", "thrust", "rotor_lag", "damage", "load"):
             value = getattr(self, name)
             if not (np.isfinite(value).all() and np.min(value) > 0.0):
                 raise ValueError(f"{name} is a factor and must be positive, got {value}")
@@ -89,7 +96,7 @@ def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = No
     except ValueError as error:
         raise ValueError(f"{policy.path}: {error}") from None
     for kind, ours, theirs in (("task", policy.task, made.name), ("robot", policy.robot, made.robot.name)):
-        if ours != theirs and not transfer:
+        if ours not in (theirs, ANY_ROBOT) and not transfer:
             raise ValueError(f"{policy.path} is for the {kind} {ours!r}, not {theirs!r} (transfer=true flies it)")
     return made
 
@@ -182,32 +189,60 @@ class Simulated:
         distinct = self.num // self.copies
         state = {k: self._copy(v) for k, v in self.task.reset(starts, distinct).items()}
         self._motion = state.pop("motion")
-        self.engine.set_parameters(None, self._parameters(vehicles, distinct))
+        robots = self._robots(vehicles, distinct)
+        self.engine.set_parameters(None, robots.parameters)
         self.engine.reset(None, state)
+        self._later, self._base = vehicles, robots.base
         self._open_channels(links, noise, distinct)
         self._time = np.zeros(self.num, np.float32)
         self._step = 0
         self._log: dict[str, Array] = {}
         self._truth = self._look()
 
-    def _copy(self, drawn: Array) -> Array:
+    def _copy(self, drawn: Any) -> Any:
         return np.tile(drawn, (self.copies, *[1] * (drawn.ndim - 1)))
 
-    def _parameters(self, rng: np.random.Generator, distinct: int) -> dict[str, Array]:
-        """name -> (num, k): nominal, times what is varied, times the conditions' factors."""
-        c, nominal = self.conditions, self.task.robot.parameters()
-        drawn = sample_parameters(self.task.vary, rng, nominal, distinct) if c.vary else {}
-        values = {name: self._copy(value) for name, value in drawn.items()}
+    def _robots(self, rng: np.random.Generator, distinct: int) -> Drawn:
+        """Parameters that are not nominal, name -> (num, k): as drawn, times the conditions' factors, and forces."""
+        c = self.conditions
+        drawn = draw_robots(self.task.robot, self.task.vary if c.vary else (), rng, distinct)
+        base = {name: self._copy(value) for name, value in drawn.base.items()}
+        values = {name: self._copy(value) for name, value in drawn.parameters.items()}
+        nominal = {name: np.tile(value, (self.num, 1)) for name, value in self.task.robot.parameters().items()}
+        weight = GRAVITY * values.get("mass", nominal["mass"])
+
+        def change(name: str, factor: float | Array = 1.0, added: Array | float = 0.0) -> None:
+            values[name] = np.asarray(values.get(name, nominal[name]) * factor + added, np.float32)
+
         for name, factor in (("mass", c.mass), ("thrust_scale", c.thrust), ("rotor_lag", c.rotor_lag)):
             if np.any(np.asarray(factor) != 1.0):
-                values[name] = values.get(name, nominal[name][None]) * self._column(factor)
+                change(name, self._column(factor))
+                if name in base:
+                    base[name] = base[name] * self._column(factor)
         if np.any(np.asarray(c.force) != 0.0):
-            weight = float(self.task.robot.mass) * GRAVITY
-            push = self._copy(rng.normal(0.0, weight, (distinct, 3)).astype(np.float32))
-            values["force"] = values.get("force", nominal["force"][None]) + self._column(c.force) * push
-        return {
-            k: np.ascontiguousarray(np.broadcast_to(v, (self.num, v.shape[1])), np.float32) for k, v in values.items()
-        }
+            change("force", added=self._column(c.force) * weight * self._copy(rng.normal(0.0, 1.0, (distinct, 3))))
+        if c.push != 0.0:
+            heading = rng.normal(0.0, 1.0, (distinct, 3))
+            heading /= np.linalg.norm(heading, axis=1, keepdims=True)
+            change("force", added=c.push * weight * self._copy(heading))
+        if c.damage != 1.0:
+            rotors = np.where(np.arange(4) == rng.integers(4, size=(distinct, 1)), c.damage, 1.0)
+            change("thrust_scale", self._copy(rotors))
+        return Drawn(values, base)
+
+    def _change(self) -> None:
+        """What happens to the robots during the flight: varying disturbances, a load picked up half way."""
+        if self.conditions.vary:
+            step = np.full(self.num, self._step)
+            for name, due, values in redraw(
+                self.task.vary, self._later, self._base, step - 1, step, 1.0 / self.rate_hz
+            ):
+                mask = np.zeros(self.num, bool)
+                mask[due] = True
+                self.engine.set_parameters(mask, {name: values})
+        if self.conditions.load != 1.0 and self._step == self.task.episode_steps // 2:
+            load = np.float32(self.conditions.load)
+            self.engine.set_parameters(None, {name: load * self.engine.read(name) for name in ("mass", "inertia")})
 
     def _column(self, value: float | Array) -> Array:
         return np.broadcast_to(np.asarray(value, np.float32), (self.num,))[:, None]
@@ -245,6 +280,7 @@ class Simulated:
         executed = [channel.send(np.asarray(commands[name], np.float32)) for name, channel in self._actuators.items()]
         self.engine.step(np.concatenate(executed, axis=-1))
         self._step += 1
+        self._change()
         self._time = np.full(self.num, self._step / self.rate_hz, np.float32)
         self._truth = self._look()
 

@@ -38,8 +38,8 @@ from policies.fused import HUGE, TAPS, load_dynamics, make_plan
 from policies.fused_network import Layout
 from policies.networks import Normalizer, mlp
 from policies.vehicles import Vehicles
+from sim.channel import Channel
 from sim.engines.simd import LANES
-from sim.env import Channel
 from sim.spec import slices
 from sim.tasks import Task
 
@@ -287,8 +287,8 @@ class Differentiated:
         known = {name: rows[..., where] for name, where in self.dynamics.STATE.items()}
         known |= {name: measured[..., where] for name, where in self.dynamics.SIGNALS.items()}
         known |= {name: torch.stack([now[name] for now in targets]) for name in targets[0]}
-        physical = torch.from_numpy(vehicles.physical.copy()).to(self.device)
-        constant = named({name: len(vehicles.nominal[name]) for name in vehicles.visible}, physical)
+        visible = [s.name for s in self.task.privileged if s.name in vehicles.parameters]
+        constant = {name: torch.from_numpy(vehicles.parameters[name].copy()).to(self.device) for name in visible}
         taps = self._tensor(vehicles.batch.taps)
         constant["delay"] = taps @ torch.arange(TAPS, dtype=taps.dtype, device=taps.device)[:, None]
         return known | {name: value.expand(len(states), -1, -1) for name, value in constant.items()}

@@ -13,6 +13,9 @@ ROBOTS = {
     "racer": "sim.robots.quadrotors:RACER",
     "x500": "sim.robots.quadrotors:X500",
     "x500_identified": "sim.robots.quadrotors:X500_IDENTIFIED",
+    "any": "sim.robots.random_quadrotor:ANY",
+    "any_log_uniform": "sim.robots.random_quadrotor:ANY_LOG_UNIFORM",
+    "any_uniform": "sim.robots.random_quadrotor:ANY_UNIFORM",
 }
 
 

@@ -89,6 +89,10 @@ class Quadrotor:
         }
         return {name: np.asarray(value, np.float32) for name, value in values.items()}
 
+    def draw(self, rng: np.random.Generator, n: int) -> dict[str, NDArray[np.float32]]:
+        """What differs between n copies of this robot, name -> (n, k): nothing; they are all the same vehicle."""
+        return {}
+
 
 def _cross(arm_x: float, arm_y: float) -> tuple[tuple[float, float], ...]:
     """An X frame: front-right, back-right, back-left, front-left."""

@@ -16,6 +16,7 @@ from sim.terms import Cost, Curriculum, Feature
 TASKS = {
     "quad_hover": "sim.tasks.quad_hover:QuadHover",
     "quad_track": "sim.tasks.quad_track:QuadTrack",
+    "quad_any": "sim.tasks.quad_any:QuadAny",
 }
 
 

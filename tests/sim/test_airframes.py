@@ -7,8 +7,9 @@ import pytest
 
 from sim.robots import ROBOTS, robot
 from sim.robots.quadrotors import GRAVITY
+from sim.robots.random_quadrotor import RandomQuadrotor
 
-AIRFRAMES = list(ROBOTS)
+AIRFRAMES = [name for name in ROBOTS if not isinstance(robot(name), RandomQuadrotor)]
 
 
 @pytest.mark.parametrize("name", AIRFRAMES)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import engines, tasks
-from sim.env import Channel, VecEnv, fly
+from sim.channel import Channel
+from sim.env import VecEnv, fly
 from sim.randomize import Bias, Delay, Dropout, Noise, Vary
 from sim.spec import Signal
 from sim.terms import Curriculum, Feature
