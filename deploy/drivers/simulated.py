@@ -245,14 +245,15 @@ class Simulated:
             self.engine.set_parameters(None, {name: load * self.engine.read(name) for name in ("mass", "inertia")})
 
     def _column(self, value: float | Array) -> Array:
-        return np.broadcast_to(np.asarray(value, np.float32), (self.num,))[:, None]
+        wide: Array = np.broadcast_to(np.asarray(value, np.float32), (self.num,))[:, None]
+        return wide
 
     def _open_channels(self, links: np.random.Generator, noise: np.random.Generator, distinct: int) -> None:
         c = self.conditions
         factor = c.noise if c.noise is not None else float(c.vary)
 
         def latency(signal: Signal, used: bool) -> Array:
-            drawn = self._copy(links.uniform(*signal.delay_range(), distinct).astype(np.float32))
+            drawn: Array = self._copy(links.uniform(*signal.delay_range(), distinct).astype(np.float32))
             return drawn * self.rate_hz if used else 0.0 * drawn
 
         self._sensors = {

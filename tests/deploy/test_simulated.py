@@ -87,6 +87,60 @@ def test_the_nominal_robot_is_untouched(recorder):
     assert driver.engine.parameters == {}
 
 
+def test_push_and_damage(recorder):
+    driver = Simulated(make("quad_hover"), 60, conditions=Conditions(push=0.1, damage=0.75))
+    driver.connect()
+    given = driver.engine.parameters
+    np.testing.assert_allclose(np.linalg.norm(given["force"], axis=1), 0.1 * 0.027 * 9.81, rtol=1e-5)
+    assert (np.sort(given["thrust_scale"], axis=1) == np.array([0.75, 1.0, 1.0, 1.0], np.float32)).all()
+    assert len(np.unique(given["thrust_scale"].argmin(axis=1))) == 4
+
+
+def test_a_load_is_picked_up_half_way():
+    task = make("quad_hover", episode_s=0.2)
+    driver = Simulated(task, 2, conditions=Conditions(load=1.3))
+    masses = []
+    with driver:
+        for _ in range(20):
+            driver.read()
+            driver.write({"motor_command": np.full((2, 4), 0.6, np.float32)})
+            masses.append(float(driver.engine.read("mass")[0, 0]))
+    np.testing.assert_allclose(masses, [0.027] * 9 + [0.0351] * 11, rtol=1e-6)
+    np.testing.assert_allclose(driver.engine.read("inertia")[0], 1.3 * np.array(task.robot.inertia), rtol=1e-6)
+
+
+def test_random_vehicles_are_drawn_also_without_vary_and_weigh_what_they_weigh():
+    driver = Simulated(make("quad_any"), 40, conditions=Conditions(push=0.1))
+    driver.connect()
+    mass = driver.engine.read("mass")[:, 0]
+    assert mass.min() < 0.2 < 2.0 < mass.max()
+    np.testing.assert_allclose(np.linalg.norm(driver.engine.read("force"), axis=1), 0.981 * mass, rtol=1e-4)
+
+
+def test_disturbances_change_during_the_flight_with_vary_only():
+    for vary in (False, True):
+        driver = Simulated(make("quad_any", robust=True, episode_s=1.4), 3, conditions=Conditions(vary=vary))
+        with driver:
+            before = driver.engine.read("wind")
+            for _ in range(140):
+                driver.read()
+                driver.write({"motor_command": np.full((3, 4), 0.6, np.float32)})
+            assert (driver.engine.read("wind") != before).all() == vary
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"push": -1.0}, "push must be zero or positive"),
+        ({"load": 0.0}, "load is a factor"),
+        ({"damage": np.nan}, "damage is a factor"),
+    ],
+)
+def test_impossible_disturbances_are_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        Conditions(**wrong)
+
+
 def test_vary_draws_vehicles_delays_and_noise(recorder):
     task = make("quad_hover", delay_high=0.012)
     driver = Simulated(task, 300, conditions=Conditions(vary=True))

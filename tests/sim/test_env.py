@@ -216,6 +216,26 @@ def test_each_episode_draws_its_vehicle():
     assert torch.equal(step.final_observation["privileged"]["mass"], first)
 
 
+def test_gusts_come_within_an_episode_and_a_resume_continues_them():
+    task = tasks.make("quad_any", robust=True)
+    task.lost_rate = task.lost_distance = 1e9  # they tumble
+    first, second = (VecEnv(task, 6, seed=3) for _ in range(2))
+    still = torch.full((6, 4), 0.2)
+    wind = [first.engine.read("wind")]
+    for _ in range(130):
+        first.step(still)
+        wind.append(first.engine.read("wind"))
+    assert [t for t in range(1, 131) if (wind[t] != wind[t - 1]).any()] == [128]
+    assert (wind[128] != wind[127]).all()
+    second.load_state_dict(first.state_dict())
+    for _ in range(140):
+        a, b = first.step(still), second.step(still)
+    assert torch.equal(a.reward, b.reward)
+    assert (first.engine.read("wind") != wind[130]).all()
+    assert (first.engine.read("wind") == second.engine.read("wind")).all()
+    assert (a.observation["privileged"]["thrust_scale"].numpy() == first.engine.read("thrust_scale")).all()
+
+
 def test_staggered_time_limits():
     env = make_env(400, stagger=True, episode_s=0.1, guidance=1.0)
     lengths = []

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.randomize import DISTRIBUTIONS, MODES, Delay, Dropout, Vary, delay_weights, sample_parameters
+from sim.randomize import (
+    DISTRIBUTIONS,
+    MODES,
+    Delay,
+    Dropout,
+    Vary,
+    delay_weights,
+    draw_robots,
+    redraw,
+    sample_parameters,
+)
 
 NOMINAL = {"mass": np.array([0.03], np.float32), "inertia": np.array([1.0, 2.0, 4.0], np.float32)}
 
@@ -61,9 +71,60 @@ def test_nominal_values_may_differ_per_robot():
     assert (Vary("inertia", 2.0, 2.0).sample(np.random.default_rng(0), nominal, 4) == 2.0 * nominal).all()
 
 
+def test_what_is_drawn_may_count_per_another_parameter():
+    nominal = {**NOMINAL, "force": np.zeros(3, np.float32)}
+    vary = (Vary("mass", 2.0, 2.0), Vary("force", 5.0, 5.0, "set", per="mass"))
+    drawn = sample_parameters(vary, np.random.default_rng(0), nominal, 4)
+    np.testing.assert_allclose(drawn["force"], np.full((4, 3), 5.0 * 0.06), rtol=1e-6)
+
+
+class Twins:
+    """A robot whose copies differ in mass."""
+
+    def parameters(self):
+        return {**NOMINAL, "force": np.zeros(3, np.float32)}
+
+    def draw(self, rng, n):
+        return {"mass": np.linspace(1.0, 2.0, n, dtype=np.float32)[:, None]}
+
+
+GUSTS = (
+    Vary("mass", 0.5, 0.5, every=0.1),
+    Vary("force", 1.0, 2.0, "set", per="mass", every=0.3),
+    Vary("mass", 3.0, 3.0),
+)
+
+
+def test_a_robot_may_be_a_distribution_that_is_varied_further():
+    drawn = draw_robots(Twins(), GUSTS, np.random.default_rng(0), 5)
+    np.testing.assert_allclose(drawn.base["mass"][:, 0], 3.0 * np.linspace(1.0, 2.0, 5), rtol=1e-6)
+    np.testing.assert_allclose(drawn.parameters["mass"][:, 0], 1.5 * np.linspace(1.0, 2.0, 5), rtol=1e-6)
+    share = drawn.parameters["force"] / drawn.parameters["mass"]
+    assert 1.0 <= share.min() <= share.max() <= 2.0
+    assert drawn.parameters.keys() == {"mass", "force"} == drawn.base.keys()
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=20), st.integers(1, 60))
+def test_what_repeats_is_drawn_anew_when_due_and_only_then(ages, steps):
+    before = np.array(ages)
+    base = draw_robots(Twins(), GUSTS, np.random.default_rng(0), len(before)).base
+    found = {
+        name: (due, value)
+        for name, due, value in redraw(GUSTS, np.random.default_rng(1), base, before, before + steps, 0.01)
+    }
+    for name, period in (("mass", 10), ("force", 30)):
+        wanted = [i for i, age in enumerate(ages) if any((age + k) % period == 0 for k in range(1, steps + 1))]
+        assert list(found[name][0] if name in found else []) == wanted
+    if "mass" in found:
+        due, value = found["mass"]
+        np.testing.assert_allclose(value, 0.5 * base["mass"][due], rtol=1e-6)  # from the base: changes do not pile up
+
+
 def test_unknown_parameter_lists_those_of_the_robot():
     with pytest.raises(KeyError, match="'wheelbase', which this robot does not have; it has: inertia, mass"):
         sample_parameters((Vary("wheelbase", 0.9, 1.1),), np.random.default_rng(0), NOMINAL, 2)
+    with pytest.raises(KeyError, match="'weight', which this robot does not have"):
+        sample_parameters((Vary("mass", 0.9, 1.1, per="weight"),), np.random.default_rng(0), NOMINAL, 2)
 
 
 @pytest.mark.parametrize(
