@@ -97,8 +97,8 @@ class Normalizer:
     Statistics are float64 and all of `state_dict`; what is applied is their float32 rounding.
     """
 
-    def __init__(self, size: int, device: str = "cpu", smallest_std: float = 1e-3) -> None:
-        self.smallest = smallest_std
+    def __init__(self, size: int, device: str = "cpu", smallest_std: float | Tensor = 1e-3) -> None:
+        self.smallest = torch.as_tensor(smallest_std, dtype=torch.float32, device=device)
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.variance = torch.ones(size, dtype=torch.float64, device=device)
         self.count = 0
@@ -106,7 +106,7 @@ class Normalizer:
 
     def _refresh(self) -> None:
         self.shift = self.mean.float()
-        self.std = self.variance.sqrt().clamp_min(self.smallest).float()
+        self.std = torch.maximum(self.variance.sqrt().float(), self.smallest)
 
     def update(self, x: Tensor) -> None:
         """Take samples (..., k) into account (the pairwise formula of Chan et al. 1979)."""

@@ -77,9 +77,10 @@ class VecEnv:
     """`num_envs` copies of a task on an engine, stepped together.
 
     Actions are (n, k) in [-1, 1]; values outside are clipped. With `autoreset` an environment whose episode ended
-    starts the next one in the same step. Every random number comes from `seed`. `stagger` draws the length of each
-    first episode in 1..episode_steps, so that the time limits of many environments spread out instead of coinciding.
-    `easy` is the share of episodes whose start is made easier, by a random degree each (`Task.easier`).
+    starts the next one in the same step. Every random number comes from `seed`. Each episode's time limit is drawn
+    within `lengths`, as shares of the task's: short ones show learners more of the beginning, and varied ones spread
+    out instead of coinciding. `easy` is the share of episodes whose start is made easier, by a random degree each
+    (`Task.easier`); a learner may change it, which counts from the next episodes drawn.
     An environment whose engine state is no longer finite is restarted, counted in `nan_resets` and described in a file
     under `dump_dir` (a few at most). Raises ValueError when the policy asks for a signal that the robot cannot sense.
     """
@@ -92,7 +93,7 @@ class VecEnv:
         seed: int = 0,
         device: str = "cpu",
         dump_dir: str | Path | None = None,
-        stagger: bool = False,
+        lengths: tuple[float, float] = (1.0, 1.0),
         easy: float = 0.0,
     ) -> None:
         if num_envs < 1:
@@ -102,7 +103,9 @@ class VecEnv:
         self.dt = 1.0 / task.rate_hz
         self.engine = make_engine(engine, task.robot, num_envs, self.dt, device)
         self.dump_dir = Path(dump_dir) if dump_dir else None
-        self.stagger, self.easy, self.autoreset = stagger, easy, True
+        if not 0.0 < lengths[0] <= lengths[1] <= 1.0:
+            raise ValueError(f"lengths are shares of an episode with 0 < shortest <= longest <= 1, got {lengths}")
+        self.lengths, self.easy, self.autoreset = lengths, easy, True
         self.action_size = size(task.commands)
         self.term_names = (*(cost.name for cost in task.costs), "alive")
         self.total_steps = 0  # environment steps so far: the curriculum's clock
@@ -211,6 +214,7 @@ class VecEnv:
             "seed": self._seed,
             "pool_rng": self._pool_rng,
             "pool_taken": self._taken,
+            "pool_easy": self._pool_easy,
             "noise_rng": self._generator.get_state(),
             "later_rng": self._later_rng.bit_generator.state,
             "base": {name: value.copy() for name, value in self._base.items()},
@@ -230,7 +234,7 @@ class VecEnv:
         self._policy.load_state_dict(state["policy"])
         self._command.load_state_dict(state["command"])
         self._seed = int(state["seed"])
-        self._rng.bit_generator.state = state["pool_rng"]
+        self._rng.bit_generator.state, self.easy = state["pool_rng"], float(state["pool_easy"])
         self._fill_pool()
         self._taken = int(state["pool_taken"])
         self._generator.set_state(torch.as_tensor(state["noise_rng"], dtype=torch.uint8).cpu())
@@ -263,7 +267,7 @@ class VecEnv:
         return torch.cat([feature.evaluate(values) for feature in self.task.features], -1)
 
     def _fill_pool(self) -> None:
-        self._pool_rng = self._rng.bit_generator.state  # from here the pool can be drawn again
+        self._pool_rng, self._pool_easy = self._rng.bit_generator.state, self.easy  # so that it can be drawn again
         count = max(POOL, self.num_envs)
         state = self.task.reset(self._rng, count)
         if self.easy > 0.0:
@@ -271,9 +275,11 @@ class VecEnv:
             state = self.task.easier(state, np.where(random[0] < self.easy, random[1], np.float32(1.0)))
         state = dict(state)
         motion = state.pop("motion")
+        shortest, longest = (max(1, round(share * self.task.episode_steps)) for share in self.lengths)
+        limit = self._rng.integers(shortest, longest, count, endpoint=True) if shortest < longest else longest
         robots = draw_robots(self.task.robot, self.task.vary, self._rng, count)
         drawn: dict[str, Mapping[str, Array]] = {
-            "episode": {"motion": motion},
+            "episode": {"motion": motion, "limit": np.full(count, limit)},
             "state": state,
             "parameters": robots.parameters,
             "base": robots.base,
@@ -299,10 +305,6 @@ class VecEnv:
         self._delay = torch.zeros((n, len(task.commands)), device=self.device)  # control steps
         self._steps = torch.zeros(n, dtype=torch.int64, device=self.device)
         self._limit = torch.full_like(self._steps, task.episode_steps)
-        if self.stagger:
-            first = self._rng.integers(1, task.episode_steps, n, endpoint=True)
-            self._limit = torch.from_numpy(first).to(self.device)
-            self._fill_pool()  # so that the pool is all that was drawn since `_pool_rng`
         self._return = torch.zeros(n, device=self.device)
         self._packed: list[Tensor] = []
 
@@ -323,8 +325,7 @@ class VecEnv:
         self._past = self._past.index_fill(0, rows, self.task.initial_action)
         self._motion = self._motion.index_copy(0, rows, drawn["episode"]["motion"])
         self._delay = self._delay.index_copy(0, rows, drawn["command"]["delay"])
-        if self._packed:  # not the first episode
-            self._limit = self._limit.index_fill(0, rows, self.task.episode_steps)
+        self._limit = self._limit.index_copy(0, rows, drawn["episode"]["limit"])
         self._steps = self._steps.index_fill(0, rows, 0)
         self._return = self._return.index_fill(0, rows, 0.0)
         self._command.begin(rows, drawn["command"], self._past[rows, 0], self._generator)

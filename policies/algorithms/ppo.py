@@ -29,7 +29,7 @@ from sim.tasks import Task
 class PpoConfig:
     """Settings of PPO."""
 
-    steps: int = 12_000_000  # environment steps in all
+    steps: int = 16_000_000  # environment steps in all
     num_envs: int = 1024
     horizon: int = 16  # control steps per environment and iteration
     epochs: int = 2  # passes over each rollout
@@ -42,11 +42,13 @@ class PpoConfig:
     entropy: float = 0.0  # weight of the entropy bonus
     max_gradient: float = 1.0  # norm to which gradients are clipped
     hidden: list[int] = field(default_factory=lambda: [64, 64])
-    critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
+    critic_hidden: list[int] = field(default_factory=lambda: [256, 128])  # it must see the cliff coming
     activation: str = "tanh"
     initial_std: float = 0.15  # of the exploration, in actions
     min_std: float = 0.02
-    easy: float = 0.9  # share of episodes with an easier start
+    lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
+    easy: float = 0.9  # share of episodes with an easier start, at first
+    final_easy: float = 0.3  # and at the end
     evaluate_every: int = 100  # iterations between evaluations; 0: only the last
     evaluation_episodes: int = 100
 
@@ -59,8 +61,23 @@ class PpoConfig:
             raise ValueError(f"{self.num_envs * self.horizon} samples do not make {self.minibatches} minibatches")
         if not (0.0 < self.gamma < 1.0 and 0.0 <= self.gae_lambda <= 1.0):
             raise ValueError(f"needs 0 < gamma < 1 and 0 <= gae_lambda <= 1, got {self.gamma} and {self.gae_lambda}")
+        if len(self.lengths) != 2:
+            raise ValueError(f"lengths are two shares, of the shortest and the longest episode, got {self.lengths}")
         if not 0.0 < self.min_std <= self.initial_std:
             raise ValueError(f"needs 0 < min_std <= initial_std, got {self.min_std} and {self.initial_std}")
+
+
+def smallest_std(env: VecEnv) -> Tensor:
+    """The smallest standard deviation (feature_size,) that each feature is divided by.
+
+    The policy's own past actions already have a natural scale, [-1, 1]. Exploration is most of their variance:
+    divided by that, they would drown the rest.
+    """
+    width = {name: value.shape[-1] for name, value in env.observation["policy"].items()}
+    width["history"] = env.observation["history"].shape[-1]
+    sizes = [width[feature.signal] for feature in env.task.features]
+    floors = [0.5 if feature.signal == "history" else 1e-3 for feature in env.task.features]
+    return torch.tensor(floors, device=env.device).repeat_interleave(torch.tensor(sizes, device=env.device))
 
 
 class Ppo:
@@ -70,7 +87,8 @@ class Ppo:
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.task, self.config, self.device, self.engine = task, config, device, engine
-        self.env = VecEnv(task, config.num_envs, engine, seed, device, stagger=True, easy=config.easy)
+        shortest, longest = config.lengths
+        self.env = VecEnv(task, config.num_envs, engine, seed, device, lengths=(shortest, longest), easy=config.easy)
         self.generator = torch.Generator(device)  # exploration and minibatches
         self.generator.manual_seed(seed)
         weights = torch.Generator()
@@ -83,7 +101,7 @@ class Ppo:
         self.log_std = nn.Parameter(torch.full((actions,), math.log(config.initial_std), device=device))
         self.parameters = [*self.actor.parameters(), self.log_std, *self.critic.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
-        self.actor_norm = Normalizer(env.feature_size, device)
+        self.actor_norm = Normalizer(env.feature_size, device, smallest_std(env))
         self.critic_norm = Normalizer(env.critic_size, device)
         self.value_norm = Normalizer(1, device)
         self.actor_norm.update(env.features(env.observation))
@@ -96,7 +114,7 @@ class Ppo:
         """Train to the end of the budget; one yield per rollout and its update."""
         every = self.config.evaluate_every
         while self.iteration < self.iterations:
-            self._set_learning_rate()
+            self._set_schedule()
             data, metrics = self._collect()
             metrics |= self._update(data)
             self.iteration += 1
@@ -201,9 +219,11 @@ class Ppo:
                 "std": self.log_std.exp().mean(),
             }
 
-    def _set_learning_rate(self) -> None:
+    def _set_schedule(self) -> None:
         config = self.config
-        share = 0.5 * (1.0 + math.cos(math.pi * self.iteration / self.iterations))
+        done = self.iteration / self.iterations
+        self.env.easy = config.easy + done * (config.final_easy - config.easy)
+        share = 0.5 * (1.0 + math.cos(math.pi * done))
         rate = config.final_learning_rate + share * (config.learning_rate - config.final_learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

@@ -56,7 +56,9 @@ class SacConfig:
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
     activation: str = "relu"
-    easy: float = 0.9  # share of episodes with an easier start
+    lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
+    easy: float = 0.9  # share of episodes with an easier start, at first
+    final_easy: float = 0.5  # and at the end
     report_every: int = 200  # control steps between yields
     evaluation_episodes: int = 100
 
@@ -68,6 +70,8 @@ class SacConfig:
             raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
         if min(self.steps, self.capacity) < self.returns_over * self.num_envs:
             raise ValueError(f"steps and capacity must hold {self.returns_over} steps of {self.num_envs} environments")
+        if len(self.lengths) != 2:
+            raise ValueError(f"lengths are two shares, of the shortest and the longest episode, got {self.lengths}")
         if not 0.0 < self.gamma < 1.0:
             raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}")
 
@@ -79,7 +83,8 @@ class Sac:
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.task, self.config, self.device, self.engine = task, config, device, engine
-        self.env = VecEnv(task, config.num_envs, engine, seed, device, stagger=True, easy=config.easy)
+        shortest, longest = config.lengths
+        self.env = VecEnv(task, config.num_envs, engine, seed, device, lengths=(shortest, longest), easy=config.easy)
         self.generator = torch.Generator(device)
         self.generator.manual_seed(seed)
         weights = torch.Generator()
@@ -125,7 +130,7 @@ class Sac:
             metrics["reward"] = self._act()
             self.iteration += 1
             if self.env.total_steps > config.warmup:
-                self._set_learning_rate()
+                self._set_schedule()
                 for _ in range(config.updates):
                     metrics |= self._update()
             last = self.iteration == self.iterations
@@ -243,9 +248,11 @@ class Sac:
         self.critic.requires_grad_(True)
         return {} if config.deterministic else {"alpha": self.log_alpha.detach().exp()}
 
-    def _set_learning_rate(self) -> None:
+    def _set_schedule(self) -> None:
         config = self.config
-        share = 0.5 * (1.0 + math.cos(math.pi * self.iteration / self.iterations))
+        done = self.iteration / self.iterations
+        self.env.easy = config.easy + done * (config.final_easy - config.easy)
+        share = 0.5 * (1.0 + math.cos(math.pi * done))
         rate = config.final_learning_rate + share * (config.learning_rate - config.final_learning_rate)
         for optimizer in (self.actor_optimizer, self.critic_optimizer):
             for group in optimizer.param_groups:

@@ -28,8 +28,9 @@ class RandomQuadrotor(Quadrotor):
 
     `sampling` says how "agility", the largest roll acceleration (rad/s^2), is drawn: "uniform" is the published way;
     "log_uniform" takes the same range and has six times as many sluggish vehicles; "wide" is for training: log-uniform
-    with still more of those, and a share `beyond` of vehicles from outside the published ranges, such as a bare
-    Crazyflie (2170 rad/s^2, rotors of 0.15 s) or an X500 (rotors of 0.0125 s).
+    with still more of those, other thrust curves, pitch unlike roll, drag, and a share `beyond` of vehicles from beyond
+    the published ranges, such as a bare Crazyflie (2170 rad/s^2, rotors of 0.15 s), an X500 (rotors of 0.0125 s) or
+    a StampFly (1.35 times its weight).
     """
 
     sampling: str = "wide"
@@ -39,7 +40,7 @@ class RandomQuadrotor(Quadrotor):
     rise_times: tuple[float, float] = (0.03, 0.10)  # s
     fall_times: tuple[float, float] = (0.03, 0.30)  # s
     torque_ratios: tuple[float, float] = (0.005, 0.05)  # m
-    beyond: float = 0.25
+    beyond: float = 0.1
 
     def __post_init__(self) -> None:
         if self.sampling not in SAMPLINGS:
@@ -71,7 +72,7 @@ class RandomQuadrotor(Quadrotor):
             pitch = rng.uniform(0.75, 1.5, n)
             drag = rng.uniform(0.0, 0.4, n)
             outside = rng.random(n) < self.beyond
-            ratio = np.where(outside, rng.uniform(1.3, 5.0, n), ratio)
+            ratio = np.where(rng.random(n) < self.beyond, rng.uniform(1.3, 1.7, n), ratio)
             agility = np.where(outside, np.exp(rng.uniform(np.log(100.0), np.log(2500.0), n)), agility)
             rise = np.where(outside, np.exp(rng.uniform(np.log(0.01), np.log(0.16), n)), rise)
             fall = np.where(outside, rise * rng.uniform(1.0, 2.0, n), fall)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,14 +32,14 @@ class AnyConfig(HoverConfig):
 
     robot: str = ANY_ROBOT  # any, any_log_uniform, any_uniform (random vehicles), or an airframe
     path: str = "mixed"  # hold | figure_eight | random | mixed: most hold, some random
-    moving: float = 0.3  # share of the episodes of a mixed path in which the target moves
+    moving: float = 0.2  # share of the episodes of a mixed path in which the target moves
     size: float = 1.0  # m, half the length of the figure-eight
     period: float = 5.5  # s
     speed: float = 1.5  # m/s, bounds of the random paths
     acceleration: float = 3.0  # m/s^2
     guidance: float = 0.0
     history: int = 1
-    delay_high: float = 0.02
+    delay_high: float = 0.022  # s
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +54,20 @@ class QuadAny(QuadHover):
 
     Config = AnyConfig
     name = "quad_any"
+    recipes: ClassVar = {
+        "apg": {
+            "default": {"algorithm.updates": 14000},
+            "robust": {
+                "algorithm.updates": 140000,
+                "algorithm.hidden": [16, 16],
+                "algorithm.learning_rate": 5e-3,
+                "algorithm.gradient_clip": 0.1,
+                "task.noise": 10.0,
+                "task.tilt": 180.0,
+                "task.delay_high": 0.03,
+            },
+        }
+    }
     privileged: Group = (
         *PRIVILEGED,
         Signal("inertia", (3,), "kg m^2"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -133,6 +133,8 @@ class QuadHover:
 
     Config = HoverConfig
     name = "quad_hover"
+    # Without gradients and without a recurrent state, the rotors' speeds must be seen in the past actions.
+    recipes: ClassVar = {"ppo": {"default": {"task.history": 8}}, "sac": {"default": {"task.history": 8}}}
     privileged = PRIVILEGED
     scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}
     lost_distance = 2.0  # m

@@ -57,7 +57,7 @@ def environment(num):
 
     torch.set_num_threads(1)
     task = tasks.make("quad_hover")
-    env = VecEnv(task, num, stagger=True)
+    env = VecEnv(task, num, lengths=(0.1, 1.0))
     action = torch.full((num, env.action_size), task.initial_action)
     return lambda: env.step(action)
 

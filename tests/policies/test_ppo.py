@@ -160,6 +160,7 @@ def test_it_learns_to_go_to_zero(monkeypatch):
 
 def test_it_learns_on_the_quadrotor():
     settings = {"num_envs": 256, "horizon": 16, "epochs": 4, "minibatches": 4, "hidden": [32, 32], "steps": 400_000}
+    settings |= {"critic_hidden": [64, 64], "lengths": [1.0, 1.0], "final_easy": 0.9}
     ppo = learner(seed=1, **settings)
     returns = [metrics["episode_return"] for metrics in run(ppo, 10_000) if "episode_return" in metrics]
     assert np.mean(returns[-10:]) > np.mean(returns[5:15]) + 10.0
@@ -169,6 +170,7 @@ def test_bad_settings_are_named():
     for settings, message in (
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"gamma": 1.0}, "0 < gamma < 1"),
+        ({"lengths": [0.5]}, "lengths are two shares"),
         ({"min_std": 0.5}, "min_std <= initial_std"),
         ({"minibatches": 65}, "64 samples do not make 65 minibatches"),
         ({"activation": "gelu"}, "unknown activation 'gelu'; choices: tanh, relu"),

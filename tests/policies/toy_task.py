@@ -49,7 +49,10 @@ class PointTask:
     def __init__(self, costs=COSTS, alive_bonus=0.0):
         self.costs, self.alive_bonus = costs, alive_bonus
         self.robot = SimpleNamespace(
-            name="point", sensed=("position",), parameters=lambda: {"gain": np.ones(1, np.float32)}
+            name="point",
+            sensed=("position",),
+            parameters=lambda: {"gain": np.ones(1, np.float32)},
+            draw=lambda rng, n: {},
         )
 
     def reset(self, rng, n):

@@ -16,8 +16,8 @@ from sim.spec import Signal
 from sim.terms import Curriculum, Feature
 
 
-def make_env(num_envs=8, seed=0, name="quad_hover", dump_dir=None, stagger=False, **config):
-    return VecEnv(tasks.make(name, **config), num_envs, seed=seed, dump_dir=dump_dir, stagger=stagger)
+def make_env(num_envs=8, seed=0, name="quad_hover", dump_dir=None, lengths=(1.0, 1.0), **config):
+    return VecEnv(tasks.make(name, **config), num_envs, seed=seed, dump_dir=dump_dir, lengths=lengths)
 
 
 def actions(env, steps, seed=0, spread=0.3):
@@ -236,14 +236,31 @@ def test_gusts_come_within_an_episode_and_a_resume_continues_them():
     assert (a.observation["privileged"]["thrust_scale"].numpy() == first.engine.read("thrust_scale")).all()
 
 
-def test_staggered_time_limits():
-    env = make_env(400, stagger=True, episode_s=0.1, guidance=1.0)
+def test_time_limits_are_drawn_for_every_episode():
+    env = make_env(400, lengths=(0.2, 0.5), episode_s=0.1, guidance=1.0)
     lengths = []
-    for action in actions(env, 20, spread=0.0):
+    for action in actions(env, 40, spread=0.0):
         step = env.step(action)
-        lengths.append(step.info["episode_length"][step.truncated])
-    assert set(lengths[0].tolist()) == {1} and 10 < len(lengths[0]) < 90
-    assert int(torch.cat(lengths[10:]).min()) == 10  # second episodes have the full length
+        lengths += step.info["episode_length"][step.truncated].tolist()
+    assert set(lengths) == {2, 3, 4, 5}
+    assert min(lengths.count(k) for k in (2, 3, 4, 5)) > 0.2 * len(lengths)
+    with pytest.raises(ValueError, match="lengths are shares of an episode"):
+        make_env(2, lengths=(0.5, 0.2))
+
+
+def test_the_share_of_easy_starts_may_change_and_a_resume_knows_it():
+    env, other = (make_env(300, seed=s, episode_s=0.05) for s in (0, 1))
+    env.easy = 1.0
+    env.seed(5)
+    env.reset()
+    tilt = env._state["quaternion"][:, 0]
+    assert tilt.mean() > 0.94 > 0.9 > make_env(300)._state["quaternion"][:, 0].mean()
+    env.easy = 0.0  # counts from the next pool on
+    other.load_state_dict(env.state_dict())
+    still = torch.zeros(300, 4)
+    for _ in range(5):
+        a, b = env.step(still), other.step(still)
+    assert torch.equal(a.observation["policy"]["position"], b.observation["policy"]["position"])
 
 
 def test_divergence_is_reset_counted_and_replayable(tmp_path):
@@ -274,13 +291,13 @@ def test_divergence_is_reset_counted_and_replayable(tmp_path):
 
 @pytest.mark.parametrize("name", sorted(tasks.TASKS))
 def test_continuing_from_a_saved_state_is_exact(name):
-    make = lambda: make_env(7, seed=2, name=name, episode_s=1.0, stagger=True)  # noqa: E731
+    make = lambda: make_env(7, seed=2, name=name, episode_s=1.0, lengths=(0.1, 0.5))  # noqa: E731
     env = make()
     env.task.policy = (
         replace(env.task.policy[0], imperfections=(Delay(0.0, 0.03), Bias(0.1), Dropout(0.2))),
         *env.task.policy[1:],
     )
-    env, other = VecEnv(env.task, 7, seed=2, stagger=True), VecEnv(env.task, 7, seed=77)
+    env, other = VecEnv(env.task, 7, seed=2, lengths=(0.1, 0.5)), VecEnv(env.task, 7, seed=77, lengths=(0.1, 0.5))
     plan = actions(env, 260, spread=0.5)
     for action in plan[:130]:
         env.step(action)
