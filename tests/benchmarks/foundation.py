@@ -34,7 +34,7 @@ from sim.robots.quadrotors import CRAZYFLIE_DECKS, GRAVITY, Quadrotor
 from sim.robots.random_quadrotor import ANY_UNIFORM, RandomQuadrotor
 from sim.spec import ANY_ROBOT
 
-DEFAULT = report.ROOT / "policies" / "pretrained" / "quad_any.onnx"
+DEFAULT = report.ROOT / "deploy" / "pretrained" / "quad_any.onnx"
 SEED = 20261121  # of vehicles and starts
 VEHICLES = {"foundation:Fine": 2000, "foundation:L2f": 500, "foundation:L2fStarts": 500}
 AIRFRAMES = ("crazyflie", "crazyflie_decks", "crazyflie_brushless", "stampfly", "racer", "x500", "x500_identified")
