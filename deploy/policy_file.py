@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from sim.spec import Group
 
 AnyArray = NDArray[Any]
 
+PRETRAINED = Path(__file__).parent / "pretrained"  # policy files that can be named without a path or suffix
 SCHEMA = 1
 KEY = "sim2metal"
 FEWEST_STEPS = 8
@@ -72,12 +74,14 @@ def digest(content: bytes, start: int) -> str:
 
 
 def _read(path: str) -> bytes:
+    """The content of the file, or of the one that is shipped under that name."""
+    shipped = {file.stem: file for file in sorted(PRETRAINED.glob("*.onnx"))}
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return (shipped[path] if path in shipped and not os.path.exists(path) else Path(path)).read_bytes()
     except FileNotFoundError:
         raise PolicyFileError(
-            f"there is no file {path!r}; python -m policies.train task=quad_hover makes one"
+            f"there is no file {path!r}; python -m policies.train task=quad_hover makes one; shipped with sim2metal: "
+            + ", ".join(shipped)
         ) from None
     except OSError as error:
         raise PolicyFileError(f"{path}: cannot be read: {error.strerror}") from None

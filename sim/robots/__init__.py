@@ -15,7 +15,7 @@ ROBOTS = {
     "x500_identified": "sim.robots.quadrotors:X500_IDENTIFIED",
     "any": "sim.robots.random_quadrotor:ANY",
     "any_log_uniform": "sim.robots.random_quadrotor:ANY_LOG_UNIFORM",
-    "any_uniform": "sim.robots.random_quadrotor:ANY_UNIFORM",
+    "any_published": "sim.robots.random_quadrotor:ANY_PUBLISHED",
 }
 
 

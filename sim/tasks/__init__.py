@@ -20,6 +20,10 @@ TASKS = {
 }
 
 
+# Algorithm -> name of the recipe -> setting -> value; see `policies.algorithms.Algorithm`.
+Recipes = dict[str, dict[str, dict[str, Any]]]
+
+
 class Task(Protocol):
     """What a robot should do. A task declares; the environment, the trainers and the exported graph carry it out.
 

@@ -17,7 +17,7 @@ from sim.randomize import Array, Vary
 from sim.robots.quadrotors import GRAVITY
 from sim.robots.random_quadrotor import RandomQuadrotor
 from sim.spec import ANY_ROBOT, Group, Signal
-from sim.tasks import motion
+from sim.tasks import Recipes, motion
 from sim.tasks.quad_hover import PRIVILEGED, RATE_SCALE, VELOCITY_SCALE, HoverConfig, QuadHover
 from sim.terms import Cost, Feature
 
@@ -30,7 +30,7 @@ SAG = 0.9  # share of its thrust that a rotor has on an empty battery
 class AnyConfig(HoverConfig):
     """Settings of quad_any: those of quad_hover, and what the target does."""
 
-    robot: str = ANY_ROBOT  # any, any_log_uniform, any_uniform (random vehicles), or an airframe
+    robot: str = ANY_ROBOT  # any, any_log_uniform, any_published (random vehicles), or an airframe
     path: str = "mixed"  # hold | figure_eight | random | mixed: most hold, some random
     moving: float = 0.2  # share of the episodes of a mixed path in which the target moves
     size: float = 1.0  # m, half the length of the figure-eight
@@ -54,7 +54,7 @@ class QuadAny(QuadHover):
 
     Config = AnyConfig
     name = "quad_any"
-    recipes: ClassVar = {
+    recipes: ClassVar[Recipes] = {
         "apg": {
             "default": {"algorithm.updates": 14000},
             "robust": {

@@ -16,7 +16,7 @@ from sim.randomize import Array, Delay, Noise, Vary
 from sim.robots import robot
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal
-from sim.tasks import motion
+from sim.tasks import Recipes, motion
 from sim.terms import Cost, Curriculum, Feature
 
 # The sensor noise of "Learning to Fly in Seconds": m, 1, m/s, rad/s.
@@ -134,7 +134,7 @@ class QuadHover:
     Config = HoverConfig
     name = "quad_hover"
     # Without gradients and without a recurrent state, the rotors' speeds must be seen in the past actions.
-    recipes: ClassVar = {"ppo": {"default": {"task.history": 8}}, "sac": {"default": {"task.history": 8}}}
+    recipes: ClassVar[Recipes] = {"ppo": {"default": {"task.history": 8}}, "sac": {"default": {"task.history": 8}}}
     privileged = PRIVILEGED
     scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}
     lost_distance = 2.0  # m

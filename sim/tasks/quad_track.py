@@ -14,7 +14,7 @@ import numpy as np
 from sim.randomize import Array
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal
-from sim.tasks import motion
+from sim.tasks import Recipes, motion
 from sim.tasks.quad_hover import POSITION_SCALE, RATE_SCALE, VELOCITY_SCALE, HoverConfig, QuadHover
 from sim.terms import Cost, Feature, namespace
 
@@ -48,7 +48,7 @@ class QuadTrack(QuadHover):
 
     Config = TrackConfig
     name = "quad_track"
-    recipes: ClassVar = {
+    recipes: ClassVar[Recipes] = {
         "apg": {
             "default": {"algorithm.updates": 3000, "algorithm.hidden": [32, 32]},
             "high": {"algorithm.updates": 10000},

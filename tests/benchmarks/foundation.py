@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ from policies.evaluate import evaluate
 from sim import tasks
 from sim.engines.flight import Flight
 from sim.randomize import Array
-from sim.robots.quadrotors import CRAZYFLIE_DECKS, GRAVITY, Quadrotor
-from sim.robots.random_quadrotor import ANY_UNIFORM, RandomQuadrotor
+from sim.robots.quadrotors import GRAVITY, Quadrotor
 from sim.spec import ANY_ROBOT
 
 DEFAULT = report.ROOT / "deploy" / "pretrained" / "quad_any.onnx"
@@ -71,13 +70,12 @@ DISTURBED: dict[str, tuple[dict[str, float], dict[str, float]]] = {  # condition
     "gentle start, 10 ms": ({"delay": 0.01}, GENTLE),
     "start at any attitude": ({}, {"tilt": 180.0}),
 }
-SAMPLINGS = {"uniform": "any_uniform", "log-uniform": "any_log_uniform", "as published": "foundation:PUBLISHED"}
+SAMPLINGS = {"as published": "any_published", "log-uniform": "any_log_uniform"}
 ELSEWHERE: dict[str, tuple[str, dict[str, float], str]] = {  # robot, settings of the task, engine
-    "our starts": ("foundation:PUBLISHED", {}, "foundation:L2f"),
-    "gentle starts": ("foundation:PUBLISHED", GENTLE, "foundation:L2f"),
-    "its own starts and forces": ("foundation:PUBLISHED", {"position": 0.0}, "foundation:L2fStarts"),
-    "our uniform vehicles, our starts": ("any_uniform", {}, "foundation:L2f"),
-    "our log-uniform vehicles, our starts": ("any_log_uniform", {}, "foundation:L2f"),
+    "our starts": ("any_published", {}, "foundation:L2f"),
+    "gentle starts": ("any_published", GENTLE, "foundation:L2f"),
+    "its own starts and forces": ("any_published", {"position": 0.0}, "foundation:L2fStarts"),
+    "log-uniform vehicles, our starts": ("any_log_uniform", {}, "foundation:L2f"),
 }
 TESTS = {
     f"{sampling}: {name}": Test(robot, *test)
@@ -96,32 +94,6 @@ class Fine(Flight):
 
     def __init__(self, robot: Quadrotor, num: int, dt: float, device: str = "cpu") -> None:
         super().__init__(robot, num, dt, device, substeps=2)
-
-
-class Published(RandomQuadrotor):
-    """The published sampling to the letter; `draw` differs from the "uniform" one of ours in what the comments say.
-
-    rl-tools/rl-tools @e43ae4bc: l2f/operations_generic/10_sample_initial_parameters.h, its ranges in
-    src/foundation_policy/pre_training/sample_dynamics_parameters.cpp, its Crazyflie as the nominal vehicle.
-    """
-
-    def draw(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
-        drawn = super().draw(rng, n)
-        mass = drawn["mass"][:, 0].astype(np.float64)
-        deviation = rng.normal(-0.1, 0.1, n)  # the mean is the lower end of the range there: most arms are shorter
-        size = np.cbrt(mass / CRAZYFLIE_DECKS.mass) * np.where(
-            deviation < 0.0, 1.0 / (1.0 - deviation), 1.0 + deviation
-        )
-        arm = CRAZYFLIE_DECKS.rotor_position[0][0] * size
-        agility = rng.uniform(*self.agilities, n)
-        inertia = np.sqrt(2.0) * arm * drawn["thrust_curve"].sum(axis=1) / agility  # root 2, where `agility` has 2
-        shape = np.asarray(CRAZYFLIE_DECKS.inertia) / CRAZYFLIE_DECKS.inertia[0]
-        drawn["inertia"] = (inertia[:, None] * shape).astype(np.float32)
-        drawn["rotor_position"] = (arm[:, None] * np.sign(drawn["rotor_position"])).astype(np.float32)
-        return drawn
-
-
-PUBLISHED = Published(**{f.name: getattr(ANY_UNIFORM, f.name) for f in fields(ANY_UNIFORM)} | {"name": "published"})
 
 
 class Peer:

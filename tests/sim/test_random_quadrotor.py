@@ -39,24 +39,31 @@ def test_every_draw_is_a_possible_vehicle(name):
     assert (np.diff(thrust, axis=0) > 0.0).all()
 
 
-@pytest.mark.parametrize("name", ["any_uniform", "any_log_uniform"])
+@pytest.mark.parametrize("name", ["any_published", "any_log_uniform"])
 def test_the_published_ranges(name):
     p = drawn(name)
+    root = np.sqrt(2.0) if name == "any_published" else 1.0
     for value, low, high in (
         (p["mass"], 0.02, 5.0),
         (thrust_to_weight(p), 1.5, 5.0),
-        (agility(p), 40.0, 1200.0),
+        (agility(p), 40.0 * root, 1200.0 * root),
         (p["rise_time"], 0.03, 0.10),
         (p["fall_time"], 0.03, 0.30),
         (p["torque_ratio"], 0.005, 0.05),
     ):
         assert value.min() == pytest.approx(low, rel=0.02)
         assert value.max() == pytest.approx(high, rel=0.02)
-    sluggish = (agility(p) < 80.0).mean()
-    assert sluggish == pytest.approx(
-        {"any_uniform": 40.0 / 1160.0, "any_log_uniform": np.log(2) / np.log(30)}[name], abs=0.01
-    )
+    sluggish = {"any_published": (80.0 / root - 40.0) / 1160.0, "any_log_uniform": np.log(2.0) / np.log(30.0)}[name]
+    assert (agility(p) < 80.0).mean() == pytest.approx(sluggish, abs=0.01)
     assert np.cbrt(p["mass"]).mean() == pytest.approx(np.cbrt([0.02, 5.0]).mean(), rel=0.01)
+
+
+def test_published_arms_are_short():
+    p = drawn("any_published")
+    arm = p["rotor_position"][:, 0] / np.cbrt(p["mass"][:, 0])
+    nominal = 0.028 / np.cbrt(0.0306)
+    assert np.median(arm) == pytest.approx(nominal / 1.1, rel=0.01)
+    assert np.quantile(arm, 0.975) == pytest.approx(nominal * 1.096, rel=0.02)
 
 
 def test_the_wide_sampling_reaches_every_named_airframe():
@@ -77,5 +84,5 @@ def test_a_named_airframe_is_always_itself():
 
 
 def test_an_unknown_sampling_is_refused():
-    with pytest.raises(ValueError, match="sampling 'gaussian' is not one of wide, log_uniform, uniform"):
+    with pytest.raises(ValueError, match="sampling 'gaussian' is not one of wide, log_uniform, published"):
         dataclasses.replace(robot("any"), sampling="gaussian")
