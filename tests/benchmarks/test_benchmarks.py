@@ -14,7 +14,15 @@ FOLDER = Path(__file__).parent
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    ["simulators.py", "training.py --only apg", "transfer.py --only flight", "tracking.py", "foundation.py"],
+    [
+        "simulators.py",
+        "training.py --only apg",
+        "transfer.py --only flight",
+        "tracking.py",
+        "foundation.py",
+        "adaptation.py",
+        "specialists.py --only racer",
+    ],
 )
 def test_a_benchmark_runs_and_prints_json_and_a_table(command):
     before = (FOLDER / "results.json").read_bytes()

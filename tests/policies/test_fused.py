@@ -33,7 +33,7 @@ def double(values):
     return values
 
 
-@pytest.mark.parametrize(("task_name", "kind"), [("quad_hover", "gru"), ("quad_track", "mlp")])
+@pytest.mark.parametrize(("task_name", "kind"), [("quad_hover", "gru"), ("quad_track", "mlp"), ("quad_any", "gru")])
 def test_gradient_agrees_with_finite_differences(task_name: str, kind: str) -> None:
     trainer = Apg(tasks.make(task_name), small(kind), seed=3).path
     rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def run(algorithm: Apg) -> list[dict[str, float]]:
     return list(algorithm.learn())
 
 
-@pytest.mark.parametrize("task_name", ["quad_hover", "quad_track"])
+@pytest.mark.parametrize("task_name", ["quad_hover", "quad_track", "quad_any"])
 def test_resume_is_exact_and_seeds_decide(task_name: str) -> None:
     def make(seed: int = 0) -> Apg:
         return Apg(tasks.make(task_name), small("gru"), seed)
