@@ -36,6 +36,7 @@ STEPS = 20
 # A budget of about a second, for algorithms whose own is larger.
 SMALL: dict[str, dict[str, Any]] = {
     "apg": {"updates": 4},
+    "distill": {"teachers": 1, "teacher_budget": 2, "accept": 0.0, "rounds": 1, "num_envs": 64},
     "ppo": {"steps": 2048, "num_envs": 16, "horizon": 16},
     "sac": {"steps": 2048, "num_envs": 8, "warmup": 64, "capacity": 4096, "batch": 32},
 }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {
     "apg": "policies.algorithms.apg:Apg",
+    "distill": "policies.algorithms.distill:Distill",
     "ppo": "policies.algorithms.ppo:Ppo",
     "sac": "policies.algorithms.sac:Sac",
 }
