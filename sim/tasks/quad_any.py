@@ -100,7 +100,7 @@ class QuadAny(QuadHover):
             Feature("history"),
         )
         self.costs = (
-            Cost("position", "position", 1.0, "log", minus="target_position", softening=0.1),
+            Cost("position", "position", 1.0, "log", minus="target_position", softening=0.05),
             Cost("velocity", "linear_velocity", 0.05, minus="target_velocity"),
             Cost("body_rate", "angular_velocity", 0.002),
             Cost("attitude", "rotation", 0.1, "attitude"),
@@ -148,7 +148,8 @@ class QuadAny(QuadHover):
         error = np.linalg.norm(flight["position"] - flight["target_position"], axis=-1)
         error = np.where(np.isfinite(error), error, np.inf)
         second = round(self.rate_hz)
+        settled = error[min(2 * second, len(error) // 2) :]  # after two seconds; in the second half of a short flight
         return super().score(flight) | {
             "precise": (error[-second:].max(axis=0) < self.precise).astype(np.float32),
-            "tracking_error": np.sqrt((error[2 * second :] ** 2).mean(axis=0)).astype(np.float32),
+            "tracking_error": np.sqrt((settled**2).mean(axis=0)).astype(np.float32),
         }
