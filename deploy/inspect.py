@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +57,7 @@ def describe(policy: PolicyFile) -> list[str]:
     rows += [["state", s.name, " x ".join(map(str, s.initial.shape)), "", "", "", ""] for s in policy.state]
     head = [
         f"{policy.name}: task {policy.task}, robot {policy.robot}, {policy.rate_hz:g} Hz, "
-        f"schema {policy.metadata['schema']}, {os.path.getsize(policy.path)} bytes",
+        f"schema {policy.metadata['schema']}, {policy.size} bytes",
         f"sha256 {policy.sha256}",
         "",
     ]

@@ -73,7 +73,7 @@ def digest(content: bytes, start: int) -> str:
     return whole.hexdigest()
 
 
-def _read(path: str) -> bytes:
+def content_of(path: str) -> bytes:
     """The content of the file, or of the one that is shipped under that name."""
     shipped = {file.stem: file for file in sorted(PRETRAINED.glob("*.onnx"))}
     try:
@@ -150,11 +150,11 @@ def _vectors(items: Mapping[str, Any]) -> Vectors:
 class PolicyFile:
     """A verified controller. Feed it named signals with `step`; it keeps its own state between steps."""
 
-    def __init__(self, path: str, session: Any, metadata: dict[str, Any], sha256: str) -> None:
+    def __init__(self, path: str, session: Any, metadata: dict[str, Any], content: bytes) -> None:
         """Use `load`. Raises KeyError, ValueError or TypeError when the metadata is malformed or the graph differs."""
         self.path = path
         self.metadata = metadata
-        self.sha256 = sha256
+        self.sha256, self.size = hashlib.sha256(content).hexdigest(), len(content)  # bytes
         self.name, self.task, self.robot = (_text(metadata, key) for key in ("name", "task", "robot"))
         self.rate_hz = float(metadata["rate_hz"])
         if not (self.rate_hz > 0.0 and math.isfinite(self.rate_hz)):
@@ -177,7 +177,7 @@ class PolicyFile:
 
         Raises PolicyFileError naming what is wrong. A file that loads is the controller that was exported.
         """
-        return cls.from_bytes(_read(os.fspath(path)), os.fspath(path))
+        return cls.from_bytes(content_of(os.fspath(path)), os.fspath(path))
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> PolicyFile:
@@ -186,7 +186,7 @@ class PolicyFile:
         session = _open_session(path, content)
         try:
             metadata = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
-            policy = cls(path, session, metadata, hashlib.sha256(content).hexdigest())
+            policy = cls(path, session, metadata, content)
         except KeyError as error:
             raise PolicyFileError(f"{path}: the metadata lacks {error}; export it again") from None
         except (ValueError, TypeError) as error:
