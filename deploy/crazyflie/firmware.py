@@ -1,0 +1,217 @@
+"""One vehicle's on-board software: takes packets and what is sensed, gives packets and rotor commands."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from deploy.crazyflie.battery import Battery, Ratios
+from deploy.crazyflie.commander import Commander, Priority
+from deploy.crazyflie.crtp import LARGEST, Packet, Port
+from deploy.crazyflie.logs import Logs
+from deploy.crazyflie.memory import Memory
+from deploy.crazyflie.onboard import OLDEST, OUT_OF_TREE, Onboard
+from deploy.crazyflie.parameters import Parameters
+from deploy.crazyflie.pid import FULL, Cascade
+from deploy.crazyflie.planner import Planner
+from deploy.crazyflie.sensed import Sensed
+from deploy.crazyflie.setpoints import ZERO, Setpoint, Triple
+from deploy.crazyflie.supervisor import MOTORS_MAY_RUN, State, Supervisor
+from deploy.crazyflie.telemetry import TABLE as VARIABLES
+
+if TYPE_CHECKING:
+    from sim.robots.quadrotors import Quadrotor
+
+SLOW = 5  # cycles per update of planner, supervisor and position loop: 100 Hz
+PROTOCOL = 12  # version of the radio protocol: the first with a supervisor port
+NAME = b"Bitcraze Crazyflie"
+EXT_POSITION, GENERIC = 0, 1  # channels of the localization port
+AT_REST = Sensed(ZERO, ZERO, ZERO, [1.0, 0, 0, 0, 1, 0, 0, 0, 1], [1.0, 0, 0, 0], ZERO, [0.0] * 4)
+
+
+class Firmware:
+    """From power-on to power-off. `step` every DT seconds; `receive` in between."""
+
+    def __init__(
+        self,
+        robot: Quadrotor,
+        battery: Battery,
+        dt: float,
+        booted: float = 0.0,
+        policy: Onboard | None = None,
+        auto_arm: bool = False,
+        stored: dict[str, float] | None = None,
+    ) -> None:
+        """`booted`: the world's time now, s. `stored`: parameters that survive a reboot."""
+        self.robot, self.battery, self.dt, self.policy, self.booted = robot, battery, dt, policy, booted
+        self.now, self._cycle, self._text = 0.0, 0, bytearray()
+        self.sensed, self.ratios, self.setpoint = AT_REST, (0.0, 0.0, 0.0, 0.0), Setpoint()
+        self.external_position: Triple = (0.0, 0.0, 0.0)
+        self.policy_flies = False
+        self._estimating_since = -math.inf
+        base = FULL * robot.mass * 9.81 / (4.0 * robot.thrust(1.0))
+        self.parameters = Parameters(self._changed, {} if stored is None else stored, posCtlPid__thrustBase=round(base))
+        self.memory = Memory()
+        self.planner = Planner(self.memory.content)
+        self.commander = Commander(self.planner, self.parameters)
+        self.supervisor = Supervisor(self.parameters, self.say, auto_arm)
+        self.logs = Logs({name: kind for name, (kind, _) in VARIABLES.items()}, lambda name: VARIABLES[name][1](self))
+        mixer = [
+            (1 if y > 0.0 else -1, 1 if x > 0.0 else -1, 1 if turn > 0.0 else -1)
+            for (x, y), turn in zip(robot.rotor_position, robot.rotor_direction, strict=True)
+        ]
+        self.cascade = Cascade(self.parameters, dt, SLOW, mixer)
+        self._ports: dict[int, Any] = {
+            Port.PARAMETERS: self.parameters.handle,
+            Port.COMMANDER: self.commander.handle,
+            Port.COMMANDER_GENERIC: self.commander.handle,
+            Port.MEMORY: self.memory.handle,
+            Port.LOGGING: self.logs.handle,
+            Port.LOCALIZATION: self._localization,
+            Port.HIGH_LEVEL: self._high_level,
+            Port.SUPERVISOR: self.supervisor.handle,
+            Port.PLATFORM: self._platform,
+            Port.LINK: self._link,
+        }
+        self.say(f"SYS: simulated {robot.name} is up and running!\nESTIMATOR: Using Kalman (2) estimator\n")
+        self.say("CONTROLLER: a policy is on board\n" if policy else "CONTROLLER: Using PID (1) controller\n")
+
+    def say(self, text: str) -> None:
+        """Print on the console."""
+        self._text += text.encode("ascii", "replace")
+
+    def receive(self, packet: Packet) -> Iterable[Packet]:
+        """The answers to a packet. What is malformed is reported on the console and ignored."""
+        handle = self._ports.get(packet.port)
+        try:
+            return tuple(handle(packet, self.now)) if handle else ()
+        except (ValueError, IndexError, struct.error) as error:
+            self.say(f"CRTP: port {packet.port}: {error}\n")
+            return ()
+
+    def outgoing(self) -> Iterable[Packet]:
+        """What is to be sent without having been asked: console text, logs."""
+        while self._text:
+            yield Packet(Port.CONSOLE, 0, bytes(self._text[:LARGEST]))
+            del self._text[:LARGEST]
+        yield from self.logs.due(self.now)
+
+    def step(self, sensed: Sensed, time: float) -> Ratios:
+        """One control cycle at the world's `time` (s): rotor speed commands, fractions 0..1."""
+        self.sensed, self.now = sensed, time - self.booted
+        slow = self._cycle % SLOW == 0
+        self._cycle += 1
+        supervisor = self.supervisor
+        if self.planner.blocked is supervisor.can_fly:
+            self.planner.stop()
+        self.planner.blocked = not supervisor.can_fly
+        if slow:
+            self._plan()
+            thrusting = max(self.ratios) * FULL > self.parameters["powerDist.idleThrust"]
+            supervisor.update(self.now, self.commander.age(self.now), sensed.specific_force, thrusting)
+        wanted = self.commander.setpoint if supervisor.can_fly else Setpoint()
+        self.setpoint = supervisor.override(wanted)
+        ratios = self._control() if supervisor.state in MOTORS_MAY_RUN else (0.0, 0.0, 0.0, 0.0)
+        self.ratios = self._forced(ratios)
+        self.battery.draw(self.ratios, self.dt)
+        return self.ratios
+
+    def _plan(self) -> None:
+        s = self.sensed
+        self.planner.observe(s.position, s.velocity, math.radians(s.yaw))
+        if self.supervisor.can_fly:
+            self.commander.set(self.planner.setpoint(self.now), Priority.HIGH_LEVEL, self.now)
+        active, finished = bool(self.planner.activity & 1), self.planner.finished(self.now)
+        self.supervisor.planner_bits = active << 8 | finished << 9
+
+    def _control(self) -> Ratios:
+        if self._policy_may_fly() and self.policy is not None:
+            ratios = self.policy.update(self.setpoint, self.sensed)
+            if ratios is not None:
+                if not self.policy_flies:
+                    self.say("CONTROLLER: the policy takes over\n")
+                self.policy_flies = True
+                return ratios
+            self.say("CONTROLLER: the policy failed\n")
+            self.parameters["stabilizer.controller"] = 1
+        if self.policy_flies and self.policy is not None:
+            self.say("CONTROLLER: PID takes over\n")
+            self.policy_flies = False
+            self.policy.stop()
+        a, b, c, d = (self._speed(share) for share in self.cascade.update(self.setpoint, self.sensed))
+        return a, b, c, d
+
+    def _policy_may_fly(self) -> bool:
+        chosen = self.parameters["stabilizer.controller"] == OUT_OF_TREE
+        fresh = self.now - self.setpoint.time <= OLDEST
+        return chosen and fresh and self.setpoint.is_position and self.supervisor.state is not State.LEVEL_OUT
+
+    def _speed(self, share: float) -> float:
+        """The rotor speed command for a share of the maximal thrust."""
+        c0, c1, c2 = self.robot.thrust_curve
+        thrust = share * self.robot.thrust(1.0)
+        if thrust <= c0:
+            return 0.0
+        speed = (thrust - c0) / c1 if c2 == 0.0 else (math.sqrt(c1 * c1 + 4.0 * c2 * (thrust - c0)) - c1) / (2.0 * c2)
+        return min(max(speed, 0.0), 1.0)
+
+    def _forced(self, ratios: Ratios) -> Ratios:
+        """motorPowerSet overrides everything, even the supervisor: so does the real firmware's."""
+        p = self.parameters
+        enabled = p["motorPowerSet.enable"]
+        if not enabled:
+            return ratios
+        a, b, c, d = (p[f"motorPowerSet.m{1 if enabled == 2 else k}"] / FULL for k in (1, 2, 3, 4))
+        return a, b, c, d
+
+    def variance(self) -> float:
+        """Of the estimator's position and velocity: large after a reset, small soon after."""
+        return 1e-5 + math.exp(-(self.now - self._estimating_since) / 0.2)
+
+    def _changed(self, name: str, value: float) -> None:
+        if name == "kalman.resetEstimation" and value:
+            self._estimating_since = self.now
+        if name == "stabilizer.controller" and (value not in (1, OUT_OF_TREE) or (value != 1 and not self.policy)):
+            self.say(f"CONTROLLER: there is no controller {value:g}; using PID (1)\n")
+            self.parameters[name] = 1
+
+    def _high_level(self, packet: Packet, now: float) -> Iterable[Packet]:
+        """As the firmware's, but it says why nothing happens: a low-level set point outranks plans until it is relaxed.
+
+        Every client that closes its link leaves such a set point behind.
+        """
+        if self.commander.priority is Priority.CLIENT:
+            self.say("PLAN: ignored until send_notify_setpoint_stop\n")
+        return self.planner.handle(packet, now)
+
+    def _localization(self, packet: Packet, now: float) -> Iterable[Packet]:
+        """External positions are taken note of (the estimate is the truth); emergency stops are obeyed."""
+        if packet.channel == EXT_POSITION:
+            x, y, z = struct.unpack("<fff", packet.data)
+            self.external_position = (x, y, z)
+        elif packet.channel == GENERIC and packet.data[0] == 3:
+            self.supervisor.emergency_stop()
+        elif packet.channel == GENERIC and packet.data[0] == 4:
+            self.supervisor.feed_watchdog(now)
+        elif packet.channel == GENERIC and packet.data[0] == 8:
+            x, y, z, *_ = struct.unpack("<7f", packet.data[1:])
+            self.external_position = (x, y, z)
+        return ()
+
+    def _platform(self, packet: Packet, now: float) -> Iterable[Packet]:
+        command, *rest = packet.data
+        if packet.channel == 1:
+            answers = {0: bytes((PROTOCOL,)), 1: b"2026.08 simulated\0", 2: b"CF21\0"}
+            return (packet.reply(bytes((command,)) + answers[command]),) if command in answers else ()
+        if packet.channel == 0 and command == 1 and rest:
+            return (packet.reply(bytes((1, self.supervisor.arm(bool(rest[0])), self.supervisor.armed))),)
+        if packet.channel == 0 and command == 2:
+            return (packet.reply(bytes((2, self.supervisor.recover(), not self.supervisor.crashed))),)
+        return ()
+
+    def _link(self, packet: Packet, now: float) -> Iterable[Packet]:
+        if packet.channel == 0:
+            return (packet,)
+        return (packet.reply(NAME.ljust(LARGEST, b"\0")),) if packet.channel == 1 else ()

@@ -1,0 +1,63 @@
+"""A policy file as the on-board controller: what the firmware calls out of tree (stabilizer.controller = 6)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deploy.crazyflie.sensed import Sensed
+from deploy.crazyflie.setpoints import Setpoint
+from deploy.policy_file import PolicyFile, PolicyFileError
+from sim.spec import ANY_ROBOT
+
+OUT_OF_TREE = 6  # the value of stabilizer.controller
+OLDEST = 0.2  # s, of a set point; then the PID controller takes over
+SIGNALS = ("position", "rotation", "linear_velocity", "angular_velocity", "target_position", "target_velocity")
+
+
+class Onboard:
+    """Runs a policy at its own rate for set points that name a place."""
+
+    def __init__(self, path: str, robot: str, rate_hz: float) -> None:
+        """`rate_hz`: how often `update` is called. ValueError when the policy does not fit the vehicle."""
+        self.policy = PolicyFile.load(path)
+        policy = self.policy
+        if policy.robot not in (robot, ANY_ROBOT):
+            raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot!r}")
+        unknown = [s.name for s in policy.inputs if s.name not in SIGNALS]
+        if unknown:
+            raise ValueError(f"{path} needs {', '.join(unknown)}; a Crazyflie senses: {', '.join(SIGNALS)}")
+        if [(s.name, s.shape) for s in policy.outputs] != [("motor_command", (4,))]:
+            raise ValueError(f"{path} gives {', '.join(s.name for s in policy.outputs)}, not motor_command")
+        self.every = max(1, round(rate_hz / policy.rate_hz))
+        if abs(self.every * policy.rate_hz - rate_hz) > 1e-6 * rate_hz:
+            raise ValueError(f"{path} runs at {policy.rate_hz:g} Hz, which does not divide {rate_hz:g} Hz")
+        self.stop()
+
+    def stop(self) -> None:
+        """Begin anew at the next `update`."""
+        self.policy.reset(1)
+        self._step = 0
+        self._ratios = (0.0, 0.0, 0.0, 0.0)
+
+    def update(self, setpoint: Setpoint, sensed: Sensed) -> tuple[float, float, float, float] | None:
+        """Rotor speed commands, fractions 0..1; None when the policy fails, which never lasts a flight."""
+        if self._step % self.every == 0:
+            signals = {
+                "position": sensed.position,
+                "rotation": sensed.rotation,
+                "linear_velocity": sensed.velocity,
+                "angular_velocity": sensed.rate,
+                "target_position": setpoint.position,
+                "target_velocity": setpoint.velocity,
+            }
+            try:
+                command = self.policy.step({name: np.array([v], np.float32) for name, v in signals.items()})
+            except PolicyFileError:
+                return None
+            values = command["motor_command"][0]
+            if not np.isfinite(values).all():
+                return None
+            a, b, c, d = np.clip(values, 0.0, 1.0).tolist()
+            self._ratios = (a, b, c, d)
+        self._step += 1
+        return self._ratios
