@@ -21,12 +21,18 @@ Array = NDArray[np.float32]
 
 DUMPS = 3  # diverged flights that are written down; the rest are only counted
 POOL = 512  # vehicles drawn at once; restarts take them one after the other
-TABLES = ("_pool", "_pool_parameters", "_pool_base", "parameters", "base")  # dicts of arrays, saved as they are
 NOISE_POOL = 509  # time steps of sensor noise, used again from a random place in each window (a prime: no short cycles)
 
 
-def _copies(table: Mapping[str, Any]) -> dict[str, Array]:
-    return {name: np.array(value) for name, value in table.items()}
+def _views(table: Array, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Named views (n, k) of the columns of a table (n, sum of k), in the order of `sizes`."""
+    ends = np.cumsum(list(sizes.values()))
+    return {name: table[:, end - k : end] for (name, k), end in zip(sizes.items(), ends, strict=True)}
+
+
+def _table(columns: Mapping[str, Array]) -> Array:
+    """The columns (n, k), by name, side by side."""
+    return np.concatenate([np.zeros((POOL, 0), np.float32), *columns.values()], axis=1, dtype=np.float32)
 
 
 class Vehicles:
@@ -45,7 +51,6 @@ class Vehicles:
         self.dump_dir: Path | None = None  # where flights that stopped being finite are written down
         self.diverged = 0  # how many did
         self.nominal = task.robot.parameters()
-        self.parameters = {name: np.zeros((num, len(value)), np.float32) for name, value in self.nominal.items()}
         self._changing = [v for v in task.vary if v.every is not None]
         self._exogenous = slices(tuple(s for s in task.policy if s.name not in self.dynamics.SIGNALS))
         lanes = blocks(num)
@@ -63,9 +68,13 @@ class Vehicles:
             noise=self._noise(),
             bias=room(plan.signals),
         )
-        self._draw_pool()
+        sizes = self._draw_pool()
         self.motion = np.zeros((num, *self._pool["motion"].shape[1:]), np.float32)
-        self.base = {name: np.zeros((num, value.shape[1]), np.float32) for name, value in self._pool_base.items()}
+        self._physical, self._original = (
+            np.zeros((num, self._pool[name].shape[1]), np.float32) for name in ("physical", "original")
+        )
+        self.parameters = _views(self._physical, {name: len(value) for name, value in self.nominal.items()})
+        self.base = _views(self._original, sizes)  # what changes within a flight is drawn from here
         self.restart(np.ones(num, bool))
         self.prepare()
 
@@ -79,8 +88,8 @@ class Vehicles:
         drawn = self.rng.standard_normal((NOISE_POOL, self.plan.signals, LANES), np.float32)
         return np.ascontiguousarray(drawn * std[:, None])
 
-    def _draw_pool(self) -> None:
-        """Draw POOL vehicles: their rows in the batch, and their motion."""
+    def _draw_pool(self) -> dict[str, int]:
+        """Draw POOL vehicles: their rows in the batch, and their motion. Returns the sizes of their base parameters."""
         initial = self.task.reset(self.rng, POOL)
         state = np.tile(self.dynamics.REST, (POOL, 1))
         for name, where in self.dynamics.STATE.items():
@@ -101,10 +110,11 @@ class Vehicles:
             "taps": delay_weights(delay, TAPS),
             "bias": bias,
             "motion": initial["motion"],
+            "physical": _table(parameters),
+            "original": _table(drawn.base),
         }
-        self._pool_parameters = {name: value.astype(np.float32) for name, value in parameters.items()}
-        self._pool_base = drawn.base
         self._next = 0
+        return {name: value.shape[1] for name, value in drawn.base.items()}
 
     def restart(self, mask: NDArray[np.bool_]) -> None:
         """Replace the vehicles in `mask` (num,) by fresh ones."""
@@ -121,16 +131,14 @@ class Vehicles:
         self.batch.past[place, :, lane] = self.task.initial_action
         self.batch.hidden[place, :, lane] = 0.0
         self.motion[index] = self._pool["motion"][taken]
-        for name, value in self._pool_parameters.items():
-            self.parameters[name][index] = value[taken]
-        for name, value in self._pool_base.items():
-            self.base[name][index] = value[taken]
+        self._physical[index] = self._pool["physical"][taken]
+        self._original[index] = self._pool["original"][taken]
         self.age[index] = 0
         self._note_moving()
-        self._fill_targets(np.setdiff1d(index, self._moving))  # the others are filled for every window
+        self._fill_targets(index[~self._moves[index]])  # the others are filled for every window
 
     def _note_moving(self) -> None:
-        self._moving = np.flatnonzero(self.motion[:, :, 1:].any(axis=(1, 2)))  # vehicles whose target moves
+        self._moves = np.asarray(self.motion[:, :, 1:].any(axis=(1, 2)))  # (num,), whether the target moves
 
     def _fill_targets(self, index: NDArray[np.int64]) -> None:
         """Write the target signals of the coming window for these vehicles."""
@@ -147,8 +155,7 @@ class Vehicles:
     def prepare(self) -> int:
         """Make ready for the next window; returns the noise offset to use."""
         self._before = {name: getattr(self.batch, name).copy() for name in ("state", "past", "hidden")}
-        if len(self._moving):
-            self._fill_targets(self._moving)
+        self._fill_targets(np.flatnonzero(self._moves))
         return int(self.rng.integers(self.batch.noise.shape[0]))
 
     def signals(self) -> dict[str, Array]:
@@ -211,7 +218,9 @@ class Vehicles:
             "diverged": self.diverged,
             "rng": self.rng.bit_generator.state,
             "batch": {name: value.copy() for name, value in self.batch._asdict().items()},
-            **{name: _copies(getattr(self, name)) for name in TABLES},
+            "pool": {name: value.copy() for name, value in self._pool.items()},
+            "physical": self._physical.copy(),
+            "original": self._original.copy(),
             "next": self._next,
             "motion": self.motion.copy(),
             "age": self.age.copy(),
@@ -222,8 +231,8 @@ class Vehicles:
         self.rng.bit_generator.state = state["rng"]
         for name, value in state["batch"].items():
             getattr(self.batch, name)[...] = value
-        for name in TABLES:
-            setattr(self, name, _copies(state[name]))
+        self._pool = {name: np.array(value) for name, value in state["pool"].items()}
+        self._physical[...], self._original[...] = state["physical"], state["original"]
         self._next = int(state["next"])
         self.diverged = int(state["diverged"])
         self.motion = np.array(state["motion"])
