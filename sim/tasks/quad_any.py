@@ -56,7 +56,7 @@ class QuadAny(QuadHover):
     name = "quad_any"
     recipes: ClassVar[Recipes] = {
         "apg": {
-            "default": {"algorithm.updates": 14000},
+            "default": {"algorithm.updates": 20000, "algorithm.learning_rate": 7e-3},
             "robust": {
                 "algorithm.updates": 140000,
                 "algorithm.hidden": [16, 16],
