@@ -117,6 +117,7 @@ class Simulation:
         self.config = config
         self.world = World(config.robot, [(0.0, config.spacing * (k - middle)) for k in range(config.vehicles)])
         self.slipped = 0.0  # s that the simulation fell behind the clock
+        self.stopping = False  # set it from another thread to end `run`
         self.vehicles: list[Vehicle] = []
         try:
             for k in range(config.vehicles):
@@ -153,12 +154,12 @@ class Simulation:
             vehicle.publish()
 
     def run(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """In real time, for `config.seconds`."""
+        """In real time, for `config.seconds` or until `stopping`."""
         sockets = {vehicle.socket: vehicle for vehicle in self.vehicles}
         began = clock()
         end = math.inf if self.config.seconds is None else began + self.config.seconds
         zero = began - self.world.time
-        while (now := clock()) < end:
+        while (now := clock()) < end and not self.stopping:
             due = zero + self.world.time + DT
             ready, _, _ = select.select(list(sockets), (), (), max(due - now, 0.0))
             for each in ready:

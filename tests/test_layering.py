@@ -23,7 +23,7 @@ HOMES = {
     "gymnasium": ["sim/gym.py"],
     "imageio_ffmpeg": ["sim/sensors/offscreen.py"],
     "onnxruntime": ["deploy/policy_file.py"],
-    "cflib": ["deploy/drivers/crazyflie.py"],
+    "cflib": ["deploy/crazyflie/link.py"],
     "onnx": ["policies/export.py"],
     "hydra": ["policies/config.py"],
     "omegaconf": ["policies/config.py"],

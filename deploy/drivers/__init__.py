@@ -16,6 +16,7 @@ from sim.spec import Group
 
 DRIVERS = {
     "simulated": "deploy.drivers.simulated:Simulated",
+    "crazyflie": "deploy.drivers.crazyflie:Crazyflie",
 }
 
 

@@ -1,0 +1,194 @@
+"""A connection to a Crazyflie through the official client library, with a deadline on everything.
+
+cflib waits for ever when a reply is lost on a link that does not resend (UDP): while it connects, reads a parameter or
+writes one. Here, a connection that stalls is opened again, and parameters are written until their echo arrives.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+STALLED = 0.5  # s without a packet, while connecting
+ECHO = 0.1  # s until the write of a parameter is repeated
+TRIES = 10
+CLOSING = 3.0  # s that cflib may take to close a link
+LINK_PORT = 15  # its packets are pings: no progress
+WRITE = 2  # channel of the parameters' port
+Block = Mapping[str, str]  # variable -> type, as cflib names types
+
+
+class LinkError(OSError):
+    """The Crazyflie does not answer, or no longer."""
+
+
+def cflib() -> Any:
+    """The client library; ValueError says how to install it."""
+    try:
+        import cflib.crtp as crtp
+    except ModuleNotFoundError as error:
+        if error.name and not error.name.startswith("cflib"):
+            raise
+        raise ValueError("a Crazyflie needs cflib: pip install 'sim2metal[crazyflie]'") from None
+    return crtp
+
+
+class Link:
+    """One vehicle. `open` returns once every block of log variables arrives."""
+
+    def __init__(
+        self, uri: str, blocks: Mapping[str, Block], period_ms: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        cflib()
+        self.uri, self.blocks, self.period_ms, self.clock = uri, blocks, period_ms, clock
+        self.client: Any = None
+        self.attempts = 0
+        self.arrived: dict[str, tuple[float, Mapping[str, float]]] = {}  # per block: when, and the values
+        self._console: list[str] = []
+        self._echo: dict[int, bytes] = {}
+        self._echoed = threading.Condition()
+
+    @property
+    def console(self) -> str:
+        """What the vehicle has printed."""
+        return "".join(self._console)
+
+    def open(self, deadline: float) -> None:
+        """Connect within `deadline` seconds, in as many attempts as it takes; LinkError otherwise."""
+        logging.getLogger("cflib").setLevel(logging.CRITICAL)  # it warns of what is handled here
+        crtp = cflib()
+        if not crtp.CLASSES:
+            crtp.init_drivers()
+        end = self.clock() + deadline
+        reason = "no answer"
+        while self.clock() < end:
+            self.attempts += 1
+            reason = self._attempt(end)
+            if not reason:
+                return
+            self.close()
+        raise LinkError(f"{self.uri}: {reason} within {deadline:g} s ({self.attempts} attempt(s))")
+
+    def _attempt(self, end: float) -> str:
+        """Why it did not work; empty when it did."""
+        from cflib.crazyflie import Crazyflie
+
+        client = self.client = Crazyflie()
+        done, heard = threading.Event(), [self.clock()]
+        failure: list[str] = []
+
+        def packet(received: Any) -> None:
+            if received.port != LINK_PORT:
+                heard[0] = self.clock()
+
+        def failed(uri: str, message: str) -> None:
+            failure.append(message.partition("\n")[0])
+            done.set()
+
+        client.packet_received.add_callback(packet)
+        client.fully_connected.add_callback(lambda uri: done.set())
+        client.connection_failed.add_callback(failed)
+        client.console.receivedChar.add_callback(self._console.append)
+        client.add_port_callback(WRITE, self._parameter)
+        client.open_link(self.uri)
+        while not done.wait(0.05):
+            now = self.clock()
+            if now > end or now - heard[0] > STALLED:
+                return "the connection stalled"
+        if failure:
+            time.sleep(max(0.0, min(0.2, end - self.clock())))
+            return failure[0]
+        return self._listen(end)
+
+    def _listen(self, end: float) -> str:
+        from cflib.crazyflie.log import LogConfig
+
+        self.arrived.clear()
+        for name, variables in self.blocks.items():
+            config = LogConfig(name, self.period_ms)
+            for variable, kind in variables.items():
+                config.add_variable(variable, kind)
+            config.data_received_cb.add_callback(self._data)
+            try:
+                self.client.log.add_config(config)
+            except (KeyError, AttributeError) as error:
+                raise LinkError(f"{self.uri}: the firmware cannot log this: {error}") from None
+            config.start()
+        until = min(end, self.clock() + STALLED + 1e-2 * self.period_ms)
+        while len(self.arrived) < len(self.blocks):
+            if self.clock() > until:
+                return "the log blocks did not start"
+            time.sleep(0.005)
+        return ""
+
+    def _data(self, stamp: int, values: Mapping[str, float], config: Any) -> None:
+        self.arrived[config.name] = (self.clock(), values)
+
+    def age(self) -> float:
+        """Seconds since the oldest of the blocks arrived."""
+        return self.clock() - min(when for when, _ in self.arrived.values())
+
+    def value(self, variable: str) -> float:
+        """The newest value of a logged variable."""
+        for _, values in list(self.arrived.values()):
+            if variable in values:
+                return values[variable]
+        raise KeyError(f"{variable} is not logged; logged are: {', '.join(v for b in self.blocks.values() for v in b)}")
+
+    def _parameter(self, packet: Any) -> None:
+        if packet.channel == WRITE and len(packet.data) >= 2:
+            with self._echoed:
+                (identity,) = struct.unpack("<H", packet.data[:2])
+                self._echo[identity] = bytes(packet.data[2:])
+                self._echoed.notify_all()
+
+    def send(self, name: str, value: float) -> tuple[int, str]:
+        """Write a parameter without waiting; its number and how it is packed."""
+        from cflib.crtp.crtpstack import CRTPPacket
+
+        element = self.client.param.toc.get_element_by_complete_name(name)
+        if element is None:
+            raise LinkError(f"{self.uri}: the firmware has no parameter {name}")
+        form = element.pytype
+        packet = CRTPPacket()
+        packet.set_header(WRITE, WRITE)
+        packet.data = struct.pack("<H", element.ident) + struct.pack(
+            form, value if form in ("<f", "<d") else int(value)
+        )
+        self.client.send_packet(packet)
+        return element.ident, form
+
+    def write(self, name: str, value: float) -> float:
+        """Write a parameter and return what the vehicle says it is now; LinkError when it says nothing."""
+        for _ in range(TRIES):
+            with self._echoed:
+                self._echo.clear()
+                identity, form = self.send(name, value)
+                if self._echoed.wait_for(lambda: identity in self._echo, ECHO):  # noqa: B023
+                    return float(struct.unpack(form, self._echo[identity])[0])
+        raise LinkError(f"{self.uri}: {name} could not be written: no answer")
+
+    def wait(self, holds: Callable[[], bool], deadline: float, again: Callable[[], object] | None = None) -> bool:
+        """Wait until a condition on what is logged holds; meanwhile call `again` every 0.2 s. False: it never did."""
+        end, due = self.clock() + deadline, self.clock()
+        while not holds():
+            if self.clock() > end:
+                return False
+            if again and self.clock() >= due:
+                again()
+                due += 0.2
+            time.sleep(0.005)
+        return True
+
+    def close(self) -> None:
+        """Close the link. cflib sends a set point of zero thrust when it does."""
+        client, self.client = self.client, None
+        if client is None:
+            return
+        closing = threading.Thread(target=client.close_link, daemon=True, name="close link")
+        closing.start()
+        closing.join(CLOSING)

@@ -1,0 +1,282 @@
+"""A Crazyflie, by radio or simulated, as a driver: take-off and landing on board, a policy in between.
+
+With `onboard`, the policy flies on the vehicle (deploy.export target=crazyflie) and this driver streams its set points,
+so that the firmware's watchdogs catch a lost link: level after 0.5 s, motors off after 2 s. Without, the policy runs
+here and writes the motors through the parameters motorPowerSet. Those override every watchdog of the firmware: a lost
+link leaves the motors running. That is refused anywhere but in simulation unless `unprotected` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.crazyflie.link import Link, LinkError
+from deploy.drivers import Reading
+from deploy.policy_file import PolicyFile
+from sim.spec import Group, Signal
+
+Array = NDArray[np.float32]
+
+SIGNALS: Group = (
+    Signal("position", (3,), "m", "world"),
+    Signal("rotation", (9,), "1", "body->world"),
+    Signal("linear_velocity", (3,), "m/s", "world"),
+    Signal("angular_velocity", (3,), "rad/s", "body"),
+    Signal("target_position", (3,), "m", "world", max_age=1.0),
+    Signal("target_velocity", (3,), "m/s", "world", max_age=1.0),
+)
+COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
+# At most 26 bytes each.
+BLOCKS = {
+    "translation": dict.fromkeys((f"stateEstimate.{v}" for v in ("x", "y", "z", "vx", "vy", "vz")), "float"),
+    "rotation": {
+        **dict.fromkeys((f"stateEstimate.{v}" for v in ("qw", "qx", "qy", "qz")), "float"),
+        **dict.fromkeys(("gyro.x", "gyro.y", "gyro.z", "pm.vbat"), "FP16"),
+        "supervisor.info": "uint16_t",
+    },
+    "rest": {
+        **dict.fromkeys((f"kalman.varP{axis}" for axis in "XYZ"), "float"),
+        **dict.fromkeys((f"motor.m{index}" for index in (1, 2, 3, 4)), "uint16_t"),
+    },
+}
+STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
+CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
+PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
+CLIMB = 0.4  # m/s, of take-off and landing
+FULL = 65535
+
+
+@dataclass
+class Settings:
+    """Settings of the Crazyflie driver."""
+
+    uri: str = field(default="udp://127.0.0.1:19850", metadata={"help": "radio://0/80/2M/E7E7E7E7E7 or udp://..."})
+    robot: str = field(default="crazyflie", metadata={"help": "which airframe it is"})
+    onboard: bool = field(default=True, metadata={"help": "the policy flies on the vehicle, as controller 6"})
+    unprotected: bool = field(
+        default=False, metadata={"help": "onboard=false by radio: nothing stops the motors when the link is lost"}
+    )
+    height: float = field(default=0.5, metadata={"help": "m above the start, to take off to and to hold"})
+    voltage: float = field(default=3.5, metadata={"help": "V below which it does not take off"})
+    connect_s: float = field(default=15.0, metadata={"help": "s in which it must be connected and know its position"})
+    link_loss_s: float = field(default=0.4, metadata={"help": "s without data after which the link counts as lost"})
+    transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
+
+    def __post_init__(self) -> None:
+        for name in ("height", "connect_s", "link_loss_s"):
+            if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+
+def rotation_matrix(w: float, x: float, y: float, z: float) -> list[float]:
+    """Row-major, body to world, of a quaternion that need not be exactly of unit length."""
+    s = 2.0 / max(w * w + x * x + y * y + z * z, 1e-12)
+    return [
+        1.0 - s * (y * y + z * z), s * (x * y - w * z), s * (x * z + w * y),
+        s * (x * y + w * z), 1.0 - s * (x * x + z * z), s * (y * z - w * x),
+        s * (x * z - w * y), s * (y * z + w * x), 1.0 - s * (x * x + y * y),
+    ]  # fmt: skip
+
+
+class Crazyflie:
+    """Takes off at the first command, lands when stopped. The target is `height` above where it stood."""
+
+    Config: ClassVar[type] = Settings
+
+    def __init__(self, rate_hz: float, settings: Settings | None = None) -> None:
+        """`rate_hz` is that of the policy; ValueError when the log cannot keep up with it."""
+        s = self.settings = settings or Settings()
+        period = 1000.0 / rate_hz
+        if period < 10.0 or abs(period / 10.0 - round(period / 10.0)) > 1e-6:
+            raise ValueError(f"a Crazyflie logs every 10 ms or a multiple of it; the policy runs at {rate_hz:g} Hz")
+        if not s.onboard and not s.unprotected and not s.uri.startswith("udp://"):
+            raise ValueError(
+                "onboard=false by radio: a lost link leaves the motors running. Put the policy on board "
+                "(deploy.export target=crazyflie), or accept it with unprotected=true"
+            )
+        self.signals, self.commands, self.robot, self.rate_hz = SIGNALS, COMMANDS, s.robot, rate_hz
+        self.num, self.steps, self.real_time = 1, None, True
+        self.link = Link(s.uri, BLOCKS, round(period))
+        self.target = np.zeros(3, np.float32)
+        self._airborne = self._finished = False
+        self._errors: list[float] = []
+        self._notes: list[str] = []
+
+    @classmethod
+    def from_config(cls, config: Settings, policy: PolicyFile) -> Crazyflie:
+        return cls(policy.rate_hz, config)
+
+    def __enter__(self) -> Self:
+        try:
+            self.connect()
+        except BaseException:
+            self.link.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def connect(self) -> None:
+        link, s = self.link, self.settings
+        link.open(s.connect_s)
+        link.write("motorPowerSet.enable", 0)
+        link.write("stabilizer.controller", PID)
+        link.write("kalman.resetEstimation", 1)
+        link.write("kalman.resetEstimation", 0)
+        if not self._estimator_settles(s.connect_s):
+            raise LinkError(f"{s.uri}: the estimator found no position in {s.connect_s:g} s: is there positioning?")
+        state = self._state()
+        for bit, trouble in ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright")):
+            if state & bit:
+                raise LinkError(f"{s.uri}: the vehicle is {trouble}")
+        voltage = link.value("pm.vbat")
+        if voltage < s.voltage:
+            raise LinkError(f"{s.uri}: the battery has {voltage:.2f} V, less than {s.voltage:g} V: charge it")
+        self._notes.append(f"battery before   {voltage:.2f} V")
+        self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
+        self.target[2] += s.height
+
+    def _estimator_settles(self, deadline: float) -> bool:
+        since, before = self.link.clock(), [math.inf] * 3
+
+        def steady() -> bool:
+            nonlocal since, before
+            now = self._vector("kalman.", "varPX", "varPY", "varPZ")
+            if max(abs(a - b) for a, b in zip(now, before, strict=True)) > STEADY:
+                since, before = self.link.clock(), now
+            return self.link.clock() - since > STEADY_FOR
+
+        return self.link.wait(steady, deadline)
+
+    def _vector(self, group: str, *names: str) -> list[float]:
+        return [self.link.value(group + name) for name in names]
+
+    def _state(self) -> int:
+        return int(self.link.value("supervisor.info"))
+
+    def read(self) -> Reading:
+        age = self.link.age()
+        if age > self.settings.link_loss_s:
+            raise LinkError(f"{self.settings.uri}: the link is lost: nothing arrived for {age:.2f} s")
+        signals = {
+            "position": self._vector("stateEstimate.", "x", "y", "z"),
+            "rotation": rotation_matrix(*self._vector("stateEstimate.", "qw", "qx", "qy", "qz")),
+            "linear_velocity": self._vector("stateEstimate.", "vx", "vy", "vz"),
+            "angular_velocity": [math.radians(rate) for rate in self._vector("gyro.", "x", "y", "z")],
+            "target_position": self.target,
+            "target_velocity": np.zeros(3, np.float32),
+        }
+        arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
+        if self._airborne:
+            self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
+        return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
+
+    def write(self, commands: Mapping[str, Array]) -> None:
+        """Carry out, or (on board) send the set point. The first call takes off; zeros on board mean: land.
+
+        Zeros are what the guard sends when it stops a robot, and what no policy gives in flight.
+        """
+        motors = np.asarray(commands["motor_command"], np.float64).reshape(4)
+        if self._finished:
+            return
+        if not self._airborne:
+            self._take_off()
+            self._hand_over()
+        elif not self.settings.onboard:
+            for index, value in enumerate(motors, 1):
+                self.link.send(f"motorPowerSet.m{index}", round(FULL * value))
+            return
+        if self.settings.onboard and not motors.any():
+            self._notes.append("landed by the guard")
+            self._land()
+        elif self.settings.onboard:
+            x, y, z = self.target.tolist()
+            self.link.client.commander.send_position_setpoint(x, y, z, 0.0)
+
+    def _take_off(self) -> None:
+        link, uri = self.link, self.settings.uri
+        link.client.commander.send_notify_setpoint_stop()  # an earlier client's last set point would outrank ours
+        if not link.wait(lambda: bool(self._state() & CAN_FLY), 2.0, lambda: self._arm(True)):
+            raise LinkError(f"{uri}: the vehicle cannot be armed")
+        height, seconds = float(self.target[2]), self.settings.height / CLIMB + 0.5
+        self._airborne = True
+        started = link.wait(
+            lambda: bool(self._state() & FLYING),
+            2.0,
+            lambda: link.client.high_level_commander.takeoff(height, seconds, yaw=None),
+        )
+        near = 0.1 + 0.2 * self.settings.height
+        if not started or not link.wait(lambda: abs(link.value("stateEstimate.z") - height) < near, seconds + 2.0):
+            raise LinkError(f"{uri}: the take-off failed")
+
+    def _arm(self, wanted: bool) -> None:
+        self.link.client.supervisor.send_arming_request(wanted)
+
+    def _hand_over(self) -> None:
+        """From the vehicle's PID controller to the policy."""
+        if not self.settings.onboard:
+            for index in (1, 2, 3, 4):  # as they turn now, until the first command one period later
+                self.link.write(f"motorPowerSet.m{index}", self.link.value(f"motor.m{index}"))
+            self.link.write("motorPowerSet.enable", 1)
+        elif self.link.write("stabilizer.controller", OUT_OF_TREE) != OUT_OF_TREE:
+            raise LinkError(
+                f"{self.settings.uri}: the firmware has no policy on board (stabilizer.controller 6): build it with "
+                "deploy.export target=crazyflie, or fly with onboard=false"
+            )
+
+    def _land(self) -> None:
+        """Back to the vehicle's PID controller, down, motors off."""
+        link = self.link
+        self._finished = True
+        link.write("motorPowerSet.enable", 0)
+        link.write("stabilizer.controller", PID)
+        seconds = max(link.value("stateEstimate.z") - float(self.target[2]) + self.settings.height, 0.1) / CLIMB + 0.5
+        ground = float(self.target[2]) - self.settings.height
+
+        def land() -> None:
+            link.client.commander.send_notify_setpoint_stop()
+            link.client.high_level_commander.land(ground, seconds, yaw=None)
+
+        link.wait(lambda: link.value("stateEstimate.vz") < -0.05, 1.0, land)
+        down = link.wait(lambda: link.value("stateEstimate.z") - ground < 0.03, seconds + 3.0)
+        self._notes.append("landed" if down else "did not reach the ground in time; the motors were stopped")
+        link.client.high_level_commander.stop()
+
+    def emergency_stop(self) -> None:
+        """Stop the motors now, whoever commands them; the vehicle has to be rebooted. Callable from any thread."""
+        for _ in range(3):
+            self.link.send("motorPowerSet.enable", 0)
+            self.link.client.supervisor.send_emergency_stop()
+        self._finished = True
+
+    def stop(self) -> None:
+        if self.link.client is None:
+            return
+        try:
+            if self._airborne and not self._finished:
+                self._land()
+            if self._airborne:
+                self.link.wait(lambda: not self._state() & ARMED, 1.0, lambda: self._arm(False))
+                self._notes.append(f"battery after    {self.link.value('pm.vbat'):.2f} V")
+        except LinkError as error:
+            self._notes.append(f"{error}; the vehicle is left to its own watchdogs")
+        except KeyboardInterrupt:
+            self.emergency_stop()
+            raise
+        finally:
+            self.link.close()
+
+    def report(self) -> list[str]:
+        last = self._errors[-round(self.rate_hz) :]
+        error = [f"position_error   {sum(last) / len(last):.4g} m (last second)"] if last else []
+        return [*error, *self._notes]
