@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "checkpoint.npz"
 POLICY = "policy.onnx"
 CONFIG = "config.yaml"
+PLACES = ("out", "resume")  # settings that name a place on this machine: they stay out of the policy file
 
 
 def train(settings: Settings, started: float | None = None) -> Path:
@@ -261,12 +262,14 @@ def _export(
     from deploy.policy_file import PolicyFileError
     from policies.export import export
 
+    made = {key: value for key, value in config.as_dict(settings).items() if key != "task_config"}
+    made["options"] = {key: value for key, value in made["options"].items() if key not in PLACES}
     training = {
-        "config": {key: value for key, value in config.as_dict(settings).items() if key != "task_config"},
+        "config": made,
         "seed": settings.options.seed,
         "commit": background.commit,
         "versions": versions(),
-        "argv": sys.argv[1:],
+        "argv": [word for word in sys.argv[1:] if word.partition("=")[0] not in PLACES],
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "seconds": round(clock.laps["training"], 3),
         "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
