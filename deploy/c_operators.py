@@ -1,0 +1,232 @@
+"""ONNX operators as C statements.
+
+Three kinds: elementwise operators become one loop for as many as follow each other; moves (Reshape, Split, ...) become
+other names for the same memory, or copies; the rest is matrix-vector products and a few loops of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.graph import GraphError, Node, Value
+
+Floats = NDArray[np.float32]
+
+# {0}, {1} ... are the inputs; attributes by name, with the standard's defaults in DEFAULTS.
+ELEMENTWISE = {
+    "Abs": "({0} < 0.0f ? -{0} : {0})",
+    "Add": "{0} + {1}",
+    "Cast": "{0}",
+    "Div": "{0} / {1}",
+    "Elu": "({0} > 0.0f ? {0} : {alpha} * (policy_exp({0}) - 1.0f))",
+    "Exp": "policy_exp({0})",
+    "Greater": "({0} > {1} ? 1.0f : 0.0f)",
+    "LeakyRelu": "({0} > 0.0f ? {0} : {alpha} * {0})",
+    "Less": "({0} < {1} ? 1.0f : 0.0f)",
+    "Max": "({0} > {1} ? {0} : {1})",
+    "Min": "({0} < {1} ? {0} : {1})",
+    "Mul": "{0} * {1}",
+    "Neg": "-{0}",
+    "Reciprocal": "1.0f / {0}",
+    "Relu": "({0} < 0.0f ? 0.0f : {0})",
+    "Sigmoid": "policy_sigmoid({0})",
+    "Sqrt": "policy_sqrt({0})",
+    "Sub": "{0} - {1}",
+    "Tanh": "policy_tanh({0})",
+    "Where": "({0} != 0.0f ? {1} : {2})",
+}
+DEFAULTS = {"Elu": {"alpha": 1.0}, "LeakyRelu": {"alpha": 0.01}}
+INPUTS = {"Max": 2, "Min": 2}  # those that the standard allows to have any number
+SPECIAL = {"Clip", "Pow"}  # elementwise, but what is written depends on what is constant
+MOVES = {
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+}
+REDUCTIONS = {"GlobalAveragePool", "ReduceMax", "ReduceMean", "ReduceSum", "Softmax"}
+DENSE = {"Conv", "Gemm", "MatMul"}
+SUPPORTED = ELEMENTWISE.keys() | SPECIAL | MOVES | REDUCTIONS | DENSE
+
+
+def number(value: float | np.floating[Any] | int) -> str:
+    """A float32 as a C constant that reads back as the same number."""
+    single = np.float32(value)
+    if not np.isfinite(single):
+        raise GraphError(f"a constant of the graph is {value}")
+    text = str(single)
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+
+
+def expression(node: Node, inputs: Sequence[str], values: Sequence[Value | None]) -> str:
+    """The C expression of an elementwise operator; `inputs` are the C expressions of its inputs' elements."""
+    if node.operator == "Clip":
+        return _clip(node, inputs, values)
+    if node.operator == "Pow":
+        return _power(node, inputs, values)
+    if node.operator == "Cast" and node.attributes["to"] != 1:
+        raise GraphError(f"{node} casts to something other than float32")
+    if len(inputs) != INPUTS.get(node.operator, len(inputs)):
+        raise GraphError(f"{node} has {len(inputs)} inputs, only {INPUTS[node.operator]} are supported")
+    attributes = {**DEFAULTS.get(node.operator, {}), **node.attributes}
+    numbers = {name: number(value) for name, value in attributes.items() if isinstance(value, float)}
+    return ELEMENTWISE[node.operator].format(*inputs, **numbers)
+
+
+def _clip(node: Node, inputs: Sequence[str], values: Sequence[Value | None]) -> str:
+    """NaN stays NaN: every comparison with it is false."""
+    text = inputs[0]
+    for index, sign in ((1, "<"), (2, ">")):
+        value = values[index] if index < len(values) else None
+        if value is None:
+            continue
+        if value.data is None or value.size != 1:
+            raise GraphError(f"{node} has a limit that is not one constant")
+        limit = float(value.data.reshape(()))
+        if np.isfinite(limit):
+            text = f"({text} {sign} {number(limit)} ? {number(limit)} : {text})"
+    return text
+
+
+def _power(node: Node, inputs: Sequence[str], values: Sequence[Value | None]) -> str:
+    exponent = values[1]
+    known = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 0.5: "policy_sqrt({0})", 1.0: "{0}"}
+    data = None if exponent is None or exponent.data is None else np.unique(exponent.data)
+    if data is None or data.size != 1 or float(data[0]) not in known:
+        raise GraphError(f"{node} has an exponent that is not one of the constants {', '.join(map(str, known))}")
+    return known[float(data[0])].format(inputs[0])
+
+
+def blocks(outputs: int) -> tuple[int, int]:
+    """How many blocks of eight and of four outputs hold `outputs`."""
+    eights, rest = divmod(outputs, 8)
+    return (eights, 1) if 0 < rest <= 4 else (eights + (rest > 0), 0)
+
+
+def padded(outputs: int) -> int:
+    """The number of outputs that `policy_dense` writes."""
+    eights, fours = blocks(outputs)
+    return 8 * eights + 4 * fours
+
+
+def pack(weight: Floats, bias: Floats) -> Floats:
+    """The order in which `policy_dense` reads W (out, in) and b (out,): per block the biases, then per input a row."""
+    outputs, inputs = weight.shape
+    columns = np.zeros((inputs + 1, padded(outputs)), np.float32)
+    columns[0, :outputs], columns[1:, :outputs] = bias, weight.T
+    eights, fours = blocks(outputs)
+    parts = [columns[:, 8 * k : 8 * k + 8] for k in range(eights)] + [columns[:, 8 * eights :]] * fours
+    return np.concatenate([np.ravel(part) for part in parts])
+
+
+def constant_input(node: Node, values: Sequence[Value | None], index: int) -> Floats | None:
+    """An input that must be constant; None when it was left out."""
+    value = values[index] if index < len(values) else None
+    if value is None:
+        return None
+    if value.data is None:
+        raise GraphError(f"{node} needs its input {index} to be constant")
+    return np.asarray(value.data, np.float32)
+
+
+def matrix(node: Node, values: Sequence[Value | None]) -> tuple[Floats, Floats]:
+    """W (out, in) and b (out,) of Gemm, MatMul or Conv (kernels flattened)."""
+    weight, bias = constant_input(node, values, 1), constant_input(node, values, 2)
+    assert weight is not None
+    attributes = node.attributes
+    if node.operator == "Conv":
+        weight = weight.reshape(len(weight), -1)
+    elif weight.ndim != 2 or attributes.get("transA", 0):
+        raise GraphError(f"{node} is not a vector times a constant matrix")
+    elif not attributes.get("transB", 0):
+        weight = weight.T
+    if bias is None:
+        bias = np.zeros(len(weight), np.float32)
+    alpha, beta = np.float32(attributes.get("alpha", 1.0)), np.float32(attributes.get("beta", 1.0))
+    return alpha * weight, np.broadcast_to(beta * bias.reshape(-1), (len(weight),))
+
+
+def window(node: Node, shape: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Strides and leading padding (rows, columns) of a convolution over (1, C, H, W)."""
+    attributes = node.attributes
+    plain = (
+        len(shape) == 4
+        and len(kernel) == 2
+        and attributes.get("group", 1) == 1
+        and set(attributes.get("dilations", [1])) == {1}
+        and attributes.get("auto_pad", b"NOTSET") in (b"NOTSET", b"VALID")
+    )
+    if not plain:
+        raise GraphError(f"{node} is not a plain convolution of an image (no groups, dilation or auto_pad=SAME)")
+    return list(attributes.get("strides", [1, 1])), list(attributes.get("pads", [0, 0, 0, 0]))[:2]
+
+
+def convolution(
+    node: Node, x: str, y: str, weights: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], kernel: tuple[int, ...]
+) -> list[str]:
+    """Per pixel of the result: gather what the kernel sees, then one matrix-vector product."""
+    (_, channels, height, width), (_, outputs, rows, columns) = shapes
+    stride, lead = window(node, shapes[0], kernel)
+    eights, fours = blocks(outputs)
+    size = channels * kernel[0] * kernel[1]
+    return [
+        f"for (int row = 0; row < {rows}; ++row)",
+        f"    for (int column = 0; column < {columns}; ++column) {{",
+        "        float *seen = patch;",
+        f"        for (int channel = 0; channel < {channels}; ++channel)",
+        f"            for (int i = row * {stride[0]} - {lead[0]}, k = 0; k < {kernel[0]}; ++i, ++k)",
+        f"                for (int j = column * {stride[1]} - {lead[1]}, l = 0; l < {kernel[1]}; ++j, ++l)",
+        f"                    *seen++ = i < 0 || i >= {height} || j < 0 || j >= {width} ? 0.0f",
+        f"                        : {x}[(channel * {height} + i) * {width} + j];",
+        f"        policy_dense(pixel, {weights}, patch, {size}, {eights}, {fours});",
+        f"        for (int k = 0; k < {outputs}; ++k) {y}[(k * {rows} + row) * {columns} + column] = pixel[k];",
+        "    }",
+    ]
+
+
+def _sum(x: str, y: str, count: int, inner: int, factor: str) -> list[str]:
+    lines = ["float total = 0.0f;", f"for (int k = 0; k < {inner}; ++k) total += {x}[i * {inner} + k];"]
+    return [*lines, f"{y}[i] = total{factor};"]
+
+
+def _max(x: str, y: str, count: int, inner: int) -> list[str]:
+    return [
+        f"float most = {x}[i * {inner}];",
+        f"for (int k = 1; k < {inner}; ++k) most = {x}[i * {inner} + k] > most ? {x}[i * {inner} + k] : most;",
+        f"{y}[i] = most;",
+    ]
+
+
+def _softmax(x: str, y: str, count: int, inner: int) -> list[str]:
+    return [
+        f"float most = {x}[i * {inner}], total = 0.0f;",
+        f"for (int k = 1; k < {inner}; ++k) most = {x}[i * {inner} + k] > most ? {x}[i * {inner} + k] : most;",
+        f"for (int k = 0; k < {inner}; ++k)",
+        f"    total += {y}[i * {inner} + k] = policy_exp({x}[i * {inner} + k] - most);",
+        f"for (int k = 0; k < {inner}; ++k) {y}[i * {inner} + k] /= total;",
+    ]
+
+
+def reduction(node: Node, x: str, y: str, shape: tuple[int, ...], axes: Sequence[int]) -> list[str]:
+    """A loop over what remains of (shape) when its last axes are reduced."""
+    chosen = sorted(axis % len(shape) for axis in axes)
+    if not chosen or chosen != list(range(len(shape) - len(chosen), len(shape))):
+        raise GraphError(f"{node} reduces the axes {chosen} of {len(shape)}; only the last ones are supported")
+    inner = int(np.prod(shape[chosen[0] :]))
+    count = int(np.prod(shape[: chosen[0]]))
+    write: Callable[..., list[str]] = {"ReduceMax": _max, "Softmax": _softmax}.get(node.operator, _sum)
+    factor = [] if write is not _sum else [f" / {inner}.0f" if node.operator != "ReduceSum" else ""]
+    body = write(x, y, count, inner, *factor)
+    return [f"for (int i = 0; i < {count}; ++i) {{", *(f"    {line}" for line in body), "}"]

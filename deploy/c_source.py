@@ -1,0 +1,337 @@
+"""A policy file -> C11: policy.h, policy.c and the hand-written policy_math.h. No allocation, no libm.
+
+The signals and commands are structs whose members have the names of the contract, and POLICY_SIGNALS(X) lists them, so
+that a program which does not supply a signal does not compile. The state is the caller's: any number of robots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.c_graph import Program, Writer
+from deploy.c_operators import SUPPORTED, number
+from deploy.graph import GraphError, read
+from deploy.policy_file import PolicyFile, content_of
+from sim.spec import Signal
+
+FIRMWARE = Path(__file__).parents[1] / "firmware"
+KEYWORDS = """ auto bool break case char const continue default do double else enum extern float for goto if inline int
+ long register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while """
+TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint8): "uint8_t", np.dtype(np.int64): "int64_t"}
+
+HEADER = """\
+/* {title}: made from a policy file by `python -m deploy.export`; do not edit. */
+#ifndef POLICY_H
+#define POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+#define POLICY_RATE_HZ {rate}
+
+/* Call X(name, elements, type, oldest permissible age in s) for every signal: with it, fill all of them by functions of
+ * your own, and a signal that you do not have is an error of the compiler. */
+#define POLICY_SIGNALS(X) \\
+{signal_list}
+#define POLICY_COMMANDS(X) \\
+{command_list}
+
+typedef struct {{
+{signals}
+}} policy_signals;
+
+typedef struct {{
+{commands}
+}} policy_commands;
+
+/* What the controller remembers from step to step. */
+typedef struct {{
+{state}
+}} policy_state;
+
+typedef struct {{
+    const char *name, *task, *robot, *sha256; /* sha256: of the policy file */
+    float rate_hz;
+    float tolerance; /* of the self-test, as a share of a command's range */
+    int vectors;     /* steps of the self-test */
+}} policy_information;
+
+const policy_information *policy_info(void);
+
+/* Begin a flight. */
+void policy_reset(policy_state *state);
+
+/* One control step. False when a signal or the result is not finite; commands and state then stay as they were. */
+bool policy_step(policy_state *state, const policy_signals *signals, policy_commands *commands);
+
+/* Replay the file's test vectors: the largest disagreement as a share of what is tolerated; beyond 1: do not fly.
+ * `state` is reset afterwards. */
+float policy_selftest(policy_state *state);
+
+/* Self-test, then reset; false: this build computes wrongly, do not fly. */
+bool policy_init(policy_state *state);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+SOURCE = """\
+/* {title}: made from a policy file by `python -m deploy.export`; do not edit. */
+#include "policy.h"
+
+#include "policy_math.h"
+
+{constants}
+static float memory[{memory}];
+{convolution}
+static bool compute(const policy_state *state, const policy_signals *signals) {{
+    (void)state;
+    (void)signals;
+{statements}
+    return !({check});
+}}
+
+bool policy_step(policy_state *state, const policy_signals *signals, policy_commands *commands) {{
+    if ({broken}) return false;
+    if (!compute(state, signals)) return false;
+{results}
+    return true;
+}}
+
+void policy_reset(policy_state *state) {{
+{reset}
+}}
+
+static const policy_information information = {{
+    {information}}};
+
+const policy_information *policy_info(void) {{ return &information; }}
+
+static const policy_signals vector_signals[{vectors}] = {{
+{vector_signals}}};
+
+static const policy_commands vector_commands[{vectors}] = {{
+{vector_commands}}};
+
+{vector_state}
+
+static float larger(float worst, float got, float want, float tolerated) {{
+    const float error = (got < want ? want - got : got - want) / tolerated;
+    return error > worst ? error : worst;
+}}
+
+float policy_selftest(policy_state *state) {{
+    float worst = 0.0f;
+    policy_commands commands;
+    policy_reset(state);
+    for (int step = 0; step < {vectors}; ++step) {{
+        if (!policy_step(state, &vector_signals[step], &commands)) return 1e30f;
+{compare_commands}
+    }}
+{compare_state}
+    policy_reset(state);
+    return worst;
+}}
+
+bool policy_init(policy_state *state) {{ return policy_selftest(state) <= 1.0f; }}
+"""
+
+
+def _identifier(name: str) -> str:
+    if not name.isascii() or name in KEYWORDS.split():
+        raise GraphError(f"{name!r} cannot be the name of a member in C; rename the signal and export it again")
+    return name
+
+
+def _indent(lines: Iterable[str], depth: int = 1) -> str:
+    return "\n".join("    " * depth + line for line in lines)
+
+
+def _wrap(items: Sequence[str]) -> str:
+    """Comma-separated, in lines of about 110 characters."""
+    lines, line = [], ""
+    for item in items:
+        if len(line) + len(item) > 110:
+            lines.append(line)
+            line = ""
+        line += f"{item}, "
+    return "\n".join([*lines, line.rstrip(", ")])
+
+
+def _row(values: Iterable[NDArray[Any]], kinds: Iterable[str]) -> str:
+    parts = []
+    for value, kind in zip(values, kinds, strict=True):
+        texts = [number(v) if kind == "float" else str(int(v)) for v in np.ravel(value)]
+        parts.append("{" + ", ".join(texts) + "}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def _range(signal: Signal) -> float:
+    span = signal.high - signal.low
+    return span if math.isfinite(span) else 1.0
+
+
+class Source:
+    """The texts of one policy's C files."""
+
+    def __init__(self, policy: PolicyFile, content: bytes) -> None:
+        """Raises GraphError when something in the graph has no C."""
+        self.policy = policy
+        graph = read(content, SUPPORTED)
+        self.types = {s.name: TYPES[graph.values[s.name].dtype] for s in policy.inputs}
+        for name in (*self.types, *(s.name for s in policy.outputs), *(s.name for s in policy.state)):
+            _identifier(name)
+        arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
+        arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
+        self.program: Program = Writer(graph, arrays).program()
+        self.title = f"{policy.name} ({policy.task}, {policy.robot})".replace("*/", "")
+
+    def files(self) -> dict[str, str]:
+        """File name -> content."""
+        return {
+            "policy.h": self._header(),
+            "policy.c": self._source(),
+            "policy_math.h": (FIRMWARE / "policy_math.h").read_text(),
+        }
+
+    def _header(self) -> str:
+        policy = self.policy
+        limits = "[{:g}, {:g}]".format
+        state = [f"float {s.name}[{s.initial.size}];" for s in policy.state] or ["char nothing;"]
+        return HEADER.format(
+            title=self.title,
+            rate=number(policy.rate_hz),
+            signal_list=self._list(policy.inputs),
+            command_list=self._list(policy.outputs),
+            signals=_indent(
+                f"{self.types[s.name]} {s.name}[{s.size}]; /* {s.unit}{', ' if s.frame else ''}{s.frame} */"
+                for s in policy.inputs
+            ),
+            commands=_indent(
+                f"float {s.name}[{s.size}]; /* {s.unit}, within {limits(s.low, s.high)} */" for s in policy.outputs
+            ),
+            state=_indent(state),
+        )
+
+    def _list(self, group: Sequence[Signal]) -> str:
+        return " \\\n".join(
+            f"    X({s.name}, {s.size}, {self.types.get(s.name, 'float')}, {number(s.max_age)})" for s in group
+        )
+
+    def _source(self) -> str:
+        policy, program = self.policy, self.program
+        vectors = policy.vectors
+        information = (policy.name, policy.task, policy.robot, policy.sha256)
+        return SOURCE.format(
+            title=self.title,
+            constants="\n".join(
+                f"static const {kind} {name}[{len(texts)}] = {{\n{_wrap(texts)}}};"
+                for name, (kind, texts) in program.constants.items()
+            ),
+            memory=max(1, program.memory),
+            convolution=f"static float patch[{program.patch}], pixel[{program.pixel}];\n" if program.patch else "",
+            statements=_indent(program.lines),
+            check=" || ".join(f"policy_broken({x}, {n})" for x, n in self._results()),
+            broken=" || ".join(self._finite_inputs()) or "false",
+            results=_indent(self._store()),
+            reset=_indent(self._reset()),
+            information=", ".join(
+                [*map(_quoted, information), number(policy.rate_hz), number(vectors.tolerance), str(vectors.steps)]
+            ),
+            vectors=vectors.steps,
+            vector_signals=",\n".join(
+                _row((vectors.inputs[s.name][k] for s in policy.inputs), self.types.values())
+                for k in range(vectors.steps)
+            ),
+            vector_commands=",\n".join(
+                _row((vectors.outputs[s.name][k] for s in policy.outputs), ["float"] * len(policy.outputs))
+                for k in range(vectors.steps)
+            ),
+            vector_state=self._last_state(),
+            compare_commands=_indent(self._compare_commands(), 2),
+            compare_state=_indent(self._compare_state()),
+        )
+
+    def _last_state(self) -> str:
+        states = self.policy.state
+        row = _row((self.policy.vectors.state[s.name][-1] for s in states), ["float"] * len(states))
+        return f"static const policy_state vector_last_state = {row};\n" if states else ""
+
+    def _results(self) -> list[tuple[str, int]]:
+        """Where every command and next state was computed, and its size."""
+        found = []
+        names = [(s.name, s.size) for s in self.policy.outputs]
+        for name, size in [*names, *((f"next_state.{s.name}", s.initial.size) for s in self.policy.state)]:
+            array, offset = self.program.places[name]
+            found.append((f"{array} + {offset}", size))
+        return found
+
+    def _finite_inputs(self) -> list[str]:
+        return [f"policy_broken(signals->{n}, {self._size(n)})" for n, kind in self.types.items() if kind == "float"]
+
+    def _size(self, name: str) -> int:
+        return next(s.size for s in self.policy.inputs if s.name == name)
+
+    def _store(self) -> list[str]:
+        """Nothing of the caller's changes before all results are known and finite."""
+        members = [f"commands->{s.name}" for s in self.policy.outputs]
+        members += [f"state->{s.name}" for s in self.policy.state]
+        return [
+            f"for (int i = 0; i < {size}; ++i) {to}[i] = ({place})[i];"
+            for to, (place, size) in zip(members, self._results(), strict=True)
+        ]
+
+    def _reset(self) -> list[str]:
+        lines = []
+        for s in self.policy.state:
+            values = s.initial.ravel()
+            if len(np.unique(values)) == 1:
+                lines.append(f"for (int i = 0; i < {s.initial.size}; ++i) state->{s.name}[i] = {number(values[0])};")
+            else:
+                lines += [f"state->{s.name}[{k}] = {number(v)};" for k, v in enumerate(values)]
+        return lines or ["state->nothing = 0;"]
+
+    def _compare_commands(self) -> list[str]:
+        tolerance = self.policy.vectors.tolerance
+        lines = []
+        for s in self.policy.outputs:
+            pair = f"commands.{s.name}[i], vector_commands[step].{s.name}[i]"
+            loop = f"for (int i = 0; i < {s.size}; ++i)"
+            lines.append(f"{loop} worst = larger(worst, {pair}, {number(tolerance * _range(s))});")
+        return lines
+
+    def _compare_state(self) -> list[str]:
+        lines = []
+        for s in self.policy.state:
+            want = f"vector_last_state.{s.name}[i]"
+            tolerated = f"{number(self.policy.vectors.tolerance)} * ({want} > 1.0f ? {want} : {want} < -1.0f ? -{want}"
+            loop = f"for (int i = 0; i < {s.initial.size}; ++i)"
+            lines.append(f"{loop} worst = larger(worst, state->{s.name}[i], {want}, {tolerated} : 1.0f));")
+        return lines
+
+
+def _quoted(text: str) -> str:
+    """A C string; anything but plain characters is replaced."""
+    return '"' + "".join(ch if ch.isascii() and ch.isprintable() and ch not in '"\\' else "?" for ch in text) + '"'
+
+
+def generate(path: str) -> dict[str, str]:
+    """The C files of the policy file at `path`, verified first: file name -> content.
+
+    Raises PolicyFileError for a damaged file, GraphError for one that cannot be C.
+    """
+    content = content_of(path)
+    return Source(PolicyFile.from_bytes(content, path), content).files()

@@ -1,0 +1,272 @@
+"""An STM32F405 in this process: runs a firmware image on unicorn, counts instructions, estimates cycles.
+
+Instruction counts are exact. Cycles are estimated from the Cortex-M4's published timings (ARM DDI 0439, one table for
+the core and one for the floating point unit) with flash that answers at once; a real chip at 168 MHz also waits for its
+flash now and then. Peripherals: USART1 with a queue in each direction, SysTick and the cycle counter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+FLASH, FLASH_SIZE = 0x08000000, 1 << 20
+RAM, RAM_SIZE = 0x20000000, 128 << 10
+PERIPHERALS, PERIPHERALS_SIZE = 0x40000000, 0x100000
+SYSTEM, SYSTEM_SIZE = 0xE0000000, 0x100000
+USART1, SYSTICK, CYCLE_COUNTER, RESET_REGISTER = 0x40011000, 0xE000E010, 0xE0001004, 0xE000ED0C
+RCC_CR, CLOCK_READY = 0x40023800, 1 << 25
+RESET_REQUEST = 0x05FA0004
+RETURN = FLASH + FLASH_SIZE - 16  # where functions called from here return to
+PAINT = 0xA5  # what the stack holds before it is used
+MOST_INSTRUCTIONS = 200_000_000  # of one call; more means that it hangs
+CLOCK_HZ = 168e6
+
+
+class EmulatorError(RuntimeError):
+    """The image cannot be loaded, or the emulated chip faulted or hangs."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a call cost: instructions, estimated cycles, bytes of stack."""
+
+    instructions: int
+    cycles: int
+    stack: int
+
+    @property
+    def seconds(self) -> float:
+        """At 168 MHz."""
+        return self.cycles / CLOCK_HZ
+
+
+def _listed(operands: str) -> int:
+    """The number of registers in the braces of a load or store of several."""
+    count = 0
+    for item in operands[operands.index("{") + 1 : operands.index("}")].split(","):
+        first, _, last = item.strip().partition("-")
+        count += int(last[1:]) - int(first[1:]) + 1 if last else 1
+    return count * (2 if "{d" in operands.replace(" ", "") else 1)
+
+
+_FLOAT = {"vdiv": 14, "vsqrt": 14, "vfma": 3, "vfms": 3, "vfnma": 3, "vfnms": 3, "vmla": 3, "vmls": 3, "vnmla": 3}
+_SLOW = {"udiv": 12, "sdiv": 12, "mla": 2, "mls": 2, "tbb": 4, "tbh": 4, "bl": 3, "blx": 3, "bx": 3}  # the worst case
+_BRANCHES = {"b", "cbz", "cbnz", "beq", "bne", "bhs", "blo", "bmi", "bpl", "bvs", "bvc", "bhi", "bls", "bge", "blt"}
+_BRANCHES |= {"bgt", "ble", "bcs", "bcc"}
+_ARITHMETIC = ("vadd", "vsub", "vmul", "vnmul", "vdiv", "vsqrt", "vfm", "vfn", "vml", "vnml")
+
+
+def instruction_cycles(mnemonic: str, operands: str) -> int:
+    """Cycles of one instruction; a branch counts as taken."""
+    name = mnemonic.partition(".")[0]
+    if name.startswith(("vldm", "vstm", "vpush", "vpop", "ldm", "stm", "push", "pop")):
+        return 1 + _listed(operands) + (3 if "pc" in operands else 0)
+    if name.startswith(("ldrd", "strd")):
+        return 3
+    if name.startswith(("ldr", "str", "vldr", "vstr")):
+        return 2 + (3 if operands.startswith("pc") else 0)
+    if name in _BRANCHES:
+        return 3
+    return _FLOAT.get(name[:5], _FLOAT.get(name[:4], _SLOW.get(name, 1)))
+
+
+@cache
+def _disassembler() -> Any:
+    import capstone  # type: ignore[import-untyped]
+
+    return capstone.Cs(capstone.CS_ARCH_ARM, capstone.CS_MODE_THUMB | capstone.CS_MODE_MCLASS)
+
+
+def block_cost(code: bytes, address: int) -> tuple[int, int]:
+    """Instructions and cycles of a straight piece of code, with the FPU's wait for a result that is used at once."""
+    instructions = cycles = 0
+    fresh = ""  # the register that the last floating-point operation is still computing
+    for _, _, mnemonic, operands in _disassembler().disasm_lite(code, address):
+        instructions += 1
+        cycles += instruction_cycles(mnemonic, operands)
+        target, _, sources = operands.partition(", ")
+        cycles += bool(fresh) and fresh in sources.replace(",", " ").split()
+        fresh = target if mnemonic.startswith(_ARITHMETIC) else ""
+    return instructions, cycles
+
+
+class Chip:
+    """A running image. `sent` holds what it has sent on USART1; put bytes into `incoming` for it to receive."""
+
+    def __init__(self, path: str | os.PathLike[str], count: bool = False) -> None:
+        """Load an ELF file. `count` measures every instruction, which is some fifty times slower."""
+        import unicorn
+        from unicorn import arm_const
+
+        self._arm: Any = arm_const
+        self._unicorn: Any = unicorn
+        self.path, self.counting = os.fspath(path), count
+        self.symbols: dict[str, int] = {}
+        self.sizes: dict[str, tuple[int, int]] = {}  # symbol -> address, bytes
+        self._segments: list[tuple[int, bytes]] = []
+        self._load()
+        self.incoming: deque[int] = deque()
+        self.sent = bytearray()
+        self.milliseconds_due = 0
+        self._build(count)
+        self.reset()
+
+    def _load(self) -> None:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+
+        try:
+            with open(self.path, "rb") as file:
+                elf = ELFFile(file)
+                for segment in elf.iter_segments("PT_LOAD"):
+                    if segment["p_filesz"]:
+                        self._segments.append((int(segment["p_paddr"]), segment.data()))
+                table: Any = elf.get_section_by_name(".symtab")
+                named = [s for s in table.iter_symbols() if s.name] if table else []
+                self.symbols = {s.name: int(s["st_value"]) for s in named}
+                self.sizes = {s.name: (int(s["st_value"]), int(s["st_size"])) for s in named if s["st_size"]}
+        except (ELFError, OSError) as error:
+            raise EmulatorError(f"{self.path}: not a firmware image: {error}") from None
+        self.flash_bytes = sum(len(data) for start, data in self._segments if FLASH <= start < FLASH + FLASH_SIZE)
+
+    def _build(self, count: bool) -> None:
+        """Hooks come before the first instruction: unicorn does not put them into code that it already translated."""
+        unicorn = self._unicorn
+        machine = self._machine = unicorn.Uc(unicorn.UC_ARCH_ARM, unicorn.UC_MODE_THUMB | unicorn.UC_MODE_MCLASS)
+        machine.ctl_set_cpu_model(self._arm.UC_CPU_ARM_CORTEX_M4)
+        machine.mem_map(FLASH, FLASH_SIZE)
+        machine.mem_map(RAM, RAM_SIZE)
+        for start, size in ((PERIPHERALS, PERIPHERALS_SIZE), (SYSTEM, SYSTEM_SIZE)):
+            machine.mmio_map(start, size, self._reader(start), None, self._writer(start), None)
+        self._costs: dict[tuple[int, int], tuple[int, int]] = {}
+        self._blocks: Counter[tuple[int, int]] = Counter()
+        if count:
+            machine.hook_add(unicorn.UC_HOOK_BLOCK, self._on_block)
+        if "board_idle" in self.symbols:
+            idle = self.symbols["board_idle"] & ~1
+            machine.hook_add(unicorn.UC_HOOK_CODE, self._on_idle, begin=idle, end=idle)
+
+    def reset(self) -> None:
+        """Power on: memory as in the image, registers from the vector table."""
+        machine, arm = self._machine, self._arm
+        machine.mem_write(RAM, bytes([PAINT]) * RAM_SIZE)
+        for start, data in self._segments:
+            machine.mem_write(start, data)
+        self.incoming.clear()
+        self.sent.clear()
+        self.restarts = getattr(self, "restarts", -1) + 1
+        self._reset_wanted = False
+        machine.reg_write(arm.UC_ARM_REG_SP, int.from_bytes(machine.mem_read(FLASH, 4), "little"))
+        machine.reg_write(arm.UC_ARM_REG_FPEXC, 0x40000000)  # what CPACR does on the chip
+        self._at = int.from_bytes(machine.mem_read(FLASH + 4, 4), "little")
+
+    def _on_block(self, machine: Any, address: int, size: int, data: Any) -> None:
+        self._blocks[address, size] += 1
+
+    def _on_idle(self, machine: Any, address: int, size: int, data: Any) -> None:
+        if not self.incoming and not self.milliseconds_due:
+            machine.emu_stop()
+
+    def _reader(self, base: int) -> Callable[..., int]:
+        def read(machine: Any, offset: int, size: int, data: Any) -> int:
+            address = base + offset
+            if address == USART1:
+                return 1 << 7 | bool(self.incoming) << 5
+            if address == USART1 + 4:
+                return self.incoming.popleft() if self.incoming else 0
+            if address == SYSTICK and self.milliseconds_due:
+                self.milliseconds_due -= 1
+                return 1 << 16
+            if address == CYCLE_COUNTER:
+                return self._counted()[1] & 0xFFFFFFFF
+            return CLOCK_READY if address == RCC_CR else 0
+
+        return read
+
+    def _writer(self, base: int) -> Callable[..., None]:
+        def write(machine: Any, offset: int, size: int, value: int, data: Any) -> None:
+            if base + offset == USART1 + 4:
+                self.sent.append(value & 0xFF)
+            if base + offset == RESET_REGISTER and value == RESET_REQUEST:
+                self._reset_wanted = True
+                machine.emu_stop()
+
+        return write
+
+    def _counted(self) -> tuple[int, int]:
+        """Instructions and cycles of all blocks so far."""
+        instructions = cycles = 0
+        for (address, size), times in self._blocks.items():
+            cost = self._costs.get((address, size))
+            if cost is None:
+                cost = self._costs[address, size] = block_cost(bytes(self._machine.mem_read(address, size)), address)
+            instructions += times * cost[0]
+            cycles += times * cost[1]
+        return instructions, cycles
+
+    def _start(self, address: int, until: int) -> None:
+        try:
+            self._machine.emu_start(address | 1, until, count=0 if not self.counting else MOST_INSTRUCTIONS)
+        except self._unicorn.UcError as error:
+            where = self._machine.reg_read(self._arm.UC_ARM_REG_PC)
+            raise EmulatorError(f"{self.path}: the chip faulted at {where:#x}: {error}") from None
+
+    def run(self) -> bytes:
+        """Let the image run until it idles; what it has sent meanwhile."""
+        self._start(self._at, RETURN)
+        if self._reset_wanted:
+            self.reset()
+            return self.run()
+        self._at = self._machine.reg_read(self._arm.UC_ARM_REG_PC) | 1
+        out = bytes(self.sent)
+        self.sent.clear()
+        return out
+
+    def address(self, symbol: str) -> int:
+        """Where a function or variable is; KeyError lists what there is."""
+        if symbol not in self.symbols:
+            raise KeyError(f"{self.path} has no symbol {symbol!r}; it has: {', '.join(filter(None, self.symbols))}")
+        return self.symbols[symbol] & ~1
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of the chip's memory."""
+        return bytes(self._machine.mem_read(address, size))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Put bytes into the chip's memory."""
+        self._machine.mem_write(address, data)
+
+    def call(self, symbol: str, *arguments: int) -> int:
+        """Call a function with up to four integers or pointers; its integer result."""
+        machine, arm = self._machine, self._arm
+        registers = (arm.UC_ARM_REG_R0, arm.UC_ARM_REG_R1, arm.UC_ARM_REG_R2, arm.UC_ARM_REG_R3)
+        for register, value in zip(registers, arguments, strict=False):
+            machine.reg_write(register, value)
+        machine.reg_write(arm.UC_ARM_REG_SP, RAM + RAM_SIZE)
+        machine.reg_write(arm.UC_ARM_REG_LR, RETURN | 1)
+        self._start(self.address(symbol), RETURN)
+        if machine.reg_read(arm.UC_ARM_REG_PC) & ~1 != RETURN:
+            raise EmulatorError(f"{self.path}: {symbol} did not return within {MOST_INSTRUCTIONS} instructions")
+        return int(machine.reg_read(arm.UC_ARM_REG_R0))
+
+    def call_float(self, symbol: str, *arguments: int) -> int:
+        """Call a function that returns a float; the bits of it."""
+        self.call(symbol, *arguments)
+        return int(self._machine.reg_read(self._arm.UC_ARM_REG_S0))
+
+    def measure(self, symbol: str, *arguments: int) -> Cost:
+        """Call a function and say what it cost. Needs `count=True`."""
+        if not self.counting:
+            raise ValueError("this chip was made without count=True")
+        lowest = RAM + RAM_SIZE - 16384
+        self.write(lowest, bytes([PAINT]) * 16384)
+        self._blocks.clear()
+        self.call(symbol, *arguments)
+        left = self.read(lowest, 16384)
+        instructions, cycles = self._counted()
+        return Cost(instructions, cycles, 16384 - (len(left) - len(left.lstrip(bytes([PAINT])))))

@@ -1,0 +1,71 @@
+"""python -m deploy.export policy=FILE target=c|stm32f405 out=DIR: a policy file as C, or as an image for a chip."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy import arguments, c_source, toolchain
+from deploy.policy_file import PolicyFile, content_of
+
+
+@dataclass
+class Config:
+    """Settings of the command."""
+
+    policy: str = field(metadata={"help": "the policy file"})
+    target: str = field(metadata={"help": "c: source files for any compiler; stm32f405: an image, ready to flash"})
+    out: str = field(metadata={"help": "the folder to write into"})
+    compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
+
+
+def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """policy.h, policy.c, policy_math.h."""
+    files = c_source.Source(policy, content).files()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return [f"wrote {folder / name}" for name in files]
+
+
+def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """The C files, and policy.elf: they and the serial link of firmware/stm32f405. Proven on the emulator."""
+    from deploy.emulator import Chip
+    from deploy.measure import measure
+
+    lines = write_c(policy, content, folder, config)
+    image = toolchain.image(folder, config.compiler)
+    cost = measure(Chip(image, count=True), policy)
+    return [
+        *lines,
+        f"wrote {image}",
+        f"self-test on the emulated chip: passed, the worst at {cost.selftest:.2g} of the tolerance",
+        f"one step: {cost.instructions} instructions, {cost.cycles} estimated cycles, "
+        f"{1e6 * cost.seconds:.0f} us at 168 MHz",
+        f"flash {cost.flash} bytes (policy {cost.policy_flash}), stack {cost.stack} bytes, memory {cost.memory} bytes",
+    ]
+
+
+TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
+    "c": write_c,
+    "stm32f405": write_stm32f405,
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Verify the file, then write what the target needs."""
+    if arguments.wants_help(argv):
+        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+        return
+    (config,) = arguments.parse(argv, Config)
+    if config.target not in TARGETS:
+        raise arguments.ArgumentError(f"unknown target {config.target!r}; choices: {', '.join(TARGETS)}")
+    content = content_of(config.policy)
+    policy = PolicyFile.from_bytes(content, config.policy)
+    print("\n".join(TARGETS[config.target](policy, content, Path(config.out), config)))
+
+
+if __name__ == "__main__":
+    sys.exit(arguments.call(main))
