@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parent
         "transfer.py --only flight",
         "tracking.py",
         "foundation.py",
+        "recipes.py",
         "adaptation.py",
         "specialists.py --only racer",
     ],
