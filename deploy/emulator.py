@@ -23,7 +23,6 @@ RCC_CR, CLOCK_READY = 0x40023800, 1 << 25
 RESET_REQUEST = 0x05FA0004
 RETURN = FLASH + FLASH_SIZE - 16  # where functions called from here return to
 PAINT = 0xA5  # what the stack holds before it is used
-MOST_INSTRUCTIONS = 200_000_000  # of one call; more means that it hangs
 CLOCK_HZ = 168e6
 
 
@@ -98,14 +97,17 @@ def block_cost(code: bytes, address: int) -> tuple[int, int]:
 class Chip:
     """A running image. `sent` holds what it has sent on USART1; put bytes into `incoming` for it to receive."""
 
-    def __init__(self, path: str | os.PathLike[str], count: bool = False) -> None:
-        """Load an ELF file. `count` measures every instruction, which is some fifty times slower."""
+    def __init__(self, path: str | os.PathLike[str], count: bool = False, patience: float = 30.0) -> None:
+        """Load an ELF file. `count` measures every instruction, which is some fifty times slower.
+
+        `patience`: seconds of this machine that a call or the start may take before it counts as hanging.
+        """
         import unicorn
         from unicorn import arm_const
 
         self._arm: Any = arm_const
         self._unicorn: Any = unicorn
-        self.path, self.counting = os.fspath(path), count
+        self.path, self.counting, self.patience = os.fspath(path), count, patience
         self.symbols: dict[str, int] = {}
         self.sizes: dict[str, tuple[int, int]] = {}  # symbol -> address, bytes
         self._segments: list[tuple[int, bytes]] = []
@@ -160,7 +162,7 @@ class Chip:
         self.incoming.clear()
         self.sent.clear()
         self.restarts = getattr(self, "restarts", -1) + 1
-        self._reset_wanted = False
+        self._reset_wanted = self._booted = False
         machine.reg_write(arm.UC_ARM_REG_SP, int.from_bytes(machine.mem_read(FLASH, 4), "little"))
         machine.reg_write(arm.UC_ARM_REG_FPEXC, 0x40000000)  # what CPACR does on the chip
         self._at = int.from_bytes(machine.mem_read(FLASH + 4, 4), "little")
@@ -170,6 +172,7 @@ class Chip:
 
     def _on_idle(self, machine: Any, address: int, size: int, data: Any) -> None:
         if not self.incoming and not self.milliseconds_due:
+            self._stopped = True
             machine.emu_stop()
 
     def _reader(self, base: int) -> Callable[..., int]:
@@ -193,7 +196,7 @@ class Chip:
             if base + offset == USART1 + 4:
                 self.sent.append(value & 0xFF)
             if base + offset == RESET_REGISTER and value == RESET_REQUEST:
-                self._reset_wanted = True
+                self._reset_wanted = self._stopped = True
                 machine.emu_stop()
 
         return write
@@ -209,20 +212,25 @@ class Chip:
             cycles += times * cost[1]
         return instructions, cycles
 
-    def _start(self, address: int, until: int) -> None:
+    def _start(self, address: int, until: int, patience: float) -> None:
+        """`patience` 0: without limit. Watching the clock costs unicorn a thread per call, 0.5 ms."""
         try:
-            self._machine.emu_start(address | 1, until, count=0 if not self.counting else MOST_INSTRUCTIONS)
+            self._stopped = False
+            self._machine.emu_start(address | 1, until, timeout=round(1e6 * patience))
         except self._unicorn.UcError as error:
             where = self._machine.reg_read(self._arm.UC_ARM_REG_PC)
             raise EmulatorError(f"{self.path}: the chip faulted at {where:#x}: {error}") from None
+        if not self._stopped and self._machine.reg_read(self._arm.UC_ARM_REG_PC) & ~1 != until:
+            where = self._machine.reg_read(self._arm.UC_ARM_REG_PC)
+            raise EmulatorError(f"{self.path}: the chip hangs at {where:#x}; stopped after {patience:g} s")
 
     def run(self) -> bytes:
         """Let the image run until it idles; what it has sent meanwhile."""
-        self._start(self._at, RETURN)
+        self._start(self._at, RETURN, 0.0 if self._booted else self.patience)
         if self._reset_wanted:
             self.reset()
             return self.run()
-        self._at = self._machine.reg_read(self._arm.UC_ARM_REG_PC) | 1
+        self._at, self._booted = self._machine.reg_read(self._arm.UC_ARM_REG_PC) | 1, True
         out = bytes(self.sent)
         self.sent.clear()
         return out
@@ -241,17 +249,15 @@ class Chip:
         """Put bytes into the chip's memory."""
         self._machine.mem_write(address, data)
 
-    def call(self, symbol: str, *arguments: int) -> int:
-        """Call a function with up to four integers or pointers; its integer result."""
+    def call(self, function: str | int, *arguments: int) -> int:
+        """Call a function, by name or address, with up to four integers or pointers; its integer result."""
         machine, arm = self._machine, self._arm
         registers = (arm.UC_ARM_REG_R0, arm.UC_ARM_REG_R1, arm.UC_ARM_REG_R2, arm.UC_ARM_REG_R3)
         for register, value in zip(registers, arguments, strict=False):
             machine.reg_write(register, value)
         machine.reg_write(arm.UC_ARM_REG_SP, RAM + RAM_SIZE)
         machine.reg_write(arm.UC_ARM_REG_LR, RETURN | 1)
-        self._start(self.address(symbol), RETURN)
-        if machine.reg_read(arm.UC_ARM_REG_PC) & ~1 != RETURN:
-            raise EmulatorError(f"{self.path}: {symbol} did not return within {MOST_INSTRUCTIONS} instructions")
+        self._start(function if isinstance(function, int) else self.address(function), RETURN, self.patience)
         return int(machine.reg_read(arm.UC_ARM_REG_R0))
 
     def call_float(self, symbol: str, *arguments: int) -> int:
@@ -259,14 +265,14 @@ class Chip:
         self.call(symbol, *arguments)
         return int(self._machine.reg_read(self._arm.UC_ARM_REG_S0))
 
-    def measure(self, symbol: str, *arguments: int) -> Cost:
+    def measure(self, function: str | int, *arguments: int) -> Cost:
         """Call a function and say what it cost. Needs `count=True`."""
         if not self.counting:
             raise ValueError("this chip was made without count=True")
         lowest = RAM + RAM_SIZE - 16384
         self.write(lowest, bytes([PAINT]) * 16384)
         self._blocks.clear()
-        self.call(symbol, *arguments)
+        self.call(function, *arguments)
         left = self.read(lowest, 16384)
         instructions, cycles = self._counted()
         return Cost(instructions, cycles, 16384 - (len(left) - len(left.lstrip(bytes([PAINT])))))

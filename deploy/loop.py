@@ -7,19 +7,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers import Driver
 from deploy.guard import Guard
-from deploy.policy_file import PolicyFile
+from deploy.policy_file import Vectors
 from sim.spec import ANY_ROBOT, Group, Signal
 
 SPIN = 300e-6  # s before a deadline at which sleeping gives way to polling the clock: sleep overshoots by about 100 us
 REHEARSALS = 21  # policy steps that are timed before a flight in real time
+
+
+class Policy(Protocol):
+    """What the loop flies: a PolicyFile here, or the same policy on a chip."""
+
+    path: str
+    robot: str
+    rate_hz: float
+    inputs: Group
+    outputs: Group
+    vectors: Vectors
+
+    def reset(self, n: int = 1) -> None:
+        """Begin a flight of `n` robots."""
+
+    def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Commands (n, *shape) by name for signals (n, *shape) by name."""
 
 
 class HandshakeError(ValueError):
@@ -58,7 +76,7 @@ def _differences(kind: str, wanted: Signal, offered: Group) -> list[str]:
     return found
 
 
-def handshake(policy: PolicyFile, driver: Driver, transfer: bool = False) -> None:
+def handshake(policy: Policy, driver: Driver, transfer: bool = False) -> None:
     """Compare what the policy needs with what the driver offers: by name, shape, unit, frame, limits, rate and robot.
 
     Raises HandshakeError with all differences. `transfer` allows another robot than the policy was made for.
@@ -86,7 +104,7 @@ def handshake(policy: PolicyFile, driver: Driver, transfer: bool = False) -> Non
         raise HandshakeError(f"{policy.path} does not fit the driver: " + "; ".join(found))
 
 
-def _rehearse(policy: PolicyFile, driver: Driver, clock: Callable[[], float]) -> None:
+def _rehearse(policy: Policy, driver: Driver, clock: Callable[[], float]) -> None:
     """A policy that cannot keep up must not take off: HandshakeError when its typical step exceeds the period."""
     policy.reset(driver.num)
     signals = {name: np.repeat(value[:1], driver.num, axis=0) for name, value in policy.vectors.inputs.items()}
@@ -125,7 +143,7 @@ class _Pace:
 
 
 def run(
-    policy: PolicyFile,
+    policy: Policy,
     driver: Driver,
     guard: Guard | None = None,
     steps: int | None = None,
@@ -161,7 +179,7 @@ def run(
     return record
 
 
-def _fly(policy: PolicyFile, driver: Driver, guard: Guard, record: Record, last: int | None, pace: _Pace) -> None:
+def _fly(policy: Policy, driver: Driver, guard: Guard, record: Record, last: int | None, pace: _Pace) -> None:
     pace.deadline = pace.clock()  # connecting took its time
     while last is None or record.steps < last:
         reading = driver.read()

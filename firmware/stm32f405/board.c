@@ -50,4 +50,10 @@ uint32_t board_milliseconds(void) {
     return milliseconds;
 }
 
+void board_restart(void) {
+    AIRCR = 0x05fa0004u;
+    for (;;) {
+    }
+}
+
 __attribute__((noinline)) void board_idle(void) { __asm__ volatile("nop"); }

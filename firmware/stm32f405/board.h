@@ -23,6 +23,7 @@
 #define SYSTICK_LOAD REGISTER(0xe000e014u)
 #define SYSTICK_VAL REGISTER(0xe000e018u)
 #define CPACR REGISTER(0xe000ed88u)
+#define AIRCR REGISTER(0xe000ed0cu)
 #define DEMCR REGISTER(0xe000edfcu)
 #define DWT_CTRL REGISTER(0xe0001000u)
 #define DWT_CYCCNT REGISTER(0xe0001004u)
@@ -39,6 +40,8 @@ void board_send(const uint8_t *bytes, int count);
 
 /* Milliseconds since the start. Must be called more often than that to keep count. */
 uint32_t board_milliseconds(void);
+
+void board_restart(void);
 
 /* Called when there is nothing to do; the emulator returns to its caller here. */
 void board_idle(void);

@@ -5,6 +5,7 @@
  * after 20 ms is dropped. From the host:
  *   H            -> R: version, self-test passed, sizes of signals and commands (2 bytes each), SHA-256 of the policy (hex)
  *   B            -> B: the state is reset, a flight begins
+ *   X            -> the chip restarts
  *   S signals    -> C: status, 3 zeros, cycles (4 bytes), commands
  * A repeated S (the same number) gets the same answer again, without a second step. R is sent unasked ten times a second
  * until the host speaks. Status 1: no flight has begun since the last reset or 200 ms of silence: the chip answers no
@@ -105,6 +106,7 @@ static void obey(uint8_t kind, uint8_t sequence, int count, uint32_t now) {
         send('B', sequence, "", 0);
         answered = -1;
     }
+    if (kind == 'X' && count == 0) board_restart();
     if (kind == 'S' && count == (int)sizeof signals) step(sequence, now);
 }
 
@@ -146,12 +148,10 @@ int main(void) {
     uint32_t announced = board_milliseconds() - ANNOUNCE_MS, last_byte = 0;
     for (;;) {
         const uint32_t now = board_milliseconds();
-        const int byte = board_receive();
-        if (byte >= 0) {
+        for (int byte; (byte = board_receive()) >= 0;) {
             input[received++] = (uint8_t)byte;
             last_byte = now;
             spoken_to |= parse(now);
-            continue;
         }
         if (received && now - last_byte > FRAME_MS) { /* never finished: perhaps its beginning was not one */
             drop(1);

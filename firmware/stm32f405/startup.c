@@ -50,7 +50,7 @@ __attribute__((noreturn, used)) void reset_handler(void) {
 
 /* A fault, or an interrupt that nobody asked for: reset, and announce READY again. */
 __attribute__((noreturn, used)) static void fault_handler(void) {
-    REGISTER(0xe000ed0cu) = 0x05fa0004u; /* AIRCR: system reset */
+    board_restart();
     for (;;) {
     }
 }

@@ -1,0 +1,191 @@
+"""python -m deploy.hil policy=FILE [port=emulated|/dev/ttyACM0] [key=value ...]: the chip flies, the physics are here.
+
+The one control loop of `deploy.loop`, with the simulated robot as its driver and a policy that runs on the chip. Every
+episode is flown twice, by the chip and by onnxruntime, from the same start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy import arguments, c_source, toolchain
+from deploy.drivers.microcontroller import EmulatedPort, OnChip, Port, SerialPort
+from deploy.drivers.simulated import Simulated, task_for
+from deploy.emulator import CLOCK_HZ, Chip
+from deploy.loop import Policy, run
+from deploy.measure import Measured, measure
+from deploy.policy_file import PolicyFile, content_of
+
+SAME_COMMAND = 1e-3  # of its range: how far the two flights may differ; float32 rounds differently in a closed loop
+SAME_POSITION = 1e-4  # m
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class Config:
+    """Settings of the command."""
+
+    policy: str = field(metadata={"help": "the policy file"})
+    port: str = field(default="emulated", metadata={"help": "emulated, or the serial device of a board"})
+    episodes: int = field(default=10, metadata={"help": "flights, one after the other"})
+    seconds: float | None = field(default=None, metadata={"help": "length of a flight (default: the task's)"})
+    engine: str = field(default="flight", metadata={"help": "physics engine"})
+    seed: int = field(default=0, metadata={"help": "of the initial states"})
+    compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
+    json: str | None = field(default=None, metadata={"help": "write the report to this file"})
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or (self.seconds is not None and not self.seconds > 0.0):
+            raise ValueError(f"needs episodes >= 1 and seconds > 0, got {self.episodes} and {self.seconds}")
+
+
+@dataclass
+class Report:
+    """What came of it. Differences are between the flights by the chip and by onnxruntime, the largest ever."""
+
+    policy: str
+    port: str
+    episodes: int
+    seconds: float  # simulated, of each flight
+    success: float
+    success_onnxruntime: float
+    position_error: float | None  # m, mean over the episodes, as the task scores it
+    command_difference: float  # of the command's range
+    position_difference: float  # m
+    round_trip_p50: float  # s; emulated: the time on a 921 600 baud line and the estimated computation
+    round_trip_p99: float  # s
+    instructions: int | None  # per step; None: a real chip does not count them
+    cycles: int  # per step: estimated when emulated, measured on a real chip
+    load: float  # of the processor at 168 MHz
+    repeated: int
+    lost: int
+    wall_seconds: float  # of the chip's flights
+
+    @property
+    def equal(self) -> bool:
+        """Whether chip and onnxruntime flew the same."""
+        return self.command_difference <= SAME_COMMAND and self.position_difference <= SAME_POSITION
+
+
+def build(policy: PolicyFile, folder: Path, compiler: str = "auto") -> tuple[Path, Measured]:
+    """The image of a policy in `folder`, proven and measured on the emulated chip."""
+    for name, text in c_source.Source(policy, content_of(policy.path)).files().items():
+        (folder / name).write_text(text)
+    image = toolchain.image(folder, compiler)
+    return image, measure(Chip(image, count=True), policy)
+
+
+def fly(policy: Policy, driver: Simulated, steps: int | None) -> tuple[dict[str, Any], dict[str, Floats]]:
+    """One flight: the task's scores, and what happened."""
+    run(policy, driver, steps=steps)
+    flight = driver.flight()
+    return {name: float(np.mean(value)) for name, value in driver.task.score(flight).items()}, flight
+
+
+def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, Floats]) -> tuple[float, float]:
+    commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / (s.high - s.low) for s in policy.outputs)
+    return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
+
+
+def evaluate(policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | None) -> Report:
+    """Fly all episodes by the chip and by onnxruntime, and compare."""
+    task = task_for(policy)
+    steps = task.episode_steps if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
+    scores: list[dict[str, Any]] = []
+    reference: list[dict[str, Any]] = []
+    apart = (0.0, 0.0)
+    wall = 0.0
+    for episode in range(config.episodes):
+        flown = [Simulated(task, 1, config.engine, config.seed + episode) for _ in range(2)]
+        began = time.perf_counter()
+        score, ours = fly(chip, flown[0], steps)
+        wall += time.perf_counter() - began
+        scores.append(score)
+        score, theirs = fly(policy, flown[1], steps)
+        reference.append(score)
+        apart = tuple(map(max, apart, _differences(policy, ours, theirs)))  # type: ignore[assignment]
+    seen = chip.statistics
+    cycles = cost.cycles if cost else max(seen.cycles, default=0)
+    mean = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+    trips = seen.round_trips or [float("nan")]
+    return Report(
+        policy=policy.path,
+        port=config.port,
+        episodes=config.episodes,
+        seconds=steps / policy.rate_hz,
+        success=mean["success"],
+        success_onnxruntime=float(np.mean([score["success"] for score in reference])),
+        position_error=mean.get("position_error"),
+        command_difference=apart[0],
+        position_difference=apart[1],
+        round_trip_p50=float(np.percentile(trips, 50)),
+        round_trip_p99=float(np.percentile(trips, 99)),
+        instructions=cost.instructions if cost else None,
+        cycles=cycles,
+        load=cycles * policy.rate_hz / CLOCK_HZ,
+        repeated=seen.repeated,
+        lost=seen.lost,
+        wall_seconds=wall,
+    )
+
+
+def describe(report: Report, policy: PolicyFile) -> list[str]:
+    """The lines that the command prints."""
+    emulated = report.port == "emulated"
+    error = "" if report.position_error is None else f", position error {100 * report.position_error:.1f} cm"
+    faster = report.episodes * report.seconds / report.wall_seconds
+    counted = "" if report.instructions is None else f"{report.instructions} instructions, "
+    return [
+        f"{report.episodes} flights of {report.seconds:g} s at {policy.rate_hz:g} Hz by the chip on {report.port}, "
+        f"{faster:.1f} times as fast as real time",
+        f"success {100 * report.success:.1f} % (onnxruntime {100 * report.success_onnxruntime:.1f} %){error}",
+        f"largest difference between the two flights: {report.command_difference:.2g} of the command's range, "
+        f"{report.position_difference:.2g} m: {'equal' if report.equal else 'NOT EQUAL'} "
+        f"within {SAME_COMMAND:g} and {SAME_POSITION:g} m",
+        f"one step: {counted}{report.cycles} {'estimated' if emulated else 'measured'} cycles, "
+        f"{100 * report.load:.2f} % of the processor at 168 MHz",
+        f"round trip{' (estimated)' if emulated else ''}: median {1e3 * report.round_trip_p50:.2f} ms, "
+        f"99 % below {1e3 * report.round_trip_p99:.2f} ms; repeated {report.repeated}, lost {report.lost}",
+    ]
+
+
+def connect(policy: PolicyFile, port: str, compiler: str = "auto") -> tuple[OnChip, Measured | None]:
+    """The policy on an emulated chip that was just built, or on the board at a serial device."""
+    line: Port
+    if port != "emulated":
+        line = SerialPort(port)
+        return OnChip(policy, line, patience=max(0.05, 0.5 / policy.rate_hz)), None
+    with tempfile.TemporaryDirectory() as folder:
+        image, cost = build(policy, Path(folder), compiler)
+        line = EmulatedPort(Chip(image), cost.seconds)
+    return OnChip(policy, line, patience=0.05), cost
+
+
+def main(argv: Sequence[str]) -> None:
+    """Build, connect, fly, report."""
+    if arguments.wants_help(argv):
+        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+        return
+    (config,) = arguments.parse(argv, Config)
+    policy = PolicyFile.load(config.policy)
+    chip, cost = connect(policy, config.port, config.compiler)
+    report = evaluate(policy, chip, config, cost)
+    chip.port.close()
+    print("\n".join(describe(report, policy)))
+    if config.json:
+        Path(config.json).write_text(json.dumps({**asdict(report), "equal": report.equal}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(arguments.call(main))
