@@ -14,12 +14,13 @@ from urllib.parse import urlparse
 
 from deploy import arguments
 from deploy.crazyflie.battery import Battery
-from deploy.crazyflie.crtp import BOOTLOADER, NULL, Packet
+from deploy.crazyflie.crtp import BOOTLOADER, NULL, Packet, Port
 from deploy.crazyflie.firmware import Firmware
 from deploy.crazyflie.onboard import Onboard
 from deploy.crazyflie.world import DT, World
 
 MOST_BEHIND = 0.1  # s; a machine that is slower than this lets the simulated time slip instead of rushing after it
+SILENT = 1.0  # s; clients ping ten times a second
 SYSTEM_OFF, SYSTEM_ON, ALL_OFF, RESET = 0x02, 0x03, 0x01, 0xF0  # commands to the radio chip
 
 
@@ -53,6 +54,7 @@ class Vehicle:
     def __init__(self, boot: Callable[[], Firmware], host: str, port: int) -> None:
         self.boot, self.firmware, self.powered = boot, boot(), True
         self.client: tuple[str, int] | None = None
+        self.heard = 0.0  # s, when the client was
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
         self.socket.bind((host, port))
@@ -83,9 +85,18 @@ class Vehicle:
             packet = Packet.decode(datagram)
         except ValueError:
             return
-        self.client = sender
+        self._meet(packet, sender)
         for answer in self.firmware.receive(packet):
             self._send(answer.encode(), sender)
+
+    def _meet(self, packet: Packet, sender: tuple[str, int]) -> None:
+        """Logs and console go to one client: the last that asked who is there, unless it has gone silent."""
+        now = time.monotonic()
+        asks = packet.port == Port.LINK and packet.channel == 1
+        if self.client is None or asks or now - self.heard > SILENT:
+            self.client = sender
+        if sender == self.client:
+            self.heard = now
 
     def _radio_chip(self, data: bytes) -> None:
         """Power switching, which works whatever state the firmware is in."""
@@ -101,9 +112,9 @@ class Vehicle:
 
     def publish(self) -> None:
         """Send console text and logs to the client that was last heard."""
-        if self.client and self.powered:
+        if (client := self.client) and self.powered:
             for packet in self.firmware.outgoing():
-                self._send(packet.encode(), self.client)
+                self._send(packet.encode(), client)
 
 
 class Simulation:

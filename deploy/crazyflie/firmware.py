@@ -168,7 +168,7 @@ class Firmware:
 
     def variance(self) -> float:
         """Of the estimator's position and velocity: large after a reset, small soon after."""
-        return 1e-5 + math.exp(-(self.now - self._estimating_since) / 0.2)
+        return 1e-5 + math.exp(-(self.now - self._estimating_since) / 0.05)
 
     def _changed(self, name: str, value: float) -> None:
         if name == "kalman.resetEstimation" and value:

@@ -70,7 +70,7 @@ class Link:
             reason = self._attempt(end)
             if not reason:
                 return
-            self.close()
+            self.close(wait=0.0)  # cflib takes seconds; the next attempt does not need them
         raise LinkError(f"{self.uri}: {reason} within {deadline:g} s ({self.attempts} attempt(s))")
 
     def _attempt(self, end: float) -> str:
@@ -184,11 +184,11 @@ class Link:
             time.sleep(0.005)
         return True
 
-    def close(self) -> None:
-        """Close the link. cflib sends a set point of zero thrust when it does."""
+    def close(self, wait: float = CLOSING) -> None:
+        """Close the link; cflib sends a set point of zero thrust when it does. Waits at most `wait` seconds."""
         client, self.client = self.client, None
         if client is None:
             return
         closing = threading.Thread(target=client.close_link, daemon=True, name="close link")
         closing.start()
-        closing.join(CLOSING)
+        closing.join(wait)

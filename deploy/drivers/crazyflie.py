@@ -50,6 +50,7 @@ STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
 CLIMB = 0.4  # m/s, of take-off and landing
+STALE = 0.1  # s
 FULL = 65535
 
 
@@ -197,6 +198,8 @@ class Crazyflie:
                 self.link.send(f"motorPowerSet.m{index}", round(FULL * value))
             return
         if self.settings.onboard and not motors.any():
+            if self.link.age() > STALE:  # the guard stopped because nothing arrives: back soon, or lost; see `read`
+                return
             self._notes.append("landed by the guard")
             self._land()
         elif self.settings.onboard:

@@ -1,0 +1,89 @@
+"""Simulated Crazyflies for tests: in simulated time without sockets, or served in a thread."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from cflib.crazyflie.commander import Commander
+from cflib.crazyflie.high_level_commander import HighLevelCommander
+from cflib.crazyflie.localization import Localization
+from cflib.crazyflie.supervisor import Supervisor
+
+from deploy.crazyflie.crtp import Packet
+from deploy.crazyflie.firmware import Firmware
+from deploy.crazyflie.world import DT
+from deploy.crazyflie_sim import Config, Simulation, Vehicle
+
+
+class Client:
+    """cflib's own encoders, whose packets go straight to a firmware."""
+
+    def __init__(self, vehicle: Vehicle) -> None:
+        self.vehicle, self.answers = vehicle, list[Packet]()
+        self.platform = SimpleNamespace(get_protocol_version=lambda: 12)
+        self.commander, self.plan = Commander(self), HighLevelCommander(self)
+        self.localization, self.supervisor = Localization(self), Supervisor(self)
+
+    def add_port_callback(self, port: int, callback: Any) -> None:
+        pass
+
+    def send_packet(self, packet: Any, expected_reply: Any = ()) -> None:
+        self.answers = list(self.vehicle.firmware.receive(Packet(packet.port, packet.channel, bytes(packet.data))))
+
+
+class Bench:
+    """A simulation that is advanced by hand."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.simulation = Simulation(Config(uri="udp://127.0.0.1:0", **settings))
+        self.clients = [Client(vehicle) for vehicle in self.simulation.vehicles]
+        self.client, self.world = self.clients[0], self.simulation.world
+        self.run(0.1)
+
+    @property
+    def firmware(self) -> Firmware:
+        return self.simulation.vehicles[0].firmware
+
+    @property
+    def state(self) -> str:
+        return self.firmware.supervisor.state.name
+
+    @property
+    def position(self) -> tuple[float, float, float]:
+        return self.firmware.sensed.position
+
+    def run(self, seconds: float, send: Any = None) -> None:
+        """Advance; `send` is called every 0.1 s."""
+        for step in range(round(seconds / DT)):
+            if send is not None and step % 50 == 0:
+                send()
+            self.simulation.tick()
+
+    def fly(self, height: float = 1.0) -> None:
+        """Arm all and take off."""
+        for client in self.clients:
+            client.supervisor.send_arming_request(True)
+        self.run(0.1)
+        for client in self.clients:
+            client.plan.takeoff(height, 2.0)
+        self.run(4.0)
+
+    def close(self) -> None:
+        self.simulation.close()
+
+
+@contextmanager
+def served(**settings: Any) -> Iterator[Simulation]:
+    """A simulation in real time, in a thread."""
+    simulation = Simulation(Config(uri="udp://127.0.0.1:0", **settings))
+    simulation.tick()
+    thread = threading.Thread(target=simulation.run, name="simulation")
+    thread.start()
+    try:
+        yield simulation
+    finally:
+        simulation.stopping = True
+        thread.join()
+        simulation.close()

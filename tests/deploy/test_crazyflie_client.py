@@ -1,0 +1,204 @@
+"""cflib, unmodified, flies the simulated Crazyflie over UDP in real time."""
+
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import cflib.crtp
+import cflib.crtp.udpdriver
+import numpy as np
+import pytest
+from cflib.crazyflie import Crazyflie
+from cflib.crazyflie.log import LogConfig
+from cflib.crazyflie.mem import MemoryElement, Poly4D
+from cflib.crazyflie.swarm import CachedCfFactory, Swarm
+from cflib.crazyflie.syncCrazyflie import SyncCrazyflie
+from cflib.crazyflie.syncLogger import SyncLogger
+from cflib.positioning.motion_commander import MotionCommander
+from cflib.positioning.position_hl_commander import PositionHlCommander
+from cflib.utils.power_switch import PowerSwitch
+
+from deploy.crazyflie_sim import Simulation
+from tests.deploy.crazyflie_bench import served
+
+QUAD_ANY = "deploy/pretrained/quad_any.onnx"
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Iterator[Simulation]:
+    cflib.crtp.init_drivers()
+    with served(vehicles=2, policy=QUAD_ANY) as made:
+        yield made
+
+
+@pytest.fixture
+def uri(simulation: Simulation) -> str:
+    """Of a vehicle that has just been switched on, where an earlier test left it."""
+    for index, vehicle in enumerate(simulation.vehicles):
+        PowerSwitch(vehicle.uri).reboot_to_fw()
+        simulation.world.place(index, position=(0.0, index - 0.5, 0.0))
+    return simulation.vehicles[0].uri
+
+
+@pytest.fixture
+def scf(uri: str) -> Iterator[SyncCrazyflie]:
+    with SyncCrazyflie(uri, cf=Crazyflie()) as connected:
+        connected.wait_for_params()
+        yield connected
+
+
+def armed(scf: SyncCrazyflie) -> Crazyflie:
+    scf.cf.supervisor.send_arming_request(True)
+    end = time.monotonic() + 2.0
+    while not scf.cf.supervisor.can_fly:
+        assert time.monotonic() < end
+        time.sleep(0.11)  # cflib remembers the answer for 0.1 s
+    return scf.cf
+
+
+def where(simulation: Simulation, index: int = 0) -> np.ndarray:
+    return np.array(simulation.vehicles[index].firmware.sensed.position)
+
+
+def test_scan_finds_the_vehicles(simulation: Simulation, monkeypatch: pytest.MonkeyPatch):
+    port = int(simulation.vehicles[0].uri.rpartition(":")[2])
+    monkeypatch.setattr(cflib.crtp.udpdriver, "_BASE_PORT", port)
+    monkeypatch.setattr(cflib.crtp.udpdriver, "_NR_OF_PORTS_TO_SCAN", 1)
+    assert cflib.crtp.UdpDriver().scan_interface() == [[simulation.vehicles[0].uri, ""]]
+
+
+def test_connects_with_everything_a_client_reads(scf: SyncCrazyflie, uri: str):
+    cf = scf.cf
+    assert cf.platform.get_protocol_version() == 12
+    assert float(cf.param.get_value("pid_rate.roll_kp")) == 250.0
+    assert cf.log.toc.get_element_by_complete_name("stateEstimate.x").ctype == "float"
+    assert cf.param.toc.get_element_by_complete_name("posCtlPid.xKp").is_persistent()
+    assert cf.supervisor.read_state_list() == ["Can be armed", "Finished HL trajectory"]
+    said: list[str] = []
+    again = Crazyflie()
+    again.console.receivedChar.add_callback(said.append)
+    PowerSwitch(uri).stm_power_cycle()
+    with SyncCrazyflie(uri, cf=again):
+        time.sleep(0.1)
+    assert "simulated crazyflie is up and running!" in "".join(said)
+
+
+def test_parameters_are_written_and_read(scf: SyncCrazyflie):
+    param, answers = scf.cf.param, queue.Queue[tuple[str, str]]()
+    param.add_update_callback("ring", "effect", lambda name, value: answers.put((name, value)))
+    param.set_value("ring.effect", 7)
+    assert answers.get(timeout=2.0) == ("ring.effect", "7")
+    stored = queue.Queue[object]()
+    param.set_value("posCtlPid.xVelMax", 0.7)
+    param.persistent_store("posCtlPid.xVelMax", lambda name, done: stored.put(done))
+    assert stored.get(timeout=2.0) is True
+    param.persistent_get_state("posCtlPid.xVelMax", lambda name, state: stored.put(state))
+    state = stored.get(timeout=2.0)
+    assert state.is_stored and state.stored_value == pytest.approx(0.7) and state.default_value == 1.0
+    param.persistent_clear("posCtlPid.xVelMax", lambda name, done: stored.put(done))
+    assert stored.get(timeout=2.0) is True
+    param.get_default_value("posCtlPid.xVelMax", lambda name, value: stored.put(value))
+    assert stored.get(timeout=2.0) == 1.0
+
+
+def test_log_blocks_arrive_at_their_rate(scf: SyncCrazyflie):
+    config = LogConfig("state", 10)
+    for name in ("stateEstimate.x", "stateEstimate.z", "acc.z", "gyro.x"):
+        config.add_variable(name, "float")
+    config.add_variable("pm.vbat", "FP16")
+    config.add_variable("supervisor.info")
+    began, stamps = time.perf_counter(), []
+    with SyncLogger(scf, config) as logger:
+        for entry in logger:
+            stamps.append(entry[0])
+            if len(stamps) == 100:
+                break
+    took = time.perf_counter() - began
+    assert set(np.diff(stamps)) == {10}
+    assert 0.9 < took < 3.0  # in real time, when the machine has the time
+    values = entry[1]
+    assert values["acc.z"] == pytest.approx(1.0, abs=1e-3) and 3.9 < values["pm.vbat"] < 4.2
+    assert values["supervisor.info"] & 1
+
+
+def test_motion_commander(scf: SyncCrazyflie, simulation: Simulation):
+    armed(scf)
+    with MotionCommander(scf, default_height=0.4) as motion:
+        time.sleep(0.5)
+        assert abs(where(simulation)[2] - 0.4) < 0.15
+        motion.turn_left(90, rate=180)
+        motion.forward(0.3, velocity=0.5)
+        x, y, _ = where(simulation)
+        assert abs(x) < 0.15 and y > -0.35
+    time.sleep(0.4)  # it falls the last centimetres
+    assert where(simulation)[2] < 0.1
+
+
+def test_position_high_level_commander(scf: SyncCrazyflie, simulation: Simulation):
+    armed(scf)
+    # It resets the estimator, waits, and flies to places.
+    with PositionHlCommander(scf, y=-0.5, default_velocity=0.6, default_height=0.5) as commander:
+        commander.go_to(0.5, -0.5, 0.6)
+        time.sleep(0.5)
+        np.testing.assert_allclose(where(simulation), (0.5, -0.5, 0.6), atol=0.15)
+    time.sleep(0.3)
+    assert where(simulation)[2] < 0.05
+
+
+def test_trajectory_and_policy_between_take_off_and_landing(scf: SyncCrazyflie, simulation: Simulation):
+    (memory,) = scf.cf.mem.get_mems(MemoryElement.TYPE_TRAJ)
+    still = Poly4D.Poly()
+    memory.trajectory = [Poly4D(1.0, x=Poly4D.Poly([0.0, 0.5, *[0.0] * 6]), y=still, z=still, yaw=still)]
+    assert memory.write_data_sync()
+    cf, firmware = armed(scf), simulation.vehicles[0].firmware
+    cf.high_level_commander.define_trajectory(1, 0, 1)
+    cf.high_level_commander.takeoff(0.5, 1.0)
+    time.sleep(1.2)
+    cf.param.set_value("stabilizer.controller", 6)
+    cf.high_level_commander.start_trajectory(1, relative_position=True)
+    time.sleep(2.0)
+    assert firmware.policy_flies
+    np.testing.assert_allclose(where(simulation), (0.5, -0.5, 0.5), atol=0.12)
+    cf.param.set_value("stabilizer.controller", 1)
+    cf.high_level_commander.land(0.0, 1.0)
+    time.sleep(1.5)
+    assert where(simulation)[2] < 0.05 and not any(firmware.ratios)
+
+
+def test_swarm(uri: str, simulation: Simulation):
+    uris = [vehicle.uri for vehicle in simulation.vehicles]
+
+    def fly(scf: SyncCrazyflie) -> None:
+        armed(scf).high_level_commander.takeoff(0.5, 1.0)
+        time.sleep(1.5)
+
+    with Swarm(uris, factory=CachedCfFactory()) as swarm:
+        places = swarm.get_estimated_positions()
+        assert [round(places[each].y, 1) for each in uris] == [-0.5, 0.5]
+        swarm.parallel_safe(fly)
+        assert all(abs(where(simulation, k)[2] - 0.5) < 0.15 for k in (0, 1))
+        swarm.parallel_safe(lambda scf: scf.cf.high_level_commander.land(0.0, 1.0))
+        time.sleep(1.3)
+    assert all(where(simulation, k)[2] < 0.1 for k in (0, 1))
+
+
+def test_the_command_says_where_it_listens(uri: str):
+    command = [sys.executable, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", "vehicles=2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert [line.partition(": udp://127.0.0.1:")[0] for line in lines] == ["listening"] * 2
+        with SyncCrazyflie(lines[1].split()[1], cf=Crazyflie()) as scf:
+            assert scf.cf.supervisor.can_be_armed
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30.0)[1] == "interrupted\n"
+        assert process.returncode == 130
+
+
+@pytest.mark.parametrize("argument", ["vehicles=0", "robot=car", "speed=2", "uri=radio://0"])
+def test_the_command_explains_mistakes(argument: str):
+    done = subprocess.run([sys.executable, "-m", "deploy.crazyflie_sim", argument], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
