@@ -58,77 +58,94 @@ static POLICY_UNUSED float policy_sqrt(float x) {
 #endif
 }
 
-/* Several numbers at once, step by step: an instruction never waits for the one before it. */
-#define POLICY_LANES 2
-#define POLICY_EACH for (int k = 0; k < n; ++k)
+/* 2^t = y for t in [-126, 126], relative error 1.6e-7: on [-1/2, 1/2] a minimax polynomial, the exponent by addition. */
+#define POLICY_ROUND 12582912.0f /* 1.5 * 2^23: after adding it, the last bits are the nearest whole number */
+#define POLICY_P5 0.0013264727f
+#define POLICY_P4 0.009671513f
+#define POLICY_P3 0.055507336f
+#define POLICY_P2 0.24022242f
+#define POLICY_P1 0.693147f
 
-/* y[k] = 2^t[k] for t in [-126, 126], relative error 1.6e-7: a minimax polynomial on [-1/2, 1/2], the exponent by
- * addition. n is a constant of at most POLICY_LANES; y may not be t. */
-static POLICY_INLINE void policy_exp2(float *y, const float *t, int n) {
-    policy_word shifted[POLICY_LANES], power[POLICY_LANES];
-    float r[POLICY_LANES];
-    POLICY_EACH shifted[k].number = t[k] + 12582912.0f; /* 1.5 * 2^23: its last bits are t, rounded */
-    POLICY_EACH r[k] = shifted[k].number - 12582912.0f;
-    POLICY_EACH r[k] = t[k] - r[k];
-    POLICY_EACH power[k].number = 0.0013264727f * r[k];
-    POLICY_EACH power[k].number = power[k].number + 0.009671513f;
-    POLICY_EACH power[k].number = power[k].number * r[k];
-    POLICY_EACH power[k].number = power[k].number + 0.055507336f;
-    POLICY_EACH power[k].number = power[k].number * r[k];
-    POLICY_EACH power[k].number = power[k].number + 0.24022242f;
-    POLICY_EACH power[k].number = power[k].number * r[k];
-    POLICY_EACH power[k].number = power[k].number + 0.693147f;
-    POLICY_EACH power[k].number = power[k].number * r[k];
-    POLICY_EACH power[k].number = power[k].number + 1.0f;
-    POLICY_EACH power[k].bits += shifted[k].bits << 23;
-    POLICY_EACH y[k] = power[k].number;
+static POLICY_INLINE float policy_exp2(float t) {
+    const policy_word whole = {t + POLICY_ROUND};
+    const float r = t - (whole.number - POLICY_ROUND);
+    policy_word y = {((((POLICY_P5 * r + POLICY_P4) * r + POLICY_P3) * r + POLICY_P2) * r + POLICY_P1) * r + 1.0f};
+    y.bits += whole.bits << 23;
+    return y.number;
 }
 
 /* e^x, limited to x in [-87, 87]. */
 static POLICY_UNUSED float policy_exp(float x) {
-    float y;
     x = x > 87.0f ? 87.0f : x;
     x = x < -87.0f ? -87.0f : x;
-    x *= 1.44269504f;
-    policy_exp2(&y, &x, 1);
-    return y;
+    return policy_exp2(1.44269504f * x);
 }
 
-static POLICY_INLINE void policy_tanh_lanes(float *y, const float *x, int n) {
-    policy_word result[POLICY_LANES];
-    float t[POLICY_LANES], e[POLICY_LANES];
-    POLICY_EACH t[k] = x[k] < 0.0f ? -x[k] : x[k];
-    POLICY_EACH t[k] = t[k] > 20.0f ? 20.0f : t[k];
-    POLICY_EACH t[k] *= -2.88539008f;
-    policy_exp2(e, t, n);
-    POLICY_EACH t[k] = 1.0f - e[k];
-    POLICY_EACH e[k] = 1.0f + e[k];
-    POLICY_EACH result[k].number = t[k] / e[k];
-    POLICY_EACH {
-        const policy_word from = {x[k]};
-        result[k].bits |= from.bits & 0x80000000u;
-    }
-    POLICY_EACH y[k] = result[k].number;
-}
+/* tanh(x) = (1 - e^-2|x|) / (1 + e^-2|x|), absolute error below 1.4e-7, odd, exactly 1 for large x; NaN stays NaN. */
+#define POLICY_TANH_SCALE -2.88539008f
+#define POLICY_TANH_LIMIT 20.0f
 
-/* tanh(x), absolute error below 1.4e-7, odd, exactly 1 for large x; NaN stays NaN. */
 static POLICY_INLINE float policy_tanh(float x) {
-    float y;
-    policy_tanh_lanes(&y, &x, 1);
-    return y;
-}
-
-/* y = tanh(x); y may be x. */
-static POLICY_NOINLINE void policy_tanh_all(float *y, const float *x, int count) {
-    int i = 0;
-#pragma GCC unroll 1
-    for (; i + POLICY_LANES <= count; i += POLICY_LANES) policy_tanh_lanes(y + i, x + i, POLICY_LANES);
-#pragma GCC unroll 1
-    for (; i < count; ++i) y[i] = policy_tanh(x[i]);
+    float a = x < 0.0f ? -x : x;
+    a = a > POLICY_TANH_LIMIT ? POLICY_TANH_LIMIT : a;
+    const float e = policy_exp2(POLICY_TANH_SCALE * a);
+    const float y = (1.0f - e) / (1.0f + e);
+    return x < 0.0f ? -y : y;
 }
 
 /* 1 / (1 + e^-x), absolute error below 1.3e-7. */
 static POLICY_INLINE float policy_sigmoid(float x) { return 0.5f * policy_tanh(0.5f * x) + 0.5f; }
+
+#if defined(POLICY_CORTEX_M4F)
+/* The same for four numbers at once, so that no instruction waits for the one before it. s0-s3: x, s4-s7: t, r, then the
+ * numerator, s8-s11: whole, then the denominator, s12-s15: the polynomial, s16-s24: the constants. */
+static const float policy_tanh_constants[9] = {POLICY_TANH_SCALE, POLICY_ROUND, POLICY_TANH_LIMIT,
+                                               POLICY_P5, POLICY_P4, POLICY_P3, POLICY_P2, POLICY_P1, 1.0f};
+#define POLICY_4(op, y0, y1, y2, y3, a0, a1, a2, a3, b0, b1, b2, b3) \
+    op " s" #y0 ", s" #a0 ", s" #b0 "\n\t" op " s" #y1 ", s" #a1 ", s" #b1 "\n\t" \
+    op " s" #y2 ", s" #a2 ", s" #b2 "\n\t" op " s" #y3 ", s" #a3 ", s" #b3 "\n\t"
+#define POLICY_LIMIT(t) "vcmp.f32 " t ", s18\n\tvmrs APSR_nzcv, fpscr\n\tit gt\n\tvmovgt.f32 " t ", s18\n\t"
+#define POLICY_SIGN(x, y) "vcmp.f32 " x ", #0\n\tvmrs APSR_nzcv, fpscr\n\tit mi\n\tvnegmi.f32 " y ", " y "\n\t"
+#define POLICY_HORNER(constant) \
+    POLICY_4("vadd.f32", 12, 13, 14, 15, 12, 13, 14, 15, constant, constant, constant, constant)
+#define POLICY_TIMES_R POLICY_4("vmul.f32", 12, 13, 14, 15, 12, 13, 14, 15, 4, 5, 6, 7)
+#define POLICY_EXPONENT(whole, power) \
+    "vmov %[i], " whole "\n\tvmov %[j], " power "\n\tadd %[j], %[j], %[i], lsl #23\n\tvmov " power ", %[j]\n\t"
+#endif
+
+/* y = tanh(x), element by element; y may be x. */
+static POLICY_NOINLINE void policy_tanh_all(float *y, const float *x, int count) {
+#if defined(POLICY_CORTEX_M4F)
+    int turns = count >> 2, i, j;
+    count &= 3;
+    if (turns)
+        __asm__ volatile(
+            "vldmia %[c], {s16-s24}\n"
+            "1:\n\tvldmia %[x]!, {s0-s3}\n\t"
+            "vabs.f32 s4, s0\n\tvabs.f32 s5, s1\n\tvabs.f32 s6, s2\n\tvabs.f32 s7, s3\n\t"
+            POLICY_LIMIT("s4") POLICY_LIMIT("s5") POLICY_LIMIT("s6") POLICY_LIMIT("s7")
+            POLICY_4("vmul.f32", 4, 5, 6, 7, 4, 5, 6, 7, 16, 16, 16, 16)
+            POLICY_4("vadd.f32", 8, 9, 10, 11, 4, 5, 6, 7, 17, 17, 17, 17)
+            POLICY_4("vsub.f32", 12, 13, 14, 15, 8, 9, 10, 11, 17, 17, 17, 17)
+            POLICY_4("vsub.f32", 4, 5, 6, 7, 4, 5, 6, 7, 12, 13, 14, 15)
+            POLICY_4("vmul.f32", 12, 13, 14, 15, 4, 5, 6, 7, 19, 19, 19, 19)
+            POLICY_HORNER(20) POLICY_TIMES_R POLICY_HORNER(21) POLICY_TIMES_R POLICY_HORNER(22) POLICY_TIMES_R
+            POLICY_HORNER(23) POLICY_TIMES_R POLICY_HORNER(24)
+            POLICY_EXPONENT("s8", "s12") POLICY_EXPONENT("s9", "s13")
+            POLICY_EXPONENT("s10", "s14") POLICY_EXPONENT("s11", "s15")
+            POLICY_4("vsub.f32", 4, 5, 6, 7, 24, 24, 24, 24, 12, 13, 14, 15)
+            POLICY_4("vadd.f32", 8, 9, 10, 11, 24, 24, 24, 24, 12, 13, 14, 15)
+            POLICY_4("vdiv.f32", 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10, 11)
+            POLICY_SIGN("s0", "s4") POLICY_SIGN("s1", "s5") POLICY_SIGN("s2", "s6") POLICY_SIGN("s3", "s7")
+            "vstmia %[y]!, {s4-s7}\n\tsubs %[turns], %[turns], #1\n\tbne 1b"
+            : [x] "+r"(x), [y] "+r"(y), [turns] "+r"(turns), [i] "=&r"(i), [j] "=&r"(j)
+            : [c] "r"(policy_tanh_constants)
+            : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
+              "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24");
+#endif
+#pragma GCC unroll 1
+    for (int k = 0; k < count; ++k) y[k] = policy_tanh(x[k]);
+}
 
 #if defined(POLICY_CORTEX_M4F)
 /* One input times eight (four) weights, added to s0-s7 (s0-s3). Multiply and add apart: 2 cycles, vfma takes 3. The
