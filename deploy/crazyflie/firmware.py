@@ -140,6 +140,7 @@ class Firmware:
             self.say("CONTROLLER: PID takes over\n")
             self.policy_flies = False
             self.policy.stop()
+            self.cascade.restart(self.sensed)
         a, b, c, d = (self._speed(share) for share in self.cascade.update(self.setpoint, self.sensed))
         return a, b, c, d
 

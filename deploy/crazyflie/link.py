@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-STALLED = 0.5  # s without a packet, while connecting
+STALLED, STALLED_RADIO = 0.5, 3.0  # s without a packet, while connecting; radio links resend by themselves
 ECHO = 0.1  # s until the write of a parameter is repeated
 TRIES = 10
 CLOSING = 3.0  # s that cflib may take to close a link
@@ -41,9 +41,16 @@ class Link:
     """One vehicle. `open` returns once every block of log variables arrives."""
 
     def __init__(
-        self, uri: str, blocks: Mapping[str, Block], period_ms: int, clock: Callable[[], float] = time.monotonic
+        self,
+        uri: str,
+        blocks: Mapping[str, Block],
+        period_ms: int,
+        cache: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`cache`: folder in which tables of contents are remembered, so that connecting by radio is quick."""
         cflib()
+        self.cache, self.patience = cache, STALLED if uri.startswith("udp://") else STALLED_RADIO
         self.uri, self.blocks, self.period_ms, self.clock = uri, blocks, period_ms, clock
         self.client: Any = None
         self.attempts = 0
@@ -77,7 +84,7 @@ class Link:
         """Why it did not work; empty when it did."""
         from cflib.crazyflie import Crazyflie
 
-        client = self.client = Crazyflie()
+        client = self.client = Crazyflie(rw_cache=self.cache)
         done, heard = threading.Event(), [self.clock()]
         failure: list[str] = []
 
@@ -97,7 +104,7 @@ class Link:
         client.open_link(self.uri)
         while not done.wait(0.05):
             now = self.clock()
-            if now > end or now - heard[0] > STALLED:
+            if now > end or now - heard[0] > self.patience:
                 return "the connection stalled"
         if failure:
             time.sleep(max(0.0, min(0.2, end - self.clock())))
@@ -118,7 +125,7 @@ class Link:
             except (KeyError, AttributeError) as error:
                 raise LinkError(f"{self.uri}: the firmware cannot log this: {error}") from None
             config.start()
-        until = min(end, self.clock() + STALLED + 1e-2 * self.period_ms)
+        until = min(end, self.clock() + self.patience + 1e-2 * self.period_ms)
         while len(self.arrived) < len(self.blocks):
             if self.clock() > until:
                 return "the log blocks did not start"
@@ -168,7 +175,7 @@ class Link:
             with self._echoed:
                 self._echo.clear()
                 identity, form = self.send(name, value)
-                if self._echoed.wait_for(lambda: identity in self._echo, ECHO):  # noqa: B023
+                if self._echoed.wait_for(lambda wanted=identity: wanted in self._echo, ECHO):  # type: ignore[misc]
                     return float(struct.unpack(form, self._echo[identity])[0])
         raise LinkError(f"{self.uri}: {name} could not be written: no answer")
 

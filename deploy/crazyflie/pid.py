@@ -64,7 +64,8 @@ class Cascade:
         p = self.parameters
         return p[name + ends[0]], p[name + ends[1]], p[name + ends[2]]
 
-    def _restart(self, sensed: Sensed) -> None:
+    def restart(self, sensed: Sensed) -> None:
+        """Forget everything, so that control begins without a bump."""
         for pid in (*self.place, *self.speed, *self.angle, *self.spin):
             pid.reset()
         self.wanted_angle[:2] = sensed.roll, sensed.pitch
@@ -74,7 +75,7 @@ class Cascade:
         """Thrust shares (0..1) of the rotors, for the present set point and state."""
         if setpoint.modes != self.modes:
             self.modes = setpoint.modes
-            self._restart(sensed)
+            self.restart(sensed)
         self._yaw(setpoint, sensed)
         if self.step % self.slow == 0:
             self._position(setpoint, sensed)
@@ -85,7 +86,7 @@ class Cascade:
         if modes.x is Mode.DISABLE or modes.y is Mode.DISABLE:
             self.wanted_angle[:2] = setpoint.attitude[:2]
         if self.thrust == 0.0:
-            self._restart(sensed)
+            self.restart(sensed)
             self.wanted_angle[2] = sensed.yaw
             self.output = [0.0, 0.0, 0.0]
             return (0.0, 0.0, 0.0, 0.0)

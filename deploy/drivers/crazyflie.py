@@ -51,6 +51,8 @@ CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k i
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
 CLIMB = 0.4  # m/s, of take-off and landing
 STALE = 0.1  # s
+PATIENCE = 10  # steps in a row with zeros, after which it lands
+TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
 FULL = 65535
 
 
@@ -66,7 +68,9 @@ class Settings:
     )
     height: float = field(default=0.5, metadata={"help": "m above the start, to take off to and to hold"})
     voltage: float = field(default=3.5, metadata={"help": "V below which it does not take off"})
+    empty: float = field(default=3.1, metadata={"help": "V below which, in flight and for a second, it lands"})
     connect_s: float = field(default=15.0, metadata={"help": "s in which it must be connected and know its position"})
+    cache: str | None = field(default=None, metadata={"help": "folder in which to remember the firmware's tables"})
     link_loss_s: float = field(default=0.4, metadata={"help": "s without data after which the link counts as lost"})
     transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
 
@@ -104,9 +108,10 @@ class Crazyflie:
             )
         self.signals, self.commands, self.robot, self.rate_hz = SIGNALS, COMMANDS, s.robot, rate_hz
         self.num, self.steps, self.real_time = 1, None, True
-        self.link = Link(s.uri, BLOCKS, round(period))
+        self.link = Link(s.uri, BLOCKS, round(period), s.cache)
         self.target = np.zeros(3, np.float32)
         self._airborne = self._finished = False
+        self._zeros = self._empty = 0  # steps in a row without any command, and with an empty battery
         self._errors: list[float] = []
         self._notes: list[str] = []
 
@@ -136,10 +141,7 @@ class Crazyflie:
         link.write("kalman.resetEstimation", 0)
         if not self._estimator_settles(s.connect_s):
             raise LinkError(f"{s.uri}: the estimator found no position in {s.connect_s:g} s: is there positioning?")
-        state = self._state()
-        for bit, trouble in ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright")):
-            if state & bit:
-                raise LinkError(f"{s.uri}: the vehicle is {trouble}")
+        self._check(LOCKED | CRASHED | TUMBLED)
         voltage = link.value("pm.vbat")
         if voltage < s.voltage:
             raise LinkError(f"{s.uri}: the battery has {voltage:.2f} V, less than {s.voltage:g} V: charge it")
@@ -165,10 +167,18 @@ class Crazyflie:
     def _state(self) -> int:
         return int(self.link.value("supervisor.info"))
 
+    def _check(self, bits: int) -> None:
+        """LinkError when the vehicle reports any of these troubles."""
+        for bit, trouble in TROUBLES:
+            if self._state() & bits & bit:
+                self._finished = True
+                raise LinkError(f"{self.settings.uri}: the vehicle is {trouble}")
+
     def read(self) -> Reading:
         age = self.link.age()
         if age > self.settings.link_loss_s:
             raise LinkError(f"{self.settings.uri}: the link is lost: nothing arrived for {age:.2f} s")
+        self._check(LOCKED | CRASHED)
         signals = {
             "position": self._vector("stateEstimate.", "x", "y", "z"),
             "rotation": rotation_matrix(*self._vector("stateEstimate.", "qw", "qx", "qy", "qz")),
@@ -183,9 +193,9 @@ class Crazyflie:
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        """Carry out, or (on board) send the set point. The first call takes off; zeros on board mean: land.
+        """Carry out, or (on board) send the set point. The first call takes off.
 
-        Zeros are what the guard sends when it stops a robot, and what no policy gives in flight.
+        Zeros in a row make it land: the guard sends them when it stops a robot, and no policy gives them for long.
         """
         motors = np.asarray(commands["motor_command"], np.float64).reshape(4)
         if self._finished:
@@ -193,18 +203,27 @@ class Crazyflie:
         if not self._airborne:
             self._take_off()
             self._hand_over()
-        elif not self.settings.onboard:
-            for index, value in enumerate(motors, 1):
-                self.link.send(f"motorPowerSet.m{index}", round(FULL * value))
             return
-        if self.settings.onboard and not motors.any():
-            if self.link.age() > STALE:  # the guard stopped because nothing arrives: back soon, or lost; see `read`
-                return
-            self._notes.append("landed by the guard")
+        reason = self._reason_to_land(motors)
+        if reason:
+            self._notes.append(reason)
             self._land()
         elif self.settings.onboard:
             x, y, z = self.target.tolist()
             self.link.client.commander.send_position_setpoint(x, y, z, 0.0)
+        else:
+            for index, value in enumerate(motors, 1):
+                self.link.send(f"motorPowerSet.m{index}", round(FULL * value))
+            # Overridden too, but it keeps the watchdog calm and the integrals of the idle PID controller at zero.
+            self.link.client.commander.send_stop_setpoint()
+
+    def _reason_to_land(self, motors: NDArray[np.float64]) -> str:
+        self._zeros = 0 if motors.any() else self._zeros + 1
+        self._empty = self._empty + 1 if self.link.value("pm.vbat") < self.settings.empty else 0
+        if self._empty > self.rate_hz:
+            return f"landed for the battery: {self.link.value('pm.vbat'):.2f} V"
+        # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
+        return "landed by the guard" if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
 
     def _take_off(self) -> None:
         link, uri = self.link, self.settings.uri
@@ -241,15 +260,16 @@ class Crazyflie:
         """Back to the vehicle's PID controller, down, motors off."""
         link = self.link
         self._finished = True
-        link.write("motorPowerSet.enable", 0)
-        link.write("stabilizer.controller", PID)
-        seconds = max(link.value("stateEstimate.z") - float(self.target[2]) + self.settings.height, 0.1) / CLIMB + 0.5
         ground = float(self.target[2]) - self.settings.height
+        seconds = max(link.value("stateEstimate.z") - ground, 0.1) / CLIMB + 0.5
 
         def land() -> None:
             link.client.commander.send_notify_setpoint_stop()
             link.client.high_level_commander.land(ground, seconds, yaw=None)
 
+        land()  # first somewhere to go, then nobody else at the motors
+        link.write("stabilizer.controller", PID)
+        link.write("motorPowerSet.enable", 0)
         link.wait(lambda: link.value("stateEstimate.vz") < -0.05, 1.0, land)
         down = link.wait(lambda: link.value("stateEstimate.z") - ground < 0.03, seconds + 3.0)
         self._notes.append("landed" if down else "did not reach the ground in time; the motors were stopped")

@@ -58,11 +58,12 @@ class Radio:
         self.uri = f"udp://127.0.0.1:{self.outside.getsockname()[1]}"
 
     def carry(self) -> None:
-        client = None
+        clients: dict[tuple[str, int], None] = {}
         while self.running:
             ready, _, _ = select.select([self.inside, self.outside], (), (), 0.05)
             if self.outside in ready:
-                datagram, client = self.outside.recvfrom(64)
+                datagram, sender = self.outside.recvfrom(64)
+                clients[sender] = None
                 if not self.cut:
                     self.inside.send(datagram)
             if self.inside in ready:
@@ -72,8 +73,8 @@ class Radio:
                     self.count += 1
                     if self.loses(self.count - 1, packet):
                         continue
-                if client and not self.cut:
-                    self.outside.sendto(datagram, client)
+                if not self.cut:
+                    self.outside.sendto(datagram, list(clients)[-1])  # the newest: an older one may still be closing
 
 
 @contextmanager
@@ -121,7 +122,7 @@ def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Sim
     fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.2))
     guard = Guard(policy.inputs, policy.outputs, fence)
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
-    record = run(policy, driver, guard, steps=5)
+    record = run(policy, driver, guard, steps=40)
     assert record.stopped.any() and "landed by the guard" in driver.report()
     assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
@@ -225,6 +226,27 @@ def test_an_empty_battery_stays_on_the_ground(policy: PolicyFile):
         with pytest.raises(LinkError, match=r"the battery has 3.30 V, less than 3.5 V"):
             run(policy, driver, steps=10)
         assert not tired.vehicles[0].firmware.supervisor.armed
+
+
+def test_a_battery_that_empties_in_flight_ends_it(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3, empty=4.2))
+    run(policy, driver, steps=130)
+    assert any(note.startswith("landed for the battery") for note in driver.report())
+    assert height(simulation) < 0.02
+
+
+def test_a_crash_ends_the_flight(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))
+    write = driver.write
+
+    def tip_over(commands):
+        write(commands)
+        simulation.world.place(0, position=(0.0, 0.0, 0.0), quaternion=(0.0, 1.0, 0.0, 0.0))
+
+    driver.write = tip_over  # type: ignore[method-assign]
+    with pytest.raises(LinkError, match="crashed: recover it"):
+        run(policy, driver, steps=500)
+    assert simulation.vehicles[0].firmware.ratios == (0.0, 0.0, 0.0, 0.0)
 
 
 def test_nobody_there():

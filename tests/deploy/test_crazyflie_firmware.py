@@ -155,6 +155,22 @@ def test_every_state_obeys_an_emergency(state: State, conditions: Condition):
         assert after in (State.FREE_FALL, State.CRASHED)
 
 
+def test_older_clients_arm_through_the_platform_port(bench: Bench):
+    assert ask(bench, Port.PLATFORM, 0, b"\1\1") == b"\1\1\1"
+    bench.run(0.1)
+    assert bench.state == "READY_TO_FLY"
+    assert ask(bench, Port.PLATFORM, 1, b"\0") == bytes((0, 12))
+    assert ask(bench, Port.LINK, 1, b"\0").startswith(b"Bitcraze Crazyflie")
+    assert ask(bench, Port.LINK, 0, b"echo") == b"echo"
+
+
+def test_external_positions_are_accepted(bench: Bench):
+    bench.client.localization.send_extpos((1.0, 2.0, 3.0))
+    assert bench.firmware.external_position == (1.0, 2.0, 3.0)
+    bench.client.localization.send_extpose((3.0, 2.0, 1.0), (0.0, 0.0, 0.0, 1.0))
+    assert bench.firmware.external_position == (3.0, 2.0, 1.0)
+
+
 # ---- set points
 
 
