@@ -135,35 +135,34 @@ class Vehicles:
         self._original[index] = self._pool["original"][taken]
         self.age[index] = 0
         self._note_moving()
-        self._fill_targets(index[~self._moves[index]])  # the others are filled for every window
+        self._fill_targets(index[~self._moves[index]], 1)  # the others are filled for every window
 
     def _note_moving(self) -> None:
         self._moves = np.asarray(self.motion[:, :, 1:].any(axis=(1, 2)))  # (num,), whether the target moves
 
-    def _fill_targets(self, index: NDArray[np.int64]) -> None:
-        """Write the target signals of the coming window for these vehicles."""
+    def _fill_targets(self, index: NDArray[np.intp], times: int) -> None:
+        """Write the target signals of the coming window for these vehicles; `times` is 1 for those that stand still."""
         if not len(index):
             return
-        n, steps = len(index), self.window + 1
-        time = (self.age[index][:, None] + np.arange(steps)) * self.dt  # (n, T + 1)
-        signals = self.task.reference(np.repeat(self.motion[index], steps, axis=0), time.reshape(-1).astype(np.float32))
-        target = self.batch.exogenous.reshape(-1, steps, self.plan.exogenous, LANES)
+        time = (self.age[index][:, None] + np.arange(times)) * self.dt  # (n, times)
+        signals = self.task.reference(np.repeat(self.motion[index], times, axis=0), time.reshape(-1).astype(np.float32))
+        target = self.batch.exogenous.reshape(-1, self.window + 1, self.plan.exogenous, LANES)
         place, lane = index // LANES, index % LANES
         for name, where in self._exogenous.items():
-            target[place, :, where, lane] = signals[name].reshape(n, steps, -1)
+            target[place, :, where, lane] = signals[name].reshape(len(index), times, -1)
 
     def prepare(self) -> int:
         """Make ready for the next window; returns the noise offset to use."""
         self._before = {name: getattr(self.batch, name).copy() for name in ("state", "past", "hidden")}
-        self._fill_targets(np.flatnonzero(self._moves))
+        self._fill_targets(np.flatnonzero(self._moves), self.window + 1)
         return int(self.rng.integers(self.batch.noise.shape[0]))
 
     def signals(self) -> dict[str, Array]:
         """The noise-free signals now, by name, (num, k); call after a window and before the next is prepared."""
-        state = from_lanes(self.batch.state, self.num)
-        found = self.dynamics.signals_of(state)
-        now = self.task.reference(self.motion, (self.age * self.dt).astype(np.float32))
-        return {**found, **now}
+        targets = self.batch.exogenous.reshape(-1, self.window + 1, self.plan.exogenous, LANES)[:, -1]
+        found = self.dynamics.signals_of(from_lanes(self.batch.state, self.num))
+        now = from_lanes(targets, self.num)
+        return {**found, **{name: now[:, where] for name, where in self._exogenous.items()}}
 
     def after_window(self, longest: int) -> int:
         """Count the time of the window just flown; restart vehicles that are lost or older than `longest` steps.
