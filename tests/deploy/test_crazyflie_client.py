@@ -4,6 +4,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -183,6 +184,38 @@ def test_swarm(uri: str, simulation: Simulation):
         swarm.parallel_safe(lambda scf: scf.cf.high_level_commander.land(0.0, 1.0))
         time.sleep(1.3)
     assert all(where(simulation, k)[2] < 0.1 for k in (0, 1))
+
+
+def test_eight_vehicles_log_at_100_hz_in_real_time():
+    """The simulation runs in a process of its own, as a user's would."""
+    command = [sys.executable, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", "vehicles=8"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        uris = [process.stdout.readline().split()[1] for _ in range(8)]
+        stamps: dict[str, list[int]] = {uri: [] for uri in uris}
+        clients = [SyncCrazyflie(uri, cf=Crazyflie()) for uri in uris]
+        times = []
+        for uri, scf in zip(uris, clients, strict=True):
+            began = time.perf_counter()
+            scf.open_link()
+            scf.wait_for_params()
+            times.append(time.perf_counter() - began)
+            config = LogConfig("state", 10)
+            for axis in ("x", "y", "z", "vx", "vy", "vz"):
+                config.add_variable(f"stateEstimate.{axis}", "float")
+            config.data_received_cb.add_callback(lambda stamp, values, block, uri=uri: stamps[uri].append(stamp))
+            scf.cf.log.add_config(config)
+            config.start()
+        assert min(times) < 0.2, f"fully connected after {times} s"  # 0.07 s on a machine that is not busy
+        time.sleep(2.0)
+        for scf in clients:
+            threading.Thread(target=scf.close_link).start()  # a second each, for cflib
+        process.send_signal(signal.SIGINT)
+        behind = process.communicate(timeout=30.0)[0]
+    for seen in stamps.values():
+        assert len(seen) > 100 and set(np.diff(seen)) == {10}  # none lost, none late by the vehicle's clock
+    if behind:  # the machine was too busy for real time: then it says so
+        assert behind.startswith("behind the clock: ")
 
 
 def test_the_command_says_where_it_listens(uri: str):
