@@ -61,7 +61,7 @@ def test_run_in_real_time_counts_deadlines(path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["driver=simulatd"], "unknown driver 'simulatd' (did you mean 'simulated'?); choices: simulated"),
+        (["driver=simulatd"], "unknown driver 'simulatd' (did you mean 'simulated'?); choices: crazyflie, simulated"),
         (["engin=flight"], "unknown key 'engin' (did you mean 'engine'?)"),
         (["engine=fligt"], "unknown engine 'fligt' (did you mean 'flight'?); choices: "),
         (["robot=crazyflie_decks"], "is for the robot 'crazyflie', not 'crazyflie_decks'"),
