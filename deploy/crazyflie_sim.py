@@ -34,6 +34,9 @@ class Config:
     vehicles: int = field(default=1, metadata={"help": "vehicles in one airspace, one port each"})
     robot: str = field(default="crazyflie", metadata={"help": "airframe: crazyflie, crazyflie_decks, ..."})
     policy: str | None = field(default=None, metadata={"help": "policy file on board, as stabilizer.controller 6"})
+    runtime: str = field(
+        default="file", metadata={"help": "what runs it: file (onnxruntime), c (compiled), chip (emulated STM32F405)"}
+    )
     spacing: float = field(default=1.0, metadata={"help": "m between the vehicles' starts, along y"})
     battery: float = field(default=4.1, metadata={"help": "V at the beginning"})
     auto_arm: bool = field(default=False, metadata={"help": "arm without being asked, as brushed vehicles may"})
@@ -57,7 +60,11 @@ class Vehicle:
         self.heard = 0.0  # s, when the client was
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
-        self.socket.bind((host, port))
+        try:
+            self.socket.bind((host, port))
+        except OSError:
+            self.socket.close()
+            raise
 
     @property
     def uri(self) -> str:
@@ -139,7 +146,7 @@ class Simulation:
 
     def _boots(self) -> Callable[[], Firmware]:
         config, world = self.config, self.world
-        policy = Onboard(config.policy, world.robot.name, 1.0 / DT) if config.policy else None
+        policy = Onboard(config.policy, world.robot.name, 1.0 / DT, config.runtime) if config.policy else None
         battery, stored = Battery(config.battery), dict[str, float]()
 
         def boot() -> Firmware:

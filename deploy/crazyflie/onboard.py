@@ -2,25 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.crazyflie.sensed import Sensed
 from deploy.crazyflie.setpoints import Setpoint
 from deploy.policy_file import PolicyFile, PolicyFileError
+from sim.registry import load
 from sim.spec import ANY_ROBOT
 
 OUT_OF_TREE = 6  # the value of stabilizer.controller
 OLDEST = 0.2  # s, of a set point; then the PID controller takes over
 SIGNALS = ("position", "rotation", "linear_velocity", "angular_velocity", "target_position", "target_velocity")
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+class Runtime(Protocol):
+    """What computes the policy's step."""
+
+    def reset(self, n: int = 1) -> None:
+        """Begin a flight."""
+
+    def step(self, signals: Arrays) -> Arrays:
+        """Commands (1, *shape) for signals (1, *shape), by name; not finite when there is none."""
+
+
+class Compiled:
+    """The C that deploy.export writes, compiled for this machine."""
+
+    def __init__(self, policy: PolicyFile) -> None:
+        from deploy.native import Native
+
+        self.native = Native(policy.path)
+
+    def reset(self, n: int = 1) -> None:
+        self.native.reset()
+
+    def step(self, signals: Arrays) -> Arrays:
+        commands = self.native.step({name: value[0] for name, value in signals.items()})
+        return {} if commands is None else {name: value[None] for name, value in commands.items()}
+
+
+def emulated(policy: PolicyFile) -> Runtime:
+    """The same C on an emulated STM32F405, asked over its serial line."""
+    from deploy.hil import connect
+
+    return connect(policy, "emulated")[0]
+
+
+def from_file(policy: PolicyFile) -> Runtime:
+    """The file itself, by onnxruntime."""
+    return policy
+
+
+RUNTIMES: dict[str, str] = {
+    "file": "deploy.crazyflie.onboard:from_file",
+    "c": "deploy.crazyflie.onboard:Compiled",
+    "chip": "deploy.crazyflie.onboard:emulated",
+}
 
 
 class Onboard:
     """Runs a policy at its own rate for set points that name a place."""
 
-    def __init__(self, path: str, robot: str, rate_hz: float) -> None:
+    def __init__(self, path: str, robot: str, rate_hz: float, runtime: str = "file") -> None:
         """`rate_hz`: how often `update` is called. ValueError when the policy does not fit the vehicle."""
-        self.policy = PolicyFile.load(path)
-        policy = self.policy
+        make: Callable[[PolicyFile], Runtime] = load("runtime", runtime, RUNTIMES)
+        policy = PolicyFile.load(path)
         if policy.robot not in (robot, ANY_ROBOT):
             raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot!r}")
         unknown = [s.name for s in policy.inputs if s.name not in SIGNALS]
@@ -31,11 +82,12 @@ class Onboard:
         self.every = max(1, round(rate_hz / policy.rate_hz))
         if abs(self.every * policy.rate_hz - rate_hz) > 1e-6 * rate_hz:
             raise ValueError(f"{path} runs at {policy.rate_hz:g} Hz, which does not divide {rate_hz:g} Hz")
+        self.runtime = make(policy)
         self.stop()
 
     def stop(self) -> None:
         """Begin anew at the next `update`."""
-        self.policy.reset(1)
+        self.runtime.reset(1)
         self._step = 0
         self._ratios = (0.0, 0.0, 0.0, 0.0)
 
@@ -51,10 +103,10 @@ class Onboard:
                 "target_velocity": setpoint.velocity,
             }
             try:
-                command = self.policy.step({name: np.array([v], np.float32) for name, v in signals.items()})
-            except PolicyFileError:
+                command = self.runtime.step({name: np.array([v], np.float32) for name, v in signals.items()})
+            except (PolicyFileError, OSError):
                 return None
-            values = command["motor_command"][0]
+            values = command.get("motor_command", np.full((1, 4), np.nan))[0]
             if not np.isfinite(values).all():
                 return None
             a, b, c, d = np.clip(values, 0.0, 1.0).tolist()

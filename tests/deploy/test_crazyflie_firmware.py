@@ -3,6 +3,7 @@
 import errno
 import math
 import struct
+from functools import cache
 
 import cflib.utils.encoding
 import numpy as np
@@ -21,6 +22,13 @@ QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
 @pytest.fixture
 def bench():
+    made = Bench()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def fuzzed():
     made = Bench()
     yield made
     made.close()
@@ -379,15 +387,12 @@ def test_velocity_limit_parameter_acts(flying: Bench):
 
 @given(st.integers(0, 15), st.integers(0, 3), st.binary(max_size=30))
 @settings(deadline=None, max_examples=300)
-def test_no_packet_breaks_the_firmware(port: int, channel: int, data: bytes):
-    bench = FUZZED
+def test_no_packet_breaks_the_firmware(fuzzed: Bench, port: int, channel: int, data: bytes):
+    bench = fuzzed
     for answer in bench.firmware.receive(Packet(port, channel, data)):
         assert len(answer.data) <= 30 and len(answer.encode()) == len(answer.data) + 1
     bench.run(0.02)
     assert all(math.isfinite(x) for x in (*bench.position, *bench.firmware.ratios))
-
-
-FUZZED = Bench()
 
 
 def test_two_vehicles_share_the_air():
@@ -433,19 +438,36 @@ def test_sensors_at_rest_and_turning(bench: Bench):
 # ---- the policy on board
 
 
-def test_policy_flies_when_it_is_the_controller():
-    bench = Bench(policy=QUAD_ANY)
+@cache
+def flown_by(runtime: str) -> tuple[float, float, float]:
+    """Where the policy has flown to, given a place two seconds away."""
+    bench = Bench(policy=QUAD_ANY, runtime=runtime)
     bench.fly(1.0)
     assert not bench.firmware.policy_flies
     bench.firmware.parameters["stabilizer.controller"] = 6
-    bench.run(1.0)
-    assert bench.firmware.policy_flies
     bench.client.plan.go_to(0.5, 0.3, 1.0, 0.0, 2.0)
     bench.run(4.0)
-    np.testing.assert_allclose(bench.position, (0.5, 0.3, 1.0), atol=0.1)
+    assert bench.firmware.policy_flies
+    bench.close()
+    return bench.position
+
+
+def test_policy_flies_when_it_is_the_controller():
+    np.testing.assert_allclose(flown_by("file"), (0.5, 0.3, 1.0), atol=0.1)
+
+
+@pytest.mark.parametrize("runtime", ["c", "chip"])
+def test_generated_c_flies_the_same_flight(runtime: str):
+    np.testing.assert_allclose(flown_by(runtime), flown_by("file"), atol=1e-3)
+
+
+def test_policy_wants_a_fresh_place_to_be():
+    bench = Bench(policy=QUAD_ANY)
+    bench.fly(1.0)
+    bench.firmware.parameters["stabilizer.controller"] = 6
     bench.run(0.1, lambda: bench.client.commander.send_velocity_world_setpoint(0.0, 0.0, 0.0, 0.0))
-    assert not bench.firmware.policy_flies  # it needs a place to be
-    bench.run(1.0, lambda: bench.client.commander.send_position_setpoint(0.5, 0.3, 1.0, 0.0))
+    assert not bench.firmware.policy_flies
+    bench.run(1.0, lambda: bench.client.commander.send_position_setpoint(0.0, 0.0, 1.0, 0.0))
     assert bench.firmware.policy_flies
     bench.run(0.3)
     assert not bench.firmware.policy_flies  # the set point is too old for it; then the watchdog
@@ -464,6 +486,7 @@ def test_without_a_policy_there_is_no_controller_6(bench: Bench):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"policy": QUAD_ANY, "runtime": "chipp"}, "unknown runtime 'chipp'"),
         ({"vehicles": 0}, "vehicles must be in 1..100"),
         ({"battery": 9.0}, "battery must be"),
         ({"spacing": -1.0}, "spacing"),
