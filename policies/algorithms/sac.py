@@ -31,8 +31,8 @@ LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, bef
 class SacConfig:
     """Settings of SAC. `deterministic` makes it TD3 (Fujimoto et al. 2018)."""
 
-    steps: int = 2_000_000  # environment steps in all
-    num_envs: int = 64
+    steps: int = 4_000_000  # environment steps in all
+    num_envs: int = 32
     warmup: int = 10_000  # environment steps before the first update
     capacity: int = 1_000_000
     batch: int = 256
@@ -43,7 +43,7 @@ class SacConfig:
     polyak: float = 0.005  # share of the critic that its target takes over per update
     critics: int = 2
     target_critics: int = 2  # random subset whose minimum is the target
-    layer_norm: bool = False
+    layer_norm: bool = True
     learning_rate: float = 1e-3  # at the start; a cosine leads to the final one
     final_learning_rate: float = 1e-4
     reward_scale: float = 0.1
@@ -54,7 +54,7 @@ class SacConfig:
     exploration: float = 0.1  # standard deviation of TD3's exploration
     smoothing: float = 0.1  # of TD3's target actions, clipped at twice that
     hidden: list[int] = field(default_factory=lambda: [64, 64])
-    critic_hidden: list[int] = field(default_factory=lambda: [64, 64])
+    critic_hidden: list[int] = field(default_factory=lambda: [256, 128])
     activation: str = "relu"
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
     easy: float = 0.9  # share of episodes with an easier start, at first
