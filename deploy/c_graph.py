@@ -44,6 +44,7 @@ class Writer:
 
     graph: Graph
     arrays: dict[str, str]
+    weights: str = "float32"  # or float16: how those of matrix-vector products are stored
     steps: list[Step] = field(default_factory=list)
     alias: dict[str, tuple[str, int]] = field(default_factory=dict)  # value -> block of memory, offset
     where: dict[str, int] = field(default_factory=dict)  # block -> offset in the memory
@@ -95,15 +96,22 @@ class Writer:
         array, offset = self.place(name)
         return f"({array} + {offset})" if offset else array
 
-    def constant(self, data: NDArray[Any], kind: str = "float") -> str:
+    def constant(self, data: NDArray[Any], kind: str = "float", prefix: str = "weights") -> str:
         """The name of a constant array; equal ones are stored once."""
         texts = [c.number(v) for v in data.ravel()] if kind == "float" else [str(int(v)) for v in data.ravel()]
         for name, held in self.constants.items():
             if held == (kind, texts):
                 return name
-        name = f"{'weights' if kind == 'float' else 'indices'}_{len(self.constants)}"
+        name = f"{prefix}_{len(self.constants)}"
         self.constants[name] = (kind, texts)
         return name
+
+    def packed(self, node: Node) -> tuple[str, str]:
+        """The C function of a matrix-vector product, and the name of its weights."""
+        data = c.pack(*c.matrix(node, self.values(node)))
+        if self.weights == "float16":
+            return "policy_dense_half", self.constant(c.halves(node, data), "uint32_t")
+        return "policy_dense", self.constant(data)
 
     def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]]) -> None:
         self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines))
@@ -197,7 +205,7 @@ class Writer:
         def lines() -> list[str]:
             to, at = self.place(name)
             if len(runs) > MOST_RUNS and len(sources) == 1:
-                table = self.constant(indices, "uint16_t" if indices.max() < 65536 else "uint32_t")
+                table = self.constant(indices, "uint16_t" if indices.max() < 65536 else "uint32_t", "indices")
                 (array, offset) = self.place(sources[0])
                 return [f"for (int i = 0; i < {len(indices)}; ++i) {to}[{at} + i] = {array}[{offset} + {table}[i]];"]
             copies = []
@@ -212,8 +220,7 @@ class Writer:
 
     def _dense(self, node: Node) -> None:
         values, result = self.values(node), self.value(node.outputs[0])
-        weight, bias = c.matrix(node, values)
-        packed = c.pack(weight, bias)
+        weight, _ = c.matrix(node, values)
         source = self.value(node.inputs[0])
         outputs, inputs = weight.shape
         if node.operator == "Conv":
@@ -223,7 +230,7 @@ class Writer:
 
             def lines() -> list[str]:
                 x, y = self.pointer(source.name), self.pointer(result.name)
-                return c.convolution(node, x, y, self.constant(packed), (source.shape, result.shape), kernel)
+                return c.convolution(node, x, y, self.packed(node), (source.shape, result.shape), kernel)
 
             self.add([source.name], {result.name: result.size}, lines)
             return
@@ -231,13 +238,14 @@ class Writer:
         eights, fours = c.blocks(outputs)
 
         def product() -> list[str]:
-            call = f"{self.constant(packed)}, %s, {inputs}, {eights}, {fours});"
+            function, name = self.packed(node)
+            call = f"{name}, %s, {inputs}, {eights}, {fours});"
             x, y = self.pointer(source.name), self.pointer(result.name)
             if rows == 1:
-                return [f"policy_dense({y}, {call % x}"]
+                return [f"{function}({y}, {call % x}"]
             return [
                 f"for (int row = 0; row < {rows}; ++row)",
-                f"    policy_dense({y} + row * {outputs}, {call % f'{x} + row * {inputs}'}",
+                f"    {function}({y} + row * {outputs}, {call % f'{x} + row * {inputs}'}",
             ]
 
         self.add([source.name], {result.name: (rows - 1) * outputs + c.padded(outputs)}, product)

@@ -131,6 +131,15 @@ def pack(weight: Floats, bias: Floats) -> Floats:
     return np.concatenate([np.ravel(part) for part in parts])
 
 
+def halves(node: Node, packed: Floats) -> NDArray[np.uint32]:
+    """Numbers as float16, two to a word."""
+    with np.errstate(over="ignore"):
+        rounded = packed.astype("<f2")
+    if not np.isfinite(rounded).all():
+        raise GraphError(f"{node} has a weight of {np.abs(packed).max():g}, too large for float16")
+    return rounded.view("<u4")
+
+
 def constant_input(node: Node, values: Sequence[Value | None], index: int) -> Floats | None:
     """An input that must be constant; None when it was left out."""
     value = values[index] if index < len(values) else None
@@ -174,7 +183,12 @@ def window(node: Node, shape: tuple[int, ...], kernel: tuple[int, ...]) -> tuple
 
 
 def convolution(
-    node: Node, x: str, y: str, weights: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], kernel: tuple[int, ...]
+    node: Node,
+    x: str,
+    y: str,
+    product: tuple[str, str],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    kernel: tuple[int, ...],
 ) -> list[str]:
     """Per pixel of the result: gather what the kernel sees, then one matrix-vector product."""
     (_, channels, height, width), (_, outputs, rows, columns) = shapes
@@ -190,7 +204,7 @@ def convolution(
         f"                for (int j = column * {stride[1]} - {lead[1]}, l = 0; l < {kernel[1]}; ++j, ++l)",
         f"                    *seen++ = i < 0 || i >= {height} || j < 0 || j >= {width} ? 0.0f",
         f"                        : {x}[(channel * {height} + i) * {width} + j];",
-        f"        policy_dense(pixel, {weights}, patch, {size}, {eights}, {fours});",
+        f"        {product[0]}(pixel, {product[1]}, patch, {size}, {eights}, {fours});",
         f"        for (int k = 0; k < {outputs}; ++k) {y}[(k * {rows} + row) * {columns} + column] = pixel[k];",
         "    }",
     ]

@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.c_graph import Program, Writer
-from deploy.c_operators import SUPPORTED, number
-from deploy.graph import GraphError, read
+from deploy.c_operators import DENSE, SUPPORTED, number
+from deploy.graph import Graph, GraphError, read, run
 from deploy.policy_file import PolicyFile, content_of
 from sim.spec import Signal
 
 FIRMWARE = Path(__file__).parents[1] / "firmware"
 KEYWORDS = """ auto bool break case char const continue default do double else enum extern float for goto if inline int
  long register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while """
+WEIGHTS = ("float32", "float16")
 TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint8): "uint8_t", np.dtype(np.int64): "int64_t"}
 
 HEADER = """\
@@ -184,19 +185,44 @@ def _range(signal: Signal) -> float:
     return span if math.isfinite(span) else 1.0
 
 
+def rounding(policy: PolicyFile, graph: Graph) -> float:
+    """What float16 weights change over the test vectors, in closed loop: of commands' ranges, or of max(1, |state|)."""
+    vectors = policy.vectors
+    states = {s.name: s.initial[None] for s in policy.state}
+    worst = 0.0
+    for step in range(vectors.steps):
+        kinds = {s.name: graph.values[s.name].dtype for s in policy.inputs}
+        feeds = {name: vectors.inputs[name][step][None].astype(kind) for name, kind in kinds.items()}
+        made = run(graph, feeds | {f"state.{name}": value for name, value in states.items()}, DENSE)
+        states = {name: made[f"next_state.{name}"] for name in states}
+        for s in policy.outputs:
+            worst = max(worst, float(np.abs(made[s.name][0] - vectors.outputs[s.name][step]).max()) / _range(s))
+        for name, value in states.items():
+            want = vectors.state[name][step]
+            worst = max(worst, float((np.abs(value[0] - want) / np.maximum(1.0, np.abs(want))).max()))
+    return worst
+
+
 class Source:
     """The texts of one policy's C files."""
 
-    def __init__(self, policy: PolicyFile, content: bytes) -> None:
-        """Raises GraphError when something in the graph has no C."""
+    def __init__(self, policy: PolicyFile, content: bytes, weights: str = "float32") -> None:
+        """`weights`: float32, or float16: half the size, with a self-test that tolerates twice what the rounding does.
+
+        Raises GraphError when something in the graph has no C.
+        """
+        if weights not in WEIGHTS:
+            raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
         self.policy = policy
         graph = read(content, SUPPORTED)
+        self.rounding = rounding(policy, graph) if weights == "float16" else 0.0
+        self.tolerance = max(policy.vectors.tolerance, 2.0 * self.rounding)
         self.types = {s.name: TYPES[graph.values[s.name].dtype] for s in policy.inputs}
         for name in (*self.types, *(s.name for s in policy.outputs), *(s.name for s in policy.state)):
             _identifier(name)
         arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
         arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
-        self.program: Program = Writer(graph, arrays).program()
+        self.program: Program = Writer(graph, arrays, weights).program()
         self.title = f"{policy.name} ({policy.task}, {policy.robot})".replace("*/", "")
 
     def files(self) -> dict[str, str]:
@@ -249,7 +275,7 @@ class Source:
             results=_indent(self._store()),
             reset=_indent(self._reset()),
             information=", ".join(
-                [*map(_quoted, information), number(policy.rate_hz), number(vectors.tolerance), str(vectors.steps)]
+                [*map(_quoted, information), number(policy.rate_hz), number(self.tolerance), str(vectors.steps)]
             ),
             vectors=vectors.steps,
             vector_signals=",\n".join(
@@ -305,19 +331,18 @@ class Source:
         return lines or ["state->nothing = 0;"]
 
     def _compare_commands(self) -> list[str]:
-        tolerance = self.policy.vectors.tolerance
         lines = []
         for s in self.policy.outputs:
             pair = f"commands.{s.name}[i], vector_commands[step].{s.name}[i]"
             loop = f"for (int i = 0; i < {s.size}; ++i)"
-            lines.append(f"{loop} worst = larger(worst, {pair}, {number(tolerance * _range(s))});")
+            lines.append(f"{loop} worst = larger(worst, {pair}, {number(self.tolerance * _range(s))});")
         return lines
 
     def _compare_state(self) -> list[str]:
         lines = []
         for s in self.policy.state:
             want = f"vector_last_state.{s.name}[i]"
-            tolerated = f"{number(self.policy.vectors.tolerance)} * ({want} > 1.0f ? {want} : {want} < -1.0f ? -{want}"
+            tolerated = f"{number(self.tolerance)} * ({want} > 1.0f ? {want} : {want} < -1.0f ? -{want}"
             loop = f"for (int i = 0; i < {s.initial.size}; ++i)"
             lines.append(f"{loop} worst = larger(worst, state->{s.name}[i], {want}, {tolerated} : 1.0f));")
         return lines
@@ -328,10 +353,10 @@ def _quoted(text: str) -> str:
     return '"' + "".join(ch if ch.isascii() and ch.isprintable() and ch not in '"\\' else "?" for ch in text) + '"'
 
 
-def generate(path: str) -> dict[str, str]:
+def generate(path: str, weights: str = "float32") -> dict[str, str]:
     """The C files of the policy file at `path`, verified first: file name -> content.
 
     Raises PolicyFileError for a damaged file, GraphError for one that cannot be C.
     """
     content = content_of(path)
-    return Source(PolicyFile.from_bytes(content, path), content).files()
+    return Source(PolicyFile.from_bytes(content, path), content, weights).files()

@@ -18,16 +18,21 @@ class Config:
     policy: str = field(metadata={"help": "the policy file"})
     target: str = field(metadata={"help": "c: source files for any compiler; stm32f405: an image, ready to flash"})
     out: str = field(metadata={"help": "the folder to write into"})
+    weights: str = field(default="float32", metadata={"help": f"one of: {', '.join(c_source.WEIGHTS)}"})
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
 
 
 def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
     """policy.h, policy.c, policy_math.h."""
-    files = c_source.Source(policy, content).files()
+    source = c_source.Source(policy, content, config.weights)
+    files = source.files()
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text)
-    return [f"wrote {folder / name}" for name in files]
+    change = (
+        f"float16 weights change the test vectors' commands and states by up to {source.rounding:.2g} of their range"
+    )
+    return [f"wrote {folder / name}" for name in files] + [change] * (config.weights == "float16")
 
 
 def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:

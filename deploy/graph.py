@@ -78,6 +78,19 @@ def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyA
     return [np.asarray(value) for value in made]
 
 
+def run(graph: Graph, inputs: Mapping[str, AnyArray], rounded: Collection[str] = ()) -> dict[str, AnyArray]:
+    """The outputs by name; the constants that the operators `rounded` read are rounded to float16."""
+    known = dict(inputs) | {name: v.data for name, v in graph.values.items() if v.data is not None}
+    for node in graph.nodes:
+        feeds = {name: known[name] for name in node.inputs if name}
+        if node.operator in rounded:
+            constant = [name for name in feeds if graph.values[name].data is not None]
+            with np.errstate(over="ignore"):
+                feeds |= {name: feeds[name].astype(np.float16).astype(np.float32) for name in constant}
+        known |= dict(zip(node.outputs, evaluate(node, feeds, graph.opset), strict=True))
+    return {name: known[name] for name in graph.outputs}
+
+
 def _nodes(model: Any) -> list[Node]:
     from onnx import helper
 

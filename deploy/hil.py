@@ -42,6 +42,7 @@ class Config:
     seconds: float | None = field(default=None, metadata={"help": "length of a flight (default: the task's)"})
     engine: str = field(default="flight", metadata={"help": "physics engine"})
     seed: int = field(default=0, metadata={"help": "of the initial states"})
+    weights: str = field(default="float32", metadata={"help": f"emulated: one of: {', '.join(c_source.WEIGHTS)}"})
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
     json: str | None = field(default=None, metadata={"help": "write the report to this file"})
 
@@ -78,9 +79,9 @@ class Report:
         return self.command_difference <= SAME_COMMAND and self.position_difference <= SAME_POSITION
 
 
-def build(policy: PolicyFile, folder: Path, compiler: str = "auto") -> tuple[Path, Measured]:
+def build(policy: PolicyFile, folder: Path, compiler: str = "auto", weights: str = "float32") -> tuple[Path, Measured]:
     """The image of a policy in `folder`, proven and measured on the emulated chip."""
-    for name, text in c_source.Source(policy, content_of(policy.path)).files().items():
+    for name, text in c_source.Source(policy, content_of(policy.path), weights).files().items():
         (folder / name).write_text(text)
     image = toolchain.image(folder, compiler)
     return image, measure(Chip(image, count=True), policy)
@@ -160,14 +161,16 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
     ]
 
 
-def connect(policy: PolicyFile, port: str, compiler: str = "auto") -> tuple[OnChip, Measured | None]:
+def connect(
+    policy: PolicyFile, port: str, compiler: str = "auto", weights: str = "float32"
+) -> tuple[OnChip, Measured | None]:
     """The policy on an emulated chip that was just built, or on the board at a serial device."""
     line: Port
     if port != "emulated":
         line = SerialPort(port)
         return OnChip(policy, line, patience=max(0.05, 0.5 / policy.rate_hz)), None
     with tempfile.TemporaryDirectory() as folder:
-        image, cost = build(policy, Path(folder), compiler)
+        image, cost = build(policy, Path(folder), compiler, weights)
         line = EmulatedPort(Chip(image), cost.seconds)
     return OnChip(policy, line, patience=0.05), cost
 
@@ -179,7 +182,7 @@ def main(argv: Sequence[str]) -> None:
         return
     (config,) = arguments.parse(argv, Config)
     policy = PolicyFile.load(config.policy)
-    chip, cost = connect(policy, config.port, config.compiler)
+    chip, cost = connect(policy, config.port, config.compiler, config.weights)
     report = evaluate(policy, chip, config, cost)
     chip.port.close()
     print("\n".join(describe(report, policy)))

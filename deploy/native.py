@@ -21,12 +21,18 @@ from deploy.policy_file import PolicyFile, content_of
 class Native:
     """One robot's controller in compiled C. Several may share one library: each has its own state."""
 
-    def __init__(self, path: str | os.PathLike[str], compiler: str = "auto", flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        compiler: str = "auto",
+        flags: Sequence[str] = (),
+        weights: str = "float32",
+    ) -> None:
         """Verify, generate, compile, load, self-test. Raises PolicyFileError, GraphError or ToolchainError."""
         content = content_of(os.fspath(path))
         self.policy = PolicyFile.from_bytes(content, os.fspath(path))
         with tempfile.TemporaryDirectory() as folder:
-            for name, text in Source(self.policy, content).files().items():
+            for name, text in Source(self.policy, content, weights).files().items():
                 (Path(folder) / name).write_text(text)
             self.library = ctypes.CDLL(str(toolchain.host_library(Path(folder), compiler, flags)))
         self.library.policy_selftest.restype = ctypes.c_float

@@ -54,7 +54,8 @@ def choose(compiler: str, gcc: str) -> tuple[str, list[str]]:
     raise ToolchainError(f"{missing} is not installed; pip install sim2metal[firmware] brings zig")
 
 
-def _run(command: Sequence[str | os.PathLike[str]]) -> None:
+def run(command: Sequence[str | os.PathLike[str]]) -> None:
+    """Run a compiler; ToolchainError with its first complaints when it fails."""
     done = subprocess.run([os.fspath(part) for part in command], capture_output=True, text=True)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
@@ -65,7 +66,7 @@ def host_library(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()
     """Build policy.c in `folder` as a shared library for this machine; the library's path."""
     _, command = choose(compiler, "cc")
     library = folder / "policy.so"
-    _run([*command, *FLAGS, *HOST, *flags, folder / "policy.c", "-o", library])
+    run([*command, *FLAGS, *HOST, *flags, folder / "policy.c", "-o", library])
     return library
 
 
@@ -76,5 +77,5 @@ def image(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()) -> Pa
     sources = [folder / "policy.c", *sorted(board.glob("*.c"))]
     script: list[str | Path] = ["-T", board / "stm32f405.ld", "-I", board, "-I", folder]
     built = folder / "policy.elf"
-    _run([*command, *CORTEX_M4F[kind], *FLAGS, *BARE, *flags, *script, *sources, "-o", built])
+    run([*command, *CORTEX_M4F[kind], *FLAGS, *BARE, *flags, *script, *sources, "-o", built])
     return built

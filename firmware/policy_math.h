@@ -162,20 +162,32 @@ static POLICY_NOINLINE void policy_tanh_all(float *y, const float *x, int count)
 #define POLICY_INPUT4(x) \
     "vldmia %[w]!, {s16-s19}\n\t" POLICY_MULTIPLY4(16, 17, 18, 19, x) POLICY_ADD4(16, 17, 18, 19, 0, 1, 2, 3)
 /* A block: biases, then four inputs per turn, then the rest. */
-#define POLICY_BLOCK(registers, input) \
-    "vldmia %[w]!, {" registers "}\n\t" \
+#define POLICY_BLOCK(registers, bias, input) \
+    bias \
     "lsrs %[turns], %[inputs], #2\n\tbeq 2f\n" \
     "1:\n\tvldmia %[x]!, {s8-s11}\n\t" input("s8") input("s9") input("s10") input("s11") \
     "subs %[turns], %[turns], #1\n\tbne 1b\n" \
     "2:\n\tands %[turns], %[inputs], #3\n\tbeq 4f\n" \
     "3:\n\tvldmia %[x]!, {s8}\n\t" input("s8") "subs %[turns], %[turns], #1\n\tbne 3b\n" \
     "4:\n\tvstmia %[y]!, {" registers "}\n\t"
-#define POLICY_RUN_BLOCK(registers, input) \
-    __asm__ volatile(POLICY_BLOCK(registers, input) \
+/* Weights stored as float16, two to a word: converted on the way in, exactly. */
+#define POLICY_PAIR(a, b, word) "vcvtb.f32.f16 s" #a ", s" #word "\n\tvcvtt.f32.f16 s" #b ", s" #word "\n\t"
+#define POLICY_HALF8(x) \
+    "vldmia %[w]!, {s24-s27}\n\t" POLICY_PAIR(16, 17, 24) POLICY_PAIR(18, 19, 25) POLICY_PAIR(20, 21, 26) \
+    POLICY_PAIR(22, 23, 27) POLICY_MULTIPLY4(16, 17, 18, 19, x) POLICY_MULTIPLY4(20, 21, 22, 23, x) \
+    POLICY_ADD4(16, 17, 18, 19, 0, 1, 2, 3) POLICY_ADD4(20, 21, 22, 23, 4, 5, 6, 7)
+#define POLICY_HALF4(x) \
+    "vldmia %[w]!, {s24-s25}\n\t" POLICY_PAIR(16, 17, 24) POLICY_PAIR(18, 19, 25) \
+    POLICY_MULTIPLY4(16, 17, 18, 19, x) POLICY_ADD4(16, 17, 18, 19, 0, 1, 2, 3)
+#define POLICY_BIAS8 \
+    "vldmia %[w]!, {s24-s27}\n\t" POLICY_PAIR(0, 1, 24) POLICY_PAIR(2, 3, 25) POLICY_PAIR(4, 5, 26) POLICY_PAIR(6, 7, 27)
+#define POLICY_BIAS4 "vldmia %[w]!, {s24-s25}\n\t" POLICY_PAIR(0, 1, 24) POLICY_PAIR(2, 3, 25)
+#define POLICY_RUN_BLOCK(registers, bias, input) \
+    __asm__ volatile(POLICY_BLOCK(registers, bias, input) \
         : [w] "+r"(w), [x] "+r"(from), [y] "+r"(y), [turns] "=&r"(turns) \
         : [inputs] "r"(inputs) \
         : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s16", "s17", \
-          "s18", "s19", "s20", "s21", "s22", "s23")
+          "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27")
 #endif
 
 /* y = W x + b in blocks of eight outputs, and at the end perhaps four. w holds, block after block, the biases and then
@@ -186,11 +198,11 @@ static POLICY_NOINLINE void policy_dense(float *y, const float *w, const float *
 #pragma GCC unroll 1
     for (int block = 0; block < eights; ++block) {
         const float *from = x;
-        POLICY_RUN_BLOCK("s0-s7", POLICY_INPUT8);
+        POLICY_RUN_BLOCK("s0-s7", "vldmia %[w]!, {s0-s7}\n\t", POLICY_INPUT8);
     }
     if (fours) {
         const float *from = x;
-        POLICY_RUN_BLOCK("s0-s3", POLICY_INPUT4);
+        POLICY_RUN_BLOCK("s0-s3", "vldmia %[w]!, {s0-s3}\n\t", POLICY_INPUT4);
     }
 #else
     for (int block = 0; block < eights + fours; ++block) {
@@ -199,6 +211,41 @@ static POLICY_NOINLINE void policy_dense(float *y, const float *w, const float *
         w += width;
         for (int i = 0; i < inputs; ++i, w += width)
             for (int k = 0; k < width; ++k) y[k] += w[k] * x[i];
+        y += width;
+    }
+#endif
+}
+
+/* The float16 in the lower half of a word; not for infinities. */
+static POLICY_INLINE float policy_half(uint32_t half) {
+    policy_word y = {0.0f};
+    y.bits = (half & 0x7fffu) << 13;
+    y.number *= 5.192296858534828e33f; /* 2^112: the difference of the exponents' offsets; right for subnormals too */
+    y.bits |= (half & 0x8000u) << 16;
+    return y.number;
+}
+
+/* policy_dense with the biases and weights as float16, two to a word, the first in the lower half. */
+static POLICY_NOINLINE void policy_dense_half(float *y, const uint32_t *w, const float *x, int inputs, int eights,
+                                              int fours) {
+#if defined(POLICY_CORTEX_M4F)
+    int turns;
+#pragma GCC unroll 1
+    for (int block = 0; block < eights; ++block) {
+        const float *from = x;
+        POLICY_RUN_BLOCK("s0-s7", POLICY_BIAS8, POLICY_HALF8);
+    }
+    if (fours) {
+        const float *from = x;
+        POLICY_RUN_BLOCK("s0-s3", POLICY_BIAS4, POLICY_HALF4);
+    }
+#else
+    for (int block = 0; block < eights + fours; ++block) {
+        const int width = block < eights ? 8 : 4;
+        for (int k = 0; k < width; ++k) y[k] = policy_half(w[k / 2] >> 16 * (k & 1));
+        w += width / 2;
+        for (int i = 0; i < inputs; ++i, w += width / 2)
+            for (int k = 0; k < width; ++k) y[k] += policy_half(w[k / 2] >> 16 * (k & 1)) * x[i];
         y += width;
     }
 #endif

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from deploy import arguments, export, toolchain
-from deploy.c_operators import SUPPORTED, number, pack, padded
+from deploy import arguments, export, graph, toolchain
+from deploy.c_operators import DENSE, SUPPORTED, number, pack, padded
 from deploy.c_source import FIRMWARE, generate
 from deploy.graph import GraphError
 from deploy.native import Native
@@ -64,10 +64,10 @@ def one_node(operator, *inputs, constants=None, shape=(6,), result=(6,), **attri
 
 def after_square(operator, **options):
     """The same, of x * x: for operators that want positive numbers."""
-    graph = one_node(operator, **options)
-    graph["nodes"][0].input[0] = "xx"
-    graph["nodes"].insert(0, helper.make_node("Mul", ["x", "x"], ["xx"]))
-    return graph
+    made = one_node(operator, **options)
+    made["nodes"][0].input[0] = "xx"
+    made["nodes"].insert(0, helper.make_node("Mul", ["x", "x"], ["xx"]))
+    return made
 
 
 F, R = np.float32, np.random.default_rng(5)
@@ -188,7 +188,7 @@ def test_an_unsupported_operator_is_named_with_its_node_and_the_supported_ones(t
 
 
 @pytest.mark.parametrize(
-    ("graph", "message"),
+    ("options", "message"),
     [
         (one_node("Pow", "c", constants={"c": F(4)}), "exponent"),
         (
@@ -202,9 +202,9 @@ def test_an_unsupported_operator_is_named_with_its_node_and_the_supported_ones(t
         (one_node("MatMul", "x", shape=(3, 3), result=(3, 3)), "to be constant"),
     ],
 )
-def test_what_an_operator_cannot_do_is_an_error_that_names_it(tmp_path, graph, message):
+def test_what_an_operator_cannot_do_is_an_error_that_names_it(tmp_path, options, message):
     with pytest.raises(GraphError, match=message) as error:
-        generate(str(policy_of(tmp_path / "p.onnx", **graph)))
+        generate(str(policy_of(tmp_path / "p.onnx", **options)))
     assert "(node 'the_node')" in str(error.value)
 
 
@@ -219,6 +219,31 @@ def sample(tmp_path_factory):
     path = tmp_path_factory.mktemp("sample") / "p.onnx"
     exported(path, small(random_gru))
     return path, Native(path)
+
+
+def test_float16_weights_are_what_rounding_them_makes(sample):
+    path, _ = sample
+    native = Native(path, weights="float16")
+    policy, read = native.policy, graph.read(path.read_bytes(), SUPPORTED)
+    assert native.selftest <= 0.51  # of twice what the rounding changes
+    for step in range(policy.vectors.steps):
+        now = {name: value[step].astype(F) for name, value in policy.vectors.inputs.items()}
+        feeds = {name: value[None] for name, value in now.items()}
+        feeds |= {f"state.{name}": value[None].copy() for name, value in native.state.items()}
+        want, got = graph.run(read, feeds, DENSE), native.step(now)
+        exact = graph.run(read, feeds)
+        for signal in policy.outputs:
+            span = signal.high - signal.low
+            assert np.abs(got[signal.name] - want[signal.name][0]).max() < 1e-6 * span
+            assert np.abs(want[signal.name] - exact[signal.name]).max() > 1e-6 * span
+
+
+def test_a_weight_too_large_for_float16_is_refused(tmp_path):
+    path = policy_of(
+        tmp_path / "p.onnx", **one_node("MatMul", "c", constants={"c": F([[1e6]])}, shape=(1,), result=(1,))
+    )
+    with pytest.raises(GraphError, match=r"'the_node'\) has a weight of 1e\+06, too large for float16"):
+        generate(str(path), "float16")
 
 
 @given(data=st.data(), bad=st.sampled_from([np.nan, np.inf, -np.inf]))
@@ -323,7 +348,8 @@ void run(int which, const float *x, float *y, int n) {
     if (which == 3) policy_tanh_all(y, x, n);
     for (int i = 0; i < n && which != 3; ++i)
         y[i] = which == 0 ? policy_tanh(x[i]) : which == 1 ? policy_exp(x[i]) : which == 2 ? policy_sqrt(x[i])
-            : which == 4 ? policy_sigmoid(x[i]) : (float)(policy_broken(x + i, 1) != 0);
+            : which == 4 ? policy_sigmoid(x[i]) : which == 6 ? policy_half((uint32_t)x[i])
+            : (float)(policy_broken(x + i, 1) != 0);
 }
 """
 
@@ -363,6 +389,12 @@ def test_exponential_sigmoid_and_root(arithmetic):
     np.testing.assert_allclose(arithmetic(2, positive), np.sqrt(positive), rtol=1.5e-7)
 
 
+def test_every_float16_is_read_exactly(arithmetic):
+    bits = np.arange(65536, dtype=np.uint16)
+    bits = bits[np.isfinite(bits.view(np.float16))]
+    np.testing.assert_array_equal(arithmetic(6, bits), bits.view(np.float16).astype(F))
+
+
 def test_finite_numbers_are_told_from_others_by_their_bits(arithmetic):
     x = np.array([0.0, -0.0, 1e-45, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, -np.nan], F)
     np.testing.assert_array_equal(arithmetic(5, x), ~np.isfinite(x))
@@ -396,6 +428,7 @@ def test_the_command_writes_three_files(sample, tmp_path, capsys):
     [
         ("target=stm32", "unknown target 'stm32'; choices: c, stm32f405"),
         ("policy=nothing.onnx", "there is no file 'nothing.onnx'"),
+        ("weights=int4", "unknown weights 'int4'; choices: float32, float16"),
         ("compiler=icc", "unknown compiler 'icc'; choices: auto, zig, gcc"),
     ],
 )
