@@ -10,6 +10,7 @@ PEERS = {
     "l2f": ("l2f==2.0.18", "numpy"),  # built from source: about 5 minutes and 7 GB of memory, needs g++
     "crazyflow": ("crazyflow==0.4.0",),
     "foundation": ("foundation-policy==1.0.2", "h5py", "numpy"),
+    "emx": ("emx-onnx-cgen==1.4.0",),
 }
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +24,12 @@ FOLDER = Path(__file__).parent
         "recipes.py",
         "adaptation.py",
         "specialists.py --only racer",
+        'microcontroller.py --only "MLP ours" "GRU ours"',
     ],
 )
 def test_a_benchmark_runs_and_prints_json_and_a_table(command):
     before = (FOLDER / "results.json").read_bytes()
-    script, *arguments = command.split()
+    script, *arguments = shlex.split(command)
     done = subprocess.run(
         [sys.executable, str(FOLDER / script), "--quick", *arguments], capture_output=True, text=True, timeout=300
     )
