@@ -1,4 +1,4 @@
-"""python -m deploy.hil policy=FILE [port=emulated|/dev/ttyACM0] [key=value ...]: the chip flies, the physics are here.
+"""python -m deploy.hil policy=FILE [port=emulated|qemu|/dev/ttyACM0] [key=value ...]: the chip flies, the physics here.
 
 The one control loop of `deploy.loop`, with the simulated robot as its driver and a policy that runs on the chip. Every
 episode is flown twice, by the chip and by onnxruntime, from the same start.
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy import arguments, c_source, toolchain
-from deploy.drivers.microcontroller import EmulatedPort, OnChip, Port, SerialPort
+from deploy.drivers.microcontroller import EmulatedPort, OnChip, Port, QemuPort, SerialPort
 from deploy.drivers.simulated import Simulated, task_for
 from deploy.emulator import CLOCK_HZ, Chip
 from deploy.loop import Policy, run
@@ -37,7 +37,9 @@ class Config:
     """Settings of the command."""
 
     policy: str = field(metadata={"help": "the policy file"})
-    port: str = field(default="emulated", metadata={"help": "emulated, or the serial device of a board"})
+    port: str = field(
+        default="emulated", metadata={"help": "emulated, qemu (where installed), or the serial device of a board"}
+    )
     episodes: int = field(default=10, metadata={"help": "flights, one after the other"})
     seconds: float | None = field(default=None, metadata={"help": "length of a flight (default: the task's)"})
     engine: str = field(default="flight", metadata={"help": "physics engine"})
@@ -143,7 +145,7 @@ def evaluate(policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | 
 
 def describe(report: Report, policy: PolicyFile) -> list[str]:
     """The lines that the command prints."""
-    emulated = report.port == "emulated"
+    estimated = report.port in ("emulated", "qemu")
     error = "" if report.position_error is None else f", position error {100 * report.position_error:.1f} cm"
     faster = report.episodes * report.seconds / report.wall_seconds
     counted = "" if report.instructions is None else f"{report.instructions} instructions, "
@@ -154,23 +156,27 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
         f"largest difference between the two flights: {report.command_difference:.2g} of the command's range, "
         f"{report.position_difference:.2g} m: {'equal' if report.equal else 'NOT EQUAL'} "
         f"within {SAME_COMMAND:g} and {SAME_POSITION:g} m",
-        f"one step: {counted}{report.cycles} {'estimated' if emulated else 'measured'} cycles, "
+        f"one step: {counted}{report.cycles} {'estimated' if estimated else 'measured'} cycles, "
         f"{100 * report.load:.2f} % of the processor at 168 MHz",
-        f"round trip{' (estimated)' if emulated else ''}: median {1e3 * report.round_trip_p50:.2f} ms, "
-        f"99 % below {1e3 * report.round_trip_p99:.2f} ms; repeated {report.repeated}, lost {report.lost}",
+        f"round trip{' (estimated)' if report.port == 'emulated' else ''}: "
+        f"median {1e3 * report.round_trip_p50:.2f} ms, 99 % below {1e3 * report.round_trip_p99:.2f} ms",
+        f"requests repeated {report.repeated}, steps lost {report.lost}",
     ]
 
 
 def connect(
     policy: PolicyFile, port: str, compiler: str = "auto", weights: str = "float32"
 ) -> tuple[OnChip, Measured | None]:
-    """The policy on an emulated chip that was just built, or on the board at a serial device."""
+    """The policy on an emulated chip (ours or QEMU's) that was just built, or on the board at a serial device."""
     line: Port
-    if port != "emulated":
+    if port not in ("emulated", "qemu"):
         line = SerialPort(port)
         return OnChip(policy, line, patience=max(0.05, 0.5 / policy.rate_hz)), None
     with tempfile.TemporaryDirectory() as folder:
         image, cost = build(policy, Path(folder), compiler, weights)
+        if port == "qemu":
+            line = QemuPort(image)
+            return OnChip(policy, line, patience=0.15), cost  # it answers in 10 to 20 ms, less than the chip's 200
         line = EmulatedPort(Chip(image), cost.seconds)
     return OnChip(policy, line, patience=0.05), cost
 

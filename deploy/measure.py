@@ -85,6 +85,9 @@ def selftest(chip: Chip) -> float:
 
 def measure(chip: Chip, policy: PolicyFile, samples: int = 1) -> Measured:
     """Cost and correctness of the image. `chip` counts (`count=True`). EmulatorError when the self-test fails."""
+    end = max((at + size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE), default=RAM)
+    if end > STATE or struct_type(policy).itemsize > COMMANDS - SIGNALS:
+        raise EmulatorError(f"{chip.path}: uses {end - RAM} bytes of memory; only {STATE - RAM} can be measured")
     worst = selftest(chip)
     if not worst <= 1.0:
         raise EmulatorError(f"{chip.path}: the self-test fails on the emulated chip: {worst:.3g} tolerances")

@@ -43,10 +43,10 @@ def _zig() -> list[str] | None:
 
 
 def choose(compiler: str, gcc: str) -> tuple[str, list[str]]:
-    """Which kind of compiler to use, and its command; `gcc` is the name of the installed alternative."""
+    """The kind of compiler to use, and its command; `gcc` is the name of one that goes first where it is installed."""
     if compiler not in COMPILERS:
         raise ToolchainError(f"unknown compiler {compiler!r}; choices: {', '.join(COMPILERS)}")
-    found = {"zig": _zig(), "gcc": [gcc] if shutil.which(gcc) else None}
+    found = {"gcc": [gcc] if shutil.which(gcc) else None, "zig": _zig()}
     for kind, command in found.items():
         if compiler in ("auto", kind) and command:
             return kind, command

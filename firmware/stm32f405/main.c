@@ -8,8 +8,8 @@
  *   X            -> the chip restarts
  *   S signals    -> C: status, 3 zeros, cycles (4 bytes), commands
  * A repeated S (the same number) gets the same answer again, without a second step. R is sent unasked ten times a second
- * until the host speaks. Status 1: no flight has begun since the last reset or 200 ms of silence: the chip answers no
- * commands before a new B. Status 2: a signal or a command was not finite. Status 3: the self-test failed.
+ * until the host speaks. Status 1: no flight has begun since the last reset, or 200 ms passed between two S: the chip
+ * answers no commands before a new B. Status 2: a signal or a command was not finite. Status 3: the self-test failed.
  */
 #include "board.h"
 #include "policy.h"
@@ -32,8 +32,9 @@ typedef struct {
 
 static policy_state state;
 static policy_signals signals;
-static bool sound, begun;
-static uint32_t heard; /* ms: the last B or S */
+static bool sound;
+static enum { NONE, BEGUN, FLYING } flight; /* FLYING: since the first S */
+static uint32_t heard;                      /* ms: the last S */
 
 static uint8_t input[INPUT_SIZE], output[HEADER + sizeof(answer) + HASH + 8];
 static int received;
@@ -82,16 +83,15 @@ static void step(uint8_t sequence, uint32_t now) {
         return;
     }
     answer reply = {.status = sound ? OK : SELFTEST_FAILED};
-    if (reply.status == OK && !(begun && now - heard <= SILENCE_MS)) {
-        begun = false;
-        reply.status = NOT_BEGUN;
-    }
+    if (flight == FLYING && now - heard > SILENCE_MS) flight = NONE;
+    if (reply.status == OK && flight == NONE) reply.status = NOT_BEGUN;
     if (reply.status == OK) {
         copy(&signals, input + HEADER, sizeof signals);
         const uint32_t began = DWT_CYCCNT;
         if (!policy_step(&state, &signals, &reply.commands)) reply.status = NOT_FINITE;
         reply.cycles = DWT_CYCCNT - began;
         heard = now;
+        flight = FLYING;
     }
     send('C', sequence, &reply, sizeof reply);
     answered = sequence;
@@ -101,8 +101,7 @@ static void obey(uint8_t kind, uint8_t sequence, int count, uint32_t now) {
     if (kind == 'H' && count == 0) announce(sequence);
     if (kind == 'B' && count == 0) {
         policy_reset(&state);
-        begun = true;
-        heard = now;
+        flight = BEGUN;
         send('B', sequence, "", 0);
         answered = -1;
     }

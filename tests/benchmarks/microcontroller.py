@@ -89,7 +89,7 @@ def emx_image(policy: PolicyFile, folder: Path) -> Path:
     (folder / "string.h").write_text(STRING_H)
     (folder / "float.h").write_text("#define FLT_MAX __FLT_MAX__\n#define FLT_MIN __FLT_MIN__\n")
     board = FIRMWARE / "stm32f405"
-    kind, command = toolchain.choose("auto", "arm-none-eabi-gcc")
+    kind, command = toolchain.choose("zig", "arm-none-eabi-gcc")
     flags = [*toolchain.CORTEX_M4F[kind], *toolchain.FLAGS, *toolchain.BARE, "-O3", "-w", f"-I{FIRMWARE}", f"-I{board}"]
     sources = [folder / "policy.c", board / "startup.c", board / "board.c"]
     image = folder / "emx.elf"
@@ -149,7 +149,7 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
             work = folder / kind
             work.mkdir()
             image = (
-                hil.build(policy, work, weights="float16" if "float16" in kind else "float32")[0]
+                hil.build(policy, work, "zig", weights="float16" if "float16" in kind else "float32")[0]
                 if kind.startswith("ours")
                 else emx_image(policy, work)
             )

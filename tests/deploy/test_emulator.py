@@ -1,17 +1,22 @@
 """The emulated STM32F405: what it counts, what it finds wrong, and what a policy costs on it."""
 
+import shutil
+
 import numpy as np
 import pytest
+from onnx import helper
 
 from deploy import arguments, export
 from deploy.emulator import RAM, Chip, EmulatorError, block_cost, instruction_cycles
 from deploy.hil import build
 from deploy.measure import COMMANDS, SIGNALS, STATE, Bench, packed
 from deploy.native import Native
+from deploy.policy_file import PolicyFile
 from policies.controller import Controller
 from policies.export import random_signals
 from sim.spec import Signal
 from sim.terms import Feature
+from tests.deploy.graph_policy import policy_of
 from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
 
 CODE = RAM + 0x8000  # where the tests put code of their own
@@ -28,16 +33,16 @@ def hover_size(rng=None) -> Controller:
     return Controller("hover_size", "none", "bench", 100.0, inputs, outputs, features, 1, 0.0, network)
 
 
-@pytest.fixture(scope="module")
-def hover(tmp_path_factory):
+@pytest.fixture(scope="module", params=["zig", *(["gcc"] if shutil.which("arm-none-eabi-gcc") else [])])
+def hover(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hover")
     policy = exported(folder / "p.onnx", hover_size())
-    image, measured = build(policy, folder)
-    return policy, image, measured
+    image, measured = build(policy, folder, request.param)
+    return policy, image, measured, request.param
 
 
 def test_a_22_64_64_4_policy_keeps_to_its_targets(hover):
-    _, _, measured = hover
+    _, _, measured, _ = hover
     assert measured.instructions <= 24_000
     assert measured.cycles <= 34_000
     assert measured.stack <= 600
@@ -46,14 +51,14 @@ def test_a_22_64_64_4_policy_keeps_to_its_targets(hover):
 
 
 def test_float16_weights_take_half_the_flash(hover, tmp_path):
-    policy, _, measured = hover
-    halved = build(policy, tmp_path, weights="float16")[1]
+    policy, _, measured, compiler = hover
+    halved = build(policy, tmp_path, compiler, weights="float16")[1]
     assert halved.policy_flash < 0.6 * measured.policy_flash
     assert halved.cycles < 1.2 * measured.cycles
 
 
 def test_every_input_takes_the_same_instructions(hover):
-    policy, image, measured = hover
+    policy, image, measured, _ = hover
     chip = Chip(image, count=True)
     signals = random_signals(policy.inputs, 30, np.random.default_rng(0))
     costs = set()
@@ -81,7 +86,7 @@ def test_the_chip_computes_the_same_bits_as_this_machine(tmp_path, network, weig
 
 
 def test_the_chip_refuses_what_is_not_finite(hover):
-    policy, image, _ = hover
+    policy, image, _, _ = hover
     bench = Bench(Chip(image), policy)
     signals = {name: value[0].copy() for name, value in policy.vectors.inputs.items()}
     first = bench.step(signals)
@@ -160,6 +165,31 @@ def test_an_unknown_function_is_named_with_the_choices(hover):
         Chip(hover[1]).address("policy_fly")
 
 
+def looking(path, size):
+    """A policy of one small convolution over an image of bytes."""
+    weights = {"w": np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32), "s": np.float32(1 / 255)}
+    nodes = [
+        helper.make_node("Cast", ["image"], ["floats"], to=1),
+        helper.make_node("Transpose", ["floats"], ["planes"], perm=[0, 3, 1, 2]),
+        helper.make_node("Mul", ["planes", "s"], ["scaled"]),
+        helper.make_node("Conv", ["scaled", "w"], ["seen"], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["seen"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["y"]),
+    ]
+    return PolicyFile.load(
+        policy_of(path, nodes, {"image": (size, size, 3)}, {"y": (8,)}, weights, kinds={"image": "|u1"})
+    )
+
+
+def test_a_policy_that_sees_runs_on_the_chip(tmp_path):
+    assert build(looking(tmp_path / "p.onnx", 20), tmp_path)[1].selftest < 0.5
+
+
+def test_one_that_fills_the_memory_is_not_measured(tmp_path):
+    with pytest.raises(EmulatorError, match="bytes of memory; only 65536 can be measured"):
+        build(looking(tmp_path / "p.onnx", 64), tmp_path)
+
+
 def test_what_is_no_image_is_refused(tmp_path):
     (tmp_path / "x.elf").write_bytes(b"nothing")
     with pytest.raises(EmulatorError, match="not a firmware image"):
@@ -167,8 +197,9 @@ def test_what_is_no_image_is_refused(tmp_path):
 
 
 def test_the_command_proves_its_image(hover, tmp_path, capsys):
-    policy, _, measured = hover
-    assert arguments.call(export.main, [f"policy={policy.path}", "target=stm32f405", f"out={tmp_path}"]) == 0
+    policy, _, measured, compiler = hover
+    given = [f"policy={policy.path}", "target=stm32f405", f"out={tmp_path}", f"compiler={compiler}"]
+    assert arguments.call(export.main, given) == 0
     shown = capsys.readouterr().out
     assert "self-test on the emulated chip: passed" in shown
     assert f"one step: {measured.instructions} instructions" in shown
