@@ -97,10 +97,13 @@ class Vehicle:
             self._send(answer.encode(), sender)
 
     def _meet(self, packet: Packet, sender: tuple[str, int]) -> None:
-        """Logs and console go to one client: the last that asked who is there, unless it has gone silent."""
+        """Logs and console go to one client: the last that asked who is there, unless it has gone silent.
+
+        A ping is no introduction: it may come from a client that is closing its link.
+        """
         now = time.monotonic()
-        asks = packet.port == Port.LINK and packet.channel == 1
-        if self.client is None or asks or now - self.heard > SILENT:
+        asks, pings = (packet.port == Port.LINK and packet.channel == channel for channel in (1, 0))
+        if asks or (not pings and (self.client is None or now - self.heard > SILENT)):
             self.client = sender
         if sender == self.client:
             self.heard = now

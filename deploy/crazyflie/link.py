@@ -16,7 +16,7 @@ from typing import Any
 STALLED, STALLED_RADIO = 0.5, 3.0  # s without a packet, while connecting; radio links resend by themselves
 ECHO = 0.1  # s until the write of a parameter is repeated
 TRIES = 10
-CLOSING = 3.0  # s that cflib may take to close a link
+CLOSING, CLOSING_RADIO = 0.1, 3.0  # s to wait for cflib to close a link; on UDP only its own threads take longer
 LINK_PORT = 15  # its packets are pings: no progress
 WRITE = 2  # channel of the parameters' port
 Block = Mapping[str, str]  # variable -> type, as cflib names types
@@ -50,7 +50,9 @@ class Link:
     ) -> None:
         """`cache`: folder in which tables of contents are remembered, so that connecting by radio is quick."""
         cflib()
-        self.cache, self.patience = cache, STALLED if uri.startswith("udp://") else STALLED_RADIO
+        udp = uri.startswith("udp://")
+        self.patience, self.closing = (STALLED, CLOSING) if udp else (STALLED_RADIO, CLOSING_RADIO)
+        self.cache = cache
         self.uri, self.blocks, self.period_ms, self.clock = uri, blocks, period_ms, clock
         self.client: Any = None
         self.attempts = 0
@@ -77,7 +79,7 @@ class Link:
             reason = self._attempt(end)
             if not reason:
                 return
-            self.close(wait=0.0)  # cflib takes seconds; the next attempt does not need them
+            self.close()
         raise LinkError(f"{self.uri}: {reason} within {deadline:g} s ({self.attempts} attempt(s))")
 
     def _attempt(self, end: float) -> str:
@@ -191,11 +193,11 @@ class Link:
             time.sleep(0.005)
         return True
 
-    def close(self, wait: float = CLOSING) -> None:
-        """Close the link; cflib sends a set point of zero thrust when it does. Waits at most `wait` seconds."""
+    def close(self) -> None:
+        """Close the link; cflib sends a set point of zero thrust when it does."""
         client, self.client = self.client, None
         if client is None:
             return
         closing = threading.Thread(target=client.close_link, daemon=True, name="close link")
         closing.start()
-        closing.join(wait)
+        closing.join(self.closing)

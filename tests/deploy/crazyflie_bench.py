@@ -10,6 +10,7 @@ from cflib.crazyflie.commander import Commander
 from cflib.crazyflie.high_level_commander import HighLevelCommander
 from cflib.crazyflie.localization import Localization
 from cflib.crazyflie.supervisor import Supervisor
+from cflib.utils.power_switch import PowerSwitch
 
 from deploy.crazyflie.crtp import Packet
 from deploy.crazyflie.firmware import Firmware
@@ -72,6 +73,20 @@ class Bench:
 
     def close(self) -> None:
         self.simulation.close()
+
+
+def reboot(uri: str) -> None:
+    """By cflib's power switch, which waits no longer than 0.1 s for an answer: on a busy machine, again."""
+    for attempt in range(20):
+        switch = PowerSwitch(uri)
+        try:
+            switch.reboot_to_fw()
+            return
+        except Exception:
+            if attempt == 19:
+                raise
+        finally:
+            switch.close()
 
 
 @contextmanager

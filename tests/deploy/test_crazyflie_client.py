@@ -20,10 +20,9 @@ from cflib.crazyflie.syncCrazyflie import SyncCrazyflie
 from cflib.crazyflie.syncLogger import SyncLogger
 from cflib.positioning.motion_commander import MotionCommander
 from cflib.positioning.position_hl_commander import PositionHlCommander
-from cflib.utils.power_switch import PowerSwitch
 
 from deploy.crazyflie_sim import Simulation
-from tests.deploy.crazyflie_bench import served
+from tests.deploy.crazyflie_bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
@@ -39,16 +38,18 @@ def simulation() -> Iterator[Simulation]:
 def uri(simulation: Simulation) -> str:
     """Of a vehicle that has just been switched on, where an earlier test left it."""
     for index, vehicle in enumerate(simulation.vehicles):
-        PowerSwitch(vehicle.uri).reboot_to_fw()
+        reboot(vehicle.uri)
         simulation.world.place(index, position=(0.0, index - 0.5, 0.0))
     return simulation.vehicles[0].uri
 
 
 @pytest.fixture
 def scf(uri: str) -> Iterator[SyncCrazyflie]:
-    with SyncCrazyflie(uri, cf=Crazyflie()) as connected:
-        connected.wait_for_params()
-        yield connected
+    connected = SyncCrazyflie(uri, cf=Crazyflie())
+    connected.open_link()
+    connected.wait_for_params()
+    yield connected
+    threading.Thread(target=connected.close_link).start()  # it takes a second
 
 
 def armed(scf: SyncCrazyflie) -> Crazyflie:
@@ -71,19 +72,17 @@ def test_scan_finds_the_vehicles(simulation: Simulation, monkeypatch: pytest.Mon
     assert cflib.crtp.UdpDriver().scan_interface() == [[simulation.vehicles[0].uri, ""]]
 
 
-def test_connects_with_everything_a_client_reads(scf: SyncCrazyflie, uri: str):
-    cf = scf.cf
-    assert cf.platform.get_protocol_version() == 12
-    assert float(cf.param.get_value("pid_rate.roll_kp")) == 250.0
-    assert cf.log.toc.get_element_by_complete_name("stateEstimate.x").ctype == "float"
-    assert cf.param.toc.get_element_by_complete_name("posCtlPid.xKp").is_persistent()
-    assert cf.supervisor.read_state_list() == ["Can be armed", "Finished HL trajectory"]
+def test_connects_with_everything_a_client_reads(uri: str):
     said: list[str] = []
-    again = Crazyflie()
-    again.console.receivedChar.add_callback(said.append)
-    PowerSwitch(uri).stm_power_cycle()
-    with SyncCrazyflie(uri, cf=again):
-        time.sleep(0.1)
+    cf = Crazyflie()
+    cf.console.receivedChar.add_callback(said.append)
+    with SyncCrazyflie(uri, cf=cf) as scf:
+        scf.wait_for_params()
+        assert cf.platform.get_protocol_version() == 12
+        assert float(cf.param.get_value("pid_rate.roll_kp")) == 250.0
+        assert cf.log.toc.get_element_by_complete_name("stateEstimate.x").ctype == "float"
+        assert cf.param.toc.get_element_by_complete_name("posCtlPid.xKp").is_persistent()
+        assert cf.supervisor.read_state_list() == ["Can be armed", "Finished HL trajectory"]
     assert "simulated crazyflie is up and running!" in "".join(said)
 
 

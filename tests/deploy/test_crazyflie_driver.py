@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import cflib.crtp
 import numpy as np
 import pytest
-from cflib.utils.power_switch import PowerSwitch
 
 from deploy import PolicyFile
 from deploy.crazyflie.crtp import Packet, Port
@@ -19,7 +18,7 @@ from deploy.crazyflie_sim import Simulation
 from deploy.drivers.crazyflie import Crazyflie, Settings, rotation_matrix
 from deploy.guard import Envelope, Guard
 from deploy.loop import HandshakeError, run
-from tests.deploy.crazyflie_bench import served
+from tests.deploy.crazyflie_bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
@@ -40,7 +39,7 @@ def simulation() -> Iterator[Simulation]:
 def uri(simulation: Simulation) -> str:
     """Of a vehicle that has just been switched on."""
     (vehicle,) = simulation.vehicles
-    PowerSwitch(vehicle.uri).reboot_to_fw()
+    reboot(vehicle.uri)
     simulation.world.place(0, position=(0.0, 0.0, 0.0))
     return vehicle.uri
 

@@ -410,6 +410,19 @@ def test_two_vehicles_share_the_air():
     bench.close()
 
 
+def test_power_switch():
+    bench = Bench()
+    bench.fly()
+    (vehicle,) = bench.simulation.vehicles
+    vehicle._radio_chip(b"\xfe\x02")  # off
+    bench.run(1.5)
+    assert not vehicle.powered and bench.world.sense()[0].position[2] == 0.0
+    vehicle._radio_chip(b"\xfe\x03")
+    bench.run(0.1)
+    assert bench.state == "CHECKS_PASSED" and bench.firmware.now < 0.2
+    bench.close()
+
+
 def test_motor_parameters_override_even_the_supervisor(bench: Bench):
     for name, value in (("m1", 30000), ("m2", 30000), ("m3", 30000), ("m4", 30000), ("enable", 1)):
         bench.firmware.parameters[f"motorPowerSet.{name}"] = value
