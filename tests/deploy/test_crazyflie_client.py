@@ -1,5 +1,6 @@
 """cflib, unmodified, flies the simulated Crazyflie over UDP in real time."""
 
+import contextlib
 import queue
 import signal
 import subprocess
@@ -20,7 +21,9 @@ from cflib.crazyflie.syncCrazyflie import SyncCrazyflie
 from cflib.crazyflie.syncLogger import SyncLogger
 from cflib.positioning.motion_commander import MotionCommander
 from cflib.positioning.position_hl_commander import PositionHlCommander
+from cflib.utils.power_switch import PowerSwitch
 
+from deploy.crazyflie.crtp import Port
 from deploy.crazyflie_sim import Simulation
 from tests.deploy.crazyflie_bench import reboot, served
 
@@ -49,7 +52,10 @@ def scf(uri: str) -> Iterator[SyncCrazyflie]:
     connected.open_link()
     connected.wait_for_params()
     yield connected
+    sent = threading.Event()  # the last that a client sends is a set point of zero thrust
+    connected.cf.packet_sent.add_callback(lambda packet: sent.set() if packet.port == Port.COMMANDER else None)
     threading.Thread(target=connected.close_link).start()  # it takes a second
+    assert sent.wait(5.0)
 
 
 def armed(scf: SyncCrazyflie) -> Crazyflie:
@@ -84,6 +90,15 @@ def test_connects_with_everything_a_client_reads(uri: str):
         assert cf.param.toc.get_element_by_complete_name("posCtlPid.xKp").is_persistent()
         assert cf.supervisor.read_state_list() == ["Can be armed", "Finished HL trajectory"]
     assert "simulated crazyflie is up and running!" in "".join(said)
+
+
+def test_power_switch_reboots(uri: str, simulation: Simulation):
+    before = simulation.vehicles[0].firmware
+    for _ in range(20):  # cflib waits no longer than 0.1 s for the answer
+        with contextlib.suppress(Exception):
+            PowerSwitch(uri).reboot_to_fw()
+            break
+    assert simulation.vehicles[0].firmware is not before
 
 
 def test_parameters_are_written_and_read(scf: SyncCrazyflie):
