@@ -12,8 +12,17 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-BENCHMARKS = ("simulators", "training", "transfer", "tracking", "foundation", "recipes", "adaptation", "specialists")
-BENCHMARKS += ("microcontroller",)
+BENCHMARKS = (
+    "simulators",
+    "training",
+    "transfer",
+    "tracking",
+    "foundation",
+    "recipes",
+    "adaptation",
+    "specialists",
+    "microcontroller",
+)
 Rows = dict[str, Any]  # what was measured, by the name of the row
 sys.path.insert(0, str(ROOT))  # a checkout is enough
 
