@@ -3,7 +3,6 @@
 import errno
 import math
 import struct
-from functools import cache
 
 import cflib.utils.encoding
 import numpy as np
@@ -446,47 +445,6 @@ def test_sensors_at_rest_and_turning(bench: Bench):
     bench.run(0.002)
     assert bench.firmware.sensed.pitch == pytest.approx(-20.0, abs=0.1)  # about y is nose down: negative here
     np.testing.assert_allclose(bench.world.sense()[0].specific_force, (0.0, 0.0, 0.0), atol=1e-2)  # it falls
-
-
-# ---- the policy on board
-
-
-@cache
-def flown_by(runtime: str) -> tuple[float, float, float]:
-    """Where the policy has flown to, given a place two seconds away."""
-    bench = Bench(policy=QUAD_ANY, runtime=runtime)
-    bench.fly(1.0)
-    assert not bench.firmware.policy_flies
-    bench.firmware.parameters["stabilizer.controller"] = 6
-    bench.client.plan.go_to(0.5, 0.3, 1.0, 0.0, 2.0)
-    bench.run(4.0)
-    assert bench.firmware.policy_flies
-    bench.close()
-    return bench.position
-
-
-def test_policy_flies_when_it_is_the_controller():
-    np.testing.assert_allclose(flown_by("file"), (0.5, 0.3, 1.0), atol=0.1)
-
-
-@pytest.mark.parametrize("runtime", ["c", "chip"])
-def test_generated_c_flies_the_same_flight(runtime: str):
-    np.testing.assert_allclose(flown_by(runtime), flown_by("file"), atol=1e-3)
-
-
-def test_policy_wants_a_fresh_place_to_be():
-    bench = Bench(policy=QUAD_ANY)
-    bench.fly(1.0)
-    bench.firmware.parameters["stabilizer.controller"] = 6
-    bench.run(0.1, lambda: bench.client.commander.send_velocity_world_setpoint(0.0, 0.0, 0.0, 0.0))
-    assert not bench.firmware.policy_flies
-    bench.run(1.0, lambda: bench.client.commander.send_position_setpoint(0.0, 0.0, 1.0, 0.0))
-    assert bench.firmware.policy_flies
-    bench.run(0.3)
-    assert not bench.firmware.policy_flies  # the set point is too old for it; then the watchdog
-    bench.run(2.0)
-    assert bench.state == "LOCKED"
-    bench.close()
 
 
 def test_without_a_policy_there_is_no_controller_6(bench: Bench):
