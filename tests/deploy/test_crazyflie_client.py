@@ -30,9 +30,13 @@ from tests.deploy.crazyflie_bench import reboot, served
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def drivers() -> None:
+    cflib.crtp.init_drivers()
+
+
 @pytest.fixture(scope="module")
 def simulation() -> Iterator[Simulation]:
-    cflib.crtp.init_drivers()
     with served(vehicles=2, policy=QUAD_ANY) as made:
         yield made
 
@@ -200,10 +204,25 @@ def test_swarm(uri: str, simulation: Simulation):
     assert all(where(simulation, k)[2] < 0.1 for k in (0, 1))
 
 
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which SIGINT interrupts; a job in the background starts with it ignored."""
+    command = [sys.executable, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", *arguments]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_eight_vehicles_log_at_100_hz_in_real_time():
     """The simulation runs in a process of its own, as a user's would."""
-    command = [sys.executable, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", "vehicles=8"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started("vehicles=8") as process:
         assert process.stdout is not None
         uris = [process.stdout.readline().split()[1] for _ in range(8)]
         stamps: dict[str, list[int]] = {uri: [] for uri in uris}
@@ -220,7 +239,7 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
             config.data_received_cb.add_callback(lambda stamp, values, block, uri=uri: stamps[uri].append(stamp))
             scf.cf.log.add_config(config)
             config.start()
-        assert min(times) < 0.2, f"fully connected after {times} s"  # 0.07 s on a machine that is not busy
+        assert min(times) < 0.5, f"fully connected after {times} s"  # 0.07 s on a machine that is not busy
         time.sleep(2.0)
         for scf in clients:
             threading.Thread(target=scf.close_link).start()  # a second each, for cflib
@@ -233,8 +252,7 @@ def test_eight_vehicles_log_at_100_hz_in_real_time():
 
 
 def test_the_command_says_where_it_listens(uri: str):
-    command = [sys.executable, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", "vehicles=2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started("vehicles=2") as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         assert [line.partition(": udp://127.0.0.1:")[0] for line in lines] == ["listening"] * 2
