@@ -1,7 +1,8 @@
-"""python -m deploy.export policy=FILE target=c|stm32f405 out=DIR: a policy file as C, or as an image for a chip."""
+"""python -m deploy.export policy=FILE target=c|stm32f405|crazyflie out=DIR: a policy file as C, or what flies it."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,12 @@ class Config:
     """Settings of the command."""
 
     policy: str = field(metadata={"help": "the policy file"})
-    target: str = field(metadata={"help": "c: source files for any compiler; stm32f405: an image, ready to flash"})
+    target: str = field(
+        metadata={
+            "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
+            "crazyflie: an app for its own firmware"
+        }
+    )
     out: str = field(metadata={"help": "the folder to write into"})
     weights: str = field(default="float32", metadata={"help": f"one of: {', '.join(c_source.WEIGHTS)}"})
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
@@ -53,9 +59,28 @@ def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Co
     ]
 
 
+def write_crazyflie(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """The app, and how to build it in a checkout of the Crazyflie's firmware."""
+    from deploy.crazyflie import app
+
+    files = app.files(policy, content, config.weights)
+    (folder / "src").mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    make = f"make -C {shlex.quote(str(folder))} CRAZYFLIE_BASE=$PWD/crazyflie-firmware"
+    return [
+        *(f"wrote {folder / name}" for name in files),
+        "to build and flash it (a Brushless: cf21bl_defconfig):",
+        "  git clone --recursive https://github.com/bitcraze/crazyflie-firmware",
+        f"  {make} cf2_defconfig all",
+        f"  {make} cload",
+    ]
+
+
 TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "c": write_c,
     "stm32f405": write_stm32f405,
+    "crazyflie": write_crazyflie,
 }
 
 

@@ -1,0 +1,54 @@
+"""A policy as an app of the Crazyflie's own firmware: the out-of-tree controller of firmware/crazyflie, and its C."""
+
+from __future__ import annotations
+
+from deploy.c_operators import number
+from deploy.c_source import FIRMWARE, Source
+from deploy.crazyflie.onboard import SIGNALS
+from deploy.policy_file import PolicyFile
+from sim.spec import ANY_ROBOT
+
+APP = FIRMWARE / "crazyflie"
+RATE_HZ = 1000.0  # how often the firmware calls its controller
+VEHICLE = """\
+/* The airframe that the policy was trained on: made by `python -m deploy.export`; do not edit. */
+#ifndef VEHICLE_H
+#define VEHICLE_H
+
+/* N: c0, c1, c2 of c0 + c1 u + c2 u^2, the thrust of one rotor at the fraction u of its largest speed. */
+#define VEHICLE_THRUST {thrust}
+
+#endif
+"""
+
+
+def check(policy: PolicyFile) -> None:
+    """ValueError when the firmware cannot fly the policy."""
+    if policy.robot != ANY_ROBOT and not policy.robot.startswith("crazyflie"):
+        raise ValueError(f"{policy.path} is for the robot {policy.robot!r}, which is no Crazyflie")
+    unknown = [s.name for s in policy.inputs if s.name not in SIGNALS]
+    if unknown:
+        raise ValueError(f"{policy.path} needs {', '.join(unknown)}; a Crazyflie senses: {', '.join(SIGNALS)}")
+    if [(s.name, s.shape) for s in policy.outputs] != [("motor_command", (4,))]:
+        raise ValueError(f"{policy.path} gives {', '.join(s.name for s in policy.outputs)}, not motor_command")
+    calls = RATE_HZ / policy.rate_hz
+    if round(calls) < 1 or abs(round(calls) - calls) > 1e-6 * calls:
+        raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, which does not divide {RATE_HZ:g} Hz")
+
+
+def _thrust(policy: PolicyFile) -> str:
+    """The airframe's thrust curve. A policy for any robot commands shares of this one's largest speed."""
+    if policy.robot == ANY_ROBOT:
+        return "{0.0f, 0.0f, THRUST_MAX}"
+    from sim.robots import robot
+
+    return f"{{{', '.join(number(c) for c in robot(policy.robot).thrust_curve)}}}"
+
+
+def files(policy: PolicyFile, content: bytes, weights: str = "float32") -> dict[str, str]:
+    """Path in the app's folder -> text. Raises ValueError when it cannot fly, GraphError when it cannot be C."""
+    check(policy)
+    written = ("Kbuild", "Makefile", "app-config", "src/Kbuild", "src/flight.c", "src/signals.c", "src/signals.h")
+    app = {name: (APP / name).read_text() for name in written}
+    app |= {f"src/{name}": text for name, text in Source(policy, content, weights).files().items()}
+    return {**app, "src/vehicle.h": VEHICLE.format(thrust=_thrust(policy))}

@@ -1,0 +1,4 @@
+#pragma once
+#ifndef WITHOUT_COMPENSATION
+#define CONFIG_ENABLE_THRUST_BAT_COMPENSATED 1
+#endif

@@ -1,0 +1,17 @@
+#pragma once
+#include "stabilizer_types.h"
+
+typedef enum {
+    ControllerTypeAutoSelect,
+    ControllerTypePID,
+    ControllerTypeMellinger,
+    ControllerTypeINDI,
+    ControllerTypeBrescianini,
+    ControllerTypeLee,
+    ControllerTypeOot,
+} ControllerType;
+
+void controllerOutOfTreeInit(void);
+bool controllerOutOfTreeTest(void);
+void controllerOutOfTree(control_t *control, const setpoint_t *setpoint, const sensorData_t *sensors,
+                         const state_t *state, const stabilizerStep_t stabilizerStep);

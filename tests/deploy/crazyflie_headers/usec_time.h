@@ -1,0 +1,4 @@
+#pragma once
+#include <stdint.h>
+
+uint64_t usecTimestamp(void);
