@@ -1,0 +1,217 @@
+"""python -m policies.identify log=FILE robot=GUESS [key=value ...]: the airframe that a recorded flight shows.
+
+`log` is a .npz with the names of the simulated driver's flight (arrays (steps, k), or (steps, flights, k)), or a .csv
+with one column per element: ours ("angular_velocity.0") or the Crazyflie's ("gyro.x", "motor.m1"). `out` is a Python
+file that training takes: out=my_drone.py, then task.robot=my_drone:ROBOT in that folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy import arguments
+from policies.export import write_atomic
+from sim.identification import Identified, Record, identify
+from sim.robots import robot
+from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
+
+Array = NDArray[np.float64]
+
+SIZES = {"linear_velocity": 3, "angular_velocity": 3, "motor_command": 4}
+CURVES = ("scale", "free")
+GAP = 1.5  # rows further apart than this many usual steps begin another record
+HIGHEST_PWM = 65535.0
+# Our names: the Crazyflie's columns, and the factor to SI units. Its quaternion rotates body to world, as ours.
+CRAZYFLIE = {
+    "linear_velocity": (tuple(f"stateEstimate.v{k}" for k in "xyz"), 1.0),
+    "quaternion": (tuple(f"stateEstimate.q{k}" for k in "wxyz"), 1.0),
+    "angular_velocity": (tuple(f"gyro.{k}" for k in "xyz"), math.pi / 180.0),
+    "motor_command": (tuple(f"motor.m{k}" for k in range(1, 5)), 1.0 / HIGHEST_PWM),
+}
+TIMES = {"time": 1.0, "timestamp": 1e-3}  # s per unit
+
+
+@dataclass(kw_only=True)
+class Config:
+    """Settings of the command."""
+
+    log: str = field(metadata={"help": "the recorded flight: .npz or .csv"})
+    robot: str = field(metadata={"help": "the guess: an airframe of similar size, with the right rotor positions"})
+    out: str | None = field(default=None, metadata={"help": "write the airframe to this file (.py)"})
+    mass: float | None = field(default=None, metadata={"help": "kg, from a scale (default: the guess's)"})
+    curve: str = field(default="scale", metadata={"help": "thrust curve: scale the guess's | free"})
+    one_lag: bool = field(default=False, metadata={"help": "one time constant for rise and fall"})
+    delay: float | None = field(default=None, metadata={"help": "s from command to rotor (default: fitted)"})
+    rate_hz: float | None = field(default=None, metadata={"help": "of the rows, where the log has no time"})
+
+    def __post_init__(self) -> None:
+        if self.curve not in CURVES:
+            raise ValueError(f"curve {self.curve!r} is not one of {', '.join(CURVES)}")
+        if self.rate_hz is not None and not (math.isfinite(self.rate_hz) and self.rate_hz > 0.0):
+            raise ValueError(f"rate_hz must be positive, got {self.rate_hz}")
+        if self.out is not None and not (self.out.endswith(".py") and Path(self.out).stem.isidentifier()):
+            raise ValueError(f"out={self.out}: needs the name of a Python module, as my_drone.py")
+
+
+def _read_npz(path: str) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: np.asarray(file[name], float) for name in file.files}
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise ValueError(f"{path} is not a .npz of numbers: {error}") from None
+
+
+def _read_csv(path: str) -> dict[str, Array]:
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    if len(rows) < 2:
+        raise ValueError(f"{path} has no rows under its header")
+    names = [name.strip() for name in rows[0]]
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(names):
+            raise ValueError(f"{path}: line {number} has {len(row)} values, the header {len(names)}")
+    try:
+        values = np.array(rows[1:], float)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    columns = {name: values[:, k] for k, name in enumerate(names)}
+    found = {name: columns[name] for name in TIMES if name in columns}
+    for name, size in {**SIZES, "rotation": 9, "quaternion": 4}.items():
+        ours = [f"{name}.{k}" for k in range(size)]
+        theirs, factor = CRAZYFLIE.get(name, ((), 1.0))
+        for wanted, scale in ((ours, 1.0), (theirs, factor)):
+            if wanted and all(each in columns for each in wanted):
+                found[name] = scale * np.stack([columns[each] for each in wanted], axis=1)
+                break
+    return found
+
+
+def _needed(values: Mapping[str, Array], path: str) -> None:
+    """Raises ValueError naming every signal that the log lacks, and the columns that would hold it."""
+    missing = [name for name in SIZES if name not in values]
+    if "rotation" not in values and "quaternion" not in values:
+        missing.append("quaternion")
+    if missing:
+        listed = "; ".join(f"{name} ({', '.join(CRAZYFLIE[name][0])})" for name in missing)
+        raise ValueError(f"{path} lacks {listed}")
+    for name, size in SIZES.items():
+        if values[name].ndim not in (2, 3) or values[name].shape[-1] != size:
+            raise ValueError(f"{path}: {name} must be (steps, {size}) or (steps, flights, {size})")
+
+
+def _times(values: Mapping[str, Array], steps: int, rate_hz: float | None, path: str) -> Array:
+    for name, unit in TIMES.items():
+        if name in values:
+            if values[name].shape != (steps,):
+                raise ValueError(f"{path}: {name} must be ({steps},), got {values[name].shape}")
+            return unit * values[name]
+    if rate_hz is None:
+        raise ValueError(f"{path} has no column time (s) or timestamp (ms); give rate_hz=...")
+    return np.arange(steps) / rate_hz
+
+
+def _rotations(values: Mapping[str, Array], path: str) -> Array:
+    """(steps, flights, 3, 3), body to world."""
+    if "rotation" in values:
+        matrix = values["rotation"]
+        return matrix.reshape(len(matrix), -1, 3, 3)
+    q = values["quaternion"].reshape(len(values["quaternion"]), -1, 4)
+    length = np.linalg.norm(q, axis=-1, keepdims=True)
+    if not np.all(np.abs(length - 1.0) < 0.05):
+        raise ValueError(f"{path}: quaternions are not of unit length")
+    w, x, y, z = np.moveaxis(q / length, -1, 0)
+    rows = (
+        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def read_records(path: str, rate_hz: float | None = None) -> list[Record]:
+    """The uninterrupted flights of a log. Raises ValueError naming what is missing or malformed."""
+    if not path.endswith((".npz", ".csv")):
+        raise ValueError(f"{path}: a log is a .npz or a .csv")
+    values = _read_npz(path) if path.endswith(".npz") else _read_csv(path)
+    _needed(values, path)
+    steps = len(values["motor_command"])
+    rotation = _rotations(values, path)
+    time = _times(values, steps, rate_hz, path)
+    if steps < 3 or any(len(v) != steps for v in (rotation, *(values[name] for name in SIZES))):
+        raise ValueError(f"{path}: signals must have the same number of rows, three or more")
+    between = np.diff(time)
+    dt = float(np.median(between))
+    if not dt > 0.0 or not (between > 0.0).all():
+        raise ValueError(f"{path}: time must increase from row to row")
+    if np.mean(np.abs(between / dt - 1.0) > GAP - 1.0) > 0.1:
+        raise ValueError(f"{path}: rows are unevenly spaced (usually {1e3 * dt:.3g} ms); log all columns at one rate")
+    flat = {name: values[name].reshape(steps, -1, size) for name, size in SIZES.items()}
+    pieces = np.split(np.arange(steps), np.flatnonzero(between > GAP * dt) + 1)
+    return [
+        Record(dt, rotation[i, k], flat["linear_velocity"][i, k], flat["angular_velocity"][i, k], command[i, k])
+        for command in (flat["motor_command"],)
+        for k in range(command.shape[1])
+        for i in pieces
+    ]
+
+
+def source_text(found: Identified) -> str:
+    """A Python module whose ROBOT is the airframe. Raises ValueError for one whose commands are not rotor speeds."""
+    if found.robot.commands != (MOTOR_COMMAND,) or found.robot.sensed != SENSED:
+        raise ValueError(f"{found.robot.source}: only the usual signals and commands can be written")
+    names = [f.name for f in dataclasses.fields(found.robot) if f.name not in ("commands", "sensed")]
+    numbers = "\n".join(f"    {name}={getattr(found.robot, name)!r}," for name in names)
+    lines = "\n".join(f"# {line}" for line in table(found).splitlines())
+    return (
+        f'"""The airframe {found.robot.name!r}: {found.robot.source}."""\n\n'
+        "from sim.robots.quadrotors import Quadrotor\n\n"
+        f"# With 95 % intervals:\n{lines}\n"
+        f"ROBOT = Quadrotor(\n{numbers}\n)\n"
+    )
+
+
+def table(found: Identified) -> str:
+    """One line per quantity: value, half of the 95 % interval, unit, what it rests on."""
+    rows = [f"{e.name:16} {e.value:12.5g} +- {e.margin:8.2g} {e.unit:9} {e.note}".rstrip() for e in found.estimates]
+    velocity, rate = (max(found.residual[part]) for part in (slice(0, 3), slice(3, 6)))
+    rows.append(f"mean command {found.mean_command:.4f}; {found.seconds:.0f} s of flight in {found.windows} windows")
+    rows.append(f"left unexplained within a window: {velocity:.2g} m/s and {rate:.2g} rad/s")
+    return "\n".join(rows)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Read, identify, print; write what was asked for."""
+    if arguments.wants_help(argv):
+        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+        return
+    (config,) = arguments.parse(argv, Config)
+    guess = robot(config.robot)
+    name = Path(config.out).stem if config.out else "identified"
+    found = identify(
+        read_records(config.log, config.rate_hz),
+        guess,
+        mass=config.mass,
+        free_curve=config.curve == "free",
+        one_lag=config.one_lag,
+        delay=config.delay,
+        name=name,
+    )
+    kilograms = "given" if config.mass is not None else f"that of {guess.name}: weigh the vehicle and give mass=..."
+    print(f"mass {found.robot.mass:.5g} kg ({kilograms})\n{table(found)}")
+    if config.out:
+        write_atomic(config.out, source_text(found).encode())
+        print(f"robot: {config.out} (task.robot={name}:ROBOT)")
+
+
+if __name__ == "__main__":
+    sys.exit(arguments.call(main))

@@ -1,0 +1,152 @@
+import csv
+import importlib
+
+import numpy as np
+import pytest
+
+from deploy import arguments
+from policies.identify import main, read_records
+from sim.robots import robot
+from sim.tasks import make
+from tests.identification_flights import fly, truth
+
+DEGREES = 180.0 / np.pi
+ROWS = 50
+GUESS = """import dataclasses
+from sim.robots.quadrotors import RACER
+
+ROBOT = dataclasses.replace(RACER, inertia=(0.004, 0.004, 0.006), rise_time=0.05, fall_time=0.05, thrust_curve=(0, 0, 6.0))
+"""
+
+
+def crazyflie_columns(log):
+    """The same flight as the official client records it: its names, units and whole motor numbers."""
+    columns = {"timestamp": np.round(1e3 * log["time"])}
+    for k, axis in enumerate("xyz"):
+        columns[f"stateEstimate.{axis}"] = log["position"][:, k]
+        columns[f"stateEstimate.v{axis}"] = log["linear_velocity"][:, k]
+        columns[f"gyro.{axis}"] = DEGREES * log["angular_velocity"][:, k]
+    for k, axis in enumerate("wxyz"):
+        columns[f"stateEstimate.q{axis}"] = log["quaternion"][:, k]
+    for k in range(4):
+        columns[f"motor.m{k + 1}"] = np.floor(65535.0 * log["motor_command"][:, k])
+    return columns
+
+
+def write_csv(path, columns):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def flown():
+    return fly("racer", seconds=20.0)
+
+
+@pytest.fixture
+def short(flown):
+    return {name: value[:ROWS] for name, value in flown.items()}
+
+
+def test_ours_and_the_crazyflies_columns_are_one_flight(short, tmp_path):
+    np.savez(tmp_path / "ours.npz", **short)
+    theirs = write_csv(tmp_path / "theirs.csv", crazyflie_columns(short))
+    ours = {f"{n}.{k}": short[n][:, k] for n in short if n != "time" for k in range(short[n].shape[1])}
+    named = write_csv(tmp_path / "ours.csv", {"time": short["time"], **ours})
+    (first,), (second,), (third,) = (read_records(p) for p in (str(tmp_path / "ours.npz"), theirs, named))
+    for field in ("velocity", "rate", "command", "rotation"):
+        np.testing.assert_allclose(getattr(third, field), getattr(first, field), atol=1e-12)
+        # The quaternion carries no noise; motor numbers are whole.
+        np.testing.assert_allclose(
+            getattr(second, field), getattr(first, field), atol=6e-3 if field == "rotation" else 2e-5
+        )
+    assert first.dt == second.dt == pytest.approx(0.01)
+
+
+def test_batches_of_flights_are_records(short, tmp_path):
+    two = {name: np.stack([value, value], axis=1) for name, value in short.items() if name != "time"}
+    np.savez(tmp_path / "two.npz", **two)
+    records = read_records(str(tmp_path / "two.npz"), rate_hz=100.0)
+    assert [r.command.shape for r in records] == [(ROWS, 4)] * 2
+
+
+def test_a_gap_begins_another_record(short, tmp_path):
+    columns = crazyflie_columns(short)
+    columns["timestamp"] = columns["timestamp"] + np.where(np.arange(ROWS) >= 20, 500.0, 0.0)
+    records = read_records(write_csv(tmp_path / "gap.csv", columns))
+    assert [len(r.command) for r in records] == [20, ROWS - 20]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("motor.m3"), r"lacks motor_command \(motor\.m1, motor\.m2, motor\.m3, motor\.m4\)$"),
+        (
+            lambda c: [c.pop(n) for n in ("gyro.x", "stateEstimate.qw")],
+            r"angular_velocity \(gyro.*; quaternion \(state",
+        ),
+        (lambda c: c.pop("timestamp"), r"no column time \(s\) or timestamp \(ms\); give rate_hz"),
+        (lambda c: c.update(timestamp=c["timestamp"][::-1]), "time must increase"),
+        (lambda c: c.update(timestamp=np.cumsum(np.tile([1.0, 30.0], ROWS // 2))), "unevenly spaced"),
+        (lambda c: c.update({"stateEstimate.qw": 0.1 * c["stateEstimate.qw"]}), "not of unit length"),
+        (lambda c: c.update({"gyro.x": np.full(ROWS, "fast")}), "could not convert"),
+        (lambda c: c.update({"gyro.x": np.full(ROWS, np.nan)}), "rate has values that are not finite"),
+    ],
+)
+def test_malformed_logs_are_named(short, tmp_path, change, message):
+    columns = crazyflie_columns(short)
+    change(columns)
+    with pytest.raises(ValueError, match=message):
+        read_records(write_csv(tmp_path / "log.csv", columns))
+
+
+def test_files_that_are_no_logs_are_named(tmp_path):
+    (tmp_path / "log.npz").write_bytes(b"PK nothing")
+    (tmp_path / "log.csv").write_text("time\n")
+    (tmp_path / "ragged.csv").write_text("time,gyro.x\n1,2\n3\n")
+    for name, message in (
+        ("log.npz", "not a .npz"),
+        ("log.csv", "no rows"),
+        ("ragged.csv", "line 3 has 1 values, the header 2"),
+        ("log.bin", "a .npz or a .csv"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_records(str(tmp_path / name))
+
+
+def test_the_command_writes_an_airframe_that_training_takes(flown, tmp_path, monkeypatch, capsys):
+    log = write_csv(tmp_path / "flight.csv", crazyflie_columns(flown))
+    out = tmp_path / "measured_racer.py"
+    (tmp_path / "guessed_racer.py").write_text(GUESS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    main([f"log={log}", "robot=guessed_racer:ROBOT", f"out={out}", "mass=0.75"])
+    printed = capsys.readouterr().out
+    assert "mass 0.75 kg (given)" in printed
+    assert "task.robot=measured_racer:ROBOT" in printed
+    importlib.invalidate_caches()
+    measured = make("quad_hover", robot="measured_racer:ROBOT").robot
+    assert measured.name == "measured_racer"
+    assert measured.inertia == pytest.approx(robot("racer").inertia, rel=0.02)
+    assert measured.rise_time == pytest.approx(truth("racer", 0.5)["rise_time"], rel=0.02)
+    assert measured.hover_command == pytest.approx(robot("racer").hover_command, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["robot=racer"], "log=... is missing"),
+        (["log=a.csv", "robot=recer"], "did you mean 'racer'"),
+        (["log=a.csv", "robot=racer"], "a.csv"),
+        (["log=a.csv", "robot=racer", "curve=any"], "one of scale, free"),
+        (["log=a.csv", "robot=racer", "out=my-drone.py"], "name of a Python module"),
+        (["log=a.csv", "robot=racer", "rate_hz=0"], "rate_hz must be positive"),
+    ],
+)
+def test_bad_arguments_give_one_line(given, message, capsys):
+    assert arguments.call(main, given) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
