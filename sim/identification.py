@@ -11,7 +11,10 @@ What no flight log can tell, because only ratios move a vehicle:
 - inertia in roll and pitch is known per rotor arm: the guess's rotor positions are taken;
 - yaw inertia is known per torque ratio (yaw torque over thrust): the guess's torque ratio is taken;
 - a constant vertical force looks like another thrust: there must be none (other constant forces and torques
-  are fitted).
+  are fitted);
+- commands between two rows are not seen: log as fast as the commands change, or fly commands at the log's rate.
+
+Not modelled, so it ends up in the estimates: battery sag within the flight, rotors that differ, estimator lag.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ ROWS = 50
 GUESS = """import dataclasses
 from sim.robots.quadrotors import RACER
 
-ROBOT = dataclasses.replace(RACER, inertia=(0.004, 0.004, 0.006), rise_time=0.05, fall_time=0.05, thrust_curve=(0, 0, 6.0))
+ROBOT = dataclasses.replace(RACER, inertia=(0.004, 0.004, 0.006), rise_time=0.05, fall_time=0.05)
 """
 
 
