@@ -2,6 +2,8 @@
 
 import ctypes
 import math
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -352,12 +354,23 @@ def test_a_build_that_computes_wrongly_refuses_to_fly(tmp_path):
     assert firmware.call()[0] == LEGACY
 
 
-def test_the_test_includes_pid_s_and_must_have_run(library, firmware):
+def test_the_test_includes_pid_s(firmware):
     sound = ctypes.c_int.in_dll(firmware.library, "pid_sound")
     sound.value = 0
     assert not firmware.boot()
     sound.value = 1
     assert firmware.boot()
+
+
+def test_after_the_boot_pid_is_selected(firmware):
+    """stabilizer.controller: set by the app's task, which never returns."""
+    selected = ctypes.c_int.in_dll(firmware.library, "selected")
+    assert selected.value == 0
+    threading.Thread(target=firmware.library.appMain, daemon=True).start()
+    deadline = time.monotonic() + 10.0
+    while selected.value == 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert selected.value == 1
 
 
 def test_names_fit_into_the_radio_s_packets_and_cover_every_signal(firmware):

@@ -21,9 +21,13 @@ int pid_modes[CALLS]; /* of x in the set point */
 static uint32_t ticks;
 static control_t control; /* as in the firmware: it keeps what was last written */
 
+int pause(void);
 TickType_t xTaskGetTickCount(void) { return ticks; }
 uint64_t usecTimestamp(void) { return 0; }
-void vTaskDelay(const TickType_t count) { ticks += count; }
+void vTaskDelay(const TickType_t count) {
+    (void)count;
+    pause(); /* the app's task sleeps for good */
+}
 void consolePrintf(const char *format, ...) { (void)format; }
 void paramSetInt(paramVarId_t varid, int valuei) { selected = varid.id == 6 ? valuei : -1; }
 
