@@ -51,6 +51,9 @@ class Config:
     mass: float | None = field(default=None, metadata={"help": "kg, from a scale (default: the guess's)"})
     curve: str = field(default="scale", metadata={"help": "thrust curve: scale the guess's | free"})
     one_lag: bool = field(default=False, metadata={"help": "one time constant for rise and fall"})
+    free_torque_ratio: bool = field(
+        default=False, metadata={"help": "tell torque ratio and yaw inertia apart by gyroscopic moments"}
+    )
     delay: float | None = field(default=None, metadata={"help": "s from command to rotor (default: fitted)"})
     rate_hz: float | None = field(default=None, metadata={"help": "of the rows, where the log has no time"})
 
@@ -203,6 +206,7 @@ def main(argv: Sequence[str]) -> None:
         mass=config.mass,
         free_curve=config.curve == "free",
         one_lag=config.one_lag,
+        free_torque_ratio=config.free_torque_ratio,
         delay=config.delay,
         name=name,
     )

@@ -9,7 +9,8 @@ What no flight log can tell, because only ratios move a vehicle:
 
 - thrust and inertia are known per mass: the mass must be given (a scale);
 - inertia in roll and pitch is known per rotor arm: the guess's rotor positions are taken;
-- yaw inertia is known per torque ratio (yaw torque over thrust): the guess's torque ratio is taken;
+- yaw inertia is known per torque ratio (yaw torque over thrust): the guess's torque ratio is taken, unless
+  gyroscopic moments are to tell them apart (`free_torque_ratio`), which takes fast turns about several axes;
 - a constant vertical force looks like another thrust: there must be none (other constant forces and torques
   are fitted);
 - commands between two rows are not seen: log as fast as the commands change, or fly commands at the log's rate.
@@ -30,10 +31,11 @@ from sim.robots.quadrotors import GRAVITY, Quadrotor
 
 Array = NDArray[np.float64]
 
-# The unknowns, per mass; time constants, thrust at the mean command and inertia as logarithms, since they are positive.
+# The unknowns, per mass; positive ones (time constants, thrust at the mean command, inertia, torque ratio: turn) as
+# logarithms.
 NAMES = (
     *("delay", "rise_time", "fall_time", "thrust", "slope", "curvature", "roll", "pitch", "yaw"),
-    *("drag_x", "drag_y", "drag_z", "twist_x", "twist_y", "twist_z", "push_x", "push_y"),
+    *("drag_x", "drag_y", "drag_z", "twist_x", "twist_y", "twist_z", "push_x", "push_y", "turn"),
 )
 AT = {name: k for k, name in enumerate(NAMES)}
 LAGS = slice(0, 3)
@@ -178,6 +180,7 @@ class _Fit:
         p[AT["slope"]], p[AT["curvature"]] = (c1 + 2.0 * c2 * u) * u / g.thrust(u), c2 * u * u / g.thrust(u)
         p[AT["roll"] : AT["yaw"] + 1] = np.log(np.asarray(g.inertia) / g.mass)
         p[AT["drag_x"] : AT["drag_z"] + 1] = np.asarray(g.drag) / g.mass
+        p[AT["turn"]] = np.log(g.torque_ratio)
         return p
 
     def lags(self, points: Array) -> tuple[Array, Array]:
@@ -191,7 +194,7 @@ class _Fit:
         z = speed / self.speed - 1.0
         lift = np.exp(p[AT["thrust"]]) * (1.0 + z * (p[AT["slope"]] + z * p[AT["curvature"]]))
         x, y = np.asarray(self.guess.rotor_position).T
-        turn = self.guess.torque_ratio * np.asarray(self.guess.rotor_direction)
+        turn = np.exp(p[AT["turn"]]) * np.asarray(self.guess.rotor_direction)
         wrench: Array = lift @ np.stack([np.ones(4), y, -x, turn], axis=1)
         return wrench
 
@@ -213,7 +216,7 @@ class _Fit:
         push = (first[..., :1] * self.up0 + 4.0 * half[..., :1] * self.up + last[..., :1] * self.up1) / 6.0
         drag = p[AT["drag_x"] : AT["drag_z"] + 1] * self.air
         push -= (self.turned @ drag[..., None])[..., 0]
-        push += np.append(p[AT["push_x"] :], -GRAVITY)
+        push += np.append(p[AT["push_x"] : AT["turn"]], -GRAVITY)
         inertia = np.exp(p[AT["roll"] : AT["yaw"] + 1])
         couple = np.array([inertia[1] - inertia[2], inertia[2] - inertia[0], inertia[0] - inertia[1]])
         spin = 0.5 * couple * sum(w[..., [1, 2, 0]] * w[..., [2, 0, 1]] for w in (self.w0, self.w1))
@@ -317,7 +320,8 @@ REPORTED = {
     "thrust_to_weight": ("1", "at full command, by the curve"),
     "inertia_x": ("kg m^2", "for this mass and these rotor positions"),
     "inertia_y": ("kg m^2", "for this mass and these rotor positions"),
-    "inertia_z": ("kg m^2", "for this mass and this torque ratio"),
+    "inertia_z": ("kg m^2", "for this mass and torque ratio"),
+    "torque_ratio": ("m", "yaw torque over thrust"),
     "yaw_authority": ("1/(kg m)", "torque ratio over yaw inertia, for this mass"),
     "drag_x": ("N s/m", "for this mass"),
     "drag_y": ("N s/m", "for this mass"),
@@ -327,14 +331,14 @@ REPORTED = {
 
 def _quantities(fit: _Fit, p: Array, mass: float) -> Array:
     """The values of REPORTED, in its order."""
-    rise, fall, lift = np.exp(p[[AT["rise_time"], AT["fall_time"], AT["thrust"]]])
+    rise, fall, lift, torque_ratio = np.exp(p[[AT["rise_time"], AT["fall_time"], AT["thrust"], AT["turn"]]])
     full = float(_thrust_curve(p, fit.speed, 1.0).sum())
     inertia = mass * np.exp(p[AT["roll"] : AT["yaw"] + 1])
     return np.array(
         [
             *(p[AT["delay"]], rise, rise if fit.one_lag else fall),
             *(lift, mass * lift, 4.0 * full / GRAVITY),
-            *(*inertia, fit.guess.torque_ratio / inertia[2]),
+            *(*inertia, torque_ratio, torque_ratio / inertia[2]),
             *(mass * p[AT["drag_x"] : AT["drag_z"] + 1]),
         ]
     )
@@ -359,6 +363,7 @@ def _demand(estimates: Sequence[Estimate]) -> None:
         "inertia_x": "roll more",
         "inertia_y": "pitch more",
         "inertia_z": "yaw more",
+        "torque_ratio": "turn faster about several axes at once, or take the guess's (free_torque_ratio=false)",
     }
     bad = [e for e in estimates if e.name in advice and not e.share < UNKNOWN]
     if bad:
@@ -373,14 +378,16 @@ def identify(
     mass: float | None = None,
     free_curve: bool = False,
     one_lag: bool = False,
+    free_torque_ratio: bool = False,
     delay: float | None = None,
     name: str = "identified",
 ) -> Identified:
     """The airframe that explains the records, starting from `guess` (an airframe of similar size).
 
     `mass` (kg) is what a scale says (default: the guess's). The thrust curve keeps the guess's shape and is scaled,
-    unless `free_curve`. `one_lag` fits one time constant for rise and fall. `delay` (s) is fitted unless given. Taken
-    from the guess: rotor positions and directions, torque ratio, propeller radius, ground effect.
+    unless `free_curve`. `one_lag` fits one time constant for rise and fall. `free_torque_ratio` fits
+    it beside the yaw inertia. `delay` (s) is fitted unless given. Taken
+    from the guess: rotor positions and directions, propeller radius, ground effect.
 
     Raises TooLittleExcitation (a ValueError) when the flight does not determine the airframe.
     """
@@ -393,7 +400,12 @@ def identify(
         raise ValueError(f"mass must be a positive number of kilograms, got {mass}")
     if delay is not None and not 0.0 <= delay <= LONGEST_DELAY:
         raise ValueError(f"delay must be in 0..{LONGEST_DELAY} s, got {delay}")
-    held = ([] if free_curve else SHAPE) + ([AT["fall_time"]] if one_lag else []) + ([0] if delay is not None else [])
+    held = [
+        *([] if free_curve else SHAPE),
+        *([AT["fall_time"]] if one_lag else []),
+        *([] if free_torque_ratio else [AT["turn"]]),
+        *([] if delay is None else [AT["delay"]]),
+    ]
     fit = _Fit(records, guess, held, one_lag)
     p = _best(fit, delay)
     weight = fit.weights(p)
@@ -433,6 +445,7 @@ def _airframe(fit: _Fit, p: Array, mass: float, name: str, estimates: Sequence[E
         source=f"identified from {fit.when.size * fit.dt:.0f} s of flight, starting from {fit.guess.name}",
         mass=float(mass),
         inertia=(inertia_x, inertia_y, inertia_z),
+        torque_ratio=by_name["torque_ratio"].value,
         thrust_curve=(c0, c1, c2),
         rise_time=by_name["rise_time"].value,
         fall_time=by_name["fall_time"].value,

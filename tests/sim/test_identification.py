@@ -69,6 +69,19 @@ def test_intervals_widen_with_the_noise(flown):
     assert noisy["inertia_x"].margin > 3.0 * quiet["inertia_x"].margin
 
 
+def test_gyroscopic_moments_tell_torque_ratio_and_yaw_inertia_apart():
+    log = record(fly("crazyflie"))
+    guess = dataclasses.replace(wrong(robot("crazyflie")), torque_ratio=0.0045)
+    held, free = (identify([log], guess, free_torque_ratio=each) for each in (False, True))
+    true = truth("crazyflie", free.mean_command)
+    assert held["torque_ratio"].value == pytest.approx(0.0045)
+    for found in (held, free):  # the ratio is known either way
+        assert found["yaw_authority"].value == pytest.approx(true["yaw_authority"], rel=0.01)
+    assert free["inertia_z"].value == pytest.approx(true["inertia_z"], rel=0.05)
+    assert free["torque_ratio"].value == pytest.approx(robot("crazyflie").torque_ratio, rel=0.05)
+    assert free["torque_ratio"].margin > 3.0 * free["yaw_authority"].share * free["torque_ratio"].value
+
+
 def test_several_flights_are_used_together(flown):
     half = len(flown.command) // 2
     pieces = [
