@@ -31,6 +31,7 @@ SIZES = {"linear_velocity": 3, "angular_velocity": 3, "motor_command": 4}
 CURVES = ("scale", "free")
 GAP = 1.5  # rows further apart than this many usual steps begin another record
 HIGHEST_PWM = 65535.0
+WHITE = 0.2  # residuals that correlate more than this from row to row are not only noise
 # Our names: the Crazyflie's columns, and the factor to SI units. Its quaternion rotates body to world, as ours.
 CRAZYFLIE = {
     "linear_velocity": (tuple(f"stateEstimate.v{k}" for k in "xyz"), 1.0),
@@ -212,6 +213,12 @@ def main(argv: Sequence[str]) -> None:
     )
     kilograms = "given" if config.mass is not None else f"that of {guess.name}: weigh the vehicle and give mass=..."
     print(f"mass {found.robot.mass:.5g} kg ({kilograms})\n{table(found)}")
+    if found.correlation > WHITE:
+        print(
+            f"warning: what is left unexplained is not just noise (correlation {found.correlation:.2f} of rows), "
+            "so the true values may lie outside these intervals. Commands that change between rows? Filtered signals?",
+            file=sys.stderr,
+        )
     if config.out:
         write_atomic(config.out, source_text(found).encode())
         print(f"robot: {config.out} (task.robot={name}:ROBOT)")

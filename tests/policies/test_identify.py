@@ -123,8 +123,9 @@ def test_the_command_writes_an_airframe_that_training_takes(flown, tmp_path, mon
     (tmp_path / "guessed_racer.py").write_text(GUESS)
     monkeypatch.syspath_prepend(str(tmp_path))
     main([f"log={log}", "robot=guessed_racer:ROBOT", f"out={out}", "mass=0.75"])
-    printed = capsys.readouterr().out
+    printed = "".join(capsys.readouterr())
     assert "mass 0.75 kg (given)" in printed
+    assert "warning" not in printed
     assert "task.robot=measured_racer:ROBOT" in printed
     importlib.invalidate_caches()
     measured = make("quad_hover", robot="measured_racer:ROBOT").robot
@@ -150,3 +151,10 @@ def test_bad_arguments_give_one_line(given, message, capsys):
     told = capsys.readouterr().err
     assert message in told
     assert told.count("\n") == 1
+
+
+def test_a_log_slower_than_its_commands_is_warned_of(flown, tmp_path, capsys):
+    slow = {name: value[::2] for name, value in flown.items()}
+    np.savez(tmp_path / "slow.npz", **slow)
+    main([f"log={tmp_path / 'slow.npz'}", "robot=racer"])
+    assert "Commands that change between rows?" in capsys.readouterr().err

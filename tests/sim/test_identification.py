@@ -39,6 +39,7 @@ def test_known_vehicles_are_recovered(name, free_curve):
             assert estimate.value == pytest.approx(true, rel=0.02), estimate
     assert found.robot.hover_command == pytest.approx(robot(name).hover_command, rel=0.01)
     assert max(found.residual) < 0.0025  # the noise, and nothing else
+    assert found.correlation < 0.1
 
 
 def test_another_engine_is_recovered():
