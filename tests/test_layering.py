@@ -48,7 +48,7 @@ HOMES = {
 TORCH_LATER = ["sim/terms.py", "policies/export.py", "policies/checkpoint.py", "policies/algorithms/apg.py"]
 # What deploy may use of sim anywhere; the rest only where a simulator stands in for the robot.
 FREE_OF_SIM = {"sim.spec", "sim.registry"}
-SIMULATORS = ["deploy/drivers/simulated.py", "deploy/crazyflie/world.py"]
+SIMULATORS = ["deploy/drivers/simulated.py", "deploy/crazyflie/world.py", "deploy/crazyflie/app.py"]
 
 
 def name(path: Path) -> str:
