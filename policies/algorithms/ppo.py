@@ -71,7 +71,7 @@ def smallest_std(env: VecEnv) -> Tensor:
     """The smallest standard deviation (feature_size,) that each feature is divided by.
 
     The policy's own past actions already have a natural scale, [-1, 1]. Exploration is most of their variance:
-    divided by that, they would drown the rest.
+    divided by that, it would look as large as the signals.
     """
     width = {name: value.shape[-1] for name, value in env.observation["policy"].items()}
     width["history"] = env.observation["history"].shape[-1]
