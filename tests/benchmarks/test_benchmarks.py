@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
         "foundation.py",
         "recipes.py",
         "adaptation.py",
-        "specialists.py --only racer",
+        "specialists.py --only racer x500",
         'microcontroller.py --only "MLP ours" "GRU ours"',
     ],
 )

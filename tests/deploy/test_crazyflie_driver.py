@@ -22,6 +22,11 @@ from tests.deploy.crazyflie_bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
+# cflib's latency thread may still send when its link has been closed, and then complains about itself.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception in thread ping_thread:pytest.PytestUnhandledThreadExceptionWarning"
+)
+
 
 @pytest.fixture(scope="module")
 def policy() -> PolicyFile:

@@ -220,7 +220,13 @@ def test_help_lists_everything(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train", "--help", TOY, "task=quad_track"])
     config.main(lambda settings: pytest.fail("help trains nothing"))
     text = capsys.readouterr().out
-    for part in ("quad_hover, quad_track", "apg, ppo, sac", "flight, mujoco, bullet", "preview_points: 3", "rate: 0.1"):
+    for part in (
+        "quad_hover, quad_track",
+        "apg, distill, ppo, sac",
+        "flight, mujoco, bullet",
+        "preview_points: 3",
+        "rate: 0.1",
+    ):
         assert part in text
 
 

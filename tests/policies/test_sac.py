@@ -191,10 +191,21 @@ def test_it_learns_to_go_to_zero(monkeypatch, variant):
 
 
 def test_it_learns_on_the_quadrotor():
+    """Vehicles are lost less often at the end than by the first policy (0.65 and 0.44 of it with seeds 1 and 2)."""
     settings = {"num_envs": 16, "steps": 24_000, "warmup": 2_000, "batch": 128, "report_every": 100, "updates": 2}
-    sac = learner(seed=1, hidden=[32, 32], critic_hidden=[32, 32], lengths=[1.0, 1.0], final_easy=0.9, **settings)
-    rewards = [metrics["reward"] for metrics in run(sac)]
-    assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.2
+    shape = {"hidden": [32, 32], "critic_hidden": [64, 64], "layer_norm": True}
+    sac = learner(seed=1, **shape, lengths=[1.0, 1.0], final_easy=0.9, **settings)
+    lost, step = [], sac.env.step
+
+    def counted(action):
+        result = step(action)
+        lost.append(float(result.terminated.float().mean()))
+        return result
+
+    sac.env.step = counted
+    run(sac)
+    fifth = len(lost) // 5
+    assert np.mean(lost[-fifth:]) < 0.8 * np.mean(lost[:fifth])
 
 
 def test_bad_settings_are_named():
