@@ -6,6 +6,7 @@ live on the CPU when they are made; move them with `.to(device)`.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -142,6 +143,22 @@ class Normalizer:
         self.variance = torch.as_tensor(state["variance"], device=device).clone()
         self.count = int(state["count"])
         self._refresh()
+
+
+def cosine(done: float, first: float, last: float) -> float:
+    """Half a cosine from `first` to `last` while `done` goes from 0 to 1."""
+    return last + 0.5 * (1.0 + math.cos(math.pi * done)) * (first - last)
+
+
+def saved(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the `state_dict` of each part, by name."""
+    return {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
+
+
+def restore(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Give each part what `saved` kept under its name."""
+    for name, part in parts.items():
+        part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
 
 
 def gaussian_log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploy.c_operators import number
 from deploy.c_source import FIRMWARE, Source
-from deploy.crazyflie.onboard import SIGNALS
+from deploy.crazyflie.onboard import calls_per_step
 from deploy.policy_file import PolicyFile
 from sim.spec import ANY_ROBOT
 
@@ -26,14 +26,7 @@ def check(policy: PolicyFile) -> None:
     """ValueError when the firmware cannot fly the policy."""
     if policy.robot != ANY_ROBOT and not policy.robot.startswith("crazyflie"):
         raise ValueError(f"{policy.path} is for the robot {policy.robot!r}, which is no Crazyflie")
-    unknown = [s.name for s in policy.inputs if s.name not in SIGNALS]
-    if unknown:
-        raise ValueError(f"{policy.path} needs {', '.join(unknown)}; a Crazyflie senses: {', '.join(SIGNALS)}")
-    if [(s.name, s.shape) for s in policy.outputs] != [("motor_command", (4,))]:
-        raise ValueError(f"{policy.path} gives {', '.join(s.name for s in policy.outputs)}, not motor_command")
-    calls = RATE_HZ / policy.rate_hz
-    if round(calls) < 1 or abs(round(calls) - calls) > 1e-6 * calls:
-        raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, which does not divide {RATE_HZ:g} Hz")
+    calls_per_step(policy, RATE_HZ)
 
 
 def _thrust(policy: PolicyFile) -> str:

@@ -20,6 +20,19 @@ SIGNALS = ("position", "rotation", "linear_velocity", "angular_velocity", "targe
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
+def calls_per_step(policy: PolicyFile, rate_hz: float) -> int:
+    """How many calls at `rate_hz` make one step of the policy. ValueError when its contract is not a Crazyflie's."""
+    unknown = [s.name for s in policy.inputs if s.name not in SIGNALS]
+    if unknown:
+        raise ValueError(f"{policy.path} needs {', '.join(unknown)}; a Crazyflie senses: {', '.join(SIGNALS)}")
+    if [(s.name, s.shape) for s in policy.outputs] != [("motor_command", (4,))]:
+        raise ValueError(f"{policy.path} gives {', '.join(s.name for s in policy.outputs)}, not motor_command")
+    every = max(1, round(rate_hz / policy.rate_hz))
+    if abs(every * policy.rate_hz - rate_hz) > 1e-6 * rate_hz:
+        raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, which does not divide {rate_hz:g} Hz")
+    return every
+
+
 class Runtime(Protocol):
     """What computes the policy's step."""
 
@@ -74,14 +87,7 @@ class Onboard:
         policy = PolicyFile.load(path)
         if policy.robot not in (robot, ANY_ROBOT):
             raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot!r}")
-        unknown = [s.name for s in policy.inputs if s.name not in SIGNALS]
-        if unknown:
-            raise ValueError(f"{path} needs {', '.join(unknown)}; a Crazyflie senses: {', '.join(SIGNALS)}")
-        if [(s.name, s.shape) for s in policy.outputs] != [("motor_command", (4,))]:
-            raise ValueError(f"{path} gives {', '.join(s.name for s in policy.outputs)}, not motor_command")
-        self.every = max(1, round(rate_hz / policy.rate_hz))
-        if abs(self.every * policy.rate_hz - rate_hz) > 1e-6 * rate_hz:
-            raise ValueError(f"{path} runs at {policy.rate_hz:g} Hz, which does not divide {rate_hz:g} Hz")
+        self.every = calls_per_step(policy, rate_hz)
         self.runtime = make(policy)
         self.stop()
 

@@ -53,12 +53,10 @@ class Conditions:
     )
 
     def __post_init__(self) -> None:
-        for name in ("delay", "noise", "force"):
+        for name in ("delay", "noise", "force", "push"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value).all() and np.min(value) >= 0.0):
                 raise ValueError(f"{name} must be zero or positive, got {value}")
-        if not (math.isfinite(self.push) and self.push >= 0.0):
-            raise ValueError(f"push must be zero or positive, got {self.push}")
         for name in ("mass", "thrust", "rotor_lag", "damage", "load"):
             value = getattr(self, name)
             if not (np.isfinite(value).all() and np.min(value) > 0.0):

@@ -7,7 +7,6 @@ actor's are folded into its first layer when it becomes a controller.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from policies.buffers import Batch, RolloutBuffer, advantages
 from policies.controller import Controller, Mlp
-from policies.networks import Normalizer, gaussian_log_prob, linear_layers, mlp
+from policies.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
 from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.tasks import Task
@@ -223,8 +222,7 @@ class Ppo:
         config = self.config
         done = self.iteration / self.iterations
         self.env.easy = config.easy + done * (config.final_easy - config.easy)
-        share = 0.5 * (1.0 + math.cos(math.pi * done))
-        rate = config.final_learning_rate + share * (config.learning_rate - config.final_learning_rate)
+        rate = cosine(done, config.learning_rate, config.final_learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
@@ -242,8 +240,7 @@ class Ppo:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next iterations depend on."""
-        state = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
-        return state | {
+        return saved(self._parts()) | {
             "log_std": self.log_std.detach().clone(),
             "generator": self.generator.get_state(),
             "iteration": self.iteration,
@@ -251,8 +248,7 @@ class Ppo:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
-        for name, part in self._parts().items():
-            part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
+        restore(self._parts(), state)
         with torch.no_grad():
             self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())

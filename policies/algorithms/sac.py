@@ -7,7 +7,6 @@ unweighted reward terms, so that under a curriculum old experience is always jud
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from policies.buffers import Batch, ReplayBuffer, weighted_reward
 from policies.controller import Controller, Mlp
-from policies.networks import Ensemble, Normalizer, linear_layers, mlp, squashed_sample
+from policies.networks import Ensemble, Normalizer, cosine, linear_layers, mlp, restore, saved, squashed_sample
 from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.tasks import Task
@@ -252,8 +251,7 @@ class Sac:
         config = self.config
         done = self.iteration / self.iterations
         self.env.easy = config.easy + done * (config.final_easy - config.easy)
-        share = 0.5 * (1.0 + math.cos(math.pi * done))
-        rate = config.final_learning_rate + share * (config.learning_rate - config.final_learning_rate)
+        rate = cosine(done, config.learning_rate, config.final_learning_rate)
         for optimizer in (self.actor_optimizer, self.critic_optimizer):
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -275,8 +273,7 @@ class Sac:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on, the replay buffer included."""
-        state = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
-        return state | {
+        return saved(self._parts()) | {
             "log_alpha": self.log_alpha.detach().clone(),
             "generator": self.generator.get_state(),
             "iteration": self.iteration,
@@ -285,8 +282,7 @@ class Sac:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
-        for name, part in self._parts().items():
-            part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
+        restore(self._parts(), state)
         with torch.no_grad():
             self.log_alpha.copy_(torch.as_tensor(state["log_alpha"], device=self.device))
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())

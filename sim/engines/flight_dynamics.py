@@ -56,7 +56,7 @@ STATE = {
 REST = np.zeros(STATE_ROWS, np.float32)
 REST[QUATERNION] = 1.0
 
-HALF, ONE, TWO, QUARTER = np.float32(0.5), np.float32(1.0), np.float32(2.0), np.float32(0.25)
+HALF, ONE, TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 ZERO, THREE = np.float32(0.0), np.float32(3.0)
 
 

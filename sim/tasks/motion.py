@@ -56,6 +56,14 @@ def widen(motion: Array, waves: int) -> Array:
     return wide
 
 
+def move_start(state: dict[str, Array], path: Array) -> None:
+    """Let the targets of `state`, at rest so far, follow `path` (n, 3, m); the robots start as far away as before."""
+    start = np.zeros(len(path), np.float32)
+    state["position"] += position_at(path, start) - position_at(state["motion"], start)
+    state["linear_velocity"] += velocity_at(path, start)
+    state["motion"] = path
+
+
 def _waves(motion: Any, time: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Amplitude (n, 3), angular frequency (n, 3) and argument (n, 3) of each sinusoid at `time` (n,)."""
     for first in range(1, motion.shape[-1], 3):

@@ -18,7 +18,7 @@ from sim.robots.quadrotors import GRAVITY
 from sim.robots.random_quadrotor import RandomQuadrotor
 from sim.spec import ANY_ROBOT, Group, Signal
 from sim.tasks import Recipes, motion
-from sim.tasks.quad_hover import PRIVILEGED, RATE_SCALE, VELOCITY_SCALE, HoverConfig, QuadHover
+from sim.tasks.quad_hover import POSITION_SCALE, PRIVILEGED, RATE_SCALE, VELOCITY_SCALE, HoverConfig, QuadHover
 from sim.terms import Cost, Feature
 
 WAVES = 2
@@ -93,7 +93,7 @@ class QuadAny(QuadHover):
         self.path = config
         self.policy: Group = (*self.policy, Signal("target_velocity", (3,), "m/s", "world", max_age=1.0))
         self.features = (
-            Feature("position", minus="target_position", squash=1.0),
+            Feature("position", minus="target_position", squash=POSITION_SCALE),
             Feature("rotation"),
             Feature("linear_velocity", minus="target_velocity", squash=VELOCITY_SCALE),
             Feature("angular_velocity", scale=RATE_SCALE),
@@ -130,12 +130,8 @@ class QuadAny(QuadHover):
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
         state = super().reset(rng, n)
-        start = np.zeros(n, np.float32)
-        centre = motion.position_at(state["motion"], start)
-        path = self._motions(rng, n, centre)
-        state["position"] += motion.position_at(path, start) - centre
-        state["linear_velocity"] += motion.velocity_at(path, start)
-        state["motion"] = path
+        centre = motion.position_at(state["motion"], np.zeros(n, np.float32))
+        motion.move_start(state, self._motions(rng, n, centre))
         return state
 
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:

@@ -94,11 +94,7 @@ class QuadTrack(QuadHover):
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
         state = super().reset(rng, n)
-        path = self._motions(rng, n)
-        start = np.zeros(n, np.float32)
-        state["position"] += motion.position_at(path, start) - motion.position_at(state["motion"], start)
-        state["linear_velocity"] += motion.velocity_at(path, start)
-        state["motion"] = path
+        motion.move_start(state, self._motions(rng, n))
         return state
 
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
