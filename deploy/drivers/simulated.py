@@ -211,12 +211,12 @@ class Simulated:
 
         def change(name: str, factor: float | Array = 1.0, added: Array | float = 0.0) -> None:
             values[name] = np.asarray(values.get(name, nominal[name]) * factor + added, np.float32)
+            if name in base:  # what is drawn anew in flight starts from here
+                base[name] = np.asarray(base[name] * factor + added, np.float32)
 
         for name, factor in (("mass", c.mass), ("thrust_scale", c.thrust), ("rotor_lag", c.rotor_lag)):
             if np.any(np.asarray(factor) != 1.0):
                 change(name, self._column(factor))
-                if name in base:
-                    base[name] = base[name] * self._column(factor)
         if np.any(np.asarray(c.force) != 0.0):
             change("force", added=self._column(c.force) * weight * self._copy(rng.normal(0.0, 1.0, (distinct, 3))))
         if c.push != 0.0:

@@ -96,6 +96,18 @@ def test_push_and_damage(recorder):
     assert len(np.unique(given["thrust_scale"].argmin(axis=1))) == 4
 
 
+def test_damage_outlasts_what_is_drawn_anew_in_flight():
+    driver = Simulated(make("quad_any", robust=True, episode_s=2.7), 3, conditions=Conditions(vary=True, damage=0.25))
+    with driver:
+        before = driver.engine.read("thrust_scale")
+        for _ in range(260):
+            driver.read()
+            driver.write({"motor_command": np.full((3, 4), 0.6, np.float32)})
+        after = driver.engine.read("thrust_scale")
+    assert (after != before).any()  # the battery sagged
+    assert (after.min(axis=1) <= 0.25 * 1.2).all() and (after.argmin(axis=1) == before.argmin(axis=1)).all()
+
+
 def test_a_load_is_picked_up_half_way():
     task = make("quad_hover", episode_s=0.2)
     driver = Simulated(task, 2, conditions=Conditions(load=1.3))
