@@ -152,7 +152,7 @@ def run(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Record:
-    """Fly `steps` control steps (default: as many as the driver's flights last), then stop the driver.
+    """Fly `steps` control steps (default: as many as the driver's flights last) or until the driver is done; stop it.
 
     Raises HandshakeError before anything moves. Ctrl-C ends the flight and is noted in the record; any other error
     passes through after the driver was stopped.
@@ -181,7 +181,7 @@ def run(
 
 def _fly(policy: Policy, driver: Driver, guard: Guard, record: Record, last: int | None, pace: _Pace) -> None:
     pace.deadline = pace.clock()  # connecting took its time
-    while last is None or record.steps < last:
+    while (last is None or record.steps < last) and not driver.done:
         reading = driver.read()
         signals = guard.screen(reading.signals, reading.age)
         driver.write(guard.filter(policy.step(signals)))

@@ -39,6 +39,7 @@ class Driver(Protocol):
     num: int
     steps: int | None  # how many control steps a flight lasts; None: until interrupted
     real_time: bool  # False: as fast as it goes
+    done: bool  # the flight is over, whatever steps are left: it has landed, or will not fly again
 
     @classmethod
     def from_config(cls, config: Any, policy: PolicyFile) -> Self:

@@ -110,7 +110,7 @@ class Crazyflie:
         self.num, self.steps, self.real_time = 1, None, True
         self.link = Link(s.uri, BLOCKS, round(period), s.cache)
         self.target = np.zeros(3, np.float32)
-        self._airborne = self._finished = False
+        self._airborne = self.done = False
         self._zeros = self._empty = 0  # steps in a row without any command, and with an empty battery
         self._errors: list[float] = []
         self._notes: list[str] = []
@@ -171,7 +171,7 @@ class Crazyflie:
         """LinkError when the vehicle reports any of these troubles."""
         for bit, trouble in TROUBLES:
             if self._state() & bits & bit:
-                self._finished = True
+                self.done = True
                 raise LinkError(f"{self.settings.uri}: the vehicle is {trouble}")
 
     def read(self) -> Reading:
@@ -198,7 +198,7 @@ class Crazyflie:
         Zeros in a row make it land: the guard sends them when it stops a robot, and no policy gives them for long.
         """
         motors = np.asarray(commands["motor_command"], np.float64).reshape(4)
-        if self._finished:
+        if self.done:
             return
         if not self._airborne:
             self._take_off()
@@ -259,7 +259,7 @@ class Crazyflie:
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""
         link = self.link
-        self._finished = True
+        self.done = True
         ground = float(self.target[2]) - self.settings.height
         seconds = max(link.value("stateEstimate.z") - ground, 0.1) / CLIMB + 0.5
 
@@ -280,13 +280,13 @@ class Crazyflie:
         for _ in range(3):
             self.link.send("motorPowerSet.enable", 0)
             self.link.client.supervisor.send_emergency_stop()
-        self._finished = True
+        self.done = True
 
     def stop(self) -> None:
         if self.link.client is None:
             return
         try:
-            if self._airborne and not self._finished:
+            if self._airborne and not self.done:
                 self._land()
             if self._airborne:
                 self.link.wait(lambda: not self._state() & ARMED, 1.0, lambda: self._arm(False))

@@ -163,6 +163,7 @@ class Simulated:
         self.robot = task.robot.name
         self.rate_hz = task.rate_hz
         self.steps: int | None = task.episode_steps
+        self.done = False
         self.conditions = conditions or Conditions()
         self.engine_name, self.seed = engine, seed
         self.engine: Engine = make_engine(engine, task.robot, num, 1.0 / task.rate_hz)

@@ -31,6 +31,7 @@ class Bench:
     """A driver that offers what `small()` needs, and writes down what happens."""
 
     Config: ClassVar[type] = dataclass(type("Config", (), {}))
+    done = False
 
     def __init__(self, controller, num=1, steps: int | None = 10, real_time=False):
         self.signals, self.commands = controller.inputs, controller.outputs
@@ -290,3 +291,11 @@ def test_a_pressed_emergency_stop_prevents_the_flight(policy):
 def test_steps_override_the_drivers(policy):
     driver = Bench(small(), steps=10)
     assert run(policy, driver, steps=4).steps == 4
+
+
+def test_the_flight_ends_when_the_driver_is_done(policy):
+    driver = Bench(small(), steps=None)
+    driver.write = lambda commands: setattr(driver, "done", len(driver.sent) >= 3) or driver.sent.append(commands)
+    record = run(policy, driver)
+    assert record.steps == len(driver.sent) == 4
+    assert driver.events == ["connect", "stop"]
