@@ -7,6 +7,7 @@ safe command, once sent, stays until `reset`: a robot that was stopped does not 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,30 +24,51 @@ REASONS = (
     "none",
     "stale signal",
     "non-finite signal",
+    "signal out of range",
     "non-finite command",
     "geofence",
     "tilt",
     "speed",
     "body rate",
+    "low battery",
     "deadlines missed",
+    "clock jump",
     "emergency stop",
 )
 _CODE = {reason: code for code, reason in enumerate(REASONS)}
-PASS, HOLD, SAFE = 0, 1, 2
+PASS, HOLD, SAFE, OVERRIDE = 0, 1, 2, 3
+WINDOW = 100  # control steps in which `missed_of_100` counts
+
+
+POSITIVE = (
+    "missed_in_a_row",
+    "missed_of_100",
+    "longest_pause",
+    "max_tilt",
+    "max_speed",
+    "max_body_rate",
+    "max_change",
+    "min_voltage",
+    "low_voltage_steps",
+)
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """Limits of a flight. None switches a rule off; a rule on a signal that the policy does not read is an error."""
+    """Limits of a flight. None switches a rule off; a rule on a signal that nobody delivers is an error."""
 
     hold_steps: int = 5  # how long a bad signal or command is bridged with the last good command
     missed_in_a_row: int | None = 10  # late control steps in a row before the safe command
+    missed_of_100: int | None = 50  # late control steps among the last hundred
+    longest_pause: float | None = 0.5  # s between two control steps: what was commanded before it says nothing any more
     fence_low: tuple[float, float, float] | None = None  # m, world
     fence_high: tuple[float, float, float] | None = None  # m, world
     max_tilt: float | None = None  # degrees between the body's and the world's z axis
     max_speed: float | None = None  # m/s
     max_body_rate: float | None = None  # rad/s
     max_change: float | None = None  # of a command's range per control step
+    min_voltage: float | None = None  # V of the battery
+    low_voltage_steps: int = 50  # in a row: it sags under load
     safe: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # command name -> values; default nearest to 0
 
     def __post_init__(self) -> None:
@@ -60,7 +82,7 @@ class Envelope:
                 raise ValueError(
                     f"fence_low {self.fence_low} must be below fence_high {self.fence_high}, three numbers each"
                 )
-        for name in ("missed_in_a_row", "max_tilt", "max_speed", "max_body_rate", "max_change"):
+        for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
@@ -72,6 +94,7 @@ class Envelope:
             "max_tilt": "rotation",
             "max_speed": "linear_velocity",
             "max_body_rate": "angular_velocity",
+            "min_voltage": "battery_voltage",
         }
         return {rule: signal for rule, signal in rules.items() if getattr(self, rule) is not None}
 
@@ -86,14 +109,20 @@ def _norm(value: AnyArray) -> AnyArray:
 class Guard:
     """Watches signals and commands of `n` robots. Per control step: `screen`, then the policy, then `filter`."""
 
-    def __init__(self, inputs: Group, outputs: Group, envelope: Envelope | None = None) -> None:
+    def __init__(
+        self, inputs: Group, outputs: Group, envelope: Envelope | None = None, offered: Group | None = None
+    ) -> None:
+        """`inputs` and `outputs` of the policy; `offered`: all signals of the driver, where it has more than those."""
         self.envelope = envelope or Envelope()
         self.inputs, self.outputs = inputs, outputs
         self.emergency = False
-        known = {s.name for s in inputs}
+        known = {s.name: s for s in (*(offered or ()), *inputs)}
         for rule, name in self.envelope.needs().items():
             if name not in known:
-                raise ValueError(f"{rule} needs the signal {name!r}; the policy reads: {', '.join(sorted(known))}")
+                raise ValueError(f"{rule} needs the signal {name!r}; there are: {', '.join(sorted(known))}")
+        read = {s.name for s in inputs}
+        self.watched = inputs + tuple(known[n] for n in dict.fromkeys(self.envelope.needs().values()) if n not in read)
+        self._bounded = {s.name for s in self.watched if math.isfinite(s.low) or math.isfinite(s.high)}
         for name in self.envelope.safe:
             if name not in {s.name for s in outputs}:
                 raise ValueError(f"safe names the command {name!r}; there are: {', '.join(s.name for s in outputs)}")
@@ -124,6 +153,9 @@ class Guard:
         self._held = np.zeros(n, np.int64)
         self._bad = np.zeros(n, np.int8)
         self._missed = 0
+        self._late = deque([False] * WINDOW, WINDOW)
+        self._before = math.nan  # s, when the last control step began
+        self._low_voltage = np.zeros(n, np.int64)
         self._last_signals: dict[str, AnyArray] = {}
         self._last_command: dict[str, AnyArray] = {}
         self._has_command = np.zeros(n, bool)
@@ -136,12 +168,17 @@ class Guard:
         """Release the emergency stop. Robots that it stopped stay stopped until the next flight."""
         self.emergency = False
 
-    def missed(self, late: bool) -> None:
-        """Tell whether the last control step missed its deadline."""
+    def tick(self, now: float, late: bool) -> None:
+        """A control step begins: the clock (s), and whether the one before it missed its deadline."""
+        e = self.envelope
         self._missed = self._missed + 1 if late else 0
-        limit = self.envelope.missed_in_a_row
-        if limit is not None and self._missed >= limit:
+        self._late.append(late)
+        row = e.missed_in_a_row is not None and self._missed >= e.missed_in_a_row
+        if row or (e.missed_of_100 is not None and sum(self._late) >= e.missed_of_100):
             self._latch(np.ones(self.n, bool), "deadlines missed")
+        pause, self._before = now - self._before, now
+        if pause < 0.0 or (e.longest_pause is not None and pause > e.longest_pause):
+            self._latch(np.ones(self.n, bool), "clock jump")
 
     def safe_command(self) -> dict[str, AnyArray]:
         """The safe command for all robots (n, *shape), by name."""
@@ -156,19 +193,23 @@ class Guard:
         `age` in seconds per signal, a number or (n,); a signal without an age, or from the future, counts as stale.
         """
         self._bad[:] = 0
+        self._blamed: list[str] = []
         clean: dict[str, AnyArray] = {}
-        for signal in self.inputs:
+        for signal in self.watched:
             name, shape = signal.name, (self.n, *signal.shape)
             value = np.asarray(signals[name]) if name in signals else np.full(shape, np.nan, np.float32)
             if value.shape != shape:
                 raise ValueError(f"signal {name!r} has shape {value.shape}, not {shape}")
             fresh = np.abs(np.asarray(age.get(name, math.inf) if name in signals else math.inf)) <= signal.max_age
             finite = np.isfinite(value)
-            if fresh.all() and finite.all():
+            possible = finite & (value >= signal.low) & (value <= signal.high) if name in self._bounded else finite
+            if fresh.all() and possible.all():
                 clean[name], self._last_signals[name] = value, value.copy()  # drivers may reuse their arrays
                 continue
-            whole = finite.reshape(self.n, -1).all(axis=1)
-            self._bad[~whole] = _CODE["non-finite signal"]
+            self._blamed.append(name)
+            whole = possible.reshape(self.n, -1).all(axis=1)
+            self._bad[~whole] = _CODE["signal out of range"]
+            self._bad[~finite.reshape(self.n, -1).all(axis=1)] = _CODE["non-finite signal"]
             self._bad[~np.broadcast_to(fresh, (self.n,))] = _CODE["stale signal"]
             good = (whole & fresh).reshape(self.n, *[1] * len(signal.shape))
             last = self._last_signals.get(name)
@@ -191,9 +232,37 @@ class Guard:
             self._latch(known & (_norm(signals["linear_velocity"]) > e.max_speed), "speed")
         if e.max_body_rate is not None:
             self._latch(known & (_norm(signals["angular_velocity"]) > e.max_body_rate), "body rate")
+        if e.min_voltage is not None:
+            low = known & (signals["battery_voltage"].reshape(self.n, -1).min(axis=1) < e.min_voltage)
+            self._low_voltage = np.where(low, self._low_voltage + 1, 0)
+            self._latch(self._low_voltage >= e.low_voltage_steps, "low battery")
 
-    def filter(self, commands: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """What may be sent (n, *shape), by name: finite and within the limits, whatever `commands` holds."""
+    def complaint(self) -> str:
+        """What is wrong with the last signals, for the first robot where something is; empty when nothing is."""
+        if self.emergency:
+            return "emergency stop"
+        codes = [code for code in np.where(self.latched != 0, self.latched, self._bad) if code]
+        if codes:
+            return f"{REASONS[codes[0]]}: {', '.join(self._blamed)}" if self._bad.any() else REASONS[codes[0]]
+        return "low battery" if self._low_voltage.any() else ""
+
+    def filter(
+        self, commands: Mapping[str, AnyArray], override: Mapping[str, AnyArray] | None = None
+    ) -> dict[str, AnyArray]:
+        """What may be sent (n, *shape), by name: finite and within the limits, whatever `commands` holds.
+
+        `override` comes from a human: it goes before the policy and before everything that holds or stops the policy,
+        except the emergency stop; what is not finite in it counts as no override. Once it ends, the policy flies on,
+        unless a rule of the envelope was broken meanwhile.
+        """
+        if override is not None and not self.emergency and self._sound(override):
+            self.verdict[:] = OVERRIDE
+            self._last_command = {
+                s.name: np.clip(np.asarray(override[s.name], np.float32), self._low[s.name], self._high[s.name])
+                for s in self.outputs
+            }
+            self._has_command[:] = True
+            return self._last_command
         if self.emergency:
             self._latch(np.ones(self.n, bool), "emergency stop")
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is what is tested next
@@ -214,6 +283,14 @@ class Guard:
         self._last_command = sent
         self._has_command |= self.verdict == PASS
         return sent
+
+    def _sound(self, commands: Mapping[str, AnyArray]) -> bool:
+        return all(
+            s.name in commands
+            and np.shape(commands[s.name]) == (self.n, *s.shape)
+            and np.isfinite(commands[s.name]).all()
+            for s in self.outputs
+        )
 
     def _mixed(self, commands: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Not every robot may pass: decide one by one."""

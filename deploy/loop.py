@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,13 +15,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers import Driver
+from deploy.drivers import Driver, Reading
 from deploy.guard import Guard
 from deploy.policy_file import Vectors
 from sim.spec import ANY_ROBOT, Group, Signal
 
 SPIN = 300e-6  # s before a deadline at which sleeping gives way to polling the clock: sleep overshoots by about 100 us
 REHEARSALS = 21  # policy steps that are timed before a flight in real time
+PATIENCE = 10.0  # s in which signals must have become good
+
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 class Policy(Protocol):
@@ -36,8 +41,15 @@ class Policy(Protocol):
     def reset(self, n: int = 1) -> None:
         """Begin a flight of `n` robots."""
 
-    def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def step(self, signals: Arrays) -> dict[str, NDArray[Any]]:
         """Commands (n, *shape) by name for signals (n, *shape) by name."""
+
+
+class Log(Protocol):
+    """What writes down each control step."""
+
+    def step(self, reading: Reading, wanted: Arrays, sent: Arrays, guard: Guard, missed: float) -> None:
+        """What was measured, what the policy wanted, what was sent; by how much (s) the last deadline was missed."""
 
 
 class HandshakeError(ValueError):
@@ -52,6 +64,7 @@ class Record:
     duration: float = 0.0  # s
     interrupted: bool = False
     late: list[float] = field(default_factory=list)
+    lateness: array[float] = field(default_factory=lambda: array("d"))  # s after its deadline that each step began
     interventions: dict[str, int] = field(default_factory=dict)  # robot steps, by reason
     stopped: NDArray[np.int8] = field(
         default_factory=lambda: np.zeros(0, np.int8)
@@ -127,19 +140,33 @@ class _Pace:
         self.period, self.clock, self.sleep = period, clock, sleep
         self.deadline = clock()
 
-    def wait(self) -> float:
-        """Wait for the next deadline; return how late it already was (s), 0 if in time."""
+    def wait(self) -> tuple[float, float]:
+        """Wait for the next deadline. Returns by how much it was missed (0 if it was met) and how late it is now, in s."""
         self.deadline += self.period
         late = self.clock() - self.deadline
         if late > 0.0:
             if late > self.period:
                 self.deadline += late
-            return late
+            return late, late
         if -late > SPIN:
             self.sleep(-late - SPIN)
-        while self.clock() < self.deadline:
+        while (now := self.clock()) < self.deadline:
             pass
-        return 0.0
+        return 0.0, now - self.deadline
+
+
+def _settle(driver: Driver, guard: Guard, seconds: float, pace: _Pace) -> None:
+    """Return once the guard has been content with every signal for so long; HandshakeError when that takes too long."""
+    pace.deadline = began = since = pace.clock()
+    while pace.clock() - since < seconds:
+        reading = driver.read()
+        guard.screen(reading.signals, reading.age)
+        if trouble := guard.complaint():
+            since = pace.clock()
+            if since - began > seconds + PATIENCE:
+                raise HandshakeError(f"not ready to fly: {trouble}")
+        guard.reset(driver.num)
+        pace.wait()
 
 
 def run(
@@ -149,13 +176,15 @@ def run(
     steps: int | None = None,
     *,
     transfer: bool = False,
+    settle: float = 0.0,
+    log: Log | None = None,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Record:
     """Fly `steps` control steps (default: as many as the driver's flights last) or until the driver is done; stop it.
 
-    Raises HandshakeError before anything moves. Ctrl-C ends the flight and is noted in the record; any other error
-    passes through after the driver was stopped.
+    Raises HandshakeError before anything moves; before that, `settle` seconds of good signals are waited for. Ctrl-C
+    ends the flight and is noted in the record; any other error passes through after the driver was stopped.
     """
     handshake(policy, driver, transfer)
     guard = guard or Guard(policy.inputs, policy.outputs)
@@ -167,10 +196,13 @@ def run(
     policy.reset(driver.num)
     guard.reset(driver.num)
     record = Record()
+    pace = _Pace(1.0 / driver.rate_hz, clock, sleep)
     began = clock()
     try:
         with driver:
-            _fly(policy, driver, guard, record, last, _Pace(1.0 / driver.rate_hz, clock, sleep))
+            if settle > 0.0:
+                _settle(driver, guard, settle, pace)
+            _fly(policy, driver, guard, record, last, pace, log)
     except KeyboardInterrupt:
         record.interrupted = True
     record.duration = clock() - began
@@ -179,15 +211,23 @@ def run(
     return record
 
 
-def _fly(policy: Policy, driver: Driver, guard: Guard, record: Record, last: int | None, pace: _Pace) -> None:
+def _fly(
+    policy: Policy, driver: Driver, guard: Guard, record: Record, last: int | None, pace: _Pace, log: Log | None
+) -> None:
     pace.deadline = pace.clock()  # connecting took its time
+    missed = 0.0
     while (last is None or record.steps < last) and not driver.done:
-        reading = driver.read()
-        signals = guard.screen(reading.signals, reading.age)
-        driver.write(guard.filter(policy.step(signals)))
-        record.steps += 1
         if driver.real_time:
-            late = pace.wait()
-            guard.missed(late > 0.0)
-            if late > 0.0:
-                record.late.append(late)
+            guard.tick(pace.clock(), missed > 0.0)
+        reading = driver.read()
+        wanted = policy.step(guard.screen(reading.signals, reading.age))
+        sent = guard.filter(wanted, reading.override)
+        driver.write(sent)
+        record.steps += 1
+        if log is not None:
+            log.step(reading, wanted, sent, guard, missed)
+        if driver.real_time:
+            missed, late = pace.wait()
+            record.lateness.append(late)
+            if missed > 0.0:
+                record.late.append(missed)

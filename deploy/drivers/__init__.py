@@ -22,10 +22,14 @@ DRIVERS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What a driver measured: signals (n, *shape) by name, and the age of each in seconds (a number or (n,))."""
+    """What a driver measured: signals (n, *shape) by name, and the age of each in seconds (a number or (n,)).
+
+    `override` are the commands (n, *shape) of a human who has taken over; they go before the policy's.
+    """
 
     signals: Mapping[str, NDArray[Any]]
     age: Mapping[str, float | NDArray[np.floating[Any]]]
+    override: Mapping[str, NDArray[Any]] | None = None
 
 
 class Driver(Protocol):

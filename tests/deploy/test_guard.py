@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from deploy.guard import HOLD, PASS, REASONS, SAFE, Envelope, Guard
+from deploy.guard import HOLD, OVERRIDE, PASS, REASONS, SAFE, Envelope, Guard
 from sim.spec import Signal
 
 INPUTS = (
@@ -202,12 +202,90 @@ def test_the_emergency_stop_latches_across_flights():
 def test_deadlines_missed_in_a_row_stop():
     guard = guard_of(missed_in_a_row=3)
     for late in (True, True, False, True, True):
-        guard.missed(late)
+        guard.tick(0.0, late)
     tick(guard)
     assert reason(guard) == "none"
-    guard.missed(True)
+    guard.tick(0.0, True)
     np.testing.assert_array_equal(tick(guard)["motor"], np.zeros((1, 2)))
     assert reason(guard) == "deadlines missed"
+
+
+def test_many_deadlines_missed_here_and_there_stop_too():
+    guard = guard_of(missed_of_100=20, missed_in_a_row=2)
+    for k in range(300):
+        guard.tick(0.01 * k, k % 6 == 0)  # 17 of 100
+    assert reason(guard) == "none"
+    for k in range(300, 400):
+        guard.tick(0.01 * k, k % 4 == 0)
+    assert reason(guard) == "deadlines missed"
+
+
+@pytest.mark.parametrize(("pause", "stops"), [(0.01, False), (0.49, False), (0.51, True), (-0.01, True)])
+def test_a_jump_of_the_clock_stops(pause, stops):
+    guard = guard_of(2)
+    guard.tick(100.0, False)
+    guard.tick(100.0 + pause, False)
+    assert (reason(guard) == "clock jump") == stops
+    guard.reset(2)
+    guard.tick(0.0, False)  # another flight, another clock
+    assert reason(guard) == "none"
+
+
+def test_a_value_that_cannot_be_is_held_then_stops():
+    inputs = (Signal("rotation", (9,), "1", "body->world", low=-1.01, high=1.01),)
+    guard = Guard(inputs, OUTPUTS, Envelope(hold_steps=1))
+    fine = np.eye(3, dtype=np.float32).reshape(1, 9)
+    for value, verdict in ((fine, PASS), (2.0 * fine, HOLD), (fine, PASS), (2.0 * fine, HOLD), (2.0 * fine, SAFE)):
+        clean = guard.screen({"rotation": value}, {"rotation": 0.0})
+        np.testing.assert_array_equal(clean["rotation"], fine)
+        guard.filter(command())
+        assert guard.verdict[0] == verdict
+    assert reason(guard) == "signal out of range"
+
+
+BATTERY = Signal("battery_voltage", (1,), "V", max_age=2.0)
+
+
+def test_an_empty_battery_stops_when_it_stays_empty():
+    guard = Guard(INPUTS, OUTPUTS, Envelope(min_voltage=3.2, low_voltage_steps=3), offered=(*INPUTS, BATTERY))
+    for volts in (3.1, 3.1, 3.3, 3.1, 3.1):
+        tick(guard, level() | {"battery_voltage": np.array([[volts]], np.float32)}, FRESH | {"battery_voltage": 1.0})
+        assert reason(guard) == "none"
+    assert guard.complaint() == "low battery"
+    tick(guard, level() | {"battery_voltage": np.array([[3.1]], np.float32)}, FRESH | {"battery_voltage": 1.0})
+    assert reason(guard) == "low battery"
+
+
+def test_a_battery_that_is_not_heard_of_counts_as_stale():
+    guard = Guard(INPUTS, OUTPUTS, Envelope(min_voltage=3.2, hold_steps=0), offered=(*INPUTS, BATTERY))
+    tick(guard)
+    assert reason(guard) == "stale signal"
+    assert guard.complaint() == "stale signal: battery_voltage"
+
+
+def test_a_human_goes_before_policy_and_guard_but_not_before_the_emergency_stop():
+    guard = guard_of(max_tilt=60.0)
+    tick(guard)
+    guard.screen(level() | {"rotation": np.zeros((1, 9), np.float32)}, FRESH)
+    guard.filter(command())
+    assert reason(guard) == "tilt"
+    theirs = {"motor": np.array([[0.2, 7.0]]), "gripper": np.array([[0.2]])}
+    np.testing.assert_array_equal(guard.filter(command(), theirs)["motor"], np.array([[0.2, 1.0]], np.float32))
+    assert guard.verdict[0] == OVERRIDE
+    np.testing.assert_array_equal(guard.filter(command())["motor"], np.zeros((1, 2)))  # given back: still stopped
+    for broken in ({"motor": np.full((1, 2), np.nan), "gripper": theirs["gripper"]}, {}, {"motor": np.zeros((3, 2))}):
+        np.testing.assert_array_equal(guard.filter(command(), broken)["motor"], np.zeros((1, 2)))
+    guard.reset(1)
+    guard.stop()
+    np.testing.assert_array_equal(guard.filter(command(), theirs)["motor"], np.zeros((1, 2)))
+
+
+def test_after_an_override_commands_change_no_faster_than_allowed():
+    guard = guard_of(max_change=0.1)
+    theirs = {"motor": np.zeros((1, 2)), "gripper": np.array([[0.3]])}
+    guard.screen(level(), FRESH)
+    guard.filter(command(), theirs)
+    np.testing.assert_allclose(tick(guard, sent=command(motor=0.9))["motor"], 0.1, rtol=1e-6)
 
 
 def test_the_safe_command_is_configurable():
@@ -240,7 +318,7 @@ def test_senseless_envelopes_are_refused(envelope, message):
 
 
 def test_a_rule_on_an_unread_signal_is_refused():
-    with pytest.raises(ValueError, match="max_tilt needs the signal 'rotation'; the policy reads: position"):
+    with pytest.raises(ValueError, match="max_tilt needs the signal 'rotation'; there are: position"):
         Guard(INPUTS[:1], OUTPUTS, Envelope(max_tilt=60.0))
 
 
@@ -280,7 +358,7 @@ def test_whatever_comes_in_what_goes_out_is_finite_and_within_limits(sequence, h
     guard = guard_of(N, hold_steps=hold_steps, max_change=max_change, max_tilt=max_tilt, missed_in_a_row=4)
     stopped = np.zeros(N, bool)
     for signals, age, sent, late, emergency in sequence:
-        guard.missed(late)
+        guard.tick(0.0, late)
         if emergency:
             guard.stop()
         clean = guard.screen(signals, age)

@@ -299,3 +299,42 @@ def test_the_flight_ends_when_the_driver_is_done(policy):
     record = run(policy, driver)
     assert record.steps == len(driver.sent) == 4
     assert driver.events == ["connect", "stop"]
+
+
+def test_control_begins_only_after_a_while_of_good_signals(policy):
+    driver, clock = Bench(small(), real_time=True, steps=2), Clock()
+    good = dict(driver.age)
+
+    def recovers():
+        driver.age = good | ({"near": 1.0} if clock.now < 101.0 else {})
+
+    driver.on_read = recovers
+    record = run(policy, driver, settle=1.0, clock=clock, sleep=clock.sleep)
+    assert clock.now >= 102.0
+    assert record.steps == 2
+    assert record.interventions == {}
+
+
+def test_a_robot_that_does_not_become_ready_is_not_flown(policy):
+    driver, clock = Bench(small(), real_time=True, steps=2), Clock()
+    driver.age = driver.age | {"near": 1.0}
+    with pytest.raises(HandshakeError, match="not ready to fly: stale signal: near"):
+        run(policy, driver, settle=1.0, clock=clock, sleep=clock.sleep)
+    assert driver.sent == []
+    assert driver.events == ["connect", "stop"]
+
+
+def test_a_frozen_process_does_not_fly_on(policy):
+    driver, clock = Bench(small(), real_time=True, steps=20), Clock()
+    reads = []
+    driver.on_read = lambda: reads.append(clock.now) or setattr(clock, "now", clock.now + 1.0 * (len(reads) == 10))
+    record = run(policy, driver, clock=clock, sleep=clock.sleep)
+    assert REASONS[record.stopped[0]] == "clock jump"
+    assert all((sent["left"] == 0.0).all() for sent in driver.sent[10:])
+
+
+def test_lateness_of_every_step_is_known(policy):
+    driver, clock = Bench(small(), real_time=True, steps=20), Clock()
+    record = run(policy, driver, clock=clock, sleep=clock.sleep)
+    assert len(record.lateness) == 20
+    assert 0.0 <= min(record.lateness) <= max(record.lateness) < 1e-5
