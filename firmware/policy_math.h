@@ -58,18 +58,21 @@ static POLICY_UNUSED float policy_sqrt(float x) {
 #endif
 }
 
-/* 2^t = y for t in [-126, 126], relative error 1.6e-7: on [-1/2, 1/2] a minimax polynomial, the exponent by addition. */
+/* 2^t = y for t in [-126, 126], relative error 1e-7: on [-1/2, 1/2] a minimax polynomial, the exponent by addition. */
 #define POLICY_ROUND 12582912.0f /* 1.5 * 2^23: after adding it, the last bits are the nearest whole number */
-#define POLICY_P5 0.0013264727f
-#define POLICY_P4 0.009671513f
-#define POLICY_P3 0.055507336f
-#define POLICY_P2 0.24022242f
-#define POLICY_P1 0.693147f
+#define POLICY_P6 0.0001535336f
+#define POLICY_P5 0.0013398877f
+#define POLICY_P4 0.009618437f
+#define POLICY_P3 0.055503324f
+#define POLICY_P2 0.24022648f
+#define POLICY_P1 0.6931472f
 
 static POLICY_INLINE float policy_exp2(float t) {
     const policy_word whole = {t + POLICY_ROUND};
     const float r = t - (whole.number - POLICY_ROUND);
-    policy_word y = {((((POLICY_P5 * r + POLICY_P4) * r + POLICY_P3) * r + POLICY_P2) * r + POLICY_P1) * r + 1.0f};
+    policy_word y = {(POLICY_P6 * r + POLICY_P5) * r + POLICY_P4};
+    y.number = ((y.number * r + POLICY_P3) * r + POLICY_P2) * r + POLICY_P1;
+    y.number = y.number * r + 1.0f;
     y.bits += whole.bits << 23;
     return y.number;
 }
@@ -81,15 +84,17 @@ static POLICY_UNUSED float policy_exp(float x) {
     return policy_exp2(1.44269504f * x);
 }
 
-/* tanh(x) = (1 - e^-2|x|) / (1 + e^-2|x|), absolute error below 1.4e-7, odd, exactly 1 for large x; NaN stays NaN. */
+/* tanh(x), absolute error below 1.1e-7 (2e-8 rms; rounding the exact value: 1.6e-8), odd, exactly 1 for large x; NaN stays
+ * NaN. With e = e^-2|x| it is (1 - e) / (1 + e), or 1 - 2 e / (1 + e) where that rounds something smaller. */
 #define POLICY_TANH_SCALE -2.88539008f
 #define POLICY_TANH_LIMIT 20.0f
+#define POLICY_THIRD 0.33333334f
 
 static POLICY_INLINE float policy_tanh(float x) {
     float a = x < 0.0f ? -x : x;
     a = a > POLICY_TANH_LIMIT ? POLICY_TANH_LIMIT : a;
     const float e = policy_exp2(POLICY_TANH_SCALE * a);
-    const float y = (1.0f - e) / (1.0f + e);
+    const float y = (e < POLICY_THIRD ? 1.0f : 0.0f) + (e < POLICY_THIRD ? -2.0f * e : 1.0f - e) / (1.0f + e);
     return x < 0.0f ? -y : y;
 }
 
@@ -98,14 +103,18 @@ static POLICY_INLINE float policy_sigmoid(float x) { return 0.5f * policy_tanh(0
 
 #if defined(POLICY_CORTEX_M4F)
 /* The same for four numbers at once, so that no instruction waits for the one before it. s0-s3: x, s4-s7: t, r, then the
- * numerator, s8-s11: whole, then the denominator, s12-s15: the polynomial, s16-s24: the constants. */
-static const float policy_tanh_constants[9] = {POLICY_TANH_SCALE, POLICY_ROUND, POLICY_TANH_LIMIT,
-                                               POLICY_P5, POLICY_P4, POLICY_P3, POLICY_P2, POLICY_P1, 1.0f};
+ * numerator, s8-s11: whole, then the denominator, s12-s15: the polynomial, e, then 1 or 0, s16-s27: the constants. */
+static const float policy_tanh_constants[12] = {
+    POLICY_TANH_SCALE, POLICY_ROUND, POLICY_TANH_LIMIT, POLICY_P6, POLICY_P5, POLICY_P4, POLICY_P3, POLICY_P2, POLICY_P1,
+    1.0f, POLICY_THIRD, 2.0f};
 #define POLICY_4(op, y0, y1, y2, y3, a0, a1, a2, a3, b0, b1, b2, b3) \
     op " s" #y0 ", s" #a0 ", s" #b0 "\n\t" op " s" #y1 ", s" #a1 ", s" #b1 "\n\t" \
     op " s" #y2 ", s" #a2 ", s" #b2 "\n\t" op " s" #y3 ", s" #a3 ", s" #b3 "\n\t"
 #define POLICY_LIMIT(t) "vcmp.f32 " t ", s18\n\tvmrs APSR_nzcv, fpscr\n\tit gt\n\tvmovgt.f32 " t ", s18\n\t"
 #define POLICY_SIGN(x, y) "vcmp.f32 " x ", #0\n\tvmrs APSR_nzcv, fpscr\n\tit mi\n\tvnegmi.f32 " y ", " y "\n\t"
+#define POLICY_CHOOSE(e, numerator) \
+    "vcmp.f32 " e ", s26\n\tvmrs APSR_nzcv, fpscr\n\titte mi\n\tvnmulmi.f32 " numerator ", " e ", s27\n\t" \
+    "vmovmi.f32 " e ", s25\n\tvsubpl.f32 " e ", s25, s25\n\t"
 #define POLICY_HORNER(constant) \
     POLICY_4("vadd.f32", 12, 13, 14, 15, 12, 13, 14, 15, constant, constant, constant, constant)
 #define POLICY_TIMES_R POLICY_4("vmul.f32", 12, 13, 14, 15, 12, 13, 14, 15, 4, 5, 6, 7)
@@ -120,7 +129,7 @@ static POLICY_NOINLINE void policy_tanh_all(float *y, const float *x, int count)
     count &= 3;
     if (turns)
         __asm__ volatile(
-            "vldmia %[c], {s16-s24}\n"
+            "vldmia %[c], {s16-s27}\n"
             "1:\n\tvldmia %[x]!, {s0-s3}\n\t"
             "vabs.f32 s4, s0\n\tvabs.f32 s5, s1\n\tvabs.f32 s6, s2\n\tvabs.f32 s7, s3\n\t"
             POLICY_LIMIT("s4") POLICY_LIMIT("s5") POLICY_LIMIT("s6") POLICY_LIMIT("s7")
@@ -130,64 +139,95 @@ static POLICY_NOINLINE void policy_tanh_all(float *y, const float *x, int count)
             POLICY_4("vsub.f32", 4, 5, 6, 7, 4, 5, 6, 7, 12, 13, 14, 15)
             POLICY_4("vmul.f32", 12, 13, 14, 15, 4, 5, 6, 7, 19, 19, 19, 19)
             POLICY_HORNER(20) POLICY_TIMES_R POLICY_HORNER(21) POLICY_TIMES_R POLICY_HORNER(22) POLICY_TIMES_R
-            POLICY_HORNER(23) POLICY_TIMES_R POLICY_HORNER(24)
+            POLICY_HORNER(23) POLICY_TIMES_R POLICY_HORNER(24) POLICY_TIMES_R POLICY_HORNER(25)
             POLICY_EXPONENT("s8", "s12") POLICY_EXPONENT("s9", "s13")
             POLICY_EXPONENT("s10", "s14") POLICY_EXPONENT("s11", "s15")
-            POLICY_4("vsub.f32", 4, 5, 6, 7, 24, 24, 24, 24, 12, 13, 14, 15)
-            POLICY_4("vadd.f32", 8, 9, 10, 11, 24, 24, 24, 24, 12, 13, 14, 15)
+            POLICY_4("vsub.f32", 4, 5, 6, 7, 25, 25, 25, 25, 12, 13, 14, 15)
+            POLICY_4("vadd.f32", 8, 9, 10, 11, 25, 25, 25, 25, 12, 13, 14, 15)
+            POLICY_CHOOSE("s12", "s4") POLICY_CHOOSE("s13", "s5") POLICY_CHOOSE("s14", "s6") POLICY_CHOOSE("s15", "s7")
             POLICY_4("vdiv.f32", 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10, 11)
+            POLICY_4("vadd.f32", 4, 5, 6, 7, 4, 5, 6, 7, 12, 13, 14, 15)
             POLICY_SIGN("s0", "s4") POLICY_SIGN("s1", "s5") POLICY_SIGN("s2", "s6") POLICY_SIGN("s3", "s7")
             "vstmia %[y]!, {s4-s7}\n\tsubs %[turns], %[turns], #1\n\tbne 1b"
             : [x] "+r"(x), [y] "+r"(y), [turns] "+r"(turns), [i] "=&r"(i), [j] "=&r"(j)
             : [c] "r"(policy_tanh_constants)
             : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
-              "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24");
+              "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27");
 #endif
 #pragma GCC unroll 1
     for (int k = 0; k < count; ++k) y[k] = policy_tanh(x[k]);
 }
 
 #if defined(POLICY_CORTEX_M4F)
-/* One input times eight (four) weights, added to s0-s7 (s0-s3). Multiply and add apart: 2 cycles, vfma takes 3. The
- * products are eight (four) instructions away from their use, so nothing stalls. */
-#define POLICY_MULTIPLY4(a, b, c, d, x) \
+/* Four inputs times eight (four) weights each are added up in s16-s23 (s16-s19), then to s0-s7 (s0-s3): rounds less than
+ * one long sum. Multiply and add apart: 2 cycles, vfma takes 3. A product is eight (four) instructions away from its use,
+ * so nothing stalls. */
+#define POLICY_TIMES4(a, b, c, d, x) \
     "vmul.f32 s" #a ", s" #a ", " x "\n\tvmul.f32 s" #b ", s" #b ", " x "\n\t" \
     "vmul.f32 s" #c ", s" #c ", " x "\n\tvmul.f32 s" #d ", s" #d ", " x "\n\t"
-#define POLICY_ADD4(a, b, c, d, k, l, m, n) \
-    "vadd.f32 s" #k ", s" #k ", s" #a "\n\tvadd.f32 s" #l ", s" #l ", s" #b "\n\t" \
-    "vadd.f32 s" #m ", s" #m ", s" #c "\n\tvadd.f32 s" #n ", s" #n ", s" #d "\n\t"
-#define POLICY_INPUT8(x) \
-    "vldmia %[w]!, {s16-s23}\n\t" POLICY_MULTIPLY4(16, 17, 18, 19, x) POLICY_MULTIPLY4(20, 21, 22, 23, x) \
-    POLICY_ADD4(16, 17, 18, 19, 0, 1, 2, 3) POLICY_ADD4(20, 21, 22, 23, 4, 5, 6, 7)
-#define POLICY_INPUT4(x) \
-    "vldmia %[w]!, {s16-s19}\n\t" POLICY_MULTIPLY4(16, 17, 18, 19, x) POLICY_ADD4(16, 17, 18, 19, 0, 1, 2, 3)
-/* A block: biases, then four inputs per turn, then the rest. */
-#define POLICY_BLOCK(registers, bias, input) \
-    bias \
-    "lsrs %[turns], %[inputs], #2\n\tbeq 2f\n" \
-    "1:\n\tvldmia %[x]!, {s8-s11}\n\t" input("s8") input("s9") input("s10") input("s11") \
-    "subs %[turns], %[turns], #1\n\tbne 1b\n" \
-    "2:\n\tands %[turns], %[inputs], #3\n\tbeq 4f\n" \
-    "3:\n\tvldmia %[x]!, {s8}\n\t" input("s8") "subs %[turns], %[turns], #1\n\tbne 3b\n" \
-    "4:\n\tvstmia %[y]!, {" registers "}\n\t"
-/* Weights stored as float16, two to a word: converted on the way in, exactly. */
+#define POLICY_ADD4(k, l, m, n, a, b, c, d) POLICY_4("vadd.f32", k, l, m, n, k, l, m, n, a, b, c, d)
+#define POLICY_FIRST8(x) POLICY_TIMES4(16, 17, 18, 19, x) POLICY_TIMES4(20, 21, 22, 23, x)
+#define POLICY_NEXT8(x) \
+    POLICY_TIMES4(24, 25, 26, 27, x) POLICY_TIMES4(28, 29, 30, 31, x) \
+    POLICY_ADD4(16, 17, 18, 19, 24, 25, 26, 27) POLICY_ADD4(20, 21, 22, 23, 28, 29, 30, 31)
+#define POLICY_TOTAL8 POLICY_ADD4(0, 1, 2, 3, 16, 17, 18, 19) POLICY_ADD4(4, 5, 6, 7, 20, 21, 22, 23)
+#define POLICY_FIRST4(x) POLICY_TIMES4(16, 17, 18, 19, x)
+#define POLICY_NEXT4(x) POLICY_TIMES4(24, 25, 26, 27, x) POLICY_ADD4(16, 17, 18, 19, 24, 25, 26, 27)
+#define POLICY_TOTAL4 POLICY_ADD4(0, 1, 2, 3, 16, 17, 18, 19)
+/* How weights come into registers: as they are, or stored as float16, two to a word, and converted. */
+#define POLICY_FLOATS(first, last) "vldmia %[w]!, {s" #first "-s" #last "}\n\t"
 #define POLICY_PAIR(a, b, word) "vcvtb.f32.f16 s" #a ", s" #word "\n\tvcvtt.f32.f16 s" #b ", s" #word "\n\t"
-#define POLICY_HALF8(x) \
-    "vldmia %[w]!, {s24-s27}\n\t" POLICY_PAIR(16, 17, 24) POLICY_PAIR(18, 19, 25) POLICY_PAIR(20, 21, 26) \
-    POLICY_PAIR(22, 23, 27) POLICY_MULTIPLY4(16, 17, 18, 19, x) POLICY_MULTIPLY4(20, 21, 22, 23, x) \
-    POLICY_ADD4(16, 17, 18, 19, 0, 1, 2, 3) POLICY_ADD4(20, 21, 22, 23, 4, 5, 6, 7)
-#define POLICY_HALF4(x) \
-    "vldmia %[w]!, {s24-s25}\n\t" POLICY_PAIR(16, 17, 24) POLICY_PAIR(18, 19, 25) \
-    POLICY_MULTIPLY4(16, 17, 18, 19, x) POLICY_ADD4(16, 17, 18, 19, 0, 1, 2, 3)
-#define POLICY_BIAS8 \
-    "vldmia %[w]!, {s24-s27}\n\t" POLICY_PAIR(0, 1, 24) POLICY_PAIR(2, 3, 25) POLICY_PAIR(4, 5, 26) POLICY_PAIR(6, 7, 27)
-#define POLICY_BIAS4 "vldmia %[w]!, {s24-s25}\n\t" POLICY_PAIR(0, 1, 24) POLICY_PAIR(2, 3, 25)
-#define POLICY_RUN_BLOCK(registers, bias, input) \
-    __asm__ volatile(POLICY_BLOCK(registers, bias, input) \
+#define POLICY_HALVES8(a, b, c, d, e, f, g, h) \
+    POLICY_FLOATS(e, h) POLICY_PAIR(a, b, e) POLICY_PAIR(c, d, f) POLICY_PAIR(e, f, g) POLICY_PAIR(g, h, h)
+#define POLICY_HALVES4(a, b, c, d) POLICY_FLOATS(c, d) POLICY_PAIR(a, b, c) POLICY_PAIR(c, d, d)
+/* A block: biases, then four inputs per turn, then the rest. */
+#define POLICY_RUN_BLOCK(registers, bias, load, another, first, next, total) \
+    __asm__ volatile( \
+        bias "lsrs %[turns], %[inputs], #2\n\tbeq 2f\n" \
+        "1:\n\tvldmia %[x]!, {s8-s11}\n\t" \
+        load first("s8") another next("s9") another next("s10") another next("s11") total \
+        "subs %[turns], %[turns], #1\n\tbne 1b\n" \
+        "2:\n\tands %[turns], %[inputs], #3\n\tbeq 4f\n" \
+        "3:\n\tvldmia %[x]!, {s8}\n\t" load first("s8") total "subs %[turns], %[turns], #1\n\tbne 3b\n" \
+        "4:\n\tvstmia %[y]!, {" registers "}\n\t" \
         : [w] "+r"(w), [x] "+r"(from), [y] "+r"(y), [turns] "=&r"(turns) \
         : [inputs] "r"(inputs) \
         : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s16", "s17", \
-          "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27")
+          "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31")
+#define POLICY_RUN8(bias, load, another) \
+    POLICY_RUN_BLOCK("s0-s7", bias, load, another, POLICY_FIRST8, POLICY_NEXT8, POLICY_TOTAL8)
+#define POLICY_RUN4(bias, load, another) \
+    POLICY_RUN_BLOCK("s0-s3", bias, load, another, POLICY_FIRST4, POLICY_NEXT4, POLICY_TOTAL4)
+#else
+/* The float16 in the lower half of a word; not for infinities. */
+static POLICY_INLINE float policy_half(uint32_t half) {
+    policy_word y = {0.0f};
+    y.bits = (half & 0x7fffu) << 13;
+    y.number *= 5.192296858534828e33f; /* 2^112: the difference of the exponents' offsets; right for subnormals too */
+    y.bits |= (half & 0x8000u) << 16;
+    return y.number;
+}
+
+static POLICY_INLINE float policy_weight(const void *w, int halves, int at) {
+    return halves ? policy_half(((const uint32_t *)w)[at / 2] >> 16 * (at & 1)) : ((const float *)w)[at];
+}
+
+static POLICY_INLINE void policy_dense_plain(float *y, const void *w, int halves, const float *x, int inputs, int eights,
+                                             int fours) {
+    for (int block = 0, at = 0; block < eights + fours; ++block) {
+        const int width = block < eights ? 8 : 4;
+        for (int k = 0; k < width; ++k) y[k] = policy_weight(w, halves, at++);
+        for (int i = 0, count; i < inputs; i += count, at += count * width) {
+            count = inputs - i < 4 ? 1 : 4;
+            for (int k = 0; k < width; ++k) {
+                float sum = policy_weight(w, halves, at + k) * x[i];
+                for (int j = 1; j < count; ++j) sum += policy_weight(w, halves, at + j * width + k) * x[i + j];
+                y[k] += sum;
+            }
+        }
+        y += width;
+    }
+}
 #endif
 
 /* y = W x + b in blocks of eight outputs, and at the end perhaps four. w holds, block after block, the biases and then
@@ -198,31 +238,15 @@ static POLICY_NOINLINE void policy_dense(float *y, const float *w, const float *
 #pragma GCC unroll 1
     for (int block = 0; block < eights; ++block) {
         const float *from = x;
-        POLICY_RUN_BLOCK("s0-s7", "vldmia %[w]!, {s0-s7}\n\t", POLICY_INPUT8);
+        POLICY_RUN8(POLICY_FLOATS(0, 7), POLICY_FLOATS(16, 23), POLICY_FLOATS(24, 31));
     }
     if (fours) {
         const float *from = x;
-        POLICY_RUN_BLOCK("s0-s3", "vldmia %[w]!, {s0-s3}\n\t", POLICY_INPUT4);
+        POLICY_RUN4(POLICY_FLOATS(0, 3), POLICY_FLOATS(16, 19), POLICY_FLOATS(24, 27));
     }
 #else
-    for (int block = 0; block < eights + fours; ++block) {
-        const int width = block < eights ? 8 : 4;
-        for (int k = 0; k < width; ++k) y[k] = w[k];
-        w += width;
-        for (int i = 0; i < inputs; ++i, w += width)
-            for (int k = 0; k < width; ++k) y[k] += w[k] * x[i];
-        y += width;
-    }
+    policy_dense_plain(y, w, 0, x, inputs, eights, fours);
 #endif
-}
-
-/* The float16 in the lower half of a word; not for infinities. */
-static POLICY_INLINE float policy_half(uint32_t half) {
-    policy_word y = {0.0f};
-    y.bits = (half & 0x7fffu) << 13;
-    y.number *= 5.192296858534828e33f; /* 2^112: the difference of the exponents' offsets; right for subnormals too */
-    y.bits |= (half & 0x8000u) << 16;
-    return y.number;
 }
 
 /* policy_dense with the biases and weights as float16, two to a word, the first in the lower half. */
@@ -233,21 +257,15 @@ static POLICY_NOINLINE void policy_dense_half(float *y, const uint32_t *w, const
 #pragma GCC unroll 1
     for (int block = 0; block < eights; ++block) {
         const float *from = x;
-        POLICY_RUN_BLOCK("s0-s7", POLICY_BIAS8, POLICY_HALF8);
+        POLICY_RUN8(POLICY_HALVES8(0, 1, 2, 3, 4, 5, 6, 7), POLICY_HALVES8(16, 17, 18, 19, 20, 21, 22, 23),
+                    POLICY_HALVES8(24, 25, 26, 27, 28, 29, 30, 31));
     }
     if (fours) {
         const float *from = x;
-        POLICY_RUN_BLOCK("s0-s3", POLICY_BIAS4, POLICY_HALF4);
+        POLICY_RUN4(POLICY_HALVES4(0, 1, 2, 3), POLICY_HALVES4(16, 17, 18, 19), POLICY_HALVES4(24, 25, 26, 27));
     }
 #else
-    for (int block = 0; block < eights + fours; ++block) {
-        const int width = block < eights ? 8 : 4;
-        for (int k = 0; k < width; ++k) y[k] = policy_half(w[k / 2] >> 16 * (k & 1));
-        w += width / 2;
-        for (int i = 0; i < inputs; ++i, w += width / 2)
-            for (int k = 0; k < width; ++k) y[k] += policy_half(w[k / 2] >> 16 * (k & 1)) * x[i];
-        y += width;
-    }
+    policy_dense_plain(y, w, 1, x, inputs, eights, fours);
 #endif
 }
 
