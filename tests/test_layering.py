@@ -14,6 +14,7 @@ LAYERS = ("sim", "deploy", "policies")
 FILES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
 MAY_IMPORT = {"sim": {"sim"}, "deploy": {"deploy", "sim"}, "policies": set(LAYERS)}
 
+ROS2 = ["deploy/drivers/ros2.py", "deploy/ros2/*.py"]
 # Every library that is neither numpy nor the standard library: the files that may import it at all.
 HOMES = {
     "numba": ["sim/engines/flight*.py", "sim/engines/lanes.py", "sim/engines/simd.py", "policies/fused*.py"],
@@ -32,6 +33,8 @@ HOMES = {
     "omegaconf": ["policies/config.py"],
     "rich": ["policies/log.py"],
     "matplotlib": ["policies/report.py"],
+    **dict.fromkeys(("rclpy", "rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs"), ROS2),
+    **dict.fromkeys(("nav_msgs", "sensor_msgs", "diagnostic_msgs", "rosgraph_msgs"), ROS2),
     "torch": [
         "sim/env.py",
         "sim/channel.py",
@@ -48,7 +51,12 @@ HOMES = {
 TORCH_LATER = ["sim/terms.py", "policies/export.py", "policies/checkpoint.py", "policies/algorithms/apg.py"]
 # What deploy may use of sim anywhere; the rest only where a simulator stands in for the robot.
 FREE_OF_SIM = {"sim.spec", "sim.registry"}
-SIMULATORS = ["deploy/drivers/simulated.py", "deploy/crazyflie/world.py", "deploy/crazyflie/app.py"]
+SIMULATORS = [
+    "deploy/drivers/simulated.py",
+    "deploy/crazyflie/world.py",
+    "deploy/crazyflie/app.py",
+    "deploy/ros2/world.py",
+]
 
 
 def name(path: Path) -> str:
