@@ -20,6 +20,7 @@ from deploy.crazyflie.onboard import Onboard
 from deploy.crazyflie.world import DT, World
 
 MOST_BEHIND = 0.1  # s; a machine that is slower than this lets the simulated time slip instead of rushing after it
+BOOT = 0.2  # s, simulated before clients may come: the vehicles pass their checks, and what is needed is compiled
 SILENT = 1.0  # s; clients ping ten times a second
 SYSTEM_OFF, SYSTEM_ON, ALL_OFF, RESET = 0x02, 0x03, 0x01, 0xF0  # commands to the radio chip
 
@@ -39,7 +40,7 @@ class Config:
     )
     spacing: float = field(default=1.0, metadata={"help": "m between the vehicles' starts, along y"})
     battery: float = field(default=4.1, metadata={"help": "V at the beginning"})
-    auto_arm: bool = field(default=False, metadata={"help": "arm without being asked, as brushed vehicles may"})
+    auto_arm: bool = field(default=False, metadata={"help": "arm without being asked, the default of brushed vehicles"})
     seconds: float | None = field(default=None, metadata={"help": "how long to run (default: until interrupted)"})
 
     def __post_init__(self) -> None:
@@ -149,7 +150,7 @@ class Simulation:
 
     def _boots(self) -> Callable[[], Firmware]:
         config, world = self.config, self.world
-        policy = Onboard(config.policy, world.robot.name, 1.0 / DT, config.runtime) if config.policy else None
+        policy = Onboard(config.policy, world.robot, 1.0 / DT, config.runtime) if config.policy else None
         battery, stored = Battery(config.battery), dict[str, float]()
 
         def boot() -> Firmware:
@@ -201,7 +202,8 @@ def main(argv: Sequence[str]) -> None:
         return
     (config,) = arguments.parse(argv, Config)
     simulation = Simulation(config)
-    simulation.tick()  # compiles what has to be compiled
+    while simulation.world.time < BOOT:
+        simulation.tick()
     for vehicle in simulation.vehicles:
         print(f"listening: {vehicle.uri}", flush=True)
     try:

@@ -16,18 +16,22 @@ from deploy.crazyflie.onboard import OLDEST, OUT_OF_TREE, Onboard
 from deploy.crazyflie.parameters import Parameters
 from deploy.crazyflie.pid import FULL, Cascade
 from deploy.crazyflie.planner import Planner
+from deploy.crazyflie.platform import platform
 from deploy.crazyflie.sensed import Sensed
 from deploy.crazyflie.setpoints import ZERO, Setpoint, Triple
-from deploy.crazyflie.supervisor import MOTORS_MAY_RUN, State, Supervisor
+from deploy.crazyflie.supervisor import MOTORS_MAY_RUN, Supervisor
 from deploy.crazyflie.telemetry import TABLE as VARIABLES
 
 if TYPE_CHECKING:
     from sim.robots.quadrotors import Quadrotor
 
-SLOW = 5  # cycles per update of planner, supervisor and position loop: 100 Hz
+SLOW = 5  # cycles per update of planner and position loop: 100 Hz
+SLOWEST = 20  # cycles per update of the supervisor: 25 Hz
+AUTOMATIC, PID = 0, 1  # controllers
 PROTOCOL = 12  # version of the radio protocol: the first with a supervisor port
 NAME = b"Bitcraze Crazyflie"
 EXT_POSITION, GENERIC = 0, 1  # channels of the localization port
+NOTIFICATION = 3  # a command of the platform port: blink
 AT_REST = Sensed(ZERO, ZERO, ZERO, [1.0, 0, 0, 0, 1, 0, 0, 0, 1], [1.0, 0, 0, 0], ZERO, [0.0] * 4)
 
 
@@ -49,15 +53,17 @@ class Firmware:
         self.now, self._cycle, self._text = 0.0, 0, bytearray()
         self.sensed, self.ratios, self.setpoint = AT_REST, (0.0, 0.0, 0.0, 0.0), Setpoint()
         self.external_position: Triple = (0.0, 0.0, 0.0)
-        self.policy_flies = False
+        self.policy_flies = self.policy_failed = False
         self._estimating_since = -math.inf
-        base = FULL * robot.mass * 9.81 / (4.0 * robot.thrust(1.0))
-        self.parameters = Parameters(self._changed, {} if stored is None else stored, posCtlPid__thrustBase=round(base))
+        self.platform = platform(robot.name)
+        self.parameters = Parameters(self._changed, {} if stored is None else stored, self.platform.defaults)
+        self._controller = self.parameters["stabilizer.controller"]
         self.memory = Memory()
         self.planner = Planner(self.memory.content)
         self.commander = Commander(self.planner, self.parameters)
         self.supervisor = Supervisor(self.parameters, self.say, auto_arm)
-        self.logs = Logs({name: kind for name, (kind, _) in VARIABLES.items()}, lambda name: VARIABLES[name][1](self))
+        kinds = {name: kind for name, (kind, _) in VARIABLES.items() if policy or not name.startswith("policy.")}
+        self.logs = Logs(kinds, lambda name: VARIABLES[name][1](self))
         mixer = [
             (1 if y > 0.0 else -1, 1 if x > 0.0 else -1, 1 if turn > 0.0 else -1)
             for (x, y), turn in zip(robot.rotor_position, robot.rotor_direction, strict=True)
@@ -101,7 +107,8 @@ class Firmware:
     def step(self, sensed: Sensed, time: float) -> Ratios:
         """One control cycle at the world's `time` (s): rotor speed commands, fractions 0..1."""
         self.sensed, self.now = sensed, time - self.booted
-        slow = self._cycle % SLOW == 0
+        self._select_controller()
+        slow, slowest = self._cycle % SLOW == 0, self._cycle % SLOWEST == 0
         self._cycle += 1
         supervisor = self.supervisor
         if self.planner.blocked is supervisor.can_fly:
@@ -109,6 +116,7 @@ class Firmware:
         self.planner.blocked = not supervisor.can_fly
         if slow:
             self._plan()
+        if slowest:
             thrusting = max(self.ratios) * FULL > self.parameters["powerDist.idleThrust"]
             supervisor.update(self.now, self.commander.age(self.now), sensed.specific_force, thrusting)
         wanted = self.commander.setpoint if supervisor.can_fly else Setpoint()
@@ -126,33 +134,51 @@ class Firmware:
         active, finished = bool(self.planner.activity & 1), self.planner.finished(self.now)
         self.supervisor.planner_bits = active << 8 | finished << 9
 
+    def _select_controller(self) -> None:
+        """A controller that there is none of is forgotten in the cycle after it was written, as in the firmware."""
+        wanted = self.parameters["stabilizer.controller"]
+        if wanted == self._controller:
+            return
+        if wanted == AUTOMATIC or (wanted == OUT_OF_TREE and self.policy):
+            self._controller = wanted or PID
+        elif wanted == PID:
+            self._controller = PID
+        else:
+            self.say(f"CONTROLLER: there is no controller {wanted:g}\n")
+        self.parameters["stabilizer.controller"] = self._controller
+        self.policy_failed = False
+
     def _control(self) -> Ratios:
+        """As the app's controllerOutOfTree: after a failure PID flies until controller 6 is selected anew."""
         if self._policy_may_fly() and self.policy is not None:
-            ratios = self.policy.update(self.setpoint, self.sensed)
-            if ratios is not None:
+            thrusts = self.policy.update(self.setpoint, self.sensed)
+            if thrusts is not None:
                 if not self.policy_flies:
                     self.say("CONTROLLER: the policy takes over\n")
                 self.policy_flies = True
-                return ratios
+                return self._ratios(thrust / self.platform.most for thrust in thrusts)
             self.say("CONTROLLER: the policy failed\n")
-            self.parameters["stabilizer.controller"] = 1
+            self.policy_failed = True
         if self.policy_flies and self.policy is not None:
             self.say("CONTROLLER: PID takes over\n")
             self.policy_flies = False
             self.policy.stop()
             self.cascade.restart(self.sensed)
-        a, b, c, d = (self._speed(share) for share in self.cascade.update(self.setpoint, self.sensed))
-        return a, b, c, d
+        return self._ratios(self.cascade.update(self.setpoint, self.sensed))
 
     def _policy_may_fly(self) -> bool:
-        chosen = self.parameters["stabilizer.controller"] == OUT_OF_TREE
-        fresh = self.now - self.setpoint.time <= OLDEST
-        return chosen and fresh and self.setpoint.is_position and self.supervisor.state is not State.LEVEL_OUT
+        chosen = self._controller == OUT_OF_TREE and not self.policy_failed
+        return chosen and self.setpoint.is_position and self.now - self.setpoint.time <= OLDEST
 
-    def _speed(self, share: float) -> float:
-        """The rotor speed command for a share of the maximal thrust."""
+    def _ratios(self, shares: Iterable[float]) -> Ratios:
+        """Rotor speed commands for shares of the platform's largest thrust."""
+        idle = self.parameters["powerDist.idleThrust"] / FULL
+        a, b, c, d = (max(self._speed(self.platform.thrust(share)), idle) for share in shares)
+        return a, b, c, d
+
+    def _speed(self, thrust: float) -> float:
+        """The rotor speed command for a thrust in N: the battery compensation, which the airframe has no need of."""
         c0, c1, c2 = self.robot.thrust_curve
-        thrust = share * self.robot.thrust(1.0)
         if thrust <= c0:
             return 0.0
         speed = (thrust - c0) / c1 if c2 == 0.0 else (math.sqrt(c1 * c1 + 4.0 * c2 * (thrust - c0)) - c1) / (2.0 * c2)
@@ -174,9 +200,6 @@ class Firmware:
     def _changed(self, name: str, value: float) -> None:
         if name == "kalman.resetEstimation" and value:
             self._estimating_since = self.now
-        if name == "stabilizer.controller" and (value not in (1, OUT_OF_TREE) or (value != 1 and not self.policy)):
-            self.say(f"CONTROLLER: there is no controller {value:g}; using PID (1)\n")
-            self.parameters[name] = 1
 
     def _high_level(self, packet: Packet, now: float) -> Iterable[Packet]:
         """As the firmware's, but it says why nothing happens: a low-level set point outranks plans until it is relaxed.
@@ -204,13 +227,16 @@ class Firmware:
     def _platform(self, packet: Packet, now: float) -> Iterable[Packet]:
         command, *rest = packet.data
         if packet.channel == 1:
-            answers = {0: bytes((PROTOCOL,)), 1: b"2026.08 simulated\0", 2: b"CF21\0"}
+            answers = {0: struct.pack("<I", PROTOCOL), 1: b"2026.08 simulated", 2: b"CF21"}
             return (packet.reply(bytes((command,)) + answers[command]),) if command in answers else ()
-        if packet.channel == 0 and command == 1 and rest:
-            return (packet.reply(bytes((1, self.supervisor.arm(bool(rest[0])), self.supervisor.armed))),)
-        if packet.channel == 0 and command == 2:
+        if packet.channel != 0:
+            return ()
+        if command == 1:
+            done = bool(rest) and self.supervisor.arm(bool(rest[0]))
+            return (packet.reply(bytes((1, done, self.supervisor.armed))),)
+        if command == 2:
             return (packet.reply(bytes((2, self.supervisor.recover(), not self.supervisor.crashed))),)
-        return ()
+        return (packet.reply(b"" if command == NOTIFICATION else packet.data),)
 
     def _link(self, packet: Packet, now: float) -> Iterable[Packet]:
         if packet.channel == 0:

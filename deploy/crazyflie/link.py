@@ -26,6 +26,10 @@ class LinkError(OSError):
     """The Crazyflie does not answer, or no longer."""
 
 
+class NotLoggedError(LinkError):
+    """The firmware has no such log variable."""
+
+
 def cflib() -> Any:
     """The client library; ValueError says how to install it."""
     try:
@@ -125,7 +129,7 @@ class Link:
             try:
                 self.client.log.add_config(config)
             except (KeyError, AttributeError) as error:
-                raise LinkError(f"{self.uri}: the firmware cannot log this: {error}") from None
+                raise NotLoggedError(f"{self.uri}: the firmware cannot log this: {error.args[0]}") from None
             config.start()
         until = min(end, self.clock() + self.patience + 1e-2 * self.period_ms)
         while len(self.arrived) < len(self.blocks):

@@ -109,12 +109,12 @@ class Logs:
     def _append(self, block: Block, data: bytes) -> int:
         for kind, index in struct.iter_unpack("<BH", data):
             form = FORMS.get(kind & 0x0F)
-            if form is None or index >= len(self.names):
-                return errno.ENOENT
-            if block.size + SPANS[form] > MOST_BYTES:
+            if form and block.size + SPANS[form] > MOST_BYTES:
                 return errno.E2BIG
             if sum(len(each.names) for each in self.blocks.values()) >= MOST_VARIABLES:
                 return errno.ENOMEM
+            if form is None or index >= len(self.names):
+                return errno.ENOENT
             block.names.append(self.names[index])
             block.forms.append(form)
         return 0

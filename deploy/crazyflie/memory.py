@@ -6,7 +6,7 @@ import errno
 import struct
 from collections.abc import Iterable
 
-from deploy.crazyflie.crtp import Packet
+from deploy.crazyflie.crtp import LARGEST, Packet
 
 INFO, READ, WRITE = range(3)  # channels
 COUNT, DETAILS = 1, 2  # commands
@@ -38,8 +38,8 @@ class Memory:
             length = struct.unpack("<B", data[5:])[0] if channel == READ else len(data) - 5
         except struct.error as error:
             raise ValueError(f"malformed access to a memory: {error}") from None
-        if identity != 0 or address + length > SIZE:
-            return bytes((errno.ENOENT,))
+        if identity != 0 or address + length > SIZE or length > LARGEST - 6:
+            return bytes((errno.EIO,))
         if channel == WRITE:
             self.content[address : address + length] = data[5:]
             return b"\0"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.crazyflie.platform import platform
 from deploy.crazyflie.sensed import Sensed
 from deploy.crazyflie.setpoints import Setpoint
 from deploy.policy_file import PolicyFile, PolicyFileError
 from sim.registry import load
 from sim.spec import ANY_ROBOT
+
+if TYPE_CHECKING:
+    from sim.robots.quadrotors import Quadrotor
 
 OUT_OF_TREE = 6  # the value of stabilizer.controller
 OLDEST = 0.2  # s, of a set point; then the PID controller takes over
@@ -81,12 +85,14 @@ RUNTIMES: dict[str, str] = {
 class Onboard:
     """Runs a policy at its own rate for set points that name a place."""
 
-    def __init__(self, path: str, robot: str, rate_hz: float, runtime: str = "file") -> None:
+    def __init__(self, path: str, robot: Quadrotor, rate_hz: float, runtime: str = "file") -> None:
         """`rate_hz`: how often `update` is called. ValueError when the policy does not fit the vehicle."""
         make: Callable[[PolicyFile], Runtime] = load("runtime", runtime, RUNTIMES)
         policy = PolicyFile.load(path)
-        if policy.robot not in (robot, ANY_ROBOT):
-            raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot!r}")
+        if policy.robot not in (robot.name, ANY_ROBOT):
+            raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot.name!r}")
+        largest = platform(robot.name).most
+        self.curve = robot.thrust_curve if policy.robot == robot.name else (0.0, 0.0, largest)
         self.every = calls_per_step(policy, rate_hz)
         self.runtime = make(policy)
         self.stop()
@@ -95,10 +101,10 @@ class Onboard:
         """Begin anew at the next `update`."""
         self.runtime.reset(1)
         self._step = 0
-        self._ratios = (0.0, 0.0, 0.0, 0.0)
+        self._thrusts = (0.0, 0.0, 0.0, 0.0)
 
     def update(self, setpoint: Setpoint, sensed: Sensed) -> tuple[float, float, float, float] | None:
-        """Rotor speed commands, fractions 0..1; None when the policy fails, which never lasts a flight."""
+        """The thrust in N that it wants of every rotor, by the airframe's curve as in the app; None when it fails."""
         if self._step % self.every == 0:
             signals = {
                 "position": sensed.position,
@@ -115,7 +121,8 @@ class Onboard:
             values = command.get("motor_command", np.full((1, 4), np.nan))[0]
             if not np.isfinite(values).all():
                 return None
-            a, b, c, d = np.clip(values, 0.0, 1.0).tolist()
-            self._ratios = (a, b, c, d)
+            c0, c1, c2 = self.curve
+            a, b, c, d = (c0 + (c1 + c2 * u) * u for u in np.clip(values, 0.0, 1.0).tolist())
+            self._thrusts = (a, b, c, d)
         self._step += 1
-        return self._ratios
+        return self._thrusts

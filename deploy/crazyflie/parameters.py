@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from deploy.crazyflie.crtp import Packet
@@ -93,13 +93,13 @@ TABLE: dict[str, tuple[str, float]] = {
     **_pid(("posCtlPid.z",), (2.0, 0.5, 0.0)),
     "posCtlPid.pLimit": ("float" + STORED, 20.0),
     "posCtlPid.rLimit": ("float" + STORED, 20.0),
-    "posCtlPid.thrustBase": ("uint16" + STORED, 36000),  # the vehicle's own thrust at hover, see `Parameters`
+    "posCtlPid.thrustBase": ("uint16" + STORED, 36000),
     "posCtlPid.thrustMin": ("uint16" + STORED, 20000),
     "posCtlPid.xVelMax": ("float" + STORED, 1.0),
     "posCtlPid.yVelMax": ("float" + STORED, 1.0),
     "posCtlPid.zVelMax": ("float" + STORED, 1.0),
     "powerDist.idleThrust": ("uint32" + STORED, 0),
-    "ring.effect": ("uint8", 0),
+    "ring.effect": ("uint8" + STORED, 0),
     "stabilizer.controller": ("uint8", 1),
     "stabilizer.estimator": ("uint8", 2),
     "stabilizer.stop": ("uint8", 0),
@@ -141,9 +141,10 @@ def answer_contents(data: bytes, items: list[bytes], checksum: int, more: bytes 
 class Parameters(dict[str, float]):
     """The values by name; answers the parameters' port. `stored` survives a reboot."""
 
-    def __init__(self, changed: Callable[[str, float], None], stored: dict[str, float], **hover: float) -> None:
-        """`hover` may give other defaults for the airframe, as group__name."""
-        own = {name.replace("__", "."): value for name, value in hover.items()}
+    def __init__(
+        self, changed: Callable[[str, float], None], stored: dict[str, float], own: Mapping[str, float]
+    ) -> None:
+        """`own`: defaults of this vehicle that differ from the table's."""
         self.table = [_entry(name, kind, own.get(name, default)) for name, (kind, default) in sorted(TABLE.items())]
         super().__init__({entry.name: entry.default for entry in self.table} | stored)
         self.changed, self.stored = changed, stored
@@ -153,9 +154,10 @@ class Parameters(dict[str, float]):
         """Read, write, or describe a parameter."""
         answer = (self._contents, self._read, self._write, self._other)[packet.channel]
         try:
-            return (packet.reply(answer(packet.data)),)
+            data = answer(packet.data)
         except struct.error as error:
             raise ValueError(f"malformed request for a parameter: {error}") from None
+        return () if data is None else (packet.reply(data),)
 
     def _contents(self, data: bytes) -> bytes:
         return answer_contents(data, self._items, self._checksum)
@@ -175,12 +177,12 @@ class Parameters(dict[str, float]):
         self.changed(entry.name, self[entry.name])
         return 0
 
-    def _write(self, data: bytes) -> bytes:
+    def _write(self, data: bytes) -> bytes | None:
+        """Answers what was written; nothing when the parameter can only be read, as the firmware does."""
         entry = self._find(data)
         if entry is None:
             return data[:2] + bytes((errno.ENOENT,))
-        self._set(entry, data[2:])
-        return data[:2] + entry.encode(self[entry.name])
+        return None if self._set(entry, data[2:]) else data
 
     def _other(self, data: bytes) -> bytes:
         command = data[0]
@@ -211,9 +213,11 @@ class Parameters(dict[str, float]):
 
     def _set_by_name(self, data: bytes) -> bytes:
         group, name, rest = data[1:].split(b"\0", 2)
+        if not rest:
+            raise ValueError(f"malformed request for a parameter: {data.hex()}")
         wanted = f"{group.decode()}.{name.decode()}"
         entry = next((entry for entry in self.table if entry.name == wanted), None)
-        if entry is None or not rest or rest[0] != entry.kind & 0x0F:
+        if entry is None or rest[0] != entry.kind & 0x0F:
             code = errno.ENOENT if entry is None else errno.EINVAL
         else:
             code = self._set(entry, rest[1:])

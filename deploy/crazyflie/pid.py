@@ -14,6 +14,8 @@ from deploy.crazyflie.setpoints import Mode, Modes, Setpoint, Triple
 FULL = 65535.0
 THRUST_SCALE = 1000.0  # actuator units per unit of the vertical velocity loop
 WITHOUT_LIMIT = 5000.0
+OVERHEAD = 1.1  # the position loops may ask for this share of the limits on velocity
+LEAST_CLIMB = 0.5  # m/s that the limit on vertical velocity never goes below
 ANGLES = ("roll", "pitch", "yaw")
 
 
@@ -114,7 +116,7 @@ class Cascade:
             self.wanted_velocity[k] = asked[k]
             if modes[k] is Mode.ABSOLUTE:
                 gains = self._gains(f"posCtlPid.{axis}", ("Kp", "Ki", "Kd"))
-                most = p[f"posCtlPid.{axis}VelMax"]
+                most = OVERHEAD * max(p[f"posCtlPid.{axis}VelMax"], LEAST_CLIMB if axis == "z" else 0.0)
                 self.wanted_velocity[k] = min(max(self.place[k].update(error[k], velocity[k], gains), -most), most)
         push = [
             self.speed[k].update(

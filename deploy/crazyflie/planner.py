@@ -17,6 +17,7 @@ from deploy.crazyflie.setpoints import PLACE, Setpoint, Triple
 PIECE = struct.Struct("<33f")  # 8 coefficients each of x, y, z and yaw, lowest order first; then the duration
 SPEED = 0.5  # m/s, of take-offs and landings that name none
 SET_GROUP, STOP, DEFINE = 0, 3, 6
+MOST_TRAJECTORIES = 31
 IN_MEMORY, POLYNOMIALS = 1, 0  # where and what a defined trajectory is
 
 
@@ -46,6 +47,8 @@ class Planner:
         self._now = 0.0
         # Per command: the bytes after the group that it is for, and what it does.
         self._commands: dict[int, tuple[str, Callable[..., int]]] = {
+            1: ("ff", lambda height, duration: self._take_off(height, 0.0, False, duration)),
+            2: ("ff", lambda height, duration: self._land(height, 0.0, False, duration)),
             STOP: ("", self._stop),
             4: ("Bfffff", lambda relative, *rest: self._go_to(relative, 0, *rest)),
             5: ("BBBf", lambda relative, *rest: self._start(relative, 0, *rest)),
@@ -109,10 +112,10 @@ class Planner:
             return errno.ENOEXEC
         form, carry_out = self._commands[command]
         values = struct.unpack(f"<{form}", data)
-        if group and not group & self._groups:
-            return 0
         if self.blocked and command != STOP:
             return errno.EBUSY
+        if group and not group & self._groups:
+            return 0
         if not all(math.isfinite(value) for value in values):
             return errno.EINVAL
         return carry_out(*values)
@@ -172,8 +175,9 @@ class Planner:
     def _spiral(
         self, sideways: int, clockwise: int, angle: float, radius: float, last: float, climb: float, duration: float
     ) -> int:
-        if not duration > 0.0 or min(radius, last) < 0.0:
+        if not duration > 0.0:
             return errno.EINVAL
+        radius, last = max(radius, 0.0), max(last, 0.0)
         turn = min(max(angle, -2.0 * math.pi), 2.0 * math.pi)
         begin = self._goal_now().place
         pieces = spiral(begin, bool(sideways), bool(clockwise), turn, radius, last, climb, duration)
@@ -181,6 +185,8 @@ class Planner:
 
     def _define(self, identity: int, location: int, kind: int, offset: int, count: int) -> int:
         end = offset + count * PIECE.size
+        if identity >= MOST_TRAJECTORIES:
+            return errno.ENOEXEC
         if location != IN_MEMORY or kind != POLYNOMIALS or not count or end > len(self.memory):
             return errno.ENOEXEC  # compressed trajectories are not simulated
         pieces = []
@@ -194,7 +200,7 @@ class Planner:
 
     def _start(self, relative: int, relative_yaw: int, backwards: int, identity: int, scale: float) -> int:
         if identity not in self._defined:
-            return errno.ENOENT
+            return 0  # the firmware accepts it, and nothing happens
         if not scale > 0.0 or relative_yaw:
             return errno.EINVAL  # turning a trajectory is not simulated
         path = Path(self._defined[identity], self._now, scale, bool(backwards))

@@ -136,6 +136,7 @@ class Supervisor:
         self.state = State.NOT_INITIALISED
         self.armed = self.crashed = self.tumbled = False
         self.planner_bits = 0  # of the bitfield: 8 active, 9 trajectory finished, 10 disabled
+        self.bitfield = 0  # the state as clients read it, as of the last update
         self._emergency = False
         self._alive: float | None = None  # when the emergency watchdog was last fed
         self._thrust = self._armed_at = self._landed_at = -math.inf
@@ -151,8 +152,7 @@ class Supervisor:
         """Whether it is in the air, as far as it knows."""
         return self.state in (State.FLYING, State.LEVEL_OUT)
 
-    def bitfield(self) -> int:
-        """The state as clients read it."""
+    def _bits(self) -> int:
         bits = (
             self.state is State.CHECKS_PASSED,
             self.armed,
@@ -200,8 +200,8 @@ class Supervisor:
 
     def _information(self, command: int) -> bytes:
         if command == GET_BITFIELD:
-            return struct.pack("<H", self.bitfield())
-        return bytes((self.bitfield() >> (command - 1) & 1,)) if 1 <= command <= 11 else b""
+            return struct.pack("<H", self.bitfield)
+        return bytes((self.bitfield >> (command - 1) & 1,)) if 1 <= command <= 11 else b""
 
     def _command(self, command: int, argument: bool, now: float) -> bytes:
         if command == 1:
@@ -215,7 +215,7 @@ class Supervisor:
         return b""
 
     def update(self, now: float, age: float, specific_force: Triple, thrusting: bool) -> None:
-        """Once per cycle: the age of the set point (s), specific force in g (body), whether any motor turns."""
+        """Twenty-five times a second: age of the set point (s), specific force in g (body), whether a motor turns."""
         if thrusting:
             self._thrust = now
         self.tumbled = bool(self.parameters["supervisor.tmblChckEn"]) and self._is_tumbled(now, specific_force)
@@ -223,6 +223,7 @@ class Supervisor:
         if state is not self.state:
             self.state = state
             self._enter(state, now)
+        self.bitfield = self._bits()
 
     def _conditions(self, now: float, age: float) -> Condition:
         p = self.parameters

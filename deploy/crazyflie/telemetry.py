@@ -25,6 +25,7 @@ class Source(Protocol):
     ratios: Ratios
     external_position: Triple
     policy_flies: bool
+    policy_failed: bool
 
     def variance(self) -> float:
         """Of the state estimate."""
@@ -48,6 +49,16 @@ def _milli(values: Sequence[float]) -> list[float]:
     return [min(max(1e3 * value, -32768.0), 32767.0) for value in values]
 
 
+def _with_gravity(acceleration: Triple) -> list[float]:
+    x, y, z = acceleration
+    return _milli((x, y, z + GRAVITY))
+
+
+def _nose_up(rate: Triple) -> list[float]:
+    x, y, z = rate
+    return _milli((x, -y, z))
+
+
 _group("stateEstimate", "float", "x y z", lambda f: f.sensed.position)
 _group("stateEstimate", "float", "vx vy vz", lambda f: f.sensed.velocity)
 _group("stateEstimate", "float", "ax ay az", lambda f: [a / GRAVITY for a in f.sensed.acceleration])
@@ -55,8 +66,8 @@ _group("stateEstimate", "float", "roll pitch yaw", lambda f: (f.sensed.roll, f.s
 _group("stateEstimate", "float", "qw qx qy qz", lambda f: f.sensed.quaternion)
 _group("stateEstimateZ", "int16", "x y z", lambda f: _milli(f.sensed.position))
 _group("stateEstimateZ", "int16", "vx vy vz", lambda f: _milli(f.sensed.velocity))
-_group("stateEstimateZ", "int16", "ax ay az", lambda f: _milli(f.sensed.acceleration))
-_group("stateEstimateZ", "int16", "rateRoll ratePitch rateYaw", lambda f: _milli(f.sensed.rate))
+_group("stateEstimateZ", "int16", "ax ay az", lambda f: _with_gravity(f.sensed.acceleration))
+_group("stateEstimateZ", "int16", "rateRoll ratePitch rateYaw", lambda f: _nose_up(f.sensed.rate))
 TABLE["stateEstimateZ.quat"] = ("uint32", lambda f: compress(f.sensed.quaternion))
 _group("stabilizer", "float", "roll pitch yaw", lambda f: (f.sensed.roll, f.sensed.pitch, f.sensed.yaw))
 TABLE["stabilizer.thrust"] = ("float", lambda f: f.cascade.thrust)
@@ -87,8 +98,9 @@ TABLE["pm.state"] = ("int8", lambda f: 3 if f.battery.voltage < f.parameters["pm
 TABLE["sys.canfly"] = ("uint8", lambda f: f.supervisor.can_fly)
 TABLE["sys.isFlying"] = ("uint8", lambda f: f.supervisor.flying)
 TABLE["sys.isTumbled"] = ("uint8", lambda f: f.supervisor.tumbled)
-TABLE["supervisor.info"] = ("uint16", lambda f: f.supervisor.bitfield())
-TABLE["policy.active"] = ("uint8", lambda f: f.policy_flies)
+TABLE["supervisor.info"] = ("uint16", lambda f: f.supervisor.bitfield)
+TABLE["policy.flying"] = ("uint8", lambda f: f.policy_flies)
+TABLE["policy.failed"] = ("uint8", lambda f: f.policy_failed)
 
 
 def compress(quaternion: Sequence[float]) -> int:

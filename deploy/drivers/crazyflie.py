@@ -9,7 +9,7 @@ link leaves the motors running. That is refused anywhere but in simulation unles
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import ClassVar, Self
@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.crazyflie.link import Link, LinkError
+from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
 from sim.spec import Group, Signal
@@ -46,12 +46,14 @@ BLOCKS = {
         **dict.fromkeys((f"motor.m{index}" for index in (1, 2, 3, 4)), "uint16_t"),
     },
 }
+ONBOARD = {**BLOCKS, "policy": {"policy.flying": "uint8_t", "policy.failed": "uint8_t"}}
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
 CLIMB = 0.4  # m/s, of take-off and landing
 STALE = 0.1  # s
 PATIENCE = 10  # steps in a row with zeros, after which it lands
+IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
 FULL = 65535
 
@@ -91,7 +93,7 @@ def rotation_matrix(w: float, x: float, y: float, z: float) -> list[float]:
 
 
 class Crazyflie:
-    """Takes off at the first command, lands when stopped. The target is `height` above where it stood."""
+    """Takes off at the first commands, lands when stopped. The target is `height` above where it stood."""
 
     Config: ClassVar[type] = Settings
 
@@ -108,10 +110,11 @@ class Crazyflie:
             )
         self.signals, self.commands, self.robot, self.rate_hz = SIGNALS, COMMANDS, s.robot, rate_hz
         self.num, self.steps, self.real_time = 1, None, True
-        self.link = Link(s.uri, BLOCKS, round(period), s.cache)
+        self.link = Link(s.uri, ONBOARD if s.onboard else BLOCKS, round(period), s.cache)
         self.target = np.zeros(3, np.float32)
-        self._airborne = self.done = False
-        self._zeros = self._empty = 0  # steps in a row without any command, and with an empty battery
+        self._airborne = self._handed_over = self.done = False
+        self._ascent = self._take_off()
+        self._zeros = self._empty = self._idle = 0  # steps in a row: no command, empty battery, policy not flying
         self._errors: list[float] = []
         self._notes: list[str] = []
 
@@ -134,7 +137,15 @@ class Crazyflie:
 
     def connect(self) -> None:
         link, s = self.link, self.settings
-        link.open(s.connect_s)
+        try:
+            link.open(s.connect_s)
+        except NotLoggedError as error:
+            if "policy." not in str(error):
+                raise
+            raise LinkError(
+                f"{s.uri}: the firmware has no policy on board (no log variable policy.flying): build it with "
+                "deploy.export target=crazyflie, or fly with onboard=false"
+            ) from None
         link.write("motorPowerSet.enable", 0)
         link.write("stabilizer.controller", PID)
         link.write("kalman.resetEstimation", 1)
@@ -188,26 +199,28 @@ class Crazyflie:
             "target_velocity": np.zeros(3, np.float32),
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
-        if self._airborne:
+        if self._handed_over:
             self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        """Carry out, or (on board) send the set point. The first call takes off.
+        """Carry out, or (on board) send the set point. The first calls take off, one bit each.
 
         Zeros in a row make it land: the guard sends them when it stops a robot, and no policy gives them for long.
         """
         motors = np.asarray(commands["motor_command"], np.float64).reshape(4)
         if self.done:
             return
-        if not self._airborne:
-            self._take_off()
-            self._hand_over()
-            return
         reason = self._reason_to_land(motors)
-        if reason:
-            self._notes.append(reason)
+        if reason and self._airborne:
+            self._notes.append(f"landed {reason}")
             self._land()
+        elif reason:
+            self._notes.append(f"stopped on the ground {reason}")
+            self.done = True
+        elif not self._handed_over:
+            if motors.any():
+                next(self._ascent)
         elif self.settings.onboard:
             x, y, z = self.target.tolist()
             self.link.client.commander.send_position_setpoint(x, y, z, 0.0)
@@ -221,25 +234,48 @@ class Crazyflie:
         self._zeros = 0 if motors.any() else self._zeros + 1
         self._empty = self._empty + 1 if self.link.value("pm.vbat") < self.settings.empty else 0
         if self._empty > self.rate_hz:
-            return f"landed for the battery: {self.link.value('pm.vbat'):.2f} V"
+            return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
+        if self._handed_over and self.settings.onboard:
+            self._idle = 0 if self.link.value("policy.flying") else self._idle + 1
+            if self.link.value("policy.failed"):
+                return "by the PID controller: the policy on board failed"
+            if self._idle > IDLE * self.rate_hz:
+                return "by the PID controller: the policy on board does not fly"
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
-        return "landed by the guard" if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
+        return "by the guard" if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
 
-    def _take_off(self) -> None:
-        link, uri = self.link, self.settings.uri
+    def _take_off(self) -> Iterator[None]:
+        """Arm, climb, hand over: a bit at every step, so that the loop keeps its pace."""
+        link, height, seconds = self.link, float(self.target[2]), self.settings.height / CLIMB + 0.5
         link.client.commander.send_notify_setpoint_stop()  # an earlier client's last set point would outrank ours
-        if not link.wait(lambda: bool(self._state() & CAN_FLY), 2.0, lambda: self._arm(True)):
-            raise LinkError(f"{uri}: the vehicle cannot be armed")
-        height, seconds = float(self.target[2]), self.settings.height / CLIMB + 0.5
+        yield from self._until(lambda: bool(self._state() & CAN_FLY), 2.0, "cannot be armed", lambda: self._arm(True))
         self._airborne = True
-        started = link.wait(
-            lambda: bool(self._state() & FLYING),
-            2.0,
-            lambda: link.client.high_level_commander.takeoff(height, seconds, yaw=None),
-        )
+
+        def climb() -> None:
+            link.client.high_level_commander.takeoff(height, seconds, yaw=None)
+
         near = 0.1 + 0.2 * self.settings.height
-        if not started or not link.wait(lambda: abs(link.value("stateEstimate.z") - height) < near, seconds + 2.0):
-            raise LinkError(f"{uri}: the take-off failed")
+        yield from self._until(lambda: bool(self._state() & FLYING), 2.0, "does not take off", climb)
+        yield from self._until(
+            lambda: abs(link.value("stateEstimate.z") - height) < near, seconds + 2.0, "does not reach its height"
+        )
+        self._hand_over()
+        self._handed_over = True
+        yield
+
+    def _until(
+        self, holds: Callable[[], bool], seconds: float, trouble: str, ask: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """Steps until `holds`, asking five times a second; LinkError when it takes too long."""
+        end, due = self.link.clock() + seconds, self.link.clock()
+        while not holds():
+            now = self.link.clock()
+            if now > end:
+                raise LinkError(f"{self.settings.uri}: the vehicle {trouble}")
+            if ask and now >= due:
+                ask()
+                due = now + 0.2
+            yield
 
     def _arm(self, wanted: bool) -> None:
         self.link.client.supervisor.send_arming_request(wanted)
@@ -250,11 +286,8 @@ class Crazyflie:
             for index in (1, 2, 3, 4):  # as they turn now, until the first command one period later
                 self.link.write(f"motorPowerSet.m{index}", self.link.value(f"motor.m{index}"))
             self.link.write("motorPowerSet.enable", 1)
-        elif self.link.write("stabilizer.controller", OUT_OF_TREE) != OUT_OF_TREE:
-            raise LinkError(
-                f"{self.settings.uri}: the firmware has no policy on board (stabilizer.controller 6): build it with "
-                "deploy.export target=crazyflie, or fly with onboard=false"
-            )
+        else:
+            self.link.write("stabilizer.controller", OUT_OF_TREE)
 
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""

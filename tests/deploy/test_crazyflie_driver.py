@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import cflib.crtp
 import numpy as np
@@ -111,8 +112,8 @@ def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Sim
         flown.append(firmware.policy_flies if onboard else firmware.parameters["motorPowerSet.enable"] == 1)
 
     driver.write = spy  # type: ignore[method-assign]
-    record = run(policy, driver, steps=150)
-    assert record.steps == 150 and sum(flown) > 120
+    record = run(policy, driver, steps=400)
+    assert record.steps == 400 and sum(flown) > 120
     assert not record.stopped.any()
     report = driver.report()
     assert "landed" in report and any("battery after" in line for line in report)
@@ -126,9 +127,23 @@ def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Sim
     fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.2))
     guard = Guard(policy.inputs, policy.outputs, fence)
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
-    record = run(policy, driver, guard, steps=40)
-    assert record.stopped.any() and "landed by the guard" in driver.report()
+    record = run(policy, driver, guard)  # without a limit: the driver says when it is over
+    assert record.stopped.any() and "landed by the guard" in driver.report() and driver.done
     assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
+
+
+def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
+    guard = Guard(policy.inputs, policy.outputs)
+    connect = driver.connect
+
+    def press() -> None:
+        connect()
+        guard.stop()
+
+    driver.connect = press  # type: ignore[method-assign]
+    run(policy, driver, guard)
+    assert "stopped on the ground by the guard" in driver.report() and height(simulation) == 0.0
 
 
 def test_signals_are_what_the_vehicle_senses(simulation: Simulation, uri: str):
@@ -187,7 +202,7 @@ def test_a_lost_link_ends_the_flight_and_the_vehicle_comes_down(policy: PolicyFi
         def cut(commands):
             nonlocal steps
             steps += 1
-            link.cut = steps > 50
+            link.cut = steps > 400
             write(commands)
 
         driver.write = cut  # type: ignore[method-assign]
@@ -208,25 +223,42 @@ def test_a_lost_link_ends_the_flight_and_the_vehicle_comes_down(policy: PolicyFi
 def test_emergency_stop(simulation: Simulation, uri: str):
     driver = Crazyflie(100.0, Settings(uri=uri, onboard=False, height=0.3))
     with driver:
-        driver.write({"motor_command": np.full((1, 4), 0.6, np.float32)})
-        assert height(simulation) > 0.1
+        end = time.monotonic() + 10.0
+        while height(simulation) < 0.1:
+            driver.write({"motor_command": np.full((1, 4), 0.6, np.float32)})
+            time.sleep(0.01)
+            assert time.monotonic() < end
         driver.emergency_stop()
         time.sleep(0.1)
         assert simulation.vehicles[0].firmware.ratios == (0.0, 0.0, 0.0, 0.0)
     assert simulation.vehicles[0].firmware.supervisor.state.name == "LOCKED"
 
 
-def test_a_vehicle_without_the_policy_lands_again(policy: PolicyFile):
+def test_a_vehicle_without_the_policy_stays_on_the_ground(policy: PolicyFile):
     with served() as plain:
         driver = Crazyflie(100.0, Settings(uri=plain.vehicles[0].uri, height=0.3))
         with pytest.raises(LinkError, match="no policy on board"):
             run(policy, driver, steps=10)
-        assert "landed" in driver.report() and height(plain) < 0.02
+        assert not plain.vehicles[0].firmware.supervisor.armed
+
+
+def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simulation: Simulation, uri: str):
+    onboard = simulation.vehicles[0].firmware.policy
+    assert onboard is not None
+    sound, step = onboard.runtime, onboard.runtime.step
+    onboard.runtime = SimpleNamespace(reset=sound.reset, step=lambda s: step(s) if s["position"][0, 2] < 0.39 else {})
+    try:
+        driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
+        run(policy, driver)
+    finally:
+        onboard.runtime = sound
+    assert any("the policy on board failed" in note for note in driver.report()) and driver.done
+    assert height(simulation) < 0.02
 
 
 def test_an_empty_battery_stays_on_the_ground(policy: PolicyFile):
     with served(battery=3.3) as tired:
-        driver = Crazyflie(100.0, Settings(uri=tired.vehicles[0].uri))
+        driver = Crazyflie(100.0, Settings(uri=tired.vehicles[0].uri, onboard=False))
         with pytest.raises(LinkError, match=r"the battery has 3.30 V, less than 3.5 V"):
             run(policy, driver, steps=10)
         assert not tired.vehicles[0].firmware.supervisor.armed
@@ -234,9 +266,9 @@ def test_an_empty_battery_stays_on_the_ground(policy: PolicyFile):
 
 def test_a_battery_that_empties_in_flight_ends_it(policy: PolicyFile, simulation: Simulation, uri: str):
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.3, empty=4.2))
-    run(policy, driver, steps=130)
-    assert any(note.startswith("landed for the battery") for note in driver.report())
-    assert height(simulation) < 0.02
+    record = run(policy, driver)
+    assert any(note.startswith("landed for the battery") for note in driver.report()) and driver.done
+    assert record.steps < 400 and height(simulation) < 0.02
 
 
 def test_a_crash_ends_the_flight(policy: PolicyFile, simulation: Simulation, uri: str):

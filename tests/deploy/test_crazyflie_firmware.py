@@ -89,7 +89,8 @@ def test_auto_arming_and_preflight_timeout(bench: Bench):
     bench.run(0.4)
     assert bench.state == "CHECKS_PASSED"
     automatic = Bench(auto_arm=True)
-    assert automatic.state == "READY_TO_FLY" and automatic.firmware.supervisor.bitfield() & 0b1110 == 0b1110
+    automatic.run(0.1)
+    assert automatic.state == "READY_TO_FLY" and automatic.firmware.supervisor.bitfield & 0b1110 == 0b1110
     automatic.close()
 
 
@@ -128,21 +129,21 @@ def test_emergency_stop(flying: Bench, how: str):
         flying.run(0.95)
         assert flying.state == "FLYING"
         flying.run(0.1)
-    flying.run(0.03)
+    flying.run(0.1)
     assert flying.state == "LOCKED" and flying.firmware.ratios == (0.0, 0.0, 0.0, 0.0)
-    assert flying.firmware.supervisor.bitfield() & 0x40
+    assert flying.firmware.supervisor.bitfield & 0x40
 
 
 def test_disarming_in_flight_stops_the_motors(flying: Bench):
     flying.client.supervisor.send_arming_request(False)
-    flying.run(0.03)
+    flying.run(0.05)
     assert flying.firmware.ratios == (0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_tumbled_vehicle_has_crashed_and_recovers_once_upright(flying: Bench):
     flying.world.place(0, position=(0.0, 0.0, 0.0), quaternion=(0.0, 1.0, 0.0, 0.0))
     flying.run(0.5)
-    assert flying.state == "CRASHED" and flying.firmware.supervisor.bitfield() & 0xA0 == 0xA0
+    assert flying.state == "CRASHED" and flying.firmware.supervisor.bitfield & 0xA0 == 0xA0
     flying.client.supervisor.send_crash_recovery_request()
     assert flying.client.answers[0].data == bytes((0x82, 0, 0))
     flying.world.place(0, position=(0.0, 0.0, 0.0))
@@ -166,7 +167,7 @@ def test_older_clients_arm_through_the_platform_port(bench: Bench):
     assert ask(bench, Port.PLATFORM, 0, b"\1\1") == b"\1\1\1"
     bench.run(0.1)
     assert bench.state == "READY_TO_FLY"
-    assert ask(bench, Port.PLATFORM, 1, b"\0") == bytes((0, 12))
+    assert ask(bench, Port.PLATFORM, 1, b"\0") == struct.pack("<BI", 0, 12)
     assert ask(bench, Port.LINK, 1, b"\0").startswith(b"Bitcraze Crazyflie")
     assert ask(bench, Port.LINK, 0, b"echo") == b"echo"
 
@@ -186,10 +187,10 @@ def test_position_and_full_state(flying: Bench):
     flying.run(4.0, lambda: fly.send_position_setpoint(0.5, -0.3, 1.1, 30.0))
     np.testing.assert_allclose(flying.position, (0.5, -0.3, 1.1), atol=0.12)
     assert abs(flying.firmware.sensed.yaw - 30.0) < 4.0
-    turned = [0.0, 0.0, math.sin(math.radians(-20.0)), math.cos(math.radians(-20.0))]
+    turned = [0.0, 0.0, math.sin(math.radians(5.0)), math.cos(math.radians(5.0))]
     flying.run(4.0, lambda: fly.send_full_state_setpoint((0, 0, 1), (0, 0, 0), (0, 0, 0), turned, 0, 0, 0))
     np.testing.assert_allclose(flying.position, (0.0, 0.0, 1.0), atol=0.12)
-    assert abs(flying.firmware.sensed.yaw + 40.0) < 4.0
+    assert abs(flying.firmware.sensed.yaw - 10.0) < 4.0
 
 
 def test_velocities_in_world_and_heading_axes(flying: Bench):
@@ -280,8 +281,9 @@ def test_spiral_and_uploaded_trajectory(flying: Bench):
     x, y, z = flying.position
     flying.run(5.0)
     np.testing.assert_allclose(flying.position, (x + 0.5, y, z), atol=0.1)
-    client.plan.start_trajectory(7)
-    assert client.answers[0].data[3] == errno.ENOENT
+    before = flying.firmware.planner.path
+    client.plan.start_trajectory(7)  # never defined: the firmware says 0, and goes on with what it does
+    assert client.answers[0].data[3] == 0 and flying.firmware.planner.path is before
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4).filter(lambda q: np.linalg.norm(q) > 0.1))
@@ -360,7 +362,8 @@ def test_parameters(bench: Bench):
     assert ask(bench, Port.PARAMETERS, 2, limit + struct.pack("<f", 0.5)) == limit + struct.pack("<f", 0.5)
     assert bench.firmware.parameters["posCtlPid.xVelMax"] == 0.5
     frozen = number("cpu.flash")
-    assert ask(bench, Port.PARAMETERS, 2, frozen + b"\1\0") == frozen + struct.pack("<H", 1024)
+    assert bench.firmware.receive(Packet(Port.PARAMETERS, 2, frozen + b"\1\0")) == ()  # no answer at all
+    assert ask(bench, Port.PARAMETERS, 1, frozen)[3:] == struct.pack("<H", 1024)
     assert ask(bench, Port.PARAMETERS, 1, b"\xff\x7f")[2:] == bytes((errno.ENOENT,))
     assert ask(bench, Port.PARAMETERS, 3, b"\0ring\0effect\0\x08\x05")[-1] == 0
     assert bench.firmware.parameters["ring.effect"] == 5
@@ -450,8 +453,11 @@ def test_sensors_at_rest_and_turning(bench: Bench):
 def test_without_a_policy_there_is_no_controller_6(bench: Bench):
     names = [name for _, name in contents(bench, Port.PARAMETERS)]
     number = struct.pack("<H", names.index("stabilizer.controller"))
-    assert ask(bench, Port.PARAMETERS, 2, number + b"\6") == number + b"\1"
+    assert ask(bench, Port.PARAMETERS, 2, number + b"\6") == number + b"\6"  # the echo is of what was written
+    bench.run(0.002)
+    assert ask(bench, Port.PARAMETERS, 1, number) == number + b"\0\1"
     assert "there is no controller 6" in bench.firmware._text.decode()
+    assert not any(name.startswith("policy.") for _, name in contents(bench, Port.LOGGING))
 
 
 @pytest.mark.parametrize(

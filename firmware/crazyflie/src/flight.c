@@ -11,7 +11,9 @@
  * From command to motor. The policy commands rotor speeds, as fractions u of the vehicle's largest; the thrust is
  * c0 + c1 u + c2 u^2 newtons (policy.thrust0..2, from the airframe that the policy was trained on). controlModeForce takes
  * thrusts as fractions of the platform's THRUST_MAX, cuts them to 0..1, and the firmware's battery compensation finds the
- * PWM ratio that gives this thrust at the present voltage. Commands beyond THRUST_MAX give THRUST_MAX. Without
+ * PWM ratio that gives this thrust at the present voltage. Thrusts beyond THRUST_MAX (0.12 N on a 2.1+, which is what a low
+ * battery still gives: less than the 0.149 N of the airframe `crazyflie`, so u > 0.898 does no more than 0.898) are
+ * THRUST_MAX, and below THRUST_MIN (0.0128 N, u < 0.294) the rotor stops. Without
  * compensation (CONFIG_ENABLE_THRUST_BAT_COMPENSATED off) that number is the PWM ratio itself, and rotor speed is about
  * proportional to it: then u goes out as it is, and sinks with the battery. Motors M1..M4 are front-right, back-right,
  * back-left, front-left, the policy's order. */
