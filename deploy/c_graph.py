@@ -63,6 +63,8 @@ class Writer:
                 self._move(nodes[0])
             elif nodes[0].operator in c.DENSE:
                 self._dense(nodes[0])
+            elif nodes[0].operator in c.POOLS:
+                self._pool(nodes[0])
             else:
                 self._reduce(nodes[0])
             del nodes[: max(1, len(group))]
@@ -106,12 +108,15 @@ class Writer:
         self.constants[name] = (kind, texts)
         return name
 
-    def packed(self, node: Node) -> tuple[str, str]:
-        """The C function of a matrix-vector product, and the name of its weights."""
-        data = c.pack(*c.matrix(node, self.values(node)))
+    def product(self, node: Node, y: str, x: str) -> str:
+        """The C statement of a matrix-vector product."""
+        weight, bias = c.matrix(node, self.values(node))
+        (outputs, inputs), packed = weight.shape, c.pack(weight, bias)
+        function, data = "policy_dense", self.constant(packed) if self.weights == "float32" else ""
         if self.weights == "float16":
-            return "policy_dense_half", self.constant(c.halves(node, data), "uint32_t")
-        return "policy_dense", self.constant(data)
+            function, data = "policy_dense_half", self.constant(c.halves(node, packed), "uint32_t")
+        eights, fours = c.blocks(outputs)
+        return f"{function}({y}, {data}, {x}, {inputs}, {eights}, {fours});"
 
     def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]]) -> None:
         self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines))
@@ -224,38 +229,43 @@ class Writer:
         source = self.value(node.inputs[0])
         outputs, inputs = weight.shape
         if node.operator == "Conv":
-            kernel = self.value(node.inputs[1]).shape[2:]
-            c.window(node, source.shape, kernel)
+            view = c.window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
             self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, c.padded(outputs))
 
             def lines() -> list[str]:
                 x, y = self.pointer(source.name), self.pointer(result.name)
-                return c.convolution(node, x, y, self.packed(node), (source.shape, result.shape), kernel)
+                return c.convolution(view, x, y, self.product(node, "pixel", "patch"))
 
             self.add([source.name], {result.name: result.size}, lines)
             return
         rows = source.size // inputs
-        eights, fours = c.blocks(outputs)
 
-        def product() -> list[str]:
-            function, name = self.packed(node)
-            call = f"{name}, %s, {inputs}, {eights}, {fours});"
+        def products() -> list[str]:
             x, y = self.pointer(source.name), self.pointer(result.name)
             if rows == 1:
-                return [f"{function}({y}, {call % x}"]
-            return [
-                f"for (int row = 0; row < {rows}; ++row)",
-                f"    {function}({y} + row * {outputs}, {call % f'{x} + row * {inputs}'}",
-            ]
+                return [self.product(node, y, x)]
+            each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
+            return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        self.add([source.name], {result.name: (rows - 1) * outputs + c.padded(outputs)}, product)
+        self.add([source.name], {result.name: (rows - 1) * outputs + c.padded(outputs)}, products)
+
+    def _pool(self, node: Node) -> None:
+        source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
+        view = c.window(node, source.shape, result.shape, tuple(node.attributes["kernel_shape"]))
+        if len(node.outputs) > 1:
+            raise GraphError(f"{node} also says where the largest are, which is not supported")
+
+        def lines() -> list[str]:
+            return c.pool(node, view, self.pointer(source.name), self.pointer(result.name))
+
+        self.add([source.name], {result.name: result.size}, lines)
 
     def _reduce(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
         rank = len(source.shape)
         if node.operator == "Softmax":
             axes = [int(node.attributes.get("axis", -1))]
-        elif node.operator == "GlobalAveragePool":
+        elif node.operator in ("GlobalAveragePool", "GlobalMaxPool"):
             axes = list(range(2, rank))
         else:
             given = c.constant_input(node, self.values(node), 1)

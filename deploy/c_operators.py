@@ -7,11 +7,13 @@ other names for the same memory, or copies; the rest is matrix-vector products a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.decompose import MADE_OF_OTHERS
 from deploy.graph import GraphError, Node, Value
 
 Floats = NDArray[np.float32]
@@ -23,23 +25,36 @@ ELEMENTWISE = {
     "Cast": "{0}",
     "Div": "{0} / {1}",
     "Elu": "({0} > 0.0f ? {0} : {alpha} * (policy_exp({0}) - 1.0f))",
+    "Erf": "policy_erf({0})",
     "Exp": "policy_exp({0})",
     "Greater": "({0} > {1} ? 1.0f : 0.0f)",
+    "GreaterOrEqual": "({0} >= {1} ? 1.0f : 0.0f)",
+    "HardSigmoid": "policy_clip({alpha} * {0} + {beta}, 0.0f, 1.0f)",
+    "HardSwish": "{0} * policy_clip({0} / 6.0f + 0.5f, 0.0f, 1.0f)",
     "LeakyRelu": "({0} > 0.0f ? {0} : {alpha} * {0})",
     "Less": "({0} < {1} ? 1.0f : 0.0f)",
+    "LessOrEqual": "({0} <= {1} ? 1.0f : 0.0f)",
     "Max": "({0} > {1} ? {0} : {1})",
     "Min": "({0} < {1} ? {0} : {1})",
+    "Mish": "policy_mish({0})",
     "Mul": "{0} * {1}",
     "Neg": "-{0}",
+    "PRelu": "({0} < 0.0f ? {1} * {0} : {0})",
     "Reciprocal": "1.0f / {0}",
     "Relu": "({0} < 0.0f ? 0.0f : {0})",
+    "Selu": "{gamma} * ({0} > 0.0f ? {0} : {alpha} * (policy_exp({0}) - 1.0f))",
     "Sigmoid": "policy_sigmoid({0})",
     "Sqrt": "policy_sqrt({0})",
     "Sub": "{0} - {1}",
     "Tanh": "policy_tanh({0})",
     "Where": "({0} != 0.0f ? {1} : {2})",
 }
-DEFAULTS = {"Elu": {"alpha": 1.0}, "LeakyRelu": {"alpha": 0.01}}
+DEFAULTS = {
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+}
 INPUTS = {"Max": 2, "Min": 2}  # those that the standard allows to have any number
 SPECIAL = {"Clip", "Pow"}  # elementwise, but what is written depends on what is constant
 MOVES = {
@@ -56,9 +71,10 @@ MOVES = {
     "Transpose",
     "Unsqueeze",
 }
-REDUCTIONS = {"GlobalAveragePool", "ReduceMax", "ReduceMean", "ReduceSum", "Softmax"}
+REDUCTIONS = {"GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceSum", "Softmax"}
+POOLS = {"AveragePool", "MaxPool"}
 DENSE = {"Conv", "Gemm", "MatMul"}
-SUPPORTED = ELEMENTWISE.keys() | SPECIAL | MOVES | REDUCTIONS | DENSE
+SUPPORTED = ELEMENTWISE.keys() | SPECIAL | MOVES | REDUCTIONS | POOLS | DENSE | MADE_OF_OTHERS.keys()
 
 
 def number(value: float | np.floating[Any] | int) -> str:
@@ -167,46 +183,93 @@ def matrix(node: Node, values: Sequence[Value | None]) -> tuple[Floats, Floats]:
     return alpha * weight, np.broadcast_to(beta * bias.reshape(-1), (len(weight),))
 
 
-def window(node: Node, shape: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Strides and leading padding (rows, columns) of a convolution over (1, C, H, W)."""
+@dataclass(frozen=True)
+class Window:
+    """What slides over an image (channels, rows, columns); a signal (channels, length) is an image of one row."""
+
+    shape: tuple[int, int, int]
+    result: tuple[int, int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    lead: tuple[int, int]  # rows above, columns left of the image
+
+    def loops(self, x: str) -> tuple[list[str], str, str]:
+        """Loops over what the kernel sees at (channel, row, column), whether that is outside, and its element."""
+        (_, height, width), (rows, columns) = self.shape, self.kernel
+        down, right = (f"* {s} - {lead}" for s, lead in zip(self.stride, self.lead, strict=True))
+        lines = [
+            f"for (int i = row {down}, k = 0; k < {rows}; ++i, ++k)",
+            f"    for (int j = column {right}, l = 0; l < {columns}; ++j, ++l)",
+        ]
+        outside = f"i < 0 || i >= {height} || j < 0 || j >= {width}"
+        return lines, outside, f"{x}[(channel * {height} + i) * {width} + j]"
+
+
+def window(node: Node, source: tuple[int, ...], result: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
+    """How a convolution or a pool slides over (1, C, H, W) or (1, C, L)."""
     attributes = node.attributes
     plain = (
-        len(shape) == 4
-        and len(kernel) == 2
-        and attributes.get("group", 1) == 1
+        len(source) in (3, 4)
         and set(attributes.get("dilations", [1])) == {1}
+        and not attributes.get("ceil_mode", 0)
         and attributes.get("auto_pad", b"NOTSET") in (b"NOTSET", b"VALID")
     )
     if not plain:
-        raise GraphError(f"{node} is not a plain convolution of an image (no groups, dilation or auto_pad=SAME)")
-    return list(attributes.get("strides", [1, 1])), list(attributes.get("pads", [0, 0, 0, 0]))[:2]
+        raise GraphError(f"{node} does not slide plainly over a signal or an image (no dilation, ceil_mode or SAME)")
+    flat = (1,) * (4 - len(source))
+    strides = attributes.get("strides", [1] * len(kernel))
+    pads = attributes.get("pads", [0] * 2 * len(kernel))[: len(kernel)]
+    rows, columns = (*flat, *source[2:])
+    made = (*flat, *result[2:])
+    return Window(
+        (source[1], rows, columns),
+        (result[1], made[0], made[1]),
+        _pair(flat, kernel),
+        _pair(flat, strides),
+        _pair((0,) * len(flat), pads),
+    )
 
 
-def convolution(
-    node: Node,
-    x: str,
-    y: str,
-    product: tuple[str, str],
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
-    kernel: tuple[int, ...],
-) -> list[str]:
-    """Per pixel of the result: gather what the kernel sees, then one matrix-vector product."""
-    (_, channels, height, width), (_, outputs, rows, columns) = shapes
-    stride, lead = window(node, shapes[0], kernel)
-    eights, fours = blocks(outputs)
-    size = channels * kernel[0] * kernel[1]
+def _pair(first: tuple[int, ...], rest: Sequence[int]) -> tuple[int, int]:
+    rows, columns = (*first, *rest)
+    return rows, columns
+
+
+def convolution(view: Window, x: str, y: str, product: str) -> list[str]:
+    """Per pixel of the result: gather what the kernel sees into `patch`, then `product` makes `pixel` of it."""
+    loops, outside, element = view.loops(x)
+    outputs, rows, columns = view.result
     return [
         f"for (int row = 0; row < {rows}; ++row)",
         f"    for (int column = 0; column < {columns}; ++column) {{",
         "        float *seen = patch;",
-        f"        for (int channel = 0; channel < {channels}; ++channel)",
-        f"            for (int i = row * {stride[0]} - {lead[0]}, k = 0; k < {kernel[0]}; ++i, ++k)",
-        f"                for (int j = column * {stride[1]} - {lead[1]}, l = 0; l < {kernel[1]}; ++j, ++l)",
-        f"                    *seen++ = i < 0 || i >= {height} || j < 0 || j >= {width} ? 0.0f",
-        f"                        : {x}[(channel * {height} + i) * {width} + j];",
-        f"        {product[0]}(pixel, {product[1]}, patch, {size}, {eights}, {fours});",
+        f"        for (int channel = 0; channel < {view.shape[0]}; ++channel)",
+        *(f"            {line}" for line in loops),
+        f"                    *seen++ = {outside} ? 0.0f : {element};",
+        f"        {product}",
         f"        for (int k = 0; k < {outputs}; ++k) {y}[(k * {rows} + row) * {columns} + column] = pixel[k];",
         "    }",
+    ]
+
+
+def pool(node: Node, view: Window, x: str, y: str) -> list[str]:
+    """The largest, or the mean, of what the kernel sees; beyond the edge there is nothing, or zeros that count."""
+    loops, outside, element = view.loops(x)
+    most = node.operator == "MaxPool"
+    count = f"{view.kernel[0] * view.kernel[1]}.0f" if node.attributes.get("count_include_pad", 0) else "count"
+    first = "-3.40282347e38f" if most else "0.0f, count = 0.0f" if count == "count" else "0.0f"
+    more = ", count += 1.0f" if count == "count" else ""
+    update = f"value = {element} > value ? {element} : value;" if most else f"value += {element}{more};"
+    channels, rows, columns = view.result
+    return [
+        f"for (int channel = 0; channel < {channels}; ++channel)",
+        f"    for (int row = 0; row < {rows}; ++row)",
+        f"        for (int column = 0; column < {columns}; ++column) {{",
+        f"            float value = {first};",
+        *(f"            {line}" for line in loops),
+        f"                    if (!({outside})) {update}",
+        f"            {y}[(channel * {rows} + row) * {columns} + column] = value{'' if most else f' / {count}'};",
+        "        }",
     ]
 
 
@@ -240,7 +303,9 @@ def reduction(node: Node, x: str, y: str, shape: tuple[int, ...], axes: Sequence
         raise GraphError(f"{node} reduces the axes {chosen} of {len(shape)}; only the last ones are supported")
     inner = int(np.prod(shape[chosen[0] :]))
     count = int(np.prod(shape[: chosen[0]]))
-    write: Callable[..., list[str]] = {"ReduceMax": _max, "Softmax": _softmax}.get(node.operator, _sum)
+    write: Callable[..., list[str]] = {"GlobalMaxPool": _max, "ReduceMax": _max, "Softmax": _softmax}.get(
+        node.operator, _sum
+    )
     factor = [] if write is not _sum else [f" / {inner}.0f" if node.operator != "ReduceSum" else ""]
     body = write(x, y, count, inner, *factor)
     return [f"for (int i = 0; i < {count}; ++i) {{", *(f"    {line}" for line in body), "}"]

@@ -5,12 +5,15 @@ The free batch size becomes 1. This is what the C generator reads; flying in Pyt
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from deploy.decompose import Parts, UnsupportedError, decompose
 
 AnyArray = NDArray[Any]
 
@@ -91,17 +94,14 @@ def run(graph: Graph, inputs: Mapping[str, AnyArray], rounded: Collection[str] =
     return {name: known[name] for name in graph.outputs}
 
 
-def _nodes(model: Any) -> list[Node]:
+def _node(proto: Any, index: int = 0) -> Node:
     from onnx import helper
 
-    found = []
-    for index, proto in enumerate(model.graph.node):
-        if proto.domain not in ("", "ai.onnx"):
-            raise GraphError(f"operator {proto.domain}.{proto.op_type} (node {proto.name!r}) is not standard ONNX")
-        attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
-        name = proto.name or f"{proto.op_type}_{index}"
-        found.append(Node(proto.op_type, name, tuple(proto.input), tuple(proto.output), attributes, proto))
-    return found
+    if proto.domain not in ("", "ai.onnx"):
+        raise GraphError(f"operator {proto.domain}.{proto.op_type} (node {proto.name!r}) is not standard ONNX")
+    attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    name = proto.name or f"{proto.op_type}_{index}"
+    return Node(proto.op_type, name, tuple(proto.input), tuple(proto.output), attributes, proto)
 
 
 def _needed(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[Node, ...]:
@@ -112,6 +112,14 @@ def _needed(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[Node, ...]:
             wanted.update(node.inputs)
             kept.append(node)
     return tuple(reversed(kept))
+
+
+def _parts(node: Node, probes: Mapping[str, AnyArray], constant: Mapping[str, AnyArray]) -> Parts | None:
+    shapes = {name: probes[name].shape for name in node.inputs if name}
+    try:
+        return decompose(node, shapes, {name: constant[name] for name in shapes if name in constant})
+    except UnsupportedError as error:
+        raise GraphError(f"{node} {error}") from None
 
 
 def _check(node: Node, supported: Collection[str]) -> None:
@@ -138,9 +146,17 @@ def read(content: bytes, supported: Collection[str]) -> Graph:
         shape = (1, *(d.dim_value for d in kind.shape.dim[1:]))
         probes[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(kind.elem_type))
     kept = []
-    for node in _nodes(model):
+    waiting = deque(_node(proto, index) for index, proto in enumerate(model.graph.node))
+    while waiting:
+        node = waiting.popleft()
         feeds = {name: probes[name] for name in node.inputs if name}
         known = node.operator == "Shape" or feeds.keys() <= constant.keys()
+        parts = None if known else _parts(node, probes, constant)
+        if parts:
+            constant |= parts.constants
+            probes |= parts.constants
+            waiting.extendleft(_node(proto) for proto in reversed(parts.nodes))
+            continue
         if not known:
             _check(node, supported)
         with np.errstate(all="ignore"):

@@ -101,8 +101,24 @@ static POLICY_INLINE float policy_tanh(float x) {
 /* 1 / (1 + e^-x), absolute error below 1.3e-7. */
 static POLICY_INLINE float policy_sigmoid(float x) { return 0.5f * policy_tanh(0.5f * x) + 0.5f; }
 
+static POLICY_UNUSED float policy_clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+/* Absolute error below 4e-7 (Abramowitz and Stegun 7.1.26). */
+static POLICY_UNUSED float policy_erf(float x) {
+    const float a = x < 0.0f ? -x : x, t = 1.0f / (1.0f + 0.3275911f * a);
+    const float p = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
+    const float y = 1.0f - p * t * policy_exp(-a * a);
+    return x < 0.0f ? -y : y;
+}
+
+/* x tanh(log(1 + e^x)). */
+static POLICY_UNUSED float policy_mish(float x) {
+    const float e = policy_exp(x > 20.0f ? 20.0f : x), n = e * (e + 2.0f);
+    return x * (n / (n + 2.0f));
+}
+
 #if defined(POLICY_CORTEX_M4F)
-/* The same for four numbers at once, so that no instruction waits for the one before it. s0-s3: x, s4-s7: t, r, then the
+/* tanh of four numbers at once, so that no instruction waits for the one before it. s0-s3: x, s4-s7: t, r, then the
  * numerator, s8-s11: whole, then the denominator, s12-s15: the polynomial, e, then 1 or 0, s16-s27: the constants. */
 static const float policy_tanh_constants[12] = {
     POLICY_TANH_SCALE, POLICY_ROUND, POLICY_TANH_LIMIT, POLICY_P6, POLICY_P5, POLICY_P4, POLICY_P3, POLICY_P2, POLICY_P1,

@@ -73,10 +73,8 @@ def after_square(operator, **options):
 F, R = np.float32, np.random.default_rng(5)
 IMAGE = {"shape": (3, 9, 8)}
 GRAPHS = {
-    **{
-        name: one_node(name)
-        for name in ("Abs", "Elu", "Exp", "LeakyRelu", "Neg", "Reciprocal", "Relu", "Sigmoid", "Tanh")
-    },
+    **{name: one_node(name) for name in ("Abs", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu")},
+    **{name: one_node(name) for name in ("Mish", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Tanh")},
     **{name: one_node(name, "c", constants={"c": R.normal(size=6).astype(F)}) for name in ("Add", "Sub", "Mul", "Div")},
     **{name: one_node(name, "c", constants={"c": F(0.3)}) for name in ("Max", "Min")},
     "Sqrt": after_square("Sqrt"),
@@ -123,6 +121,55 @@ GRAPHS = {
         pads=[1, 1, 1, 1],
     ),
     "GlobalAveragePool": one_node("GlobalAveragePool", **IMAGE, result=(3, 1, 1)),
+    "GlobalMaxPool": one_node("GlobalMaxPool", **IMAGE, result=(3, 1, 1)),
+    "MaxPool": one_node("MaxPool", **IMAGE, result=(3, 4, 5), kernel_shape=[3, 2], strides=[2, 2], pads=[0, 1, 0, 1]),
+    "AveragePool": one_node(
+        "AveragePool", **IMAGE, result=(3, 5, 4), kernel_shape=[2, 2], strides=[2, 2], pads=[1, 0, 0, 0]
+    ),
+    "AveragePool of a signal": one_node(
+        "AveragePool", shape=(2, 9), result=(2, 10), kernel_shape=[2], pads=[1, 1], count_include_pad=1
+    ),
+    "Conv of a signal": one_node(
+        "Conv", "w", constants={"w": R.normal(size=(4, 2, 3)).astype(F)}, shape=(2, 9), result=(4, 4), strides=[2]
+    ),
+    "Conv per channel": one_node(
+        "Conv",
+        "w",
+        "b",
+        constants={"w": R.normal(size=(6, 1, 2, 2)).astype(F), "b": R.normal(size=6).astype(F)},
+        **IMAGE,
+        result=(6, 8, 7),
+        group=3,
+    ),
+    "PRelu": one_node("PRelu", "c", constants={"c": F([0.2, -0.5, 1.5])}, shape=(2, 3), result=(2, 3)),
+}
+
+
+def recurrent(operator, gates, **attributes):
+    """One step of a recurrent node without bias or state, in a form that torch does not write."""
+    weights = {"w": R.normal(size=(1, gates * 5, 3)).astype(F), "r": R.normal(size=(1, gates * 5, 5)).astype(F)}
+    made = one_node(operator, "w", "r", constants=weights, shape=(3,), result=(5,), hidden_size=5, **attributes)
+    node = made["nodes"][0]
+    node.input[0], node.output[:] = "sequence", ["", "last"]
+    before = helper.make_node("Unsqueeze", ["x", "axis"], ["sequence"])
+    made["nodes"] = [before, node, helper.make_node("Squeeze", ["last", "axis"], ["y"])]
+    made["constants"]["axis"] = np.array([0])
+    return made
+
+
+GRAPHS |= {
+    "GRU": recurrent("GRU", 3),
+    "GRU that resets late": recurrent("GRU", 3, linear_before_reset=1),
+    "LSTM": recurrent("LSTM", 4),
+    "LayerNormalization": one_node(
+        "LayerNormalization",
+        "c",
+        constants={"c": R.normal(size=(3, 4)).astype(F)},
+        shape=(2, 3, 4),
+        result=(2, 3, 4),
+        axis=2,
+        epsilon=0.1,
+    ),
 }
 
 
@@ -179,9 +226,9 @@ def test_an_lstm_cell_and_a_state_that_shifts(tmp_path):
 
 
 def test_an_unsupported_operator_is_named_with_its_node_and_the_supported_ones(tmp_path):
-    path = policy_of(tmp_path / "p.onnx", **one_node("Erf"))
+    path = policy_of(tmp_path / "p.onnx", **one_node("Sin"))
     with pytest.raises(
-        GraphError, match=r"operator 'Erf' \(node 'the_node'\) is not supported; supported are: "
+        GraphError, match=r"operator 'Sin' \(node 'the_node'\) is not supported; supported are: "
     ) as error:
         generate(str(path))
     assert all(operator in str(error.value) for operator in SUPPORTED)
@@ -196,9 +243,13 @@ def test_an_unsupported_operator_is_named_with_its_node_and_the_supported_ones(t
             "only the last",
         ),
         (
-            one_node("Conv", "w", constants={"w": np.ones((3, 1, 2, 2), F)}, **IMAGE, result=(3, 8, 7), group=3),
-            "plain convolution",
+            one_node(
+                "Conv", "w", constants={"w": np.ones((3, 3, 2, 2), F)}, **IMAGE, result=(3, 7, 6), dilations=[2, 2]
+            ),
+            "does not slide plainly",
         ),
+        (recurrent("LSTM", 4, input_forget=1), "has input_forget = 1; only 0 is supported"),
+        (recurrent("GRU", 3, activations=["Relu", "Tanh"]), "has activations"),
         (one_node("MatMul", "x", shape=(3, 3), result=(3, 3)), "to be constant"),
     ],
 )
