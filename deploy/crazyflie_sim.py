@@ -21,7 +21,7 @@ from deploy.crazyflie.world import DT, World
 
 MOST_BEHIND = 0.1  # s; a machine that is slower than this lets the simulated time slip instead of rushing after it
 BOOT = 0.2  # s, simulated before clients may come: the vehicles pass their checks, and what is needed is compiled
-SILENT = 1.0  # s; clients ping ten times a second
+SILENT = 1.0  # s, RADIO_ACTIVITY_TIMEOUT_MS of the firmware; clients ping ten times a second
 SYSTEM_OFF, SYSTEM_ON, ALL_OFF, RESET = 0x02, 0x03, 0x01, 0xF0  # commands to the radio chip
 
 
@@ -58,7 +58,7 @@ class Vehicle:
     def __init__(self, boot: Callable[[], Firmware], host: str, port: int) -> None:
         self.boot, self.firmware, self.powered = boot, boot(), True
         self.client: tuple[str, int] | None = None
-        self.heard = 0.0  # s, when the client was
+        self.heard = 0.0  # s, by the vehicle's clock, when the client was
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
         try:
@@ -102,12 +102,11 @@ class Vehicle:
 
         A ping is no introduction: it may come from a client that is closing its link.
         """
-        now = time.monotonic()
         asks, pings = (packet.port == Port.LINK and packet.channel == channel for channel in (1, 0))
-        if asks or (not pings and (self.client is None or now - self.heard > SILENT)):
+        if asks or (not pings and self.client is None):
             self.client = sender
         if sender == self.client:
-            self.heard = now
+            self.heard = self.firmware.now
 
     def _radio_chip(self, data: bytes) -> None:
         """Power switching, which works whatever state the firmware is in."""
@@ -122,7 +121,10 @@ class Vehicle:
             self.socket.sendto(datagram, to)
 
     def publish(self) -> None:
-        """Send console text and logs to the client that was last heard."""
+        """Send console text and logs to the client, until it falls silent: then its log blocks are forgotten."""
+        if self.client and self.firmware.now - self.heard > SILENT:
+            self.client = None
+            self.firmware.logs.blocks.clear()
         if (client := self.client) and self.powered:
             for packet in self.firmware.outgoing():
                 self._send(packet.encode(), client)
@@ -146,7 +148,7 @@ class Simulation:
                 self.vehicles.append(Vehicle(self._boots(), url.hostname, url.port + k if url.port else 0))
         except OSError as error:
             self.close()
-            raise OSError(f"{url.hostname}:{url.port + k}: {error.strerror}") from None
+            raise OSError(f"{url.hostname}:{url.port + k}: {error.strerror}; choose another uri") from None
 
     def _boots(self) -> Callable[[], Firmware]:
         config, world = self.config, self.world

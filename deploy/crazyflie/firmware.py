@@ -187,11 +187,11 @@ class Firmware:
     def _forced(self, ratios: Ratios) -> Ratios:
         """motorPowerSet overrides everything, even the supervisor: so does the real firmware's."""
         p = self.parameters
-        enabled = p["motorPowerSet.enable"]
-        if not enabled:
-            return ratios
-        a, b, c, d = (p[f"motorPowerSet.m{1 if enabled == 2 else k}"] / FULL for k in (1, 2, 3, 4))
-        return a, b, c, d
+        a, b, c, d = (p[f"motorPowerSet.m{k}"] / FULL for k in (1, 2, 3, 4))
+        overrides: dict[float, Ratios] = {1: (a, b, c, d), 2: (a, a, a, a)}
+        if p["motorPowerSet.enable"] == 3:
+            return self._ratios((a, a, a, a))
+        return overrides.get(p["motorPowerSet.enable"], ratios)
 
     def variance(self) -> float:
         """Of the estimator's position and velocity: large after a reset, small soon after."""

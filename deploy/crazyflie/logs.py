@@ -27,15 +27,15 @@ TYPES = {
 }
 FORMS = dict(TYPES.values())
 SPANS = {form: struct.calcsize(form) for form in FORMS.values()}
-LARGEST_HALF = 65504.0
+LARGEST = {"e": 65504.0, "f": 3.4028234e38}
 
 
 def _fit(value: float, form: str) -> float:
     """The value as the type can hold it: cast as C does, but without overflow."""
-    if form == "f":
-        return value
-    if form == "e":
-        return min(max(value, -LARGEST_HALF), LARGEST_HALF)
+    if form in LARGEST:
+        return min(max(value, -LARGEST[form]), LARGEST[form])
+    if math.isnan(value):
+        return 0
     bits = 8 * SPANS[form]
     low, high = (0, (1 << bits) - 1) if form.isupper() else (-(1 << bits - 1), (1 << bits - 1) - 1)
     return min(max(int(value), low), high)

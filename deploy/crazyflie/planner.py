@@ -18,6 +18,7 @@ PIECE = struct.Struct("<33f")  # 8 coefficients each of x, y, z and yaw, lowest 
 SPEED = 0.5  # m/s, of take-offs and landings that name none
 SET_GROUP, STOP, DEFINE = 0, 3, 6
 MOST_TRAJECTORIES = 31
+LARGEST = 1e6  # m, s, rad; what is not smaller, or no number, is refused
 IN_MEMORY, POLYNOMIALS = 1, 0  # where and what a defined trajectory is
 
 
@@ -116,7 +117,7 @@ class Planner:
             return errno.EBUSY
         if group and not group & self._groups:
             return 0
-        if not all(math.isfinite(value) for value in values):
+        if not all(abs(value) < LARGEST for value in values):
             return errno.EINVAL
         return carry_out(*values)
 
@@ -193,7 +194,7 @@ class Planner:
         for start in range(offset, end, PIECE.size):
             values = PIECE.unpack_from(self.memory, start)
             pieces.append(Piece(values[32], np.array(values[:32]).reshape(4, 8)))
-        if not all(0.0 < piece.duration < math.inf and np.isfinite(piece.coefficients).all() for piece in pieces):
+        if not all(0.0 < piece.duration < LARGEST and np.isfinite(piece.coefficients).all() for piece in pieces):
             return errno.EINVAL
         self._defined[identity] = tuple(pieces)
         return 0

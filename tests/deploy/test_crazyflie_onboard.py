@@ -81,7 +81,7 @@ def test_a_failed_policy_is_out_until_it_is_selected_anew(flying: Bench):
     sound, policy.runtime = policy.runtime, Constant(np.nan)
     flying.run(1.0)
     assert firmware.policy_failed and not firmware.policy_flies
-    assert firmware.parameters["stabilizer.controller"] == 6  # as on the vehicle, which hands over inside the controller
+    assert firmware.parameters["stabilizer.controller"] == 6  # as in the app
     assert flying.state == "FLYING" and abs(flying.position[2] - 1.0) < 0.15
     policy.runtime = sound
     select(flying, 6)
