@@ -87,6 +87,12 @@ class Envelope:
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
 
+    @classmethod
+    def from_json(cls, items: Mapping[str, Any]) -> Envelope:
+        """The inverse of `dataclasses.asdict` by way of JSON, which has no tuples."""
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in items.items()}
+        return cls(**plain | {"safe": {name: tuple(values) for name, values in items["safe"].items()}})
+
     def needs(self) -> dict[str, str]:
         """The rules that are on, and the signal that each one reads."""
         rules = {
@@ -237,11 +243,16 @@ class Guard:
             self._low_voltage = np.where(low, self._low_voltage + 1, 0)
             self._latch(self._low_voltage >= e.low_voltage_steps, "low battery")
 
+    @property
+    def reasons(self) -> NDArray[np.int8]:
+        """Per robot: why it was stopped, or else what is wrong with its last signals or command; index into REASONS."""
+        return np.where(self.latched != 0, self.latched, self._bad)
+
     def complaint(self) -> str:
         """What is wrong with the last signals, for the first robot where something is; empty when nothing is."""
         if self.emergency:
             return "emergency stop"
-        codes = [code for code in np.where(self.latched != 0, self.latched, self._bad) if code]
+        codes = [code for code in self.reasons if code]
         if codes:
             return f"{REASONS[codes[0]]}: {', '.join(self._blamed)}" if self._bad.any() else REASONS[codes[0]]
         return "low battery" if self._low_voltage.any() else ""

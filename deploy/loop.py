@@ -48,8 +48,8 @@ class Policy(Protocol):
 class Log(Protocol):
     """What writes down each control step."""
 
-    def step(self, reading: Reading, wanted: Arrays, sent: Arrays, guard: Guard, missed: float) -> None:
-        """What was measured, what the policy wanted, what was sent; by how much (s) the last deadline was missed."""
+    def step(self, clock: float, missed: float, reading: Reading, wanted: Arrays, sent: Arrays, guard: Guard) -> None:
+        """When the step began, by how much the deadline before it was missed (s); what was measured, wanted, sent."""
 
 
 class HandshakeError(ValueError):
@@ -141,7 +141,7 @@ class _Pace:
         self.deadline = clock()
 
     def wait(self) -> tuple[float, float]:
-        """Wait for the next deadline. Returns by how much it was missed (0 if it was met) and how late it is now, in s."""
+        """Wait for the next deadline. By how much it was missed (s; 0: it was met), and how late it is now (s)."""
         self.deadline += self.period
         late = self.clock() - self.deadline
         if late > 0.0:
@@ -217,15 +217,16 @@ def _fly(
     pace.deadline = pace.clock()  # connecting took its time
     missed = 0.0
     while (last is None or record.steps < last) and not driver.done:
+        now = pace.clock()
         if driver.real_time:
-            guard.tick(pace.clock(), missed > 0.0)
+            guard.tick(now, missed > 0.0)
         reading = driver.read()
         wanted = policy.step(guard.screen(reading.signals, reading.age))
         sent = guard.filter(wanted, reading.override)
         driver.write(sent)
         record.steps += 1
         if log is not None:
-            log.step(reading, wanted, sent, guard, missed)
+            log.step(now, missed, reading, wanted, sent, guard)
         if driver.real_time:
             missed, late = pace.wait()
             record.lateness.append(late)

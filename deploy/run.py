@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploy import arguments
-from deploy.drivers import DRIVERS, driver_class
+import numpy as np
+
+from deploy import arguments, realtime
+from deploy.controllers import CONTROLLERS, controller
+from deploy.drivers import DRIVERS, Driver, driver_class
 from deploy.guard import REASONS, Envelope, Guard
 from deploy.loop import Record, run
 from deploy.policy_file import PolicyFile
+from deploy.recorder import Recorder
 
 
 @dataclass
@@ -27,6 +32,21 @@ class Config:
     max_tilt: float | None = field(default=None, metadata={"help": "degrees: stop a robot that leans further"})
     max_speed: float | None = field(default=None, metadata={"help": "m/s: stop a faster robot"})
     max_body_rate: float | None = field(default=None, metadata={"help": "rad/s: stop a robot that turns faster"})
+    min_voltage: float | None = field(default=None, metadata={"help": "V: stop a robot whose battery stays below"})
+    settle: float = field(
+        default=1.0, metadata={"help": "s of good signals, in real time, before the policy may command anything"}
+    )
+    controller: str = field(default="onnxruntime", metadata={"help": f"one of: {', '.join(CONTROLLERS)}"})
+    priority: int = field(
+        default=realtime.PRIORITY, metadata={"help": "in real time: of SCHED_FIFO, 1 to 99; 0: as any other program"}
+    )
+    log: str | None = field(default=None, metadata={"help": "write everything to this file (.mcap)"})
+
+    def __post_init__(self) -> None:
+        if not (self.settle >= 0.0 and 0 <= self.priority <= 99):
+            raise ValueError(f"needs settle >= 0 and priority 0 to 99, got {self.settle} and {self.priority}")
+        if self.log is not None and not self.log.endswith(".mcap"):
+            raise ValueError(f"log={self.log}: the name of a flight log ends in .mcap")
 
 
 def _envelope(config: Config) -> Envelope:
@@ -37,6 +57,7 @@ def _envelope(config: Config) -> Envelope:
         max_tilt=config.max_tilt,
         max_speed=config.max_speed,
         max_body_rate=config.max_body_rate,
+        min_voltage=config.min_voltage,
     )
 
 
@@ -44,12 +65,31 @@ def _summary(record: Record, driver: Any) -> list[str]:
     lines = [f"{record.steps} control steps at {driver.rate_hz:g} Hz, {driver.num} robot(s), {record.duration:.2f} s"]
     if driver.real_time:
         worst = f", the worst by {1e3 * max(record.late):.2f} ms" if record.late else ""
+        late = np.percentile(record.lateness, [50, 99]) if record.lateness else (0.0, 0.0)
         lines.append(f"deadlines missed: {record.missed}{worst}")
+        lines.append(f"steps began late by {1e6 * late[0]:.0f} us (median), {1e6 * late[1]:.0f} us (99 %)")
     for reason, count in record.interventions.items():
         lines.append(f"guard: {reason} on {count} robot step(s)")
     stopped = {code: int((record.stopped == code).sum()) for code in sorted(set(record.stopped.tolist()) - {0})}
     lines += [f"guard: stopped {count} robot(s): {REASONS[code]}" for code, count in stopped.items()]
     return [*lines, *driver.report(), *(["interrupted"] if record.interrupted else [])]
+
+
+def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transfer: bool = False) -> Record:
+    """One flight with everything that the settings ask for: priority, kind of controller, log."""
+    steps = None if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
+    flown = controller(policy, config.controller)
+    log = None if config.log is None else Recorder(config.log, policy, driver, guard, config.controller)
+    settle = config.settle if driver.real_time else 0.0
+    try:
+        with realtime.realtime(config.priority if driver.real_time else 0) as refused:
+            for line in refused:
+                print(f"warning: {line}", file=sys.stderr)
+            return run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log)
+    finally:
+        trouble = log.close() if log else ""
+        if trouble:
+            print(f"warning: {config.log} is incomplete: {trouble}", file=sys.stderr)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -61,9 +101,12 @@ def main(argv: Sequence[str]) -> None:
     config, driver_config = arguments.parse(argv, Config, kind.Config)
     policy = PolicyFile.load(config.policy)
     driver = kind.from_config(driver_config, policy)
-    guard = Guard(policy.inputs, policy.outputs, _envelope(config))
-    steps = None if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
-    record = run(policy, driver, guard, steps, transfer=getattr(driver_config, "transfer", False))
+    guard = Guard(policy.inputs, policy.outputs, _envelope(config), driver.signals)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
+    try:
+        record = fly(policy, driver, guard, config, getattr(driver_config, "transfer", False))
+    finally:
+        signal.signal(signal.SIGTERM, before)
     print("\n".join(_summary(record, driver)))
 
 

@@ -24,6 +24,7 @@ HOMES = {
     "gymnasium": ["sim/gym.py"],
     "imageio_ffmpeg": ["sim/sensors/offscreen.py"],
     "onnxruntime": ["deploy/policy_file.py"],
+    "mcap": ["deploy/flight_log.py", "deploy/recorder.py"],
     "cflib": ["deploy/crazyflie/link.py"],
     "onnx": ["policies/export.py", "deploy/graph.py"],
     "unicorn": ["deploy/emulator.py"],

@@ -1,0 +1,173 @@
+"""What happened in a flight, at every control step: an MCAP file that Foxglove, PlotJuggler and rosbags read.
+
+In it: the policy file as an attachment; metadata "sim2metal" (what flew, its guard's envelope); for each robot a
+channel of `sim2metal_msgs/msg/Step` with everything the controller saw and did; and `/tf`, its pose at up to 50 Hz.
+Messages are CDR with ROS 2 definitions inside the file: no ROS is needed, to write or to read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Group, from_json
+
+AnyArray = NDArray[Any]
+
+VERSION = 1
+NAME = "sim2metal"  # of the metadata
+CDR = b"\x00\x01\x00\x00"  # little endian
+STEP = "sim2metal_msgs/msg/Step"
+PARTS = ("signals", "ages", "wanted", "sent")
+ROS_TYPES = {"f4": "float32", "f8": "float64", "u1": "uint8", "i4": "int32", "u4": "uint32", "i8": "int64"}
+
+
+class FlightLogError(ValueError):
+    """The log cannot be written or read; the message says why."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one step of one robot holds, and where: the same bytes in memory, on the line and in the file's messages."""
+
+    signals: Group  # everything the guard watches
+    types: Mapping[str, str]
+    commands: Group
+
+    @cached_property
+    def fields(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """(name, type, shape) in the order of the message; PARTS are messages of their own within it."""
+        return [
+            ("stamp.sec", "i4", ()),
+            ("stamp.nanosec", "u4", ()),
+            ("clock", "f8", ()),
+            ("missed", "f8", ()),
+            *((f"signals.{s.name}", self.types.get(s.name, "f4"), (s.size,)) for s in self.signals),
+            *((f"ages.{s.name}", "f4", ()) for s in self.signals),
+            *((f"wanted.{s.name}", "f4", (s.size,)) for s in self.commands),
+            *((f"sent.{s.name}", "f4", (s.size,)) for s in self.commands),
+            ("verdict", "u1", ()),
+            ("reason", "u1", ()),
+        ]
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Aligned as C and CDR align a flat structure."""
+        return np.dtype([(name, f"<{kind}", shape) for name, kind, shape in self.fields], align=True)
+
+    @property
+    def message_size(self) -> int:
+        """Bytes of a message's body: without the padding after the last field, which CDR does not have."""
+        return 1 + int(self.dtype.fields["reason"][1])  # type: ignore[index]
+
+    def definition(self) -> str:
+        """The ROS 2 message definition, with those that it contains."""
+        messages: dict[str, list[str]] = {"": ["builtin_interfaces/Time stamp"], **{part: [] for part in PARTS}}
+        for name, kind, shape in self.fields:
+            part, dot, field = name.rpartition(".")
+            if part == "stamp":
+                continue
+            if dot and not messages[part]:
+                messages[""].append(f"sim2metal_msgs/{part.capitalize()} {part}")
+            messages[part].append(f"{ROS_TYPES[kind]}{f'[{shape[0]}]' if shape else ''} {field}")
+        rule = "=" * 80
+        nested = [f"{rule}\nMSG: sim2metal_msgs/{part.capitalize()}\n" + "\n".join(messages[part]) for part in PARTS]
+        stamp = f"{rule}\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec"
+        return "\n".join(["\n".join(messages[""]), *nested, stamp]) + "\n"
+
+
+def layout_of(about: Mapping[str, Any]) -> Layout:
+    """The layout of a log that says this about itself."""
+    return Layout(from_json(about["watched"]), about["types"], from_json(about["commands"]))
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A log that was read. `steps` is a structured array (steps, robots), fields as in `Layout.fields`."""
+
+    path: str
+    about: Mapping[str, Any]
+    policy: bytes
+    layout: Layout
+    steps: AnyArray
+    complete: bool  # False: its end is missing
+
+    def values(self, field: str) -> AnyArray:
+        """(steps, robots, *shape) of "signals.NAME", "ages.NAME", "wanted.NAME", "sent.NAME", "verdict" or "reason"."""
+        part, _, name = field.partition(".")
+        shapes = {
+            s.name: s.shape for s in (self.layout.commands if part in ("wanted", "sent") else self.layout.signals)
+        }
+        values: AnyArray = self.steps[field]
+        return values.reshape(*values.shape[:2], *shapes[name]) if part != "ages" and name in shapes else values
+
+    @property
+    def time(self) -> AnyArray:
+        """(steps,) seconds since the first step."""
+        stamp = self.steps["stamp.sec"][:, 0].astype(np.int64) * 1_000_000_000 + self.steps["stamp.nanosec"][:, 0]
+        return (stamp - stamp[0]) * 1e-9 if len(stamp) else np.zeros(0)
+
+
+def read(path: str) -> Flight:
+    """The log in a file, as far as it goes: one whose writing was cut short is read up to there.
+
+    Raises FlightLogError for a file that is not a log, or is damaged.
+    """
+    from mcap.records import Attachment, Channel, Message, Metadata, Schema
+
+    about, policy, schemas = None, b"", {}
+    channels: list[int] = []
+    messages: dict[int, list[bytes]] = {}
+    complete = True
+    records = _records(path)
+    while True:
+        try:
+            record = next(records)
+        except StopIteration:
+            break
+        except EOFError:
+            complete = False
+            break
+        if isinstance(record, Metadata) and record.name == NAME:
+            about = json.loads(record.metadata["json"])
+        elif isinstance(record, Attachment):
+            policy = record.data
+        elif isinstance(record, Schema):
+            schemas[record.id] = record.name
+        elif isinstance(record, Channel) and schemas[record.schema_id] == STEP and record.id not in messages:
+            channels.append(record.id)
+            messages[record.id] = []
+        elif isinstance(record, Message) and record.channel_id in messages:
+            messages[record.channel_id].append(record.data[len(CDR) :])
+    if about is None:
+        raise FlightLogError(f"{path}: not a flight log of sim2metal")
+    if about["version"] != VERSION:
+        raise FlightLogError(f"{path}: has version {about['version']}, this program reads version {VERSION}")
+    layout = layout_of(about)
+    count = min((len(messages[c]) for c in channels), default=0)
+    pad = bytes(layout.dtype.itemsize - layout.message_size)
+    data = b"".join(messages[c][k] + pad for k in range(count) for c in channels)
+    steps = np.frombuffer(data, layout.dtype).reshape(count, int(about["robots"]))
+    return Flight(path, about, policy, layout, steps, complete)
+
+
+def _records(path: str) -> Iterator[Any]:
+    """The records of an MCAP file; EOFError where its end is missing."""
+    from mcap.exceptions import EndOfFile
+    from mcap.stream_reader import StreamReader
+
+    try:
+        with open(path, "rb") as file:
+            yield from StreamReader(file, validate_crcs=True).records
+    except EndOfFile:
+        raise EOFError from None
+    except OSError as error:
+        raise FlightLogError(f"{path}: cannot be read: {error.strerror}") from None
+    except Exception as error:  # whatever a damaged file provokes in mcap and in the decompressor
+        raise FlightLogError(f"{path}: not an MCAP file, or damaged: {error}") from None

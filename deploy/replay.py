@@ -1,0 +1,112 @@
+"""python -m deploy.replay log=FILE [policy=FILE]: compute a recorded flight's commands again and compare every bit.
+
+Guard and policy are fed what they were fed in the flight. With another policy, how its commands would have differed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy import arguments, flight_log
+from deploy.controllers import controller
+from deploy.flight_log import Flight, FlightLogError
+from deploy.guard import OVERRIDE, REASONS, Envelope, Guard
+from deploy.policy_file import PolicyFile
+
+AnyArray = NDArray[Any]
+
+
+@dataclass
+class Config:
+    """Settings of the command."""
+
+    log: str = field(metadata={"help": "the flight log (.mcap)"})
+    policy: str | None = field(default=None, metadata={"help": "another policy (default: the one that flew)"})
+
+
+def replay(flight: Flight, policy: PolicyFile, kind: str) -> dict[str, AnyArray]:
+    """The fields "wanted.NAME" and "sent.NAME" as they are computed now, (steps, robots, *shape).
+
+    `kind` of controller: "onnxruntime" or "c". Raises FlightLogError when the policy reads other signals.
+    """
+    watched = {s.name for s in flight.layout.signals}
+    missing = [s.name for s in policy.inputs if s.name not in watched]
+    if missing or policy.outputs != flight.layout.commands:
+        trouble = f"signals that were not recorded: {', '.join(missing)}" if missing else "other commands"
+        raise FlightLogError(f"{flight.path}: {policy.path} has {trouble}")
+    guard = Guard(policy.inputs, policy.outputs, Envelope.from_json(flight.about["envelope"]), flight.layout.signals)
+    flown = controller(policy, kind)
+    robots = flight.steps.shape[1]
+    guard.reset(robots)
+    flown.reset(robots)
+    fields = {name: flight.values(f"signals.{name}") for name in watched}
+    ages = {name: flight.values(f"ages.{name}") for name in watched}
+    reasons, verdicts = flight.steps["reason"], flight.steps["verdict"]
+    clock, missed = flight.steps["clock"][:, 0], flight.steps["missed"][:, 0]
+    found: dict[str, list[AnyArray]] = {f"{p}.{s.name}": [] for p in ("wanted", "sent") for s in policy.outputs}
+    for k in range(len(flight.steps)):
+        if flight.about["real_time"]:
+            guard.tick(float(clock[k]), bool(missed[k] > 0.0))
+        if (reasons[k] == REASONS.index("emergency stop")).any():
+            guard.stop()
+        signals = guard.screen({n: v[k] for n, v in fields.items()}, {n: v[k] for n, v in ages.items()})
+        wanted = flown.step(signals)
+        theirs = {s.name: flight.values(f"sent.{s.name}")[k] for s in policy.outputs}
+        sent = guard.filter(wanted, theirs if (verdicts[k] == OVERRIDE).any() else None)
+        for name in sent:
+            found[f"wanted.{name}"].append(wanted[name])
+            found[f"sent.{name}"].append(sent[name])
+    return {name: np.stack(values) for name, values in found.items()}
+
+
+def differences(flight: Flight, computed: dict[str, AnyArray]) -> dict[str, tuple[int, float]]:
+    """By field: on how many robot steps its bits differ, and the largest difference as a share of its range."""
+    found = {}
+    for name, values in computed.items():
+        recorded = flight.values(name)
+        signal = next(s for s in flight.layout.commands if s.name == name.partition(".")[2])
+        bits = (recorded.view(np.uint32) != values.astype(np.float32).view(np.uint32)).reshape(*values.shape[:2], -1)
+        apart = np.nan_to_num(np.abs(recorded - values), nan=0.0, posinf=np.inf)
+        found[name] = int(bits.any(axis=2).sum()), float(apart.max(initial=0.0)) / (signal.high - signal.low)
+    return found
+
+
+def main(argv: Sequence[str]) -> None:
+    """Read, replay, compare. The exit status is 1 when the policy that flew now computes other commands."""
+    if arguments.wants_help(argv):
+        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+        return
+    (config,) = arguments.parse(argv, Config)
+    flight = flight_log.read(config.log)
+    about = flight.about
+    with tempfile.TemporaryDirectory() as folder:
+        flown = Path(folder) / "policy.onnx"
+        flown.write_bytes(flight.policy)
+        policy = PolicyFile.load(config.policy or flown)
+        computed = replay(flight, policy, about["controller"])
+    steps, robots = flight.steps.shape
+    print(
+        f"{config.log}: {about['policy']} on {about['driver']} ({about['robot']}), {about['started']}\n"
+        f"{steps} control steps at {about['rate_hz']:g} Hz, {robots} robot(s)"
+        + ("" if flight.complete else "; the end of the file is missing")
+    )
+    compared = differences(flight, computed)
+    for name, (count, largest) in compared.items():
+        verdict = (
+            f"differs on {count} robot steps, by up to {largest:.3g} of its range" if count else "equal, every bit"
+        )
+        print(f"{name:24} {verdict}")
+    if config.policy is None and any(count for count, _ in compared.values()):
+        raise FlightLogError(f"{config.log}: this machine does not compute what was recorded")
+
+
+if __name__ == "__main__":
+    sys.exit(arguments.call(main))

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.controllers import CONTROLLERS, controller
+from deploy.drivers.simulated import Simulated
+from deploy.loop import run
+from deploy.policy_file import PolicyFile
+from sim.tasks import make
+from tests.deploy.sample_policy import exported, linear_hover, random_gru, small
+
+
+@pytest.mark.parametrize("network", ["mlp", "gru"])
+@pytest.mark.parametrize("robots", [1, 3])
+def test_compiled_c_gives_what_onnxruntime_gives(tmp_path, network, robots):
+    made = small() if network == "mlp" else small(random_gru)
+    policy = exported(tmp_path / "p.onnx", made)
+    compiled = controller(policy, "c")
+    rng = np.random.default_rng(1)
+    for _ in range(2):
+        policy.reset(robots)
+        compiled.reset(robots)
+        for _ in range(50):
+            signals = {s.name: rng.normal(size=(robots, *s.shape)).astype(np.float32) for s in policy.inputs}
+            ours, theirs = compiled.step(signals), policy.step(signals)
+            for s in policy.outputs:
+                assert ours[s.name].shape == (robots, *s.shape)
+                np.testing.assert_allclose(ours[s.name], theirs[s.name], atol=2e-6 * (s.high - s.low))
+
+
+def test_results_do_not_change_afterwards(tmp_path):
+    policy = exported(tmp_path / "p.onnx")
+    compiled = controller(policy, "c")
+    signals = {s.name: np.ones((1, *s.shape), np.float32) for s in policy.inputs}
+    first = compiled.step(signals)
+    kept = {name: value.copy() for name, value in first.items()}
+    compiled.step({name: -value for name, value in signals.items()})
+    for name, value in kept.items():
+        np.testing.assert_array_equal(first[name], value)
+
+
+def test_what_is_not_finite_gives_no_command_and_leaves_the_state(tmp_path):
+    policy = exported(tmp_path / "p.onnx", small(random_gru))
+    compiled = controller(policy, "c")
+    signals = {s.name: np.ones((1, *s.shape), np.float32) for s in policy.inputs}
+    wanted = [compiled.step(signals) for _ in range(3)]
+    compiled.reset()
+    compiled.step(signals)
+    broken = compiled.step({name: np.full_like(value, np.nan) for name, value in signals.items()})
+    assert all(np.isnan(value).all() for value in broken.values())
+    np.testing.assert_array_equal(compiled.step(signals)["left"], wanted[1]["left"])
+
+
+def test_it_flies(tmp_path):
+    policy = exported(tmp_path / "p.onnx", linear_hover())
+    flights = []
+    for kind in CONTROLLERS:
+        driver = Simulated(make("quad_hover", tilt=20.0, velocity=0.3, body_rate=0.3))
+        run(controller(policy, kind), driver)
+        flights.append(driver.flight())
+    np.testing.assert_allclose(flights[0]["position"], flights[1]["position"], atol=1e-4)
+
+
+def test_an_unknown_controller_lists_the_choices(tmp_path):
+    with pytest.raises(ValueError, match="unknown controller 'rust'; choices: onnxruntime, c"):
+        controller(exported(tmp_path / "p.onnx"), "rust")
+
+
+def test_the_shipped_policy_compiles():
+    policy = PolicyFile.load("quad_any")
+    assert Path(controller(policy, "c").path).name == "quad_any"
