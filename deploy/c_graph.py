@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy import c_operators as c
+from deploy.c_weights import FORMATS, Format, blocks, padded, words
 from deploy.graph import Graph, GraphError, Node, Value, evaluate
 
 Floats = NDArray[np.float32]
@@ -35,6 +36,7 @@ class Program:
     memory: int  # floats
     patch: int  # floats: what a convolution's kernel sees
     pixel: int  # floats: what it makes of that
+    quantised: int  # words: the inputs of an int8 product
     places: dict[str, tuple[str, int]]
 
 
@@ -44,13 +46,14 @@ class Writer:
 
     graph: Graph
     arrays: dict[str, str]
-    weights: str = "float32"  # or float16: how those of matrix-vector products are stored
+    format: Format = FORMATS["float32"]
     steps: list[Step] = field(default_factory=list)
     alias: dict[str, tuple[str, int]] = field(default_factory=dict)  # value -> block of memory, offset
     where: dict[str, int] = field(default_factory=dict)  # block -> offset in the memory
     constants: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     patch: int = 0
     pixel: int = 0
+    quantised: int = 0
 
     def program(self) -> Program:
         """All statements of the graph. Raises GraphError naming the node that cannot be written."""
@@ -71,7 +74,7 @@ class Writer:
         memory = self._allocate()
         lines = [line for step in self.steps for line in step.lines()]
         places = {name: self.place(name) for name in self.graph.outputs}
-        return Program(lines, self.constants, memory, self.patch, self.pixel, places)
+        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places)
 
     def value(self, name: str) -> Value:
         return self.graph.values[name]
@@ -111,12 +114,12 @@ class Writer:
     def product(self, node: Node, y: str, x: str) -> str:
         """The C statement of a matrix-vector product."""
         weight, bias = c.matrix(node, self.values(node))
-        (outputs, inputs), packed = weight.shape, c.pack(weight, bias)
-        function, data = "policy_dense", self.constant(packed) if self.weights == "float32" else ""
-        if self.weights == "float16":
-            function, data = "policy_dense_half", self.constant(c.halves(node, packed), "uint32_t")
-        eights, fours = c.blocks(outputs)
-        return f"{function}({y}, {data}, {x}, {inputs}, {eights}, {fours});"
+        outputs, inputs = weight.shape
+        eights, fours = blocks(outputs)
+        weights = self.constant(self.format.pack(node, weight, bias), self.format.kind)
+        return self.format.call.format(
+            y=y, weights=weights, x=x, inputs=inputs, eights=eights, fours=fours, quads=-(-outputs // 4)
+        )
 
     def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]]) -> None:
         self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines))
@@ -228,9 +231,10 @@ class Writer:
         weight, _ = c.matrix(node, values)
         source = self.value(node.inputs[0])
         outputs, inputs = weight.shape
+        self.quantised = max(self.quantised, words(inputs))
         if node.operator == "Conv":
             view = c.window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
-            self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, c.padded(outputs))
+            self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, padded(outputs))
 
             def lines() -> list[str]:
                 x, y = self.pointer(source.name), self.pointer(result.name)
@@ -247,7 +251,7 @@ class Writer:
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        self.add([source.name], {result.name: (rows - 1) * outputs + c.padded(outputs)}, products)
+        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products)
 
     def _pool(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])

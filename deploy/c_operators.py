@@ -125,37 +125,6 @@ def _power(node: Node, inputs: Sequence[str], values: Sequence[Value | None]) ->
     return known[float(data[0])].format(inputs[0])
 
 
-def blocks(outputs: int) -> tuple[int, int]:
-    """How many blocks of eight and of four outputs hold `outputs`."""
-    eights, rest = divmod(outputs, 8)
-    return (eights, 1) if 0 < rest <= 4 else (eights + (rest > 0), 0)
-
-
-def padded(outputs: int) -> int:
-    """The number of outputs that `policy_dense` writes."""
-    eights, fours = blocks(outputs)
-    return 8 * eights + 4 * fours
-
-
-def pack(weight: Floats, bias: Floats) -> Floats:
-    """The order in which `policy_dense` reads W (out, in) and b (out,): per block the biases, then per input a row."""
-    outputs, inputs = weight.shape
-    columns = np.zeros((inputs + 1, padded(outputs)), np.float32)
-    columns[0, :outputs], columns[1:, :outputs] = bias, weight.T
-    eights, fours = blocks(outputs)
-    parts = [columns[:, 8 * k : 8 * k + 8] for k in range(eights)] + [columns[:, 8 * eights :]] * fours
-    return np.concatenate([np.ravel(part) for part in parts])
-
-
-def halves(node: Node, packed: Floats) -> NDArray[np.uint32]:
-    """Numbers as float16, two to a word."""
-    with np.errstate(over="ignore"):
-        rounded = packed.astype("<f2")
-    if not np.isfinite(rounded).all():
-        raise GraphError(f"{node} has a weight of {np.abs(packed).max():g}, too large for float16")
-    return rounded.view("<u4")
-
-
 def constant_input(node: Node, values: Sequence[Value | None], index: int) -> Floats | None:
     """An input that must be constant; None when it was left out."""
     value = values[index] if index < len(values) else None

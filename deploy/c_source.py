@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.c_graph import Program, Writer
-from deploy.c_operators import DENSE, SUPPORTED, number
+from deploy.c_operators import SUPPORTED, number
+from deploy.c_weights import FORMATS, Format
 from deploy.graph import Graph, GraphError, read, run
 from deploy.policy_file import PolicyFile, content_of
 from sim.spec import Signal
@@ -23,7 +24,7 @@ from sim.spec import Signal
 FIRMWARE = Path(__file__).parents[1] / "firmware"
 KEYWORDS = """ auto bool break case char const continue default do double else enum extern float for goto if inline int
  long register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while """
-WEIGHTS = ("float32", "float16")
+WEIGHTS = tuple(FORMATS)
 TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint8): "uint8_t", np.dtype(np.int64): "int64_t"}
 
 HEADER = """\
@@ -97,7 +98,7 @@ SOURCE = """\
 
 {constants}
 static float memory[{memory}];
-{convolution}
+{convolution}{quantised}
 static bool compute(const policy_state *state, const policy_signals *signals) {{
     (void)state;
     (void)signals;
@@ -185,15 +186,15 @@ def _range(signal: Signal) -> float:
     return span if math.isfinite(span) else 1.0
 
 
-def rounding(policy: PolicyFile, graph: Graph) -> float:
-    """What float16 weights change over the test vectors, in closed loop: of commands' ranges, or of max(1, |state|)."""
+def rounding(policy: PolicyFile, graph: Graph, form: Format) -> float:
+    """What the weights' format changes over the test vectors, flown on: of commands' ranges, or of max(1, |state|)."""
     vectors = policy.vectors
     states = {s.name: s.initial[None] for s in policy.state}
     worst = 0.0
     for step in range(vectors.steps):
         kinds = {s.name: graph.values[s.name].dtype for s in policy.inputs}
         feeds = {name: vectors.inputs[name][step][None].astype(kind) for name, kind in kinds.items()}
-        made = run(graph, feeds | {f"state.{name}": value for name, value in states.items()}, DENSE)
+        made = run(graph, feeds | {f"state.{name}": value for name, value in states.items()}, form.stored)
         states = {name: made[f"next_state.{name}"] for name in states}
         for s in policy.outputs:
             worst = max(worst, float(np.abs(made[s.name][0] - vectors.outputs[s.name][step]).max()) / _range(s))
@@ -207,22 +208,23 @@ class Source:
     """The texts of one policy's C files."""
 
     def __init__(self, policy: PolicyFile, content: bytes, weights: str = "float32") -> None:
-        """`weights`: float32, or float16: half the size, with a self-test that tolerates twice what the rounding does.
+        """`weights`: float32, float16 (half the size), int8 (a quarter: a scale per output, inputs rounded to 16 bits);
+        the self-test of the latter two tolerates twice what their rounding does.
 
         Raises GraphError when something in the graph has no C.
         """
         if weights not in WEIGHTS:
             raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
-        self.policy = policy
+        self.policy, self.weights = policy, weights
         graph = read(content, SUPPORTED)
-        self.rounding = rounding(policy, graph) if weights == "float16" else 0.0
+        self.rounding = 0.0 if weights == "float32" else rounding(policy, graph, FORMATS[weights])
         self.tolerance = max(policy.vectors.tolerance, 2.0 * self.rounding)
         self.types = {s.name: TYPES[graph.values[s.name].dtype] for s in policy.inputs}
         for name in (*self.types, *(s.name for s in policy.outputs), *(s.name for s in policy.state)):
             _identifier(name)
         arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
         arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
-        self.program: Program = Writer(graph, arrays, weights).program()
+        self.program: Program = Writer(graph, arrays, FORMATS[weights]).program()
         self.title = f"{policy.name} ({policy.task}, {policy.robot})".replace("*/", "")
 
     def files(self) -> dict[str, str]:
@@ -269,6 +271,7 @@ class Source:
             ),
             memory=max(1, program.memory),
             convolution=f"static float patch[{program.patch}], pixel[{program.pixel}];\n" if program.patch else "",
+            quantised=f"static uint32_t quantised[{program.quantised}];\n" if self.weights == "int8" else "",
             statements=_indent(program.lines),
             check=" || ".join(f"policy_broken({x}, {n})" for x, n in self._results()),
             broken=" || ".join(self._finite_inputs()) or "false",

@@ -35,10 +35,9 @@ def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) ->
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text)
-    change = (
-        f"float16 weights change the test vectors' commands and states by up to {source.rounding:.2g} of their range"
-    )
-    return [f"wrote {folder / name}" for name in files] + [change] * (config.weights == "float16")
+    change = f"{source.rounding:.2g} of their range"
+    said = f"{config.weights} weights change the test vectors' commands and states by up to {change}"
+    return [f"wrote {folder / name}" for name in files] + [said] * (config.weights != "float32")
 
 
 def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:

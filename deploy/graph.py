@@ -6,7 +6,7 @@ The free batch size becomes 1. This is what the C generator reads; flying in Pyt
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,15 +81,15 @@ def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyA
     return [np.asarray(value) for value in made]
 
 
-def run(graph: Graph, inputs: Mapping[str, AnyArray], rounded: Collection[str] = ()) -> dict[str, AnyArray]:
-    """The outputs by name; the constants that the operators `rounded` read are rounded to float16."""
+def run(
+    graph: Graph,
+    inputs: Mapping[str, AnyArray],
+    stored: Callable[[Node, int, AnyArray], AnyArray] = lambda node, index, value: value,
+) -> dict[str, AnyArray]:
+    """The outputs by name. `stored`: what input number `index` of a node becomes before it is used."""
     known = dict(inputs) | {name: v.data for name, v in graph.values.items() if v.data is not None}
     for node in graph.nodes:
-        feeds = {name: known[name] for name in node.inputs if name}
-        if node.operator in rounded:
-            constant = [name for name in feeds if graph.values[name].data is not None]
-            with np.errstate(over="ignore"):
-                feeds |= {name: feeds[name].astype(np.float16).astype(np.float32) for name in constant}
+        feeds = {name: stored(node, index, known[name]) for index, name in enumerate(node.inputs) if name}
         known |= dict(zip(node.outputs, evaluate(node, feeds, graph.opset), strict=True))
     return {name: known[name] for name in graph.outputs}
 

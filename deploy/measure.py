@@ -13,7 +13,19 @@ from deploy.emulator import CLOCK_HZ, RAM, RAM_SIZE, Chip, EmulatorError
 from deploy.policy_file import PolicyFile
 
 STATE, SIGNALS, COMMANDS = RAM + 0x10000, RAM + 0x11000, RAM + 0x18000  # beyond what the image uses itself
-LIBRARY = ("compute", "information", "larger", "memory", "patch", "pixel", "policy_", "vector_", "weights_", "indices_")
+LIBRARY = (
+    "compute",
+    "information",
+    "larger",
+    "memory",
+    "patch",
+    "pixel",
+    "policy_",
+    "quantised",
+    "vector_",
+    "weights_",
+    "indices_",
+)
 
 
 @dataclass(frozen=True)

@@ -285,4 +285,87 @@ static POLICY_NOINLINE void policy_dense_half(float *y, const uint32_t *w, const
 #endif
 }
 
+/* Bytes 0 and 2 of a word as two signed halves; bytes 1 and 3; the sum of two products of halves. */
+static POLICY_INLINE uint32_t policy_even(uint32_t w) {
+#if defined(POLICY_CORTEX_M4F)
+    uint32_t y;
+    __asm__("sxtb16 %0, %1" : "=r"(y) : "r"(w));
+    return y;
+#else
+    return (uint32_t)(uint16_t)(int8_t)w | (uint32_t)(uint16_t)(int8_t)(w >> 16) << 16;
+#endif
+}
+
+static POLICY_INLINE uint32_t policy_odd(uint32_t w) {
+#if defined(POLICY_CORTEX_M4F)
+    uint32_t y;
+    __asm__("sxtb16 %0, %1, ror #8" : "=r"(y) : "r"(w));
+    return y;
+#else
+    return policy_even(w >> 8);
+#endif
+}
+
+static POLICY_INLINE int32_t policy_multiply(uint32_t a, uint32_t b, int32_t sum) {
+#if defined(POLICY_CORTEX_M4F)
+    int32_t y;
+    __asm__("smlad %0, %1, %2, %3" : "=r"(y) : "r"(a), "r"(b), "r"(sum));
+    return y;
+#else
+    return sum + (int16_t)a * (int16_t)b + (int16_t)(a >> 16) * (int16_t)(b >> 16);
+#endif
+}
+
+static POLICY_INLINE int32_t policy_multiply4(uint32_t w, const uint32_t *x, int32_t sum) {
+    return policy_multiply(policy_odd(w), x[1], policy_multiply(policy_even(w), x[0], sum));
+}
+
+/* Two numbers below 2^15, rounded, in a word. */
+static POLICY_INLINE uint32_t policy_halves(float low, float high) {
+    const policy_word a = {low + POLICY_ROUND}, b = {high + POLICY_ROUND};
+    return (a.bits & 0xffffu) | b.bits << 16;
+}
+
+/* x as whole numbers times the result, two to a word, padded with zeros to a multiple of four. 16 bits each, or fewer
+ * where the sum of `inputs` products with int8 could overflow. */
+static POLICY_INLINE float policy_quantise(uint32_t *quantised, const float *x, int inputs) {
+    const int32_t room = (int32_t)(0x7fffffff / 127) / inputs;
+    const float limit = (float)(room < 32767 ? room : 32767);
+    policy_word most = {1e-30f};
+    for (int i = 0; i < inputs; ++i) {
+        const policy_word word = {x[i]};
+        const uint32_t size = word.bits & 0x7fffffffu;
+        most.bits = size > most.bits ? size : most.bits;
+    }
+    const float inverse = limit / most.number;
+    quantised[((inputs + 3) >> 2 << 1) - 1] = 0u;
+    for (int i = 0; i < inputs >> 1; ++i) quantised[i] = policy_halves(x[2 * i] * inverse, x[2 * i + 1] * inverse);
+    if (inputs & 1) quantised[inputs >> 1] = policy_halves(x[inputs - 1] * inverse, 0.0f);
+    return most.number / limit;
+}
+
+/* y = W x + b with weights as int8 and a scale per output. Per four outputs w holds their biases, their scales, then per
+ * four inputs a word for each output, in the order 0, 2, 1, 3. The sums are exact. */
+static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const float *x, int inputs, int quads,
+                                              uint32_t *quantised) {
+    const float scale = policy_quantise(quantised, x, inputs);
+    for (int block = 0; block < quads; ++block) {
+        const uint32_t *head = w, *from = quantised;
+        int32_t a = 0, b = 0, c = 0, d = 0;
+        w += 8;
+#pragma GCC unroll 1
+        for (int group = (inputs + 3) >> 2; group; --group, w += 4, from += 2) {
+            a = policy_multiply4(w[0], from, a);
+            b = policy_multiply4(w[1], from, b);
+            c = policy_multiply4(w[2], from, c);
+            d = policy_multiply4(w[3], from, d);
+        }
+        const int32_t sum[4] = {a, b, c, d};
+        for (int k = 0; k < 4; ++k) {
+            const policy_word bias = {.bits = head[k]}, factor = {.bits = head[4 + k]};
+            *y++ = bias.number + factor.number * scale * (float)sum[k];
+        }
+    }
+}
+
 #endif

@@ -78,3 +78,20 @@ def policy_of(
     }
     path.write_bytes(serialise(model, metadata))
     return path
+
+
+def one_node(
+    operator: str,
+    *inputs: str,
+    constants: dict[str, Any] | None = None,
+    shape: tuple[int, ...] = (6,),
+    result: tuple[int, ...] = (6,),
+    **attributes: Any,
+) -> dict[str, Any]:
+    """A graph of one operator between the signal x and the command y: arguments of `policy_of`."""
+    return {
+        "nodes": [helper.make_node(operator, ["x", *inputs], ["y"], name="the_node", **attributes)],
+        "inputs": {"x": shape},
+        "outputs": {"y": result},
+        "constants": constants,
+    }

@@ -50,11 +50,12 @@ def test_a_22_64_64_4_policy_keeps_to_its_targets(hover):
     assert measured.selftest < 0.1
 
 
-def test_float16_weights_take_half_the_flash(hover, tmp_path):
+@pytest.mark.parametrize(("weights", "share"), [("float16", 0.6), ("int8", 0.4)])
+def test_smaller_weights_take_less_flash(hover, tmp_path, weights, share):
     policy, _, measured, compiler = hover
-    halved = build(policy, tmp_path, compiler, weights="float16")[1]
-    assert halved.policy_flash < 0.6 * measured.policy_flash
-    assert halved.cycles < 1.2 * measured.cycles
+    smaller = build(policy, tmp_path, compiler, weights=weights)[1]
+    assert smaller.policy_flash < share * measured.policy_flash
+    assert smaller.cycles < 1.2 * measured.cycles
 
 
 def test_every_input_takes_the_same_instructions(hover):
@@ -70,7 +71,7 @@ def test_every_input_takes_the_same_instructions(hover):
     assert costs.pop().instructions == measured.instructions
 
 
-@pytest.mark.parametrize("weights", ["float32", "float16"])
+@pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("network", ["mlp", "gru"])
 def test_the_chip_computes_the_same_bits_as_this_machine(tmp_path, network, weights):
     policy = exported(tmp_path / "p.onnx", hover_size() if network == "mlp" else small(random_gru))
