@@ -22,6 +22,7 @@ BENCHMARKS = (
     "adaptation",
     "specialists",
     "microcontroller",
+    "crazyflie",
 )
 Rows = dict[str, Any]  # what was measured, by the name of the row
 sys.path.insert(0, str(ROOT))  # a checkout is enough

@@ -25,6 +25,7 @@ FOLDER = Path(__file__).parent
         "adaptation.py",
         "specialists.py --only racer x500",
         'microcontroller.py --only "MLP ours" "GRU ours"',
+        "crazyflie.py --only connecting commanding quad_any",
     ],
 )
 def test_a_benchmark_runs_and_prints_json_and_a_table(command):
