@@ -36,6 +36,9 @@ HOMES = {
     "matplotlib": ["policies/report.py"],
     **dict.fromkeys(("rclpy", "rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs"), ROS2),
     **dict.fromkeys(("nav_msgs", "sensor_msgs", "diagnostic_msgs", "rosgraph_msgs"), ROS2),
+    **dict.fromkeys(("launch", "launch_ros"), ["deploy/launch.py", "deploy/launching/files.py"]),
+    "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
+    "yaml": ["deploy/launching/ros.py"],
     "torch": [
         "sim/env.py",
         "sim/channel.py",

@@ -1,0 +1,115 @@
+"""python -m deploy.launch FILE [name:=value ...] [--show-args]: run a ROS 2 launch file, also without ROS 2's launch.
+
+FILE may also be PACKAGE FILE, as for `ros2 launch`. Where ROS 2's `launch` is installed, that runs the file; elsewhere
+a small runner does, and says by name which part of ROS 2's launch a file needs that it lacks. No process outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy import arguments
+from deploy.launching import declared, guardian
+from deploy.launching.actions import explained
+
+SHOW = ("-s", "--show-args", "--show-arguments")
+
+
+def real_launch() -> bool:
+    """Whether ROS 2's launch is installed. A folder named launch, as this project has, is not it."""
+    try:
+        import launch.actions  # noqa: F401
+        import launch_ros.actions  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _file(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The launch file's path, and the arguments after it."""
+    if not words:
+        raise arguments.ArgumentError("which launch file? python -m deploy.launch FILE [name:=value ...]")
+    first, *rest = words
+    if os.path.isfile(first):
+        return first, rest
+    if not rest or ":=" in rest[0]:
+        raise arguments.ArgumentError(f"there is no launch file {first!r}")
+    from ament_index_python.packages import get_package_share_directory
+
+    try:
+        found = sorted(Path(get_package_share_directory(first)).rglob(rest[0]))
+    except (LookupError, ValueError):
+        raise arguments.ArgumentError(f"there is neither a launch file nor a package {first!r}") from None
+    if not found:
+        raise arguments.ArgumentError(f"package {first!r} has no launch file {rest[0]!r}")
+    return str(found[0]), rest[1:]
+
+
+def _find_this_environment() -> None:
+    """Let ROS 2's index and the `env python3` of nodes find what pip installed beside this interpreter."""
+    prefixes = [prefix for prefix in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if prefix]
+    if sys.prefix not in prefixes and os.path.isdir(os.path.join(sys.prefix, "share", "ament_index")):
+        os.environ["AMENT_PREFIX_PATH"] = os.pathsep.join([*prefixes, sys.prefix])
+    paths, programs = os.environ.get("PATH", "").split(os.pathsep), os.path.dirname(sys.executable)
+    if programs not in paths:
+        os.environ["PATH"] = os.pathsep.join([programs, *paths])
+
+
+def _description(path: str) -> Any:
+    """The file's LaunchDescription; ValueError in one sentence for an error in its code."""
+    from launch import LaunchContext
+    from launch.launch_description_sources import AnyLaunchDescriptionSource, PythonLaunchDescriptionSource
+
+    source = PythonLaunchDescriptionSource if path.endswith(".py") else AnyLaunchDescriptionSource
+    try:
+        return source(path).get_launch_description(LaunchContext())
+    except Exception as error:
+        raise explained(path, error) from error
+
+
+def launch_file(words: Sequence[str]) -> int:
+    """Run a launch file, or show its arguments; the exit status."""
+    _find_this_environment()
+    if not real_launch():
+        from deploy.launching import stand_in
+
+        stand_in.install()
+    import launch
+    from launch.actions import IncludeLaunchDescription
+    from launch.launch_description_sources import AnyLaunchDescriptionSource
+    from launch.utilities import normalize_to_list_of_substitutions
+
+    path, rest = _file([word for word in words if word not in SHOW])
+    known = _description(path).get_launch_arguments()
+    if any(word in SHOW for word in words):
+        print("\n".join(declared.shown(known, normalize_to_list_of_substitutions)))
+        return 0
+    pairs = declared.given(rest)
+    declared.check(pairs, known, Path(path).read_text())
+    service = launch.LaunchService(argv=list(rest), noninteractive=True)
+    include = IncludeLaunchDescription(AnyLaunchDescriptionSource(path), launch_arguments=pairs.items())
+    service.include_launch_description(launch.LaunchDescription([include]))
+    return int(service.run())
+
+
+def main() -> int:
+    """Run the command in a child process, so that nothing outlives it; the exit status."""
+    words = sys.argv[1:]
+    if not words or arguments.wants_help(words):
+        print(__doc__)
+        return 0 if words else 2
+    status = 0
+
+    def run(words: Sequence[str]) -> None:
+        nonlocal status
+        status = launch_file(words)
+
+    return guardian.run(lambda: arguments.call(run, words) or status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

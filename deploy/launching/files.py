@@ -1,0 +1,120 @@
+"""What this project's launch files share, written against the API of ROS 2's `launch`: its nodes, and failing as one.
+
+Call these from a launch file only: `launch` is then ROS 2's own or the stand-in of `deploy.launch`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ament_index_python.resources import has_resource
+
+from deploy.launching import declared
+
+PACKAGE = "sim2metal"
+
+
+def _installed() -> bool:
+    """Whether ROS 2's index knows this package: after `pip install` or colcon, not in an editable checkout."""
+    try:
+        return bool(has_resource("packages", PACKAGE))
+    except OSError:  # AMENT_PREFIX_PATH is not set
+        return False
+
+
+def node(
+    executable: str,
+    *,
+    name: Any = None,
+    namespace: Any = None,
+    parameters: list[Any] | None = None,
+    remappings: Iterable[tuple[Any, Any]] | None = None,
+    condition: Any = None,
+) -> Any:
+    """A node of this project: `ros2 run sim2metal executable`, or the same module where the index does not know it."""
+    from launch_ros.actions import Node
+
+    where: dict[str, Any] = {"package": PACKAGE, "executable": executable}
+    if not _installed():
+        where = {"executable": sys.executable, "arguments": ["-u", "-m", f"deploy.ros2.{executable}"]}
+    return Node(
+        **where,
+        exec_name=executable,
+        name=name,
+        namespace=namespace,
+        parameters=parameters,
+        remappings=remappings,
+        condition=condition,
+        output="screen",
+        sigterm_timeout="10",
+    )
+
+
+def command(module: str, *words: Any, condition: Any = None) -> Any:
+    """A command of this project as a process: `python -m module word ...`; a word is a text or substitutions."""
+    from launch.actions import ExecuteProcess
+
+    return ExecuteProcess(
+        cmd=[sys.executable, "-u", "-m", module, *words],
+        name=module.rpartition(".")[2],
+        condition=condition,
+        output="screen",
+        sigterm_timeout="10",
+    )
+
+
+def _ended(event: Any, context: Any) -> list[Any] | None:
+    from launch.actions import Shutdown
+
+    if context.is_shutdown:
+        return None
+    if event.returncode != 0:  # an exception is what makes `ros2 launch` exit with another status than 0
+        raise RuntimeError(f"{event.process_name} is required and ended with exit code {event.returncode}")
+    return [Shutdown(reason=f"{event.process_name} has finished")]
+
+
+def required(*processes: Any) -> list[Any]:
+    """The processes; when one ends, all end, and `ros2 launch` fails unless it ended with exit status 0."""
+    from launch.actions import RegisterEventHandler
+    from launch.event_handlers import OnProcessExit
+
+    handlers = [RegisterEventHandler(OnProcessExit(target_action=p, on_exit=_ended)) for p in processes]
+    return [*handlers, *processes]
+
+
+def end_after(seconds: Any, condition: Any = None) -> Any:
+    """End the launch in so many seconds."""
+    from launch.actions import Shutdown, TimerAction
+
+    return TimerAction(period=seconds, actions=[Shutdown(reason="its time is over")], condition=condition)
+
+
+def flag(text: str) -> bool:
+    """Whether a checked launch argument is true."""
+    return text.lower() in ("true", "1")
+
+
+def checked(file: str, declarations: list[Any], numbers: Mapping[str, type] | None = None) -> list[Any]:
+    """The declarations, and a look at what was given: `ros2 launch` itself ignores misspelt names and wrong types.
+
+    `numbers`: {argument: int, float or bool}. The names are looked at only where `file` itself was launched.
+    """
+    from launch.actions import OpaqueFunction
+
+    def look(context: Any) -> None:
+        if any(Path(word).name == Path(file).name for word in sys.argv):
+            declared.check(declared.given([word for word in context.argv if ":=" in word]), declarations)
+        for name, kind in (numbers or {}).items():
+            text = context.launch_configurations[name]
+            try:
+                fits = text.lower() in ("true", "false", "1", "0") if kind is bool else kind(text) >= 0
+            except ValueError:
+                fits = False
+            if not fits:
+                wanted = {int: "a whole number", float: "a number, not negative", bool: "true or false"}[kind]
+                raise ValueError(f"{name}:={text} is not {wanted}")
+
+    return [*declarations, OpaqueFunction(function=look)]

@@ -1,0 +1,57 @@
+"""ros2 launch sim2metal policy.launch.py policy:=FILE [remap:=from:=to,...]: the policy node alone, on your own robot.
+
+Its topics are those that `ros2 node info` shows; remap them to your robot's.
+"""
+
+from launch import LaunchDescription
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+
+from deploy.launching.files import checked, flag, node, required
+
+NUMBERS = {"autostart": bool, "armed": bool, "transfer": bool, "use_sim_time": bool, "settle_s": float}
+
+
+def remappings(text):
+    """[(from, to), ...] of from:=to,from:=to"""
+    pairs = [pair.partition(":=") for pair in text.split(",") if pair]
+    if any(not source or not target for source, _, target in pairs):
+        raise ValueError(f"remap:={text}: needs from:=to,from:=to")
+    return [(source, target) for source, _, target in pairs]
+
+
+def start(context):
+    """The node, with what was given as its parameters."""
+    given = context.launch_configurations
+    texts = {name: given[name] for name in ("policy", "controller", "robot", "log")}
+    switches = {name: flag(given[name]) for name, kind in NUMBERS.items() if kind is bool}
+    return required(
+        node(
+            "policy_node",
+            name=given["name"],
+            namespace=given["namespace"] or None,
+            parameters=[texts | switches | {"settle_s": float(given["settle_s"])}, *filter(None, [given["params"]])],
+            remappings=remappings(given["remap"]),
+        )
+    )
+
+
+def generate_launch_description():
+    """The arguments and the policy node; the launch ends with it."""
+    arguments = [
+        DeclareLaunchArgument("policy", description="The policy file, or the name of one that comes with sim2metal."),
+        DeclareLaunchArgument("name", default_value="policy", description="Of the node."),
+        DeclareLaunchArgument("namespace", default_value="", description="Of the node and its topics."),
+        DeclareLaunchArgument("remap", default_value="", description="Topics: from:=to,from:=to."),
+        DeclareLaunchArgument("params", default_value="", description="A parameter file with whatever else it takes."),
+        DeclareLaunchArgument(
+            "controller", default_value="onnxruntime", choices=["onnxruntime", "c"], description="What computes it."
+        ),
+        DeclareLaunchArgument("robot", default_value="", description="Which robot it is; empty: as the robot says."),
+        DeclareLaunchArgument("transfer", default_value="false", description="Allow a policy of another robot."),
+        DeclareLaunchArgument("autostart", default_value="false", description="Configure and activate by itself."),
+        DeclareLaunchArgument("armed", default_value="true", description="Fly only while the topic armed says so."),
+        DeclareLaunchArgument("settle_s", default_value="1.0", description="s of good signals before it may fly."),
+        DeclareLaunchArgument("use_sim_time", default_value="false", description="Time comes from the topic /clock."),
+        DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
+    ]
+    return LaunchDescription([*checked(__file__, arguments, NUMBERS), OpaqueFunction(function=start)])

@@ -1,0 +1,92 @@
+"""ros2 launch sim2metal quad_hover.launch.py policy:=FILE [backend:=sim|hil|crazyflie]: a policy flies one quadrotor.
+
+Without ROS 2's launch: python -m deploy.launch launch/quad_hover.launch.py policy:=FILE
+"""
+
+from pathlib import Path
+
+from launch import LaunchDescription
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+
+from deploy.launching.files import checked, command, end_after, flag, node, required
+
+ADDRESS = "udp://127.0.0.1:19850"  # of a simulated Crazyflie
+NUMBERS = {"seconds": float, "seed": int, "episodes": int, "arm": bool, "transfer": bool}
+
+
+def simulated(given):
+    """Robot, policy and supervisor as nodes on topics, in real time."""
+    robot = {"robot": given["robot"], "engine": given["engine"], "seed": int(given["seed"])}
+    policy = {name: given[name] for name in ("policy", "controller", "log")}
+    switches = {"autostart": True, "transfer": flag(given["transfer"])}
+    space = given["namespace"] or None
+    processes = required(
+        node("robot_node", name="robot", namespace=space, parameters=[robot]),
+        node("policy_node", name="policy", namespace=space, parameters=[policy | switches]),
+        node(
+            "supervisor_node",
+            name="supervisor",
+            namespace=space,
+            parameters=[given["limits"], {"auto_arm": flag(given["arm"])}],
+        ),
+    )
+    seconds = float(given["seconds"])
+    return [*processes, end_after(seconds)] if seconds else processes
+
+
+def in_the_loop(given):
+    """The policy on a microcontroller or an emulated one, the physics here."""
+    names = ("policy", "port", "engine", "seed", "episodes")
+    seconds = [f"seconds={given['seconds']}"] if float(given["seconds"]) else []
+    return required(command("deploy.hil", *(f"{name}={given[name]}" for name in names), *seconds))
+
+
+def crazyflie(given):
+    """A Crazyflie over its radio, or a simulated one; the policy is on board, and the supervisor is its firmware's."""
+    vehicle = [f"{name}={given[name]}" for name in ("policy", "robot")]
+    seconds = [f"seconds={given['seconds']}"] if float(given["seconds"]) else []
+    uri, simulators = given["uri"], []
+    if uri == "simulated":
+        uri, simulators = ADDRESS, [command("deploy.crazyflie_sim", f"uri={ADDRESS}", *vehicle)]
+    return required(*simulators, command("deploy.run", "driver=crazyflie", f"uri={uri}", *vehicle, *seconds))
+
+
+BACKENDS = {"sim": simulated, "hil": in_the_loop, "crazyflie": crazyflie}
+
+
+def start(context):
+    """What the chosen backend consists of."""
+    given = context.launch_configurations
+    return BACKENDS[given["backend"]](given)
+
+
+def generate_launch_description():
+    """The arguments and the chosen backend's processes; when one of them ends, all end."""
+    limits = str(Path(__file__).resolve().parent / "quad_limits.yaml")
+    arguments = [
+        DeclareLaunchArgument("policy", description="The policy file, or the name of one that comes with sim2metal."),
+        DeclareLaunchArgument("backend", default_value="sim", choices=[*BACKENDS], description="What flies."),
+        DeclareLaunchArgument("robot", default_value="crazyflie", description="Its airframe."),
+        DeclareLaunchArgument("seconds", default_value="0", description="Length of the flight; 0: backend's default."),
+        DeclareLaunchArgument("seed", default_value="0", description="sim, hil: of what is random."),
+        DeclareLaunchArgument(
+            "engine", default_value="flight", choices=["flight", "mujoco", "bullet"], description="sim, hil: physics."
+        ),
+        DeclareLaunchArgument("namespace", default_value="", description="sim: of nodes and topics."),
+        DeclareLaunchArgument(
+            "controller",
+            default_value="onnxruntime",
+            choices=["onnxruntime", "c"],
+            description="sim: what computes it.",
+        ),
+        DeclareLaunchArgument("arm", default_value="true", description="sim: arm at once; else call the service arm."),
+        DeclareLaunchArgument("transfer", default_value="false", description="sim: a policy of another airframe."),
+        DeclareLaunchArgument("limits", default_value=limits, description="sim: the supervisor's parameter file."),
+        DeclareLaunchArgument("log", default_value="", description="sim: folder for flight logs (.mcap)."),
+        DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, qemu or a serial device."),
+        DeclareLaunchArgument("episodes", default_value="3", description="hil: flights, one after the other."),
+        DeclareLaunchArgument(
+            "uri", default_value="simulated", description="crazyflie: radio://..., udp://... or simulated."
+        ),
+    ]
+    return LaunchDescription([*checked(__file__, arguments, NUMBERS), OpaqueFunction(function=start)])
