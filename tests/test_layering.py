@@ -131,8 +131,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import deploy.export, deploy.emulator, deploy.native", set()),
         ("import policies.train", set()),
         ("import policies.export, policies.evaluate", set()),
-        ("import sim.engines.flight", {"numba", "llvmlite"}),
-        ("import policies.algorithms.apg", {"numba", "llvmlite"}),
+        ("import sim.engines.flight", {"numba", "llvmlite", "yaml"}),
+        ("import policies.algorithms.apg", {"numba", "llvmlite", "yaml"}),
     ],
 )
 def test_import_brings_nothing_heavy(statement: str, allowed: set[str]):
