@@ -17,6 +17,7 @@ from sim.spec import Group
 DRIVERS = {
     "simulated": "deploy.drivers.simulated:Simulated",
     "crazyflie": "deploy.drivers.crazyflie:Crazyflie",
+    "ros2": "deploy.drivers.ros2:Ros2",
 }
 
 

@@ -1,0 +1,326 @@
+"""A robot on ROS 2 topics, as a driver: signals come in standard messages, commands go out (`deploy/ros2/topics.py`).
+
+It flies only while `armed` says so, and its flight ends with the emergency stop, a human's override, a second publisher
+of commands or a lost `armed`: then it sends the safe command once and is silent. Signals are taken by the control loop
+itself, at the moment it needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import rclpy
+from numpy.typing import NDArray
+from rclpy.duration import Duration
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+from std_msgs.msg import Bool, Float64MultiArray, String
+
+from deploy.drivers import Reading
+from deploy.policy_file import PolicyFile
+from deploy.ros2 import topics
+from deploy.ros2.emergency import EmergencyStop
+from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
+from sim.spec import ANY_ROBOT, Group
+
+Array = NDArray[Any]
+HEARTBEAT_PERIOD = 0.05  # s
+LIFESPAN = 2.0  # periods for which a command may be on its way
+SLOWEST = 0.8  # of the policy's rate: what comes less often cannot feed it
+
+
+class Ros2Error(ValueError):
+    """The flight cannot begin; the message lists every reason."""
+
+
+@dataclass
+class Settings:
+    """Settings of the ROS 2 driver."""
+
+    namespace: str = field(default="", metadata={"help": "of the robot's topics"})
+    robot: str | None = field(default=None, metadata={"help": "which robot it is (default: what the topic robot says)"})
+    connect_s: float = field(default=5.0, metadata={"help": "s in which everything must be ready"})
+    armed: bool = field(default=True, metadata={"help": "fly only while the topic armed says so"})
+    silence_s: float = field(default=0.25, metadata={"help": "s for which armed may be silent; it comes every 0.05 s"})
+    transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "silence_s"):
+            if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+
+@dataclass
+class Timing:
+    """The last control steps, in s: from a signal's arrival to the command, and between two steps beyond the period."""
+
+    latency: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    lateness: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    steps: int = 0
+    missed: int = 0  # steps that began more than a period late
+
+
+class Ros2:
+    """One robot. The node is its caller's, or its own when it is made `from_config`."""
+
+    Config: ClassVar[type] = Settings
+
+    def __init__(self, policy: Any, node: Node, settings: Settings | None = None) -> None:
+        """`policy` has inputs, outputs, robot and rate_hz. TopicError where no topic can carry one of its signals."""
+        s = self.settings = settings or Settings()
+        self.node, self.commands, self.rate_hz = node, policy.outputs, policy.rate_hz
+        self._wanted: str = policy.robot
+        self.robot = s.robot or policy.robot
+        self.num, self.real_time = 1, True
+        self.steps: int | None = None
+        self._needed = topics.sources(policy.inputs)
+        self.sources = tuple(dict.fromkeys((*self._needed, topics.BATTERY)))  # a limit on its voltage may be set
+        self.signals: Group = tuple(signal for source in self.sources for signal in source.signals)
+        self.period = 1.0 / policy.rate_hz
+        self.timing = Timing()
+        self.done, self.finished = False, ""  # whether the flight is over, and why
+        self.emergency: EmergencyStop | None = None
+        self._inboxes = {s.topic: Inbox(node, s.message, s.topic, sensor_quality()) for s in self.sources}
+        self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
+        self._values: dict[str, topics.Values] = {}  # by topic, of its newest message
+        self._armed = Inbox(node, Bool, topics.ARMED, command_quality())
+        self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
+        self._override = [
+            Inbox(node, Float64MultiArray, topics.command_topic(self.commands, c, topics.OVERRIDE), command_quality())
+            for c in self.commands
+        ]
+        self._publishers: dict[str, Any] = {}
+        self._topics = {c.name: topics.command_topic(self.commands, c) for c in self.commands}
+        self._heartbeat = node.create_publisher(Bool, topics.HEARTBEAT, command_quality(deadline=2 * HEARTBEAT_PERIOD))
+        self._beat = self._before = -math.inf
+        self._executor: SingleThreadedExecutor | None = None  # of its own node
+
+    @classmethod
+    def from_config(cls, config: Settings, policy: PolicyFile) -> Self:
+        if not rclpy.ok():
+            rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        made = cls(policy, Node("deploy_run", namespace=config.namespace or None), config)
+        made.emergency = EmergencyStop(made.node, "~/emergency_stop", lambda: made.finish("emergency stop"))
+        made._executor = SingleThreadedExecutor()
+        made._executor.add_node(made.node)
+        return made
+
+    def _spin(self, executor: SingleThreadedExecutor) -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            executor.spin()
+
+    def finish(self, reason: str) -> None:
+        """End the flight at its next control step; the first reason counts. Callable from any thread."""
+        self.finished = self.finished or reason
+        self.done = True
+
+    def __enter__(self) -> Self:
+        try:
+            self.connect()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def connect(self) -> None:
+        """Raises Ros2Error after `connect_s` with everything that is missing."""
+        if self._executor is not None:
+            threading.Thread(target=self._spin, args=[self._executor], name="ros2", daemon=True).start()
+        deadline = time.monotonic() + self.settings.connect_s
+        while reasons := self.missing():
+            if time.monotonic() >= deadline:
+                raise Ros2Error("; ".join(reasons))
+            time.sleep(self.period)
+        self.done, self.finished, self.timing = False, "", Timing()
+        self._beat = self._before = -math.inf
+        quality = command_quality(LIFESPAN * self.period)
+        for name, topic in self._topics.items():
+            publisher = self._publishers[name] = self.node.create_publisher(Float64MultiArray, topic, quality)
+            while not publisher.get_subscription_count() and time.monotonic() < deadline:
+                time.sleep(self.period)
+        if (paced := self._paced) is not None:
+            paced.take()
+            paced.wait(2.0 * self.period)  # the loop's steps begin when a measurement has just come
+
+    def missing(self) -> list[str]:
+        """Why a flight cannot begin now; empty when it can."""
+        reading = self.read_now()
+        reasons = [line for source in self._needed if (line := self._trouble(source, reading.age))]
+        self._robot.take()
+        if self._robot.message is not None and not self.settings.robot:
+            self.robot = self._robot.message.data
+        if self._wanted not in (self.robot, ANY_ROBOT) and not self.settings.transfer:
+            reasons.append(f"the policy is for the robot {self._wanted!r}, here is {self.robot!r} (transfer flies it)")
+        for topic in self._topics.values():
+            if rivals := self.node.get_publishers_info_by_topic(self.node.resolve_topic_name(topic)):
+                names = ", ".join(f"{r.node_namespace.rstrip('/')}/{r.node_name}" for r in rivals)
+                reasons.append(f"{topic} has a publisher already: {names} (a killed one counts for up to 20 s)")
+            if not self.node.count_subscribers(topic):
+                reasons.append(f"nobody listens to {self.node.resolve_topic_name(topic)}")
+        if self.emergency is not None and self.emergency.pressed:
+            reasons.append("the emergency stop is pressed")
+        if self.settings.armed and not self._is_armed():
+            reasons.append("not armed: call the supervisor's service `arm`")
+        if any(inbox.age < self.settings.silence_s for inbox in self._override):
+            reasons.append("a human overrides")
+        return reasons
+
+    def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
+        """What is wrong with one topic now."""
+        inbox, kind = self._inboxes[source.topic], topics.type_name(source.message)
+        names = ", ".join(s.name for s in source.signals)
+        if inbox.message is None:
+            others = [info.topic_type for info in self.node.get_publishers_info_by_topic(inbox.topic)]
+            if not others:
+                return f"nothing publishes {inbox.topic} ({kind}), which gives {names}; there is: {self._present()}"
+            if kind not in others:
+                return f"{inbox.topic} is a {others[0]}, not a {kind}"
+            return f"{inbox.topic} is published, but nothing arrives: is its reliability compatible?"
+        if source.topic not in self._values:
+            return f"{inbox.topic} carries something that cannot be read"
+        now, oldest = age[source.signals[0].name], source.signals[0].max_age
+        if not abs(now) <= oldest:
+            return f"{inbox.topic} is {now:.2f} s old, more than {oldest:g} s: it has stopped, or clocks differ"
+        if source.paces and math.isnan(inbox.rate):
+            return f"the rate of {inbox.topic} is not known yet"
+        if source.paces and inbox.rate < SLOWEST * self.rate_hz:
+            return f"{inbox.topic} comes at {inbox.rate:.0f} Hz, the policy runs at {self.rate_hz:g} Hz"
+        return ""
+
+    def _present(self) -> str:
+        """The topics of the kinds that robots publish."""
+        own = {inbox.topic for inbox in self._inboxes.values()}
+        kinds = ("nav_msgs", "sensor_msgs", "geometry_msgs", "std_msgs/msg/Float32MultiArray")
+        found = [n for n, types in self.node.get_topic_names_and_types() if types[0].startswith(kinds) and n not in own]
+        return ", ".join(n for n in found if self.node.count_publishers(n)) or "nothing"
+
+    def _is_armed(self) -> bool:
+        self._armed.take()
+        return (
+            self._armed.message is not None and self._armed.message.data and self._armed.age < self.settings.silence_s
+        )
+
+    def read(self) -> Reading:
+        self._watch()
+        paced = self._paced
+        if paced is not None and not paced.take() and paced.age > 0.5 * self.period:
+            paced.wait(0.5 * self.period)  # the next one is due: better fresh and a little later than a period old
+        now = time.monotonic()
+        late = now - self._before - self.period
+        if late > -math.inf and self.timing.steps:
+            self.timing.lateness.append(max(late, 0.0))
+            self.timing.missed += late > self.period
+        self._before = now
+        return self.read_now(paced)
+
+    def _watch(self) -> None:
+        """What ends a flight."""
+        if self.emergency is not None and self.emergency.pressed:
+            self.finish("emergency stop")
+        if self.settings.armed and not self._is_armed():
+            self.finish("not armed any more")
+        if any([inbox.take() for inbox in self._override]):
+            self.finish("a human overrides")
+        if time.monotonic() - self._beat >= HEARTBEAT_PERIOD:  # a few times per second is enough
+            for topic in self._topics.values():
+                if self.node.count_publishers(topic) > 1:
+                    self.finish(f"somebody else publishes {topic}")
+
+    def read_now(self, taken: Inbox | None = None) -> Reading:
+        """The newest measurement without waiting; `taken` has been looked into already."""
+        signals: topics.Values = {}
+        ages: dict[str, float] = {}
+        for source in self.sources:
+            inbox = self._inboxes[source.topic]
+            if inbox.take() or inbox is taken:
+                self._open(source, inbox)
+            if source.topic in self._values:
+                signals |= self._values[source.topic]
+                ages |= dict.fromkeys((s.name for s in source.signals), self._age(inbox))
+        for override in self._override:
+            override.take()
+        return Reading({name: np.asarray(value, np.float32)[None] for name, value in signals.items()}, ages)
+
+    def _open(self, source: topics.Source, inbox: Inbox) -> None:
+        if inbox.message is None:
+            return
+        try:
+            self._values[source.topic] = source.read(inbox.message)
+        except topics.TopicError as error:
+            self._values.pop(source.topic, None)  # the guard takes it for missing
+            self.node.get_logger().error(f"{inbox.topic}: {error}", throttle_duration_sec=1.0)
+
+    def _age(self, inbox: Inbox) -> float:
+        """Since it was measured where the message says when, at least since it arrived; negative: from the future."""
+        stamp = getattr(getattr(inbox.message, "header", None), "stamp", None)
+        if stamp is None:
+            return inbox.age
+        measured: float = self.node.get_clock().now().nanoseconds * 1e-9 - (stamp.sec + stamp.nanosec * 1e-9)
+        return max(measured, inbox.age, key=abs)
+
+    def write(self, commands: Mapping[str, Array]) -> None:
+        self._publish(self._safe() if self.done else commands)
+        now = time.monotonic()
+        if self._paced is not None:
+            self.timing.latency.append(now - self._paced.arrived)
+        self.timing.steps += 1
+        if now - self._beat >= HEARTBEAT_PERIOD:
+            self._beat = now
+            self._heartbeat.publish(Bool(data=True))
+
+    def _publish(self, commands: Mapping[str, Array]) -> None:
+        for command in self.commands:
+            values = np.asarray(commands[command.name]).reshape(command.shape)
+            self._publishers[command.name].publish(topics.command_message(command, values))
+
+    def _safe(self) -> dict[str, Array]:
+        return {c.name: np.full(c.shape, min(max(0.0, c.low), c.high)) for c in self.commands}
+
+    def stop(self) -> None:
+        """The safe command (each value as near to 0 as its limits allow), then silence."""
+        if self._publishers:
+            self._publish(self._safe())
+            self._heartbeat.publish(Bool(data=False))
+            for publisher in self._publishers.values():
+                publisher.wait_for_all_acked(Duration(seconds=0.1))
+        if self._executor is not None:
+            self._executor.shutdown(timeout_sec=1.0)
+            self.close()
+
+    def withdraw(self) -> None:
+        """Publish no commands any more. Call it from the executor's thread, which must not meet what is destroyed."""
+        for publisher in self._publishers.values():
+            self.node.destroy_publisher(publisher)
+        self._publishers = {}
+
+    def close(self) -> None:
+        """Leave the graph, after `withdraw` from the same thread; its own node, too."""
+        self.withdraw()
+        for inbox in (*self._inboxes.values(), *self._override, self._armed, self._robot):
+            inbox.close()
+        self.node.destroy_publisher(self._heartbeat)
+        if self._executor is not None:
+            self.node.destroy_node()
+            rclpy.try_shutdown()
+
+    def report(self) -> list[str]:
+        lines = [f"ended: {self.finished}"] if self.finished else []
+        if self.timing.latency:
+            p50, p99 = 1e3 * np.percentile(list(self.timing.latency), (50, 99))
+            lines.append(f"latency          {p50:.2f} ms from signal to command, 99 % within {p99:.2f} ms")
+        return lines

@@ -1,0 +1,264 @@
+"""The policy node: a policy file flown by the one control loop (`deploy.loop`), on ROS 2 topics, as a lifecycle node.
+
+configure    load and verify the file, compare its contract with the topics' types and units
+activate     only armed, with signals that were fresh and inside the envelope for `settle_s`, nobody else commanding
+deactivate   hand over: the safe command once, then silence
+error        a flight that broke down leads back to unconfigured
+
+A flight that ends by itself (emergency stop, override, disarmed, the guard) deactivates the node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+
+from deploy.controllers import CONTROLLERS, controller
+from deploy.drivers.ros2 import Ros2
+from deploy.drivers.ros2 import Settings as DriverSettings
+from deploy.guard import REASONS, Envelope, Guard
+from deploy.loop import Policy, Record, run
+from deploy.policy_file import PolicyFile, content_of
+from deploy.realtime import PRIORITY, realtime
+from deploy.recorder import Recorder
+from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
+from deploy.ros2.emergency import EmergencyStop
+from deploy.ros2.parameters import declare, setting
+
+SUCCESS, FAILURE, FAILED = (
+    TransitionCallbackReturn.SUCCESS,
+    TransitionCallbackReturn.FAILURE,
+    TransitionCallbackReturn.ERROR,
+)
+LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
+RETRY = 0.2  # s between two attempts to activate, with autostart
+PATIENCE = 1.0  # s in which the control loop must end when told to
+
+
+@dataclass
+class Settings:
+    """Parameters of the node. 0 switches a limit off."""
+
+    policy: str = setting("", "the policy file, or the name of one that comes with sim2metal")
+    controller: str = setting("onnxruntime", "what computes the policy", choices=CONTROLLERS)
+    autostart: bool = setting(False, "configure at once, and activate as soon as everything is ready, once")
+    settle_s: float = setting(1.0, "s of good signals before it may be activated", 0.0, 60.0)
+    robot: str = setting("", "which robot it is; empty: what the topic robot says, or else the policy's own")
+    transfer: bool = setting(False, "allow another robot than the policy was made for")
+    armed: bool = setting(True, "fly only while the topic armed says so")
+    silence_s: float = setting(0.25, "s for which armed may be silent; it comes every 0.05 s", 0.05, 10.0)
+    fence: float = setting(0.0, "m from the origin on any axis, beyond which it stops", 0.0, 1e6)
+    max_tilt: float = setting(0.0, "degrees between body and world z, beyond which it stops", 0.0, 180.0)
+    max_speed: float = setting(0.0, "m/s beyond which it stops", 0.0, 1e6)
+    max_body_rate: float = setting(0.0, "rad/s beyond which it stops", 0.0, 1e6)
+    min_voltage: float = setting(0.0, "V of the battery below which it stops", 0.0, 1e3)
+    log: str = setting("", "folder for flight logs, one .mcap file per flight; empty: none")
+    priority: int = setting(PRIORITY, "of the control loop: of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
+
+    def envelope(self) -> Envelope:
+        """The guard's limits."""
+        fence = self.fence or None
+        return Envelope(
+            fence_low=(-fence, -fence, -fence) if fence else None,
+            fence_high=(fence, fence, fence) if fence else None,
+            max_tilt=self.max_tilt or None,
+            max_speed=self.max_speed or None,
+            max_body_rate=self.max_body_rate or None,
+            min_voltage=self.min_voltage or None,
+        )
+
+
+class PolicyNode(LifecycleNode):
+    """Runs the control loop in a thread of its own while active."""
+
+    def __init__(self) -> None:
+        super().__init__("policy")
+        self.settings = declare(self, Settings)
+        self.file: PolicyFile | None = None
+        self.driver: Ros2 | None = None
+        self.record: Record | None = None
+        self.ended = "not configured"  # why it is not flying
+        self._controller: Policy | None = None
+        self._thread: threading.Thread | None = None
+        self._crash: BaseException | None = None
+        self._since, self._trouble = time.monotonic(), "no signals yet"  # of good signals
+        self._tried, self._started = -RETRY, False
+        self.emergency = EmergencyStop(self, "~/emergency_stop", self._stop)
+        self.diagnostics = Diagnostics(self, self.settings.robot, self._status)
+        self.create_timer(LOOK, self._look)
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            self._prepare()
+        except (ValueError, OSError) as error:
+            self.ended = f"cannot be configured: {error}"
+            self.get_logger().error(self.ended)
+            return FAILURE
+        return SUCCESS
+
+    def _prepare(self) -> None:
+        s = self.settings
+        if not s.policy:
+            raise ValueError("the parameter policy is missing: the policy file")
+        file = PolicyFile.load(s.policy)
+        wanted = DriverSettings(robot=s.robot or None, armed=s.armed, silence_s=s.silence_s, transfer=s.transfer)
+        self.driver = Ros2(file, self, wanted)
+        self._guard = Guard(file.inputs, file.outputs, s.envelope(), self.driver.signals)
+        self.driver.emergency = self.emergency
+        self._controller = controller(file, s.controller)
+        self.file, self.ended = file, "not activated yet"
+        self._since = time.monotonic()
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        reasons = self.not_ready()
+        if reasons:
+            self.ended = f"cannot be activated: {'; '.join(reasons)}"
+            self.get_logger().error(self.ended)
+            return FAILURE
+        self._started, self._crash, self.record = True, None, None
+        self._thread = threading.Thread(target=self._fly, name="control loop")
+        self._thread.start()
+        return SUCCESS
+
+    def not_ready(self) -> list[str]:
+        """Why a flight cannot begin now; empty when it can."""
+        assert self.driver is not None and self.file is not None
+        reasons = self.driver.missing()
+        if hashlib.sha256(content_of(self.file.path)).hexdigest() != self.file.sha256:
+            reasons.append(f"{self.file.path} has changed since it was configured: clean up and configure again")
+        good = time.monotonic() - self._since
+        if good < self.settings.settle_s:
+            why = f" ({self._trouble})" if self._trouble else ""
+            reasons.append(f"signals have been good for {good:.1f} s of {self.settings.settle_s:g} s{why}")
+        return reasons
+
+    def _fly(self) -> None:
+        """The control loop's thread."""
+        assert self._controller is not None and self.driver is not None
+        s, log = self.settings, None
+        try:
+            log = self._recorder() if s.log else None
+            with realtime(s.priority) as notes:
+                for note in notes:
+                    self.get_logger().warning(note)
+                self._guard.release()
+                self.record = run(self._controller, self.driver, self._guard, transfer=s.transfer, log=log)
+        except Exception as error:  # whatever it was: the driver has stopped, and the node has to say so
+            self._crash = error
+        if log is not None and (trouble := log.close()):
+            self.get_logger().warning(f"the flight log is incomplete: {trouble}")
+
+    def _recorder(self) -> Recorder:
+        assert self.file is not None and self.driver is not None
+        path = Path(self.settings.log) / f"{datetime.now():%Y-%m-%d_%H-%M-%S}.mcap"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Recorder(str(path), self.file, self.driver, self._guard, self.settings.controller)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._land("deactivated")
+
+    def _land(self, reason: str) -> TransitionCallbackReturn:
+        """End the flight, if there is one; ERROR when it broke down or does not end."""
+        thread, self._thread = self._thread, None
+        if thread is None or self.driver is None:
+            return SUCCESS
+        self.driver.finish(reason)
+        thread.join(PATIENCE)
+        self.driver.withdraw()
+        self._since = time.monotonic()
+        if thread.is_alive():
+            self._crash = RuntimeError(f"the control loop did not end within {PATIENCE:g} s")
+        self.ended = f"{type(self._crash).__name__}: {self._crash}" if self._crash else self.driver.finished
+        if self._crash:
+            self.get_logger().error(f"the flight broke down: {self.ended}")
+            return FAILED
+        self.get_logger().info(f"the flight is over: {self.ended}")
+        return SUCCESS
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._release("not configured")
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._land("shut down")
+        return self._release("shut down")
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._release(self.ended)
+
+    def _release(self, why: str) -> TransitionCallbackReturn:
+        if self.driver is not None:
+            self.driver.close()
+        self.file = self.driver = self._controller = None
+        self.ended = why
+        return SUCCESS
+
+    def close(self) -> None:
+        """Leave the robot safe; for the end of the process."""
+        self._land("interrupted")
+        self._release("interrupted")
+        self.destroy_node()
+
+    def _stop(self) -> None:
+        """The emergency stop was pressed."""
+        if self._thread is not None and self.driver is not None:
+            self._guard.stop()
+            self.driver.finish("emergency stop")
+
+    def _look(self) -> None:
+        """The timer: is the flight over, are the signals good?"""
+        if self._thread is not None and self.driver is not None:
+            if stopped := int(self._guard.latched[0]):
+                self.driver.finish(f"guard: {REASONS[stopped]}")
+            if not self._thread.is_alive():
+                self.trigger_deactivate()
+        elif self.driver is not None:
+            self._check(self.driver)
+        elif self.settings.autostart and not self._started:
+            self.trigger_configure()
+            if self.driver is None:
+                raise ValueError(self.ended)
+
+    def _check(self, driver: Ros2) -> None:
+        reading, now = driver.read_now(), time.monotonic()
+        self._guard.reset(1)
+        self._guard.screen(reading.signals, reading.age)
+        self._trouble = self._guard.complaint()
+        self._guard.reset(1)
+        if self._trouble:
+            self._since = now
+        if self.settings.autostart and not self._started and now - self._tried > RETRY:
+            self._tried = now
+            if not self.not_ready():
+                self.trigger_activate()
+
+    def _status(self) -> Status:
+        flying = self._thread is not None and self.driver is not None
+        values: dict[str, Any] = {"policy": self.settings.policy, "controller": self.settings.controller}
+        if self.file is not None:
+            values |= {"sha256": self.file.sha256[:12], "rate_hz": self.file.rate_hz, "robot": self.file.robot}
+        if self.driver is not None:
+            values |= _timing(self.driver)
+            values["guard"] = REASONS[int(self._guard.latched[0])]
+            values |= {f"guard: {reason}": count for reason, count in self._guard.interventions().items()}
+        if flying:
+            return WARN if self._guard.interventions() else OK, "flying", values
+        broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
+        return ERROR if broken else OK, self.ended, values
+
+
+def _timing(driver: Ros2) -> dict[str, Any]:
+    timing = driver.timing
+    values: dict[str, Any] = {"steps": timing.steps, "missed": timing.missed}
+    for name, seconds in (("latency", timing.latency), ("lateness", timing.lateness)):
+        if seconds:
+            p50, p99 = 1e3 * np.percentile(list(seconds), (50, 99))
+            values |= {f"{name}_p50_ms": float(p50), f"{name}_p99_ms": float(p99)}
+    return values

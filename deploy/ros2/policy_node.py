@@ -1,0 +1,14 @@
+"""python -m deploy.ros2.policy_node --ros-args -p NAME:=VALUE ...: see `deploy/ros2/policy.py`."""
+
+import sys
+
+from deploy.ros2 import process
+
+
+def main() -> int:
+    """Run the node; the exit status."""
+    return process.run("deploy.ros2.policy:PolicyNode")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""A node as a process: one clear line and exit status 2 on bad input, exit status 0 on SIGINT and SIGTERM, always."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from typing import Any
+
+from sim.registry import load
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def run(node: str) -> int:
+    """Import "module:Class" of a node, spin it until interrupted, close it; the exit status.
+
+    Importing counts as running: launchers interrupt a node whenever they like, also one that is still starting.
+    """
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        return _spin(node)
+    except KeyboardInterrupt:
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _spin(name: str) -> int:
+    try:
+        import rclpy
+    except ModuleNotFoundError as error:
+        if error.name != "rclpy":
+            raise
+        raise ValueError("a ROS 2 node needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'") from None
+    from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+    from rclpy.signals import SignalHandlerOptions
+
+    node: Any = None
+    try:
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        node = load("node", name, {})()
+        executor = SingleThreadedExecutor()
+        executor.add_node(node)
+        with contextlib.suppress(ExternalShutdownException):
+            executor.spin()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # what follows leaves the robot safe: no second thoughts
+        if node is not None:
+            node.close()
+        rclpy.try_shutdown()
+    return 0

@@ -1,0 +1,223 @@
+"""The robot node: a simulated robot on ROS 2 topics, in real time, with a flight controller's manners (`interlock.py`).
+
+Publishes odometry, imu, target, battery, what it is (robot), what its motors got (executed/command), and, with
+sim_time, /clock. Takes command, override/command, armed and emergency_stop. The parameter `fault` breaks it in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.time import Time
+from rosgraph_msgs.msg import Clock
+from std_msgs.msg import Bool, Float64MultiArray, String
+from std_srvs.srv import Trigger
+
+from deploy.crazyflie.battery import Battery
+from deploy.realtime import realtime
+from deploy.ros2 import topics
+from deploy.ros2.diagnostics import OK, WARN, Diagnostics, Status
+from deploy.ros2.emergency import EmergencyStop
+from deploy.ros2.faults import EMPTY, KINDS, Fault
+from deploy.ros2.interlock import FLYING, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.parameters import declare, setting
+from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
+from deploy.ros2.world import World
+from sim.spec import Signal, pack, unpack
+
+MOST_BEHIND = 0.1  # s; on a slower machine the simulated time slips instead of rushing after the clock
+SLOW_HZ = 20.0  # of the battery
+
+
+@dataclass
+class Settings:
+    """Parameters of the node."""
+
+    task: str = setting("quad_hover", "task whose signals it publishes and whose targets it gives")
+    robot: str = setting("crazyflie", "airframe")
+    engine: str = setting("flight", "physics engine")
+    physics_hz: float = setting(500.0, "rate of the physics, in real time", 50.0, 5000.0)
+    publish_hz: float = setting(100.0, "rate of the signals; the physics' rate must be a multiple of it", 1.0, 1000.0)
+    hold_s: float = setting(
+        0.1, "s for which the last command is held when none comes; then the motors stop", 0.01, 1.0
+    )
+    silence_s: float = setting(0.25, "s for which armed may be silent; it comes every 0.05 s", 0.05, 10.0)
+    battery: float = setting(4.1, "V at the beginning", 3.0, 4.3)
+    seed: int = setting(0, "of the target", 0, 2**31 - 1)
+    priority: int = setting(0, "of the physics: of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
+    sim_time: bool = setting(False, "publish /clock, and stamp messages with it")
+    fault: str = setting("none", "what is broken: " + ", ".join(KINDS) + "; with :TOPIC, only there", live=True)
+
+    def __post_init__(self) -> None:
+        every = self.physics_hz / self.publish_hz
+        if every < 1.0 or abs(every - round(every)) > 1e-6:
+            raise ValueError(f"physics_hz {self.physics_hz:g} is not a multiple of publish_hz {self.publish_hz:g}")
+
+
+class RobotNode(Node):
+    """The physics run in a thread of their own, on absolute deadlines."""
+
+    def __init__(self) -> None:
+        super().__init__("robot")
+        s = self.settings = declare(self, Settings)
+        self.fault = Fault(s.fault)
+        self.world = World(s.task, s.robot, s.engine, s.physics_hz, s.seed)
+        self.battery = Battery(s.battery)
+        commands = self.commands = self.world.commands
+        limits = [np.concatenate([np.full(c.size, getattr(c, side)) for c in commands]) for side in ("low", "high")]
+        self._low, self._high = limits
+        self.interlock = Interlock(np.clip(0.0, *limits), s.hold_s, s.silence_s)
+        self.ignored: dict[str, int] = {}  # messages that made no sense, by what was wrong
+        self.slipped = 0.0  # s that the simulation fell behind the clock
+        self._parts = {name: unpack(commands, self.interlock.safe.copy()) for name in (topics.COMMAND, topics.OVERRIDE)}
+        self._open(sensor_quality(2.0 / s.publish_hz))
+        self.emergency = EmergencyStop(self, "~/emergency_stop", lambda: None)
+        self.diagnostics = Diagnostics(self, self.world.robot, self._status)
+        self.create_service(Trigger, "~/reset", self._asked_to_reset)
+        self.add_on_set_parameters_callback(self._set)
+        self._reset = self._closing = False
+        self._thread = threading.Thread(target=self._run, name="physics")
+        self._thread.start()
+
+    def _open(self, quality: Any) -> None:
+        """Publishers and inboxes."""
+        sources = [*topics.sources(self.world.signals), topics.IMU]
+        self._sources = [(s, self.create_publisher(s.message, s.topic, quality)) for s in dict.fromkeys(sources)]
+        self._battery = self.create_publisher(topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
+        self._executed = self.create_publisher(Float64MultiArray, topics.EXECUTED, sensor_quality())
+        self._label = self.create_publisher(String, topics.ROBOT, latched_quality())
+        self._label.publish(String(data=self.world.robot))
+        self._ticks = self.create_publisher(Clock, "/clock", 1) if self.settings.sim_time else None
+        self._armed = Inbox(self, Bool, topics.ARMED, command_quality())
+        self._inboxes = {
+            base: [
+                (c, Inbox(self, Float64MultiArray, topics.command_topic(self.commands, c, base), command_quality()))
+                for c in self.commands
+            ]
+            for base in (topics.COMMAND, topics.OVERRIDE)
+        }
+
+    def _set(self, parameters: list[Parameter[Any]]) -> SetParametersResult:
+        """`fault` may change in flight."""
+        try:
+            for parameter in parameters:
+                if parameter.name == "fault":
+                    self.fault = Fault(parameter.value)
+        except ValueError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _asked_to_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.success = self.interlock.state not in (FLYING, OVERRIDE)
+        response.message = "back at the start" if response.success else "not while it flies"
+        self._reset = self._reset or response.success
+        return response
+
+    def _run(self) -> None:
+        """The physics' thread."""
+        with realtime(self.settings.priority) as notes:
+            for line in notes:
+                self.get_logger().warning(line)
+            self._simulate()
+
+    def _simulate(self) -> None:
+        period, every = self.world.dt, round(self.settings.physics_hz / self.settings.publish_hz)
+        due, step = time.monotonic(), 0
+        while not self._closing:
+            due += period
+            late = time.monotonic() - due
+            if late > MOST_BEHIND:
+                due, self.slipped = due + late, self.slipped + late
+            elif late < 0.0:
+                time.sleep(-late)
+            if self._reset:
+                self.world.reset()
+                self.battery, self._reset = Battery(self.settings.battery), False
+            self._step()
+            if step % every == 0:
+                self._publish(self.world.read(), step // every)
+            step += 1
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        if self.fault.kind != "transport":
+            self._listen()
+        self.interlock.emergency = self.emergency.pressed
+        motors = self.motors = self.interlock.motors(now)
+        self.battery.draw(tuple(motors.tolist()), self.world.dt)
+        self.world.step(motors, self.interlock.state in (FLYING, OVERRIDE))
+
+    def _listen(self) -> None:
+        if self._armed.take():
+            self.interlock.arm(self._armed.arrived, self._armed.message.data)
+        for inbox, values in self._arrived(topics.COMMAND):
+            self.interlock.command(inbox.arrived, values, inbox.publisher)
+        for inbox, values in self._arrived(topics.OVERRIDE):
+            self.interlock.override(inbox.arrived, values)
+
+    def _arrived(self, base: str) -> Iterator[tuple[Inbox, NDArray[Any]]]:
+        """Every command that has come: its values (k,), within the limits."""
+        for command, inbox in self._inboxes[base]:
+            if not inbox.take():
+                continue
+            try:
+                values = topics.from_array(inbox.message, command)
+            except topics.TopicError as error:
+                self._ignore(f"{inbox.topic}: {error}")
+                continue
+            if not np.isfinite(values).all():
+                self._ignore(f"{inbox.topic} is not finite")
+                continue
+            self._parts[base][command.name] = values.astype(np.float32)
+            yield inbox, np.clip(pack(self.commands, self._parts[base]), self._low, self._high)
+
+    def _ignore(self, why: str) -> None:
+        self.ignored[why] = self.ignored.get(why, 0) + 1
+        self.get_logger().warning(why, throttle_duration_sec=1.0)
+
+    def _publish(self, values: dict[str, Any], count: int) -> None:
+        now = time.monotonic()
+        stamp = (Time(seconds=self.world.time) if self._ticks else self.get_clock().now()).to_msg()
+        if self._ticks:
+            self._ticks.publish(Clock(clock=stamp))
+        for source, publisher in self._sources:
+            if publisher.get_subscription_count():
+                self._send(source, publisher, values, stamp, now)
+        if count % max(1, round(self.settings.publish_hz / SLOW_HZ)) == 0:
+            voltage = EMPTY if self.fault.kind == "battery" else self.battery.voltage
+            charge = {"battery_voltage": np.array([voltage]), "battery_level": np.array(self.battery.level / 100.0)}
+            self._send(topics.BATTERY, self._battery, charge, stamp, now)
+        if self._executed.get_subscription_count():
+            whole = Signal("_".join(c.name for c in self.commands), self.motors.shape)
+            self._executed.publish(topics.command_message(whole, self.motors))
+
+    def _send(self, source: topics.Source, publisher: Any, values: dict[str, Any], stamp: Any, now: float) -> None:
+        message = source.message()
+        if hasattr(message, "header"):
+            message.header.stamp, message.header.frame_id = stamp, source.frame
+        source.fill(message, self.fault.values(source.topic, values))
+        treated = self.fault.message(source.topic, message, now)
+        if treated is not None:
+            publisher.publish(treated)
+
+    def _status(self) -> Status:
+        lock = self.interlock
+        values: dict[str, Any] = {"reason": lock.reason, "fault": self.fault.kind, "time_s": self.world.time}
+        values |= {"voltage": self.battery.voltage, "slipped_s": self.slipped}
+        values |= {f"ignored: {why}": count for why, count in self.ignored.items()}
+        return WARN if lock.state == STOPPED else OK, f"{lock.state}: {lock.reason}".rstrip(": "), values
+
+    def close(self) -> None:
+        """End the physics."""
+        self._closing = True
+        self._thread.join()
+        self.destroy_node()

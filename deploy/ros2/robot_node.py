@@ -1,0 +1,14 @@
+"""python -m deploy.ros2.robot_node --ros-args -p NAME:=VALUE ...: see `deploy/ros2/robot.py`."""
+
+import sys
+
+from deploy.ros2 import process
+
+
+def main() -> int:
+    """Run the node; the exit status."""
+    return process.run("deploy.ros2.robot:RobotNode")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

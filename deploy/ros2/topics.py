@@ -1,0 +1,228 @@
+"""Which topic and standard message carries which signal; the only place where ROS conventions meet ours.
+
+ROS gives quaternions as (x, y, z, w) and an Odometry's twist in its child frame; here they become rotation matrices and
+velocities in the world. Frames are REP 103's: x forward, y left, z up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped
+from nav_msgs.msg import Odometry
+from numpy.typing import NDArray
+from sensor_msgs.msg import BatteryState, Imu
+from std_msgs.msg import Bool, Float32MultiArray, Float64MultiArray, MultiArrayDimension, String
+
+from deploy.drivers.crazyflie import rotation_matrix
+from sim.spec import Group, Signal
+
+Values = dict[str, NDArray[Any]]  # (*shape) by signal name
+WORLD, BODY = "world", "base_link"
+NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points down
+
+COMMAND, OVERRIDE, EXECUTED = "command", "override/command", "executed/command"
+HEARTBEAT, ARMED, EMERGENCY, ROBOT = "heartbeat", "armed", "emergency_stop", "robot"
+FLAGS: dict[str, Any] = {HEARTBEAT: Bool, ARMED: Bool, EMERGENCY: Bool, ROBOT: String}
+
+
+class TopicError(ValueError):
+    """A message or a contract that does not fit; the message says which part and what would fit."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One topic: its message type, the signals that it carries, and the way between message and values.
+
+    `read` gives values (*shape) by name; it marks what the message leaves open as NaN. `fill` is its inverse. `paces`:
+    the robot's own state, which has to come at the policy's rate; other topics need only be younger than their max_age.
+    """
+
+    topic: str
+    message: Any
+    signals: Group
+    read: Callable[[Any], Values]
+    fill: Callable[[Any, Mapping[str, Any]], None]
+    frame: str = WORLD
+    paces: bool = False
+
+
+def _three(vector: Any) -> NDArray[np.float64]:
+    return np.array((vector.x, vector.y, vector.z))
+
+
+def _set(vector: Any, values: Any) -> None:
+    vector.x, vector.y, vector.z = (float(v) for v in values)
+
+
+def _rotation(q: Any) -> NDArray[np.float64]:
+    """(9,), NaN where nobody filled the quaternion in."""
+    length = q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w
+    return np.array(rotation_matrix(q.w, q.x, q.y, q.z)) if abs(length - 1.0) < 0.02 else np.full(9, math.nan)
+
+
+def _read_odometry(message: Odometry) -> Values:
+    frame, child = message.header.frame_id, message.child_frame_id
+    if frame.endswith(NOT_OURS) or child.endswith(NOT_OURS):
+        raise TopicError(f"odometry is in {frame!r} and {child!r}; frames here have z up: convert it at its source")
+    rotation = _rotation(message.pose.pose.orientation)
+    velocity, rate = _three(message.twist.twist.linear), _three(message.twist.twist.angular)
+    turn = rotation.reshape(3, 3)
+    if child != frame:
+        velocity = turn @ velocity
+    else:  # some publishers give the twist in the world
+        rate = turn.T @ rate
+    return {
+        "position": _three(message.pose.pose.position),
+        "rotation": rotation,
+        "linear_velocity": velocity,
+        "angular_velocity": rate,
+    }
+
+
+SIGNS = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
+
+
+def quaternion(rotation: Any) -> tuple[float, float, float, float]:
+    """(x, y, z, w) of a rotation matrix (9,), row-major; NaN if it is not finite."""
+    r = np.asarray(rotation, np.float64).reshape(3, 3)
+    products = np.zeros((4, 4))  # four times (w, x, y, z) times itself; any row but zeros is the quaternion, scaled
+    np.fill_diagonal(products, 1.0 + SIGNS @ np.diag(r))
+    products[0, 1:] = products[1:, 0] = r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]
+    products[1:, 1:] += np.where(np.eye(3, dtype=bool), 0.0, r + r.T)
+    row = products[int(np.argmax(np.diag(products)))]
+    w, x, y, z = (float(v) for v in row / np.linalg.norm(row))
+    return x, y, z, w
+
+
+def _set_quaternion(message: Any, rotation: Any) -> None:
+    message.x, message.y, message.z, message.w = quaternion(rotation)
+
+
+def _fill_odometry(message: Odometry, values: Mapping[str, Any]) -> None:
+    turn = np.asarray(values["rotation"], np.float64).reshape(3, 3)
+    message.child_frame_id = BODY
+    _set(message.pose.pose.position, values["position"])
+    _set_quaternion(message.pose.pose.orientation, values["rotation"])
+    _set(message.twist.twist.linear, turn.T @ values["linear_velocity"])
+    _set(message.twist.twist.angular, values["angular_velocity"])
+
+
+def _read_imu(message: Imu) -> Values:
+    return {"linear_acceleration": _three(message.linear_acceleration)}
+
+
+def _fill_imu(message: Imu, values: Mapping[str, Any]) -> None:
+    _set_quaternion(message.orientation, values["rotation"])
+    _set(message.angular_velocity, values["angular_velocity"])
+    _set(message.linear_acceleration, values["linear_acceleration"])
+
+
+def _read_target(message: PoseStamped) -> Values:
+    return {"target_position": _three(message.pose.position)}
+
+
+def _fill_target(message: PoseStamped, values: Mapping[str, Any]) -> None:
+    _set(message.pose.position, values["target_position"])
+    message.pose.orientation.w = 1.0
+
+
+def _read_battery(message: BatteryState) -> Values:
+    return {"battery_voltage": np.array([message.voltage])}
+
+
+def _fill_battery(message: BatteryState, values: Mapping[str, Any]) -> None:
+    message.voltage = float(values["battery_voltage"][0])
+    message.percentage = float(values.get("battery_level", math.nan))
+    message.present = True
+
+
+# One more embodiment is one more entry here: a JointState, a LaserScan, an Image.
+ODOMETRY = Source(
+    "odometry",
+    Odometry,
+    (
+        Signal("position", (3,), "m", "world"),
+        Signal("rotation", (9,), "1", "body->world"),
+        Signal("linear_velocity", (3,), "m/s", "world"),
+        Signal("angular_velocity", (3,), "rad/s", "body"),
+    ),
+    _read_odometry,
+    _fill_odometry,
+    paces=True,
+)
+IMU = Source(
+    "imu", Imu, (Signal("linear_acceleration", (3,), "m/s^2", "body"),), _read_imu, _fill_imu, frame=BODY, paces=True
+)
+TARGET = Source(
+    "target", PoseStamped, (Signal("target_position", (3,), "m", "world", max_age=1.0),), _read_target, _fill_target
+)
+BATTERY = Source(
+    "battery", BatteryState, (Signal("battery_voltage", (1,), "V", max_age=2.0),), _read_battery, _fill_battery
+)
+STANDARD = {signal.name: source for source in (ODOMETRY, IMU, TARGET, BATTERY) for signal in source.signals}
+
+
+def array_source(signal: Signal) -> Source:
+    """The topic signals/NAME of a signal that no standard message carries."""
+
+    def read(message: Float32MultiArray) -> Values:
+        return {signal.name: from_array(message, signal)}
+
+    def fill(message: Float32MultiArray, values: Mapping[str, Any]) -> None:
+        fill_array(message, signal, values[signal.name])
+
+    return Source(f"signals/{signal.name}", Float32MultiArray, (signal,), read, fill)
+
+
+def sources(inputs: Group) -> tuple[Source, ...]:
+    """The topics that deliver a policy's signals. TopicError where a signal is not what its topic carries."""
+    found: dict[str, Source] = {}
+    for signal in inputs:
+        source = STANDARD.get(signal.name) or array_source(signal)
+        carried = next(s for s in source.signals if s.name == signal.name)
+        for part in ("shape", "unit", "frame"):
+            ours, theirs = getattr(signal, part), getattr(carried, part)
+            if ours != theirs:
+                kind = type_name(source.message)
+                raise TopicError(f"signal {signal.name!r}: {part} is {ours!r} in the policy, {theirs!r} in {kind}")
+        found[source.topic] = source
+    return tuple(found.values())
+
+
+def command_topic(outputs: Group, command: Signal, base: str = COMMAND) -> str:
+    """`base` for a robot's only command, base/NAME where there are several."""
+    return base if len(outputs) == 1 else f"{base}/{command.name}"
+
+
+def from_array(message: Any, signal: Signal) -> NDArray[np.float64]:
+    """The values (*shape) of a multi-array whose label names the signal; TopicError when it is another or no such."""
+    label = message.layout.dim[0].label if message.layout.dim else ""
+    if label != signal.name or len(message.data) != signal.size:
+        raise TopicError(
+            f"got {len(message.data)} numbers labelled {label!r}, not {signal.size} labelled {signal.name!r}"
+        )
+    return np.array(message.data, np.float64).reshape(signal.shape)
+
+
+def fill_array(message: Any, signal: Signal, values: Any) -> None:
+    """The inverse of `from_array`."""
+    flat = np.asarray(values).reshape(signal.size)
+    message.layout.dim = [MultiArrayDimension(label=signal.name, size=signal.size, stride=signal.size)]
+    message.data = flat.tolist()
+
+
+def command_message(signal: Signal, values: Any) -> Float64MultiArray:
+    """As ros2_control's forward_command_controller takes it; the label says which command it is."""
+    message = Float64MultiArray()
+    fill_array(message, signal, values)
+    return message
+
+
+def type_name(message: Any) -> str:
+    """As `ros2 topic info` prints it: nav_msgs/msg/Odometry."""
+    return "/".join((message.__module__.partition(".")[0], "msg", message.__name__))
