@@ -89,9 +89,9 @@ class Envelope:
 
     @classmethod
     def from_json(cls, items: Mapping[str, Any]) -> Envelope:
-        """The inverse of `dataclasses.asdict` by way of JSON, which has no tuples."""
+        """The inverse of `dataclasses.asdict` by way of JSON, which has no tuples; what is left out has its default."""
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in items.items()}
-        return cls(**plain | {"safe": {name: tuple(values) for name, values in items["safe"].items()}})
+        return cls(**plain | {"safe": {name: tuple(values) for name, values in items.get("safe", {}).items()}})
 
     def needs(self) -> dict[str, str]:
         """The rules that are on, and the signal that each one reads."""

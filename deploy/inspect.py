@@ -62,8 +62,8 @@ def describe(policy: PolicyFile) -> list[str]:
         "",
     ]
     lines = head + table(rows)
-    for part in ("training", "evaluation"):
-        leaves = list(_leaves("", policy.metadata[part] or {}))
+    for part in ("envelope", "training", "evaluation"):
+        leaves = list(_leaves("", policy.metadata.get(part) or {}))
         width = max((len(key) for key, _ in leaves), default=0)
         lines += ["", f"{part}:" if leaves else f"{part}: not recorded"]
         lines += [f"  {key:{width}}  {text}" for key, text in leaves]

@@ -1,10 +1,10 @@
 """The policy file: an ONNX graph that is the whole controller, with its contract, provenance and test vectors inside.
 
 One metadata key, "sim2metal", holds JSON: `schema`, `digest`, `name`, `task`, `robot`, `rate_hz`, `inputs` and
-`outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `training`, `evaluation` and `vectors`. The metadata
-comes first in the file and begins with the schema and a SHA-256 of the whole file (with the digest's own 64 digits as
-zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop sequence: the state of
-one step feeds the next.
+`outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `envelope` (rules of `deploy.guard.Envelope`),
+`training`, `evaluation` and `vectors`. The metadata comes first in the file and begins with the schema and a SHA-256
+of the whole file (with the digest's own 64 digits as zeros), so that damage is found before any of it is interpreted.
+The vectors are a closed-loop sequence: the state of one step feeds the next.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.guard import Envelope
 from sim import spec
 from sim.spec import Group
 
@@ -165,6 +166,7 @@ class PolicyFile:
             raise ValueError("it declares no inputs or no outputs")
         self.state = _state(metadata["state"])
         self.vectors = _vectors(metadata["vectors"])
+        self.envelope = Envelope.from_json(dict(metadata.get("envelope", {})))
         self._session = session
         self._types = self._match_graph()
         self._fed = [(s.name, s.shape, self._types[s.name]) for s in self.inputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,16 +49,15 @@ class Config:
             raise ValueError(f"log={self.log}: the name of a flight log ends in .mcap")
 
 
-def _envelope(config: Config) -> Envelope:
-    fence = config.fence
-    return Envelope(
-        fence_low=None if fence is None else (-fence, -fence, -fence),
-        fence_high=None if fence is None else (fence, fence, fence),
-        max_tilt=config.max_tilt,
-        max_speed=config.max_speed,
-        max_body_rate=config.max_body_rate,
-        min_voltage=config.min_voltage,
-    )
+RULES = ("max_tilt", "max_speed", "max_body_rate", "min_voltage")
+
+
+def envelope(config: Config, policy: PolicyFile) -> Envelope:
+    """The policy's own rules, and what the settings put in their place."""
+    changed: dict[str, Any] = {rule: getattr(config, rule) for rule in RULES if getattr(config, rule) is not None}
+    if config.fence is not None:
+        changed |= {"fence_low": (-config.fence,) * 3, "fence_high": (config.fence,) * 3}
+    return replace(policy.envelope, **changed)
 
 
 def _summary(record: Record, driver: Any) -> list[str]:
@@ -101,7 +100,7 @@ def main(argv: Sequence[str]) -> None:
     config, driver_config = arguments.parse(argv, Config, kind.Config)
     policy = PolicyFile.load(config.policy)
     driver = kind.from_config(driver_config, policy)
-    guard = Guard(policy.inputs, policy.outputs, _envelope(config), driver.signals)
+    guard = Guard(policy.inputs, policy.outputs, envelope(config, policy), driver.signals)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:
         record = fly(policy, driver, guard, config, getattr(driver_config, "transfer", False))

@@ -178,6 +178,7 @@ class Controller:
     initial_action: float
     network: Network
     settings: dict[str, Any] = field(default_factory=dict)  # of the task, to build it again in evaluation
+    envelope: dict[str, float] = field(default_factory=dict)  # rules of deploy.guard.Envelope
 
     def __post_init__(self) -> None:
         for signal in (*self.inputs, *self.outputs):
@@ -216,6 +217,7 @@ class Controller:
             initial_action=float(np.float32(task.initial_action)),
             network=network,
             settings=dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
+            envelope=dict(task.envelope),
         )
 
     @property

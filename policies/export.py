@@ -281,6 +281,7 @@ def _metadata(controller: Controller, signals: Mapping[str, Array], expected: Ma
         "inputs": spec.to_json(controller.inputs),
         "outputs": spec.to_json(controller.outputs),
         "state": [{"name": n, "shape": list(v.shape), "initial": texts[n]} for n, v in initial.items()],
+        "envelope": controller.envelope,
         "training": {},
         "evaluation": None,
         "vectors": {

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from deploy import PolicyFile
+from deploy.guard import Envelope, Guard
 from policies import checkpoint
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.export import export
@@ -179,3 +180,9 @@ def test_algorithm_exports_a_file_that_verifies(name: str, tmp_path):
     task = tasks.make("quad_hover")
     assert policy.inputs == task.policy
     assert policy.outputs == task.commands
+
+
+@pytest.mark.parametrize("task_name", TASKS)
+def test_a_tasks_envelope_is_one_that_the_guard_understands(task_name: str):
+    task = tasks.make(task_name)
+    Guard(task.policy, task.commands, Envelope(**task.envelope))

@@ -6,6 +6,7 @@ Start distribution: "Learning to Fly in Seconds" (Eschmann et al. 2024), the wid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -26,12 +27,13 @@ NOISE = {"position": 0.001, "rotation": 0.001, "linear_velocity": 0.002, "angula
 def state_estimate(noise: float) -> Group:
     """What the on-board estimator provides, with the published noise times `noise`."""
 
-    def sensed(name: str, shape: int, unit: str, frame: str) -> Signal:
-        return Signal(name, (shape,), unit, frame, imperfections=(Noise(noise * NOISE[name]),))
+    def sensed(name: str, shape: int, unit: str, frame: str, limit: float = math.inf) -> Signal:
+        imperfections = (Noise(noise * NOISE[name]),)
+        return Signal(name, (shape,), unit, frame, low=-limit, high=limit, imperfections=imperfections)
 
     return (
         sensed("position", 3, "m", "world"),
-        sensed("rotation", 9, "1", "body->world"),
+        sensed("rotation", 9, "1", "body->world", 1.1),
         sensed("linear_velocity", 3, "m/s", "world"),
         sensed("angular_velocity", 3, "rad/s", "body"),
     )
@@ -139,6 +141,7 @@ class QuadHover:
     scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}
     lost_distance = 2.0  # m
     lost_rate = 35.0  # rad/s
+    envelope: ClassVar[dict[str, float]] = {"max_body_rate": lost_rate}  # where a gyroscope of 2000 deg/s ends, too
     close = 0.2  # m
 
     def __init__(self, config: HoverConfig) -> None:

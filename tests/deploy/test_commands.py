@@ -5,9 +5,10 @@ import pytest
 
 from deploy import arguments, inspect
 from deploy import run as run_command
+from deploy.policy_file import PolicyFile, PolicyFileError
 from policies.export import update_evaluation
 from sim.tasks import make
-from tests.deploy.sample_policy import CALM, exported, linear_hover
+from tests.deploy.sample_policy import CALM, exported, linear_hover, resealed
 
 
 @pytest.fixture
@@ -53,6 +54,22 @@ def test_run_keeps_to_its_envelope(path, capsys):
     assert shown.startswith("50 control steps")
 
 
+def test_the_policy_file_brings_its_own_envelope(path, tmp_path, capsys):
+    strict = resealed(PolicyFile.load(path), tmp_path / "strict.onnx", envelope={"max_speed": 0.01})
+    assert arguments.call(run_command.main, [f"policy={strict}", "seconds=0.5"]) == 0
+    assert "guard: stopped 1 robot(s): speed" in capsys.readouterr().out
+    assert arguments.call(run_command.main, [f"policy={strict}", "seconds=0.5", "max_speed=inf"]) == 0
+    assert "stopped" not in capsys.readouterr().out
+    assert arguments.call(inspect.main, [f"policy={strict}"]) == 0
+    assert ["max_speed", "0.01"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("envelope", [{"max_sped": 3.0}, {"max_speed": -3.0}, {"max_speed": "fast"}, [3.0]])
+def test_a_malformed_envelope_is_refused(path, tmp_path, envelope):
+    with pytest.raises(PolicyFileError, match="metadata is malformed"):
+        PolicyFile.load(resealed(PolicyFile.load(path), tmp_path / "p.onnx", envelope=envelope))
+
+
 def test_run_in_real_time_counts_deadlines(path, capsys):
     assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.3", "real_time=true"]) == 0
     assert "deadlines missed: " in capsys.readouterr().out
@@ -61,7 +78,7 @@ def test_run_in_real_time_counts_deadlines(path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["driver=simulatd"], "unknown driver 'simulatd' (did you mean 'simulated'?); choices: crazyflie, simulated"),
+        (["driver=simulatd"], "unknown driver 'simulatd' (did you mean 'simulated'?); choices: crazyflie, "),
         (["engin=flight"], "unknown key 'engin' (did you mean 'engine'?)"),
         (["engine=fligt"], "unknown engine 'fligt' (did you mean 'flight'?); choices: "),
         (["robot=crazyflie_decks"], "is for the robot 'crazyflie', not 'crazyflie_decks'"),

@@ -81,8 +81,9 @@ def test_metadata_is_complete_and_exact(tmp_path):
     policy = exported(tmp_path / "p.onnx", controller, training={"seed": 7, "loss": np.float32(0.5)})
     metadata = metadata_text(tmp_path / "p.onnx")
     assert list(metadata)[:2] == ["schema", "digest"]
-    expected = {"name", "task", "robot", "rate_hz", "inputs", "outputs", "state", "training", "evaluation", "vectors"}
-    assert set(metadata) == expected | {"schema", "digest"}
+    expected = {"schema", "digest", "name", "task", "robot", "rate_hz", "inputs", "outputs", "state", "envelope"}
+    assert set(metadata) == expected | {"training", "evaluation", "vectors"}
+    assert metadata["envelope"] == {"max_body_rate": 35.0}
     assert metadata["schema"] == 1
     assert metadata["training"]["seed"] == 7
     assert metadata["training"]["loss"] == 0.5
