@@ -131,7 +131,7 @@ def _rotations(values: Mapping[str, Array], path: str) -> Array:
         return matrix.reshape(len(matrix), -1, 3, 3)
     q = values["quaternion"].reshape(len(values["quaternion"]), -1, 4)
     length = np.linalg.norm(q, axis=-1, keepdims=True)
-    if not np.all(np.abs(length - 1.0) < 0.05):
+    if np.any(np.abs(length - 1.0) > 0.05):
         raise ValueError(f"{path}: quaternions are not of unit length")
     w, x, y, z = np.moveaxis(q / length, -1, 0)
     rows = (
@@ -153,10 +153,15 @@ def read_records(path: str, rate_hz: float | None = None) -> list[Record]:
     time = _times(values, steps, rate_hz, path)
     if steps < 3 or any(len(v) != steps for v in (rotation, *(values[name] for name in SIZES))):
         raise ValueError(f"{path}: signals must have the same number of rows, three or more")
+    for name, value in {"time": time, **{name: values[name] for name in SIZES}, "attitude": rotation}.items():
+        bad = ~np.isfinite(value).reshape(steps, -1).all(axis=1)
+        if bad.any():
+            where = f"row {np.argmax(bad) + 1} (in {bad.sum()} of {steps} rows)"
+            raise ValueError(f"{path}: {name} is not a finite number in {where}; leave such rows out")
     between = np.diff(time)
     dt = float(np.median(between))
-    if not dt > 0.0 or not (between > 0.0).all():
-        raise ValueError(f"{path}: time must increase from row to row")
+    if not (between > 0.0).all():
+        raise ValueError(f"{path}: time must increase from row to row; after row {np.argmax(between <= 0.0) + 1} not")
     if np.mean(np.abs(between / dt - 1.0) > GAP - 1.0) > 0.1:
         raise ValueError(f"{path}: rows are unevenly spaced (usually {1e3 * dt:.3g} ms); log all columns at one rate")
     flat = {name: values[name].reshape(steps, -1, size) for name, size in SIZES.items()}

@@ -16,6 +16,10 @@ What no flight log can tell, because only ratios move a vehicle:
 - commands between two rows are not seen: log as fast as the commands change. (A simulated Crazyflie whose 500 Hz
   damping was logged at 100 Hz came out with 30 % too much inertia; `correlation` tells.)
 
+Drag is what a flight tells least about: at 1 m/s it is 2 % of a Crazyflie's weight. From 25 s on random paths with the
+published noise its 95 % intervals are +- 5 %, where those of inertia are +- 0.15 %; the errors over 20 flights were 3 %
+(root mean square), as the intervals promise. Fly longer and faster for more: four times the flight halves it.
+
 Not modelled, so it ends up in the estimates: battery sag within the flight, rotors that differ, estimator lag.
 """
 

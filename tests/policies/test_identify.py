@@ -6,9 +6,10 @@ import pytest
 
 from deploy import arguments
 from policies.identify import main, read_records
+from sim.identification import identify
 from sim.robots import robot
 from sim.tasks import make
-from tests.identification_flights import fly, truth
+from tests.identification_flights import DELAY, fly, record, truth
 
 DEGREES = 180.0 / np.pi
 ROWS = 50
@@ -80,6 +81,16 @@ def test_a_gap_begins_another_record(short, tmp_path):
     assert [len(r.command) for r in records] == [20, ROWS - 20]
 
 
+def put(name, row, value):
+    """A change of one value of a log."""
+
+    def change(columns):
+        columns[name] = columns[name].copy()
+        columns[name][row] = value
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -89,11 +100,17 @@ def test_a_gap_begins_another_record(short, tmp_path):
             r"angular_velocity \(gyro.*; quaternion \(state",
         ),
         (lambda c: c.pop("timestamp"), r"no column time \(s\) or timestamp \(ms\); give rate_hz"),
-        (lambda c: c.update(timestamp=c["timestamp"][::-1]), "time must increase"),
+        (lambda c: c.update(timestamp=c["timestamp"][::-1]), "time must increase from row to row; after row 1 not"),
+        (put("timestamp", 30, 0.0), "time must increase .* after row 30 not"),
+        (put("timestamp", 7, np.nan), r"time is not a finite number in row 8 \(in 1 of 50 rows\)"),
         (lambda c: c.update(timestamp=np.cumsum(np.tile([1.0, 30.0], ROWS // 2))), "unevenly spaced"),
         (lambda c: c.update({"stateEstimate.qw": 0.1 * c["stateEstimate.qw"]}), "not of unit length"),
         (lambda c: c.update({"gyro.x": np.full(ROWS, "fast")}), "could not convert"),
-        (lambda c: c.update({"gyro.x": np.full(ROWS, np.nan)}), "rate has values that are not finite"),
+        (lambda c: c.update({"gyro.x": np.full(ROWS, np.nan)}), "angular_velocity is not a finite number in row 1"),
+        (put("stateEstimate.vz", 9, np.inf), "linear_velocity is not a finite number in row 10"),
+        (put("stateEstimate.qx", 4, np.nan), "attitude is not a finite number in row 5"),
+        (put("motor.m2", 4, np.nan), "motor_command is not a finite number in row 5"),
+        (put("motor.m2", 4, 7e5), r"command must be in 0\.\.1"),
     ],
 )
 def test_malformed_logs_are_named(short, tmp_path, change, message):
@@ -158,3 +175,41 @@ def test_a_log_slower_than_its_commands_is_warned_of(flown, tmp_path, capsys):
     np.savez(tmp_path / "slow.npz", **slow)
     main([f"log={tmp_path / 'slow.npz'}", "robot=racer"])
     assert "Commands that change between rows?" in capsys.readouterr().err
+
+
+def hovering(columns):
+    """Columns of 18 s at rest."""
+    rng, rows = np.random.default_rng(0), 1800
+    still = {name: np.full(rows, values[0] if "stateEstimate.q" in name else 0.0) for name, values in columns.items()}
+    still |= {"timestamp": 10.0 * np.arange(rows)}
+    still |= {f"stateEstimate.q{axis}": np.full(rows, float(axis == "w")) for axis in "wxyz"}
+    still |= {f"motor.m{k}": np.full(rows, 30000.0) for k in (1, 2, 3, 4)}
+    noisy = [name for name in still if ".v" in name or "gyro" in name]
+    return still | {name: 0.002 * rng.normal(size=rows) for name in noisy}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c, "0.5 s of flight are too short"),
+        (lambda c: hovering(c), "the flight says nothing about"),
+        (lambda c: {**c, "gyro.x": np.full(ROWS, np.nan)}, "not a finite number"),
+        (lambda c: {name: v for name, v in c.items() if name != "motor.m1"}, "lacks motor_command"),
+    ],
+)
+def test_the_command_says_in_one_line_why_it_cannot_tell(short, tmp_path, capsys, change, message):
+    log = write_csv(tmp_path / "log.csv", change(crazyflie_columns(short)))
+    assert arguments.call(main, [f"log={log}", "robot=racer"]) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+
+
+def test_true_values_lie_in_their_intervals_as_often_as_promised():
+    """95 % intervals of nine quantities, drag among them, over four flights."""
+    inside = []
+    names = ["thrust", "rise_time", "fall_time"] + [f"{k}_{axis}" for k in ("inertia", "drag") for axis in "xyz"]
+    for seed in range(1, 5):
+        found = identify([record(fly("crazyflie", 20.0, seed=seed))], robot("crazyflie"), delay=DELAY)
+        known = truth("crazyflie", found.mean_command)
+        inside += [abs(found[name].value - known[name]) <= found[name].margin for name in names]
+    assert np.mean(inside) >= 0.85
