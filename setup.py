@@ -6,7 +6,7 @@ Everything else stands in pyproject.toml; colcon's symlinked build folder has no
 import tomllib
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 SOURCE = Path(__file__).resolve().parent
 PROJECT = tomllib.loads((SOURCE / "pyproject.toml").read_text())
@@ -21,7 +21,7 @@ def files(*patterns: str) -> list[str]:
 distribution = setup(
     name=NAME,
     version=PROJECT["project"]["version"],
-    packages=find_packages(str(SOURCE), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]),
+    packages=find_namespace_packages(str(SOURCE), include=PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]),
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),  # ROS 2's index: such a package is here
         (f"share/{NAME}", ["package.xml"]),

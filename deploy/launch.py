@@ -22,11 +22,11 @@ SHOW = ("-s", "--show-args", "--show-arguments")
 def real_launch() -> bool:
     """Whether ROS 2's launch is installed. A folder named launch, as this project has, is not it."""
     try:
-        import launch.actions  # noqa: F401
+        import launch.actions
         import launch_ros.actions  # noqa: F401
     except ImportError:
         return False
-    return True
+    return bool(getattr(launch.actions, "__file__", None))  # a stand-in has none
 
 
 def _file(words: Sequence[str]) -> tuple[str, list[str]]:

@@ -8,7 +8,7 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
 from deploy.launching.files import checked, flag, node, required
 
-NUMBERS = {"autostart": bool, "armed": bool, "transfer": bool, "use_sim_time": bool, "settle_s": float}
+SWITCHES = dict.fromkeys(("autostart", "armed", "transfer", "use_sim_time"), bool)
 
 
 def remappings(text):
@@ -23,13 +23,13 @@ def start(context):
     """The node, with what was given as its parameters."""
     given = context.launch_configurations
     texts = {name: given[name] for name in ("policy", "controller", "robot", "log")}
-    switches = {name: flag(given[name]) for name, kind in NUMBERS.items() if kind is bool}
+    switches = {name: flag(given[name]) for name in SWITCHES}
     return required(
         node(
             "policy_node",
             name=given["name"],
             namespace=given["namespace"] or None,
-            parameters=[texts | switches | {"settle_s": float(given["settle_s"])}, *filter(None, [given["params"]])],
+            parameters=[*filter(None, [given["params_file"]]), texts | switches],
             remappings=remappings(given["remap"]),
         )
     )
@@ -42,7 +42,7 @@ def generate_launch_description():
         DeclareLaunchArgument("name", default_value="policy", description="Of the node."),
         DeclareLaunchArgument("namespace", default_value="", description="Of the node and its topics."),
         DeclareLaunchArgument("remap", default_value="", description="Topics: from:=to,from:=to."),
-        DeclareLaunchArgument("params", default_value="", description="A parameter file with whatever else it takes."),
+        DeclareLaunchArgument("params_file", default_value="", description="More parameters, in a file."),
         DeclareLaunchArgument(
             "controller", default_value="onnxruntime", choices=["onnxruntime", "c"], description="What computes it."
         ),
@@ -50,8 +50,7 @@ def generate_launch_description():
         DeclareLaunchArgument("transfer", default_value="false", description="Allow a policy of another robot."),
         DeclareLaunchArgument("autostart", default_value="false", description="Configure and activate by itself."),
         DeclareLaunchArgument("armed", default_value="true", description="Fly only while the topic armed says so."),
-        DeclareLaunchArgument("settle_s", default_value="1.0", description="s of good signals before it may fly."),
         DeclareLaunchArgument("use_sim_time", default_value="false", description="Time comes from the topic /clock."),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
     ]
-    return LaunchDescription([*checked(__file__, arguments, NUMBERS), OpaqueFunction(function=start)])
+    return LaunchDescription([*checked(__file__, arguments, SWITCHES), OpaqueFunction(function=start)])

@@ -3,6 +3,7 @@
 Without ROS 2's launch: python -m deploy.launch launch/quad_hover.launch.py policy:=FILE
 """
 
+import socket
 from pathlib import Path
 
 from launch import LaunchDescription
@@ -10,7 +11,6 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
 from deploy.launching.files import checked, command, end_after, flag, node, required
 
-ADDRESS = "udp://127.0.0.1:19850"  # of a simulated Crazyflie
 NUMBERS = {"seconds": float, "seed": int, "episodes": int, "arm": bool, "transfer": bool}
 
 
@@ -18,17 +18,18 @@ def simulated(given):
     """Robot, policy and supervisor as nodes on topics, in real time."""
     robot = {"robot": given["robot"], "engine": given["engine"], "seed": int(given["seed"])}
     policy = {name: given[name] for name in ("policy", "controller", "log")}
-    switches = {"autostart": True, "transfer": flag(given["transfer"])}
-    space = given["namespace"] or None
+    policy |= {"autostart": True, "transfer": flag(given["transfer"])}
+    supervisor = {"auto_arm": flag(given["arm"])}
     processes = required(
-        node("robot_node", name="robot", namespace=space, parameters=[robot]),
-        node("policy_node", name="policy", namespace=space, parameters=[policy | switches]),
-        node(
-            "supervisor_node",
-            name="supervisor",
-            namespace=space,
-            parameters=[given["limits"], {"auto_arm": flag(given["arm"])}],
-        ),
+        *(
+            node(
+                f"{name}_node",
+                name=name,
+                namespace=given["namespace"] or None,
+                parameters=[given["params_file"], parameters],
+            )
+            for name, parameters in (("robot", robot), ("policy", policy), ("supervisor", supervisor))
+        )
     )
     seconds = float(given["seconds"])
     return [*processes, end_after(seconds)] if seconds else processes
@@ -41,13 +42,21 @@ def in_the_loop(given):
     return required(command("deploy.hil", *(f"{name}={given[name]}" for name in names), *seconds))
 
 
+def free_port():
+    """A UDP port that nobody uses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 def crazyflie(given):
     """A Crazyflie over its radio, or a simulated one; the policy is on board, and the supervisor is its firmware's."""
     vehicle = [f"{name}={given[name]}" for name in ("policy", "robot")]
     seconds = [f"seconds={given['seconds']}"] if float(given["seconds"]) else []
     uri, simulators = given["uri"], []
     if uri == "simulated":
-        uri, simulators = ADDRESS, [command("deploy.crazyflie_sim", f"uri={ADDRESS}", *vehicle)]
+        uri = f"udp://127.0.0.1:{free_port()}"
+        simulators = [command("deploy.crazyflie_sim", f"uri={uri}", *vehicle)]
     return required(*simulators, command("deploy.run", "driver=crazyflie", f"uri={uri}", *vehicle, *seconds))
 
 
@@ -62,7 +71,7 @@ def start(context):
 
 def generate_launch_description():
     """The arguments and the chosen backend's processes; when one of them ends, all end."""
-    limits = str(Path(__file__).resolve().parent / "quad_limits.yaml")
+    params = str(Path(__file__).resolve().with_name("quad_hover.yaml"))
     arguments = [
         DeclareLaunchArgument("policy", description="The policy file, or the name of one that comes with sim2metal."),
         DeclareLaunchArgument("backend", default_value="sim", choices=[*BACKENDS], description="What flies."),
@@ -81,7 +90,7 @@ def generate_launch_description():
         ),
         DeclareLaunchArgument("arm", default_value="true", description="sim: arm at once; else call the service arm."),
         DeclareLaunchArgument("transfer", default_value="false", description="sim: a policy of another airframe."),
-        DeclareLaunchArgument("limits", default_value=limits, description="sim: the supervisor's parameter file."),
+        DeclareLaunchArgument("params_file", default_value=params, description="sim: more parameters of its nodes."),
         DeclareLaunchArgument("log", default_value="", description="sim: folder for flight logs (.mcap)."),
         DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, qemu or a serial device."),
         DeclareLaunchArgument("episodes", default_value="3", description="hil: flights, one after the other."),

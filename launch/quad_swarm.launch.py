@@ -12,8 +12,8 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from deploy.launching.files import checked, end_after
 
 NUMBERS = {"robots": int, "seconds": float, "seed": int, "arm": bool, "transfer": bool}
-HOVER = str(Path(__file__).resolve().parent / "quad_hover.launch.py")
-PASSED_ON = ("policy", "robot", "engine", "controller", "arm", "transfer", "limits", "log")
+HOVER = str(Path(__file__).resolve().with_name("quad_hover.launch.py"))
+PASSED_ON = ("policy", "robot", "engine", "controller", "arm", "transfer", "params_file", "log")
 
 
 def start(context):
@@ -25,11 +25,9 @@ def start(context):
     swarm = [
         IncludeLaunchDescription(
             PythonLaunchDescriptionSource(HOVER),
-            launch_arguments={
-                **same,
-                "namespace": f"{given['prefix']}{k}",
-                "seed": str(int(given["seed"]) + k),
-            }.items(),
+            launch_arguments=(
+                same | {"namespace": f"{given['prefix']}{k}", "seed": str(int(given["seed"]) + k)}
+            ).items(),
         )
         for k in range(int(given["robots"]))
     ]
@@ -39,7 +37,7 @@ def start(context):
 
 def generate_launch_description():
     """The arguments and the robots; when a node of one ends, all end."""
-    limits = str(Path(__file__).resolve().parent / "quad_limits.yaml")
+    params = str(Path(__file__).resolve().with_name("quad_hover.yaml"))
     arguments = [
         DeclareLaunchArgument("policy", description="The policy file, or the name of one that comes with sim2metal."),
         DeclareLaunchArgument("robots", default_value="3", description="How many."),
@@ -55,7 +53,7 @@ def generate_launch_description():
         ),
         DeclareLaunchArgument("arm", default_value="true", description="Arm at once; else call the services arm."),
         DeclareLaunchArgument("transfer", default_value="false", description="Allow a policy of another airframe."),
-        DeclareLaunchArgument("limits", default_value=limits, description="The supervisors' parameter file."),
+        DeclareLaunchArgument("params_file", default_value=params, description="More parameters of the nodes."),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
     ]
     return LaunchDescription([*checked(__file__, arguments, NUMBERS), OpaqueFunction(function=start)])

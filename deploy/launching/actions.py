@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from deploy.launching import events
 from deploy.launching.substitutions import (
@@ -138,6 +138,7 @@ class Action(LaunchDescriptionEntity):
     """Something to do, under a condition. Subclasses carry out `execute`."""
 
     condition: Condition | None = None
+    completes_at_once: ClassVar[bool] = True  # False: it goes on after `execute`, and says when it has done its part
 
     def visit(self, context: Any) -> Iterable[LaunchDescriptionEntity] | None:
         if self.condition is not None and not self.condition.evaluate(context):
@@ -368,6 +369,7 @@ class TimerAction(Action):
     period: Any
     actions: Iterable[Any]
     cancel_on_shutdown: Any = True
+    completes_at_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.actions = list(self.actions)

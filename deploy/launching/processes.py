@@ -16,7 +16,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from deploy.launching import events
 from deploy.launching.actions import Action, LaunchDescriptionEntity, LaunchError
@@ -69,6 +69,7 @@ class ExecuteProcess(Action):
     respawn: Any = False
     respawn_delay: float | None = None
     respawn_max_retries: int = -1
+    completes_at_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.final_name: str | None = None
@@ -178,6 +179,7 @@ class ExecuteProcess(Action):
                     return
         finally:
             context.running.remove(self)
+            context.completed(self)
 
     async def _once(self, context: Any, destinations: tuple[set[str], set[str]], tty: bool) -> None:
         """Start it and wait until it has ended."""

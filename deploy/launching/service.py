@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from deploy.launching import events
-from deploy.launching.actions import LaunchDescription, LaunchDescriptionEntity, LaunchError
+from deploy.launching.actions import Action, LaunchDescription, LaunchDescriptionEntity, LaunchError
 
 _COLOURS = {"WARNING": "33", "ERROR": "31"}  # as ROS 2's nodes colour their levels
 
@@ -186,6 +186,7 @@ class LaunchContext:
                 await asyncio.sleep(period)
             if not action.cancelled and not (cancel_on_shutdown and self.is_shutdown):
                 self.emit_event_sync(events.TimerEvent(timer_action=action))
+            self.completed(action)
 
         self.start(wait())
 
@@ -195,6 +196,12 @@ class LaunchContext:
             await asyncio.wait_for(self.ending.wait(), seconds)
         except TimeoutError:
             return
+
+    def completed(self, action: Any) -> None:
+        """An action has done its part: tell those who want to know."""
+        event = events.ExecutionComplete(action=action)
+        if self.would_handle_event(event):
+            self.emit_event_sync(event)
 
     def required_process_ended(self, event: events.ProcessExited) -> None:
         """A process has ended that the launch cannot do without; unless it ended cleanly, the launch has failed."""
@@ -281,7 +288,10 @@ class LaunchService:
             self.context.emit_event_sync(events.Shutdown(reason=message))
 
     def _visit(self, entity: LaunchDescriptionEntity) -> None:
-        for inner in entity.visit(self.context) or ():
+        more = entity.visit(self.context)
+        if isinstance(entity, Action) and entity.completes_at_once:
+            self.context.completed(entity)
+        for inner in more or ():
             self._visit(inner)
 
     def _answer(self, event: events.Event) -> None:
