@@ -31,6 +31,7 @@ SIGNALS: Group = (
     Signal("angular_velocity", (3,), "rad/s", "body"),
     Signal("target_position", (3,), "m", "world", max_age=1.0),
     Signal("target_velocity", (3,), "m/s", "world", max_age=1.0),
+    Signal("battery_voltage", (1,), "V", max_age=2.0),
 )
 COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
 # At most 26 bytes each.
@@ -46,7 +47,7 @@ BLOCKS = {
         **dict.fromkeys((f"motor.m{index}" for index in (1, 2, 3, 4)), "uint16_t"),
     },
 }
-ONBOARD = {**BLOCKS, "policy": {"policy.flying": "uint8_t", "policy.failed": "uint8_t"}}
+ONBOARD = {**BLOCKS, "rest": {**BLOCKS["rest"], **dict.fromkeys(("policy.flying", "policy.failed"), "uint8_t")}}
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
@@ -197,6 +198,7 @@ class Crazyflie:
             "angular_velocity": [math.radians(rate) for rate in self._vector("gyro.", "x", "y", "z")],
             "target_position": self.target,
             "target_velocity": np.zeros(3, np.float32),
+            "battery_voltage": [self.link.value("pm.vbat")],
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
         if self._handed_over:

@@ -132,6 +132,13 @@ def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Sim
     assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
 
+def test_the_guards_limit_on_the_voltage_lands_it(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))
+    guard = Guard(policy.inputs, policy.outputs, Envelope(min_voltage=4.2), driver.signals)
+    record = run(policy, driver, guard)
+    assert record.interventions["low battery"] and driver.done and height(simulation) < 0.02
+
+
 def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, simulation: Simulation, uri: str):
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
     guard = Guard(policy.inputs, policy.outputs)
