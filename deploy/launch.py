@@ -96,19 +96,24 @@ def launch_file(words: Sequence[str]) -> int:
     return int(service.run())
 
 
+def run(words: Sequence[str]) -> int:
+    """The exit status of `launch_file`; on bad input 2, and one line that says what is wrong."""
+    status = 0
+
+    def keep(words: Sequence[str]) -> None:
+        nonlocal status
+        status = launch_file(words)
+
+    return arguments.call(keep, words) or status
+
+
 def main() -> int:
     """Run the command in a child process, so that nothing outlives it; the exit status."""
     words = sys.argv[1:]
     if not words or arguments.wants_help(words):
         print(__doc__)
         return 0 if words else 2
-    status = 0
-
-    def run(words: Sequence[str]) -> None:
-        nonlocal status
-        status = launch_file(words)
-
-    return guardian.run(lambda: arguments.call(run, words) or status)
+    return guardian.run(lambda: run(words))
 
 
 if __name__ == "__main__":

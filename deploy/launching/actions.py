@@ -24,6 +24,11 @@ class LaunchError(ValueError):
     """The launch file or its arguments are wrong; the message is one sentence."""
 
 
+def unsupported(name: str) -> LaunchError:
+    """What to say about a part of ROS 2's launch that is not here."""
+    return LaunchError(f"{name} needs ROS 2's own launch, which is not installed")
+
+
 class LaunchDescriptionEntity:
     """Anything that a description may contain."""
 
@@ -421,6 +426,8 @@ def explained(path: str, error: Exception) -> LaunchError:
     """One sentence about an error in a launch file's code, with the line of the file."""
     if isinstance(error, LaunchError):
         return error
+    if isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] in ("launch", "launch_ros"):
+        return unsupported(str(error.name))
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
     text = error.args[0] if isinstance(error, LookupError) and error.args else error

@@ -1,7 +1,7 @@
 """Runs something in a child process and sees to it that no process outlives it, whichever of the two is killed.
 
-Only on Linux: orphaned descendants come to this process (a "subreaper") instead of to init, and the child is told when
-this process dies.
+Only on Linux: orphaned descendants come to these two processes ("subreapers") instead of to init, and the child is told
+when its parent dies.
 """
 
 from __future__ import annotations
@@ -76,9 +76,12 @@ def end_descendants() -> None:
 def _child(work: Callable[[], int], parent: int) -> int:
     os.setsid()  # a terminal's Ctrl-C reaches the parent only, which passes it on once
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:  # it died before it could be asked to tell
         return 1
-    return work()
+    status = work()
+    end_descendants()
+    return status
 
 
 def run(work: Callable[[], int]) -> int:

@@ -32,7 +32,6 @@ _OUTPUTS = {  # destinations of (stdout, stderr)
     "own_log": ({"own_log"}, {"own_log"}),
     "full": ({"screen", "log", "own_log"}, {"screen", "log", "own_log"}),
 }
-_count = itertools.count(1)
 
 
 def _destinations(output: Any) -> tuple[set[str], set[str]]:
@@ -144,7 +143,7 @@ class ExecuteProcess(Action):
             prefix = context.launch_configurations.get("launch-prefix", "")
             pattern = context.launch_configurations.get("launch-prefix-filter", "")
             matches = re.match(pattern, os.path.basename(command[0])) is not None
-        self.final_name = f"{self.label(context, command)}-{next(_count)}"
+        self.final_name = f"{self.label(context, command)}-{next(context.numbers)}"
         self.final_cmd = [*(shlex.split(text(prefix)) if matches else []), *command]
         self.final_cwd = None if self.cwd is None else text(self.cwd)
         self.final_env = dict(context.environment) if self.env is None else texts(self.env)

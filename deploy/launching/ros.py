@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -32,7 +31,6 @@ from deploy.launching.substitutions import (
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SCALARS = (bool, int, float, str)
-_count = itertools.count(1)
 
 
 # Packages
@@ -204,7 +202,7 @@ class ParameterFile:
 
 def _write(context: Any, text: str) -> str:
     """A new file with that text among the logs, for a node to read."""
-    path = context.logger.folder / f"launch_params_{next(_count)}.yaml"
+    path = context.logger.folder / f"launch_params_{next(context.files)}.yaml"
     path.write_text(text)
     return str(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
@@ -86,6 +87,8 @@ class LaunchContext:
         self.launch_configurations: dict[str, Any] = {}
         self.environment = os.environ
         self.logger = Log()
+        self.numbers = itertools.count(1)  # of processes
+        self.files = itertools.count(1)  # of parameter files
         self.is_shutdown = False
         self.failed = False
         self.running: list[Any] = []  # processes

@@ -13,11 +13,6 @@ from typing import Any
 from deploy.launching import actions, events, processes, ros, service, substitutions
 
 
-def unsupported(name: str) -> actions.LaunchError:
-    """What to say about a part of ROS 2's launch that is not here."""
-    return actions.LaunchError(f"{name} needs ROS 2's own launch, which is not installed")
-
-
 def _refused(module: str, name: str) -> type:
     """An action that can be written in a launch file, but not run."""
 
@@ -26,7 +21,7 @@ def _refused(module: str, name: str) -> type:
             super().__init__(condition=condition)
 
         def execute(self, context: Any) -> None:
-            raise unsupported(f"{module}.{name}")
+            raise actions.unsupported(f"{module}.{name}")
 
     return Refused
 
@@ -102,7 +97,7 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise unsupported(f"{self.__name__}.{name}")
+        raise actions.unsupported(f"{self.__name__}.{name}")
 
 
 def install() -> None:

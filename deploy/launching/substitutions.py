@@ -164,9 +164,10 @@ class LocalSubstitution(Substitution):
     description: str | None = None
 
     def perform(self, context: Any) -> str:
-        first, *rest = self.expression.split(".")
-        value = getattr(context.locals, first)
-        for name in rest:
+        value = context.locals
+        for name in self.expression.split("."):
+            if not hasattr(value, name):
+                raise SubstitutionFailure(f"there is no {self.expression!r} here")
             value = getattr(value, name)
         return str(value)
 
@@ -283,11 +284,18 @@ class AnonName(Substitution):
         return f"AnonName({describe(self.name)})"
 
 
+def _local(context: Any, name: str) -> str:
+    variables = context.get_locals_as_dict()
+    if name not in variables:
+        raise SubstitutionFailure(f"{name} is not known before the file runs")
+    return str(variables[name])
+
+
 class ThisLaunchFile(Substitution):
     """The path of the launch file."""
 
     def perform(self, context: Any) -> str:
-        return str(context.locals.current_launch_file_path)
+        return _local(context, "current_launch_file_path")
 
     def describe(self) -> str:
         return "ThisLaunchFile()"
@@ -297,7 +305,7 @@ class ThisLaunchFileDir(Substitution):
     """The folder of the launch file."""
 
     def perform(self, context: Any) -> str:
-        return str(context.locals.current_launch_file_directory)
+        return _local(context, "current_launch_file_directory")
 
     def describe(self) -> str:
         return "ThisLaunchFileDir()"
