@@ -64,6 +64,8 @@ class Writer:
                 self._elementwise(group)
             elif nodes[0].operator in c.MOVES:
                 self._move(nodes[0])
+            elif nodes[0].operator in c.DENSE and self.value(nodes[0].inputs[1]).data is None:
+                self._multiply(nodes[0])
             elif nodes[0].operator in c.DENSE:
                 self._dense(nodes[0])
             elif nodes[0].operator in c.POOLS:
@@ -252,6 +254,17 @@ class Writer:
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
         self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products)
+
+    def _multiply(self, node: Node) -> None:
+        left, right = (self.value(name) for name in node.inputs[:2])
+        result = self.value(node.outputs[0])
+        c.multiplication(node, ("x", "y", "z"), left.shape, right.shape)
+
+        def lines() -> list[str]:
+            x, y, z = (self.pointer(value.name) for value in (left, right, result))
+            return c.multiplication(node, (x, y, z), left.shape, right.shape)
+
+        self.add([left.name, right.name], {result.name: result.size}, lines)
 
     def _pool(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])

@@ -242,6 +242,23 @@ def pool(node: Node, view: Window, x: str, y: str) -> list[str]:
     ]
 
 
+def multiplication(node: Node, names: tuple[str, str, str], left: tuple[int, ...], right: tuple[int, ...]) -> list[str]:
+    """A product of matrices that are both computed: x (..., rows, inner) times y (..., inner, columns)."""
+    matrices = node.operator == "MatMul" and min(len(left), len(right)) >= 2
+    if not matrices or np.prod(left[:-2]) != np.prod(right[:-2]):
+        raise GraphError(f"{node} is neither a product with a constant matrix nor one of equally many matrices")
+    (x, y, to), (*batch, rows, inner), columns = names, left, right[-1]
+    return [
+        f"for (int row = 0; row < {int(np.prod(batch)) * rows}; ++row)",
+        f"    for (int column = 0; column < {columns}; ++column) {{",
+        "        float total = 0.0f;",
+        f"        for (int k = 0; k < {inner}; ++k)",
+        f"            total += {x}[row * {inner} + k] * {y}[(row / {rows} * {inner} + k) * {columns} + column];",
+        f"        {to}[row * {columns} + column] = total;",
+        "    }",
+    ]
+
+
 def _sum(x: str, y: str, count: int, inner: int, factor: str) -> list[str]:
     lines = ["float total = 0.0f;", f"for (int k = 0; k < {inner}; ++k) total += {x}[i * {inner} + k];"]
     return [*lines, f"{y}[i] = total{factor};"]

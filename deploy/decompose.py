@@ -1,4 +1,4 @@
-"""ONNX operators that are made of others: recurrent cells, layer normalisation, grouped convolutions.
+"""ONNX operators that are made of others: recurrent cells, normalisations, grouped convolutions, some reductions.
 
 The graph's reader replaces each by its parts, so that the C generator has to know only those.
 """
@@ -22,9 +22,9 @@ class UnsupportedError(ValueError):
 class Parts:
     """Collects the nodes that replace one; every method returns the name of its result."""
 
-    def __init__(self, name: str, inputs: list[str], known: Mapping[str, AnyArray]) -> None:
-        """`name` and `inputs` of the node, an empty one where it was left out; `known`: those that are constant."""
-        self.name, self.inputs, self._known = name, inputs, known
+    def __init__(self, node: Any, known: Mapping[str, AnyArray]) -> None:
+        """`node`: a deploy.graph.Node; `known`: those of its inputs that are constant."""
+        self.operator, self.name, self.inputs, self._known = node.operator, node.name, node.inputs, known
         self.nodes: list[Any] = []  # onnx.NodeProto
         self.constants: dict[str, AnyArray] = {}
 
@@ -162,8 +162,46 @@ def _layer_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: l
         parts.add("Add", parts.add("Mul", scaled, parts.given(1)), parts.given(2), to=outputs[0])
 
 
+def _batch_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
+    """With the statistics of training: a factor and a shift per channel."""
+    scale, bias, mean, variance = (parts.data(k).astype(np.float64) for k in range(1, 5))
+    factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+    shape = (-1, *[1] * (len(shapes[parts.given(0)]) - 2))
+    factors, shifts = (parts.constant(v.reshape(shape)) for v in (factor, bias - mean * factor))
+    parts.add("Add", parts.add("Mul", parts.given(0), factors), shifts, to=outputs[0])
+
+
+def _axes(parts: Parts, attributes: Mapping[str, Any], rank: int) -> list[int]:
+    """What is reduced, counted from the front."""
+    given = parts.data(1).tolist() if parts.given(1) else attributes.get("axes", range(rank))
+    return sorted(int(axis) % rank for axis in given)
+
+
+def _reduction(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
+    """Over axes that are not the last ones: over the last one, after these have been moved there."""
+    shape = shapes[parts.given(0)]
+    axes = _axes(parts, attributes, len(shape))
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    if not axes or kept == list(range(len(kept))):
+        return
+    moved = parts.add("Transpose", parts.given(0), perm=[*kept, *axes])
+    flat = parts.reshape(moved, *(shape[axis] for axis in kept), -1)
+    reduced = parts.add(parts.operator, flat, parts.constant([len(kept)], np.int64), keepdims=0)
+    ones = attributes.get("keepdims", 1)
+    result = [1 if axis in axes else length for axis, length in enumerate(shape) if ones or axis in kept]
+    parts.reshape(reduced, *result, to=outputs[0])
+
+
+def _norm(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
+    square = parts.add("Mul", parts.given(0), parts.given(0))
+    axes = [parts.given(1)] if parts.given(1) else []
+    parts.add("Sqrt", parts.add("ReduceSum", square, *axes, keepdims=attributes.get("keepdims", 1)), to=outputs[0])
+
+
 def _grouped(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
     """A convolution per group of channels."""
+    if attributes.get("group", 1) == 1:
+        return
     groups = int(attributes["group"])
     weight = parts.data(1)
     inputs, made = weight.shape[1], len(weight) // groups
@@ -177,7 +215,15 @@ def _grouped(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], sh
     parts.add("Concat", *results, axis=1, to=outputs[0])
 
 
-MADE_OF_OTHERS = {"GRU": _gru, "LSTM": _lstm, "LayerNormalization": _layer_normalization, "Conv": _grouped}
+MADE_OF_OTHERS = {
+    "BatchNormalization": _batch_normalization,
+    "Conv": _grouped,
+    "GRU": _gru,
+    "LSTM": _lstm,
+    "LayerNormalization": _layer_normalization,
+    "ReduceL2": _norm,
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), _reduction),
+}
 
 
 def decompose(node: Any, shapes: Shapes, known: Mapping[str, AnyArray]) -> Parts | None:
@@ -185,8 +231,8 @@ def decompose(node: Any, shapes: Shapes, known: Mapping[str, AnyArray]) -> Parts
 
     Raises UnsupportedError.
     """
-    if node.operator not in MADE_OF_OTHERS or (node.operator == "Conv" and node.attributes.get("group", 1) == 1):
+    if node.operator not in MADE_OF_OTHERS:
         return None
-    parts = Parts(node.name, list(node.inputs), known)
+    parts = Parts(node, known)
     MADE_OF_OTHERS[node.operator](parts, node.attributes, list(node.outputs), shapes)
-    return parts
+    return parts if parts.nodes else None

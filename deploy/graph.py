@@ -86,10 +86,13 @@ def run(
     inputs: Mapping[str, AnyArray],
     stored: Callable[[Node, int, AnyArray], AnyArray] = lambda node, index, value: value,
 ) -> dict[str, AnyArray]:
-    """The outputs by name. `stored`: what input number `index` of a node becomes before it is used."""
-    known = dict(inputs) | {name: v.data for name, v in graph.values.items() if v.data is not None}
+    """The outputs by name. `stored`: what input number `index` becomes, of a node whose second input is constant."""
+    constant = {name: v.data for name, v in graph.values.items() if v.data is not None}
+    known = dict(inputs) | constant
     for node in graph.nodes:
-        feeds = {name: stored(node, index, known[name]) for index, name in enumerate(node.inputs) if name}
+        feeds = {name: known[name] for name in node.inputs if name}
+        if len(node.inputs) > 1 and node.inputs[1] in constant:
+            feeds = {name: stored(node, index, known[name]) for index, name in enumerate(node.inputs) if name}
         known |= dict(zip(node.outputs, evaluate(node, feeds, graph.opset), strict=True))
     return {name: known[name] for name in graph.outputs}
 

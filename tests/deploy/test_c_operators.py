@@ -107,6 +107,24 @@ def recurrent(operator, gates, **attributes):
 
 
 GRAPHS |= {
+    "MatMul with itself": one_node("MatMul", "x", shape=(2, 3, 3), result=(2, 3, 3)),
+    "ReduceL2": one_node("ReduceL2", "c", constants={"c": np.array([-1])}, shape=(3, 4), result=(3, 1)),
+    "ReduceMax of the first": one_node(
+        "ReduceMax", "c", constants={"c": np.array([1])}, shape=(3, 4), result=(4,), keepdims=0
+    ),
+    "ReduceMean of the middle": one_node(
+        "ReduceMean", "c", constants={"c": np.array([2])}, shape=(3, 4, 2), result=(3, 1, 2)
+    ),
+    "BatchNormalization": one_node(
+        "BatchNormalization",
+        "scale",
+        "bias",
+        "mean",
+        "variance",
+        constants={name: R.uniform(0.5, 2.0, 3).astype(F) for name in ("scale", "bias", "mean", "variance")},
+        shape=(3, 4),
+        result=(3, 4),
+    ),
     "GRU": recurrent("GRU", 3),
     "GRU that resets late": recurrent("GRU", 3, linear_before_reset=1),
     "LSTM": recurrent("LSTM", 4),
@@ -187,10 +205,7 @@ def test_an_unsupported_operator_is_named_with_its_node_and_the_supported_ones(t
     ("options", "message"),
     [
         (one_node("Pow", "c", constants={"c": F(4)}), "exponent"),
-        (
-            one_node("ReduceMean", "c", constants={"c": np.array([1])}, shape=(3, 4), result=(4,), keepdims=0),
-            "only the last",
-        ),
+        (one_node("Softmax", axis=1, shape=(3, 4), result=(3, 4)), "only the last"),
         (
             one_node(
                 "Conv", "w", constants={"w": np.ones((3, 3, 2, 2), F)}, **IMAGE, result=(3, 7, 6), dilations=[2, 2]
@@ -199,7 +214,7 @@ def test_an_unsupported_operator_is_named_with_its_node_and_the_supported_ones(t
         ),
         (recurrent("LSTM", 4, input_forget=1), "has input_forget = 1; only 0 is supported"),
         (recurrent("GRU", 3, activations=["Relu", "Tanh"]), "has activations"),
-        (one_node("MatMul", "x", shape=(3, 3), result=(3, 3)), "to be constant"),
+        (one_node("Gemm", "x", shape=(1,), result=(1,)), "neither a product with a constant matrix"),
     ],
 )
 def test_what_an_operator_cannot_do_is_an_error_that_names_it(tmp_path, options, message):

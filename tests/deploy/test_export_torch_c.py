@@ -60,6 +60,18 @@ class Residual(nn.Module):
         return self.last(x + self.inner(x)).clamp(-1.0, 1.0)
 
 
+class Attention(nn.Module):
+    """A transformer's layer over three steps of two values."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, SIZE), nn.Linear(SIZE, 2)
+        self.layer = nn.TransformerEncoderLayer(SIZE, 2, 16, batch_first=True)
+
+    def forward(self, x):
+        return torch.tanh(self.last(self.layer(self.first(x.reshape(-1, 3, 2))).mean(dim=1)))
+
+
 def pooled():
     first = [nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.AvgPool2d(3, 2, 1)]
     then = [nn.Conv2d(8, 8, 3, padding=1, groups=4), nn.ELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(8)]
@@ -82,6 +94,7 @@ MODULES = {
     "convolutions": lambda: Sees(nn.Conv2d(3, 6, 5, 2), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 9 * 7, 2)),
     "pools": pooled,
     "layer normalisation": Residual,
+    "attention": Attention,
     "convolution over time": temporal,
     "activations": lambda: nn.Sequential(
         *(nn.Linear(6, 6), nn.Mish(), nn.Linear(6, 6), nn.SELU(), nn.Hardswish(), nn.Linear(6, 6), nn.PReLU()),
