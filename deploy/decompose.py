@@ -25,15 +25,13 @@ class Parts:
     def __init__(self, node: Any, known: Mapping[str, AnyArray]) -> None:
         """`node`: a deploy.graph.Node; `known`: those of its inputs that are constant."""
         self.operator, self.name, self.inputs, self._known = node.operator, node.name, node.inputs, known
-        self.nodes: list[Any] = []  # onnx.NodeProto
+        self.nodes: list[tuple[str, tuple[str, ...], str, dict[str, Any]]] = []  # operator, inputs, result, attributes
         self.constants: dict[str, AnyArray] = {}
 
     def add(self, operator: str, *inputs: str, to: str | None = None, **attributes: Any) -> str:
         """One node with one output."""
-        from onnx import helper
-
         result = to or f"{self.name}/{operator}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [result], name=f"{self.name}/{operator}", **attributes))
+        self.nodes.append((operator, inputs, result, attributes))
         return result
 
     def constant(self, value: Any, dtype: type = np.float32) -> str:

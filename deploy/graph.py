@@ -158,7 +158,8 @@ def read(content: bytes, supported: Collection[str]) -> Graph:
         if parts:
             constant |= parts.constants
             probes |= parts.constants
-            waiting.extendleft(_node(proto) for proto in reversed(parts.nodes))
+            protos = [helper.make_node(o, i, [to], name=f"{node.name}/{o}", **a) for o, i, to, a in parts.nodes]
+            waiting.extendleft(map(_node, reversed(protos)))
             continue
         if not known:
             _check(node, supported)

@@ -84,8 +84,8 @@ static POLICY_UNUSED float policy_exp(float x) {
     return policy_exp2(1.44269504f * x);
 }
 
-/* tanh(x), absolute error below 1.1e-7 (2e-8 rms; rounding the exact value: 1.6e-8), odd, exactly 1 for large x; NaN stays
- * NaN. With e = e^-2|x| it is (1 - e) / (1 + e), or 1 - 2 e / (1 + e) where that rounds something smaller. */
+/* tanh(x), absolute error below 1.1e-7 (2e-8 rms; rounding the exact value: 1.6e-8), odd, exactly 1 for large x; NaN
+ * stays NaN. With e = e^-2|x| it is (1 - e) / (1 + e), or 1 - 2 e / (1 + e) where that rounds something smaller. */
 #define POLICY_TANH_SCALE -2.88539008f
 #define POLICY_TANH_LIMIT 20.0f
 #define POLICY_THIRD 0.33333334f
@@ -121,8 +121,8 @@ static POLICY_UNUSED float policy_mish(float x) {
 /* tanh of four numbers at once, so that no instruction waits for the one before it. s0-s3: x, s4-s7: t, r, then the
  * numerator, s8-s11: whole, then the denominator, s12-s15: the polynomial, e, then 1 or 0, s16-s27: the constants. */
 static const float policy_tanh_constants[12] = {
-    POLICY_TANH_SCALE, POLICY_ROUND, POLICY_TANH_LIMIT, POLICY_P6, POLICY_P5, POLICY_P4, POLICY_P3, POLICY_P2, POLICY_P1,
-    1.0f, POLICY_THIRD, 2.0f};
+    POLICY_TANH_SCALE, POLICY_ROUND, POLICY_TANH_LIMIT, POLICY_P6, POLICY_P5, POLICY_P4,
+    POLICY_P3, POLICY_P2, POLICY_P1, 1.0f, POLICY_THIRD, 2.0f};
 #define POLICY_4(op, y0, y1, y2, y3, a0, a1, a2, a3, b0, b1, b2, b3) \
     op " s" #y0 ", s" #a0 ", s" #b0 "\n\t" op " s" #y1 ", s" #a1 ", s" #b1 "\n\t" \
     op " s" #y2 ", s" #a2 ", s" #b2 "\n\t" op " s" #y3 ", s" #a3 ", s" #b3 "\n\t"
@@ -175,9 +175,9 @@ static POLICY_NOINLINE void policy_tanh_all(float *y, const float *x, int count)
 }
 
 #if defined(POLICY_CORTEX_M4F)
-/* Four inputs times eight (four) weights each are added up in s16-s23 (s16-s19), then to s0-s7 (s0-s3): rounds less than
- * one long sum. Multiply and add apart: 2 cycles, vfma takes 3. A product is eight (four) instructions away from its use,
- * so nothing stalls. */
+/* Four inputs times eight (four) weights each are added up in s16-s23 (s16-s19), then to s0-s7 (s0-s3): it rounds less
+ * than one long sum. Multiply and add apart: 2 cycles, vfma takes 3. Between a product and its use stand eight (four)
+ * instructions, so nothing stalls. */
 #define POLICY_TIMES4(a, b, c, d, x) \
     "vmul.f32 s" #a ", s" #a ", " x "\n\tvmul.f32 s" #b ", s" #b ", " x "\n\t" \
     "vmul.f32 s" #c ", s" #c ", " x "\n\tvmul.f32 s" #d ", s" #d ", " x "\n\t"
@@ -228,8 +228,8 @@ static POLICY_INLINE float policy_weight(const void *w, int halves, int at) {
     return halves ? policy_half(((const uint32_t *)w)[at / 2] >> 16 * (at & 1)) : ((const float *)w)[at];
 }
 
-static POLICY_INLINE void policy_dense_plain(float *y, const void *w, int halves, const float *x, int inputs, int eights,
-                                             int fours) {
+static POLICY_INLINE void policy_dense_plain(float *y, const void *w, int halves, const float *x, int inputs,
+                                             int eights, int fours) {
     for (int block = 0, at = 0; block < eights + fours; ++block) {
         const int width = block < eights ? 8 : 4;
         for (int k = 0; k < width; ++k) y[k] = policy_weight(w, halves, at++);
@@ -344,8 +344,8 @@ static POLICY_INLINE float policy_quantise(uint32_t *quantised, const float *x, 
     return most.number / limit;
 }
 
-/* y = W x + b with weights as int8 and a scale per output. Per four outputs w holds their biases, their scales, then per
- * four inputs a word for each output, in the order 0, 2, 1, 3. The sums are exact. */
+/* y = W x + b with weights as int8 and a scale per output. Per four outputs w holds their biases, their scales, then
+ * per four inputs a word for each output, in the order 0, 2, 1, 3. The sums are exact. */
 static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const float *x, int inputs, int quads,
                                               uint32_t *quantised) {
     const float scale = policy_quantise(quantised, x, inputs);
