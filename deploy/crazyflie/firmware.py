@@ -139,14 +139,13 @@ class Firmware:
         wanted = self.parameters["stabilizer.controller"]
         if wanted == self._controller:
             return
-        if wanted == AUTOMATIC or (wanted == OUT_OF_TREE and self.policy):
-            self._controller = wanted or PID
-        elif wanted == PID:
+        if wanted in (AUTOMATIC, PID):
             self._controller = PID
+        elif wanted == OUT_OF_TREE and self.policy:
+            self._controller, self.policy_failed = OUT_OF_TREE, False
         else:
             self.say(f"CONTROLLER: there is no controller {wanted:g}\n")
         self.parameters["stabilizer.controller"] = self._controller
-        self.policy_failed = False
 
     def _control(self) -> Ratios:
         """As the app's controllerOutOfTree: after a failure PID flies until controller 6 is selected anew."""

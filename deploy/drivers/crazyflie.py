@@ -239,7 +239,7 @@ class Crazyflie:
             return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
         if self._handed_over and self.settings.onboard:
             self._idle = 0 if self.link.value("policy.flying") else self._idle + 1
-            if self.link.value("policy.failed"):
+            if self.link.value("policy.failed") and self._idle >= PATIENCE:  # not what was logged before the hand-over
                 return "by the PID controller: the policy on board failed"
             if self._idle > IDLE * self.rate_hz:
                 return "by the PID controller: the policy on board does not fly"
