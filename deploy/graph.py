@@ -130,6 +130,18 @@ def _check(node: Node, supported: Collection[str]) -> None:
         raise GraphError(f"{node} is not supported; supported are: {', '.join(sorted(supported))}")
 
 
+def _zeros(model: Any) -> dict[str, AnyArray]:
+    """An array for every input, for a batch of one."""
+    from onnx import helper
+
+    made = {}
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        shape = (1, *(d.dim_value for d in kind.shape.dim[1:]))
+        made[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    return made
+
+
 def read(content: bytes, supported: Collection[str]) -> Graph:
     """The graph in the bytes of a policy file.
 
@@ -140,14 +152,9 @@ def read(content: bytes, supported: Collection[str]) -> Graph:
 
     model = onnx.load_from_string(content)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-    probes: dict[str, AnyArray] = {}  # of every value: zeros of its shape, or what it is
-    constant = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    probes |= constant
-    inputs = [i for i in model.graph.input if i.name not in constant]
-    for value in inputs:
-        kind = value.type.tensor_type
-        shape = (1, *(d.dim_value for d in kind.shape.dim[1:]))
-        probes[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    constant: dict[str, AnyArray] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    inputs = tuple(i.name for i in model.graph.input if i.name not in constant)
+    probes = {**_zeros(model), **constant}  # of every value: zeros of its shape, or what it is
     kept = []
     waiting = deque(_node(proto, index) for index, proto in enumerate(model.graph.node))
     while waiting:
@@ -172,4 +179,4 @@ def read(content: bytes, supported: Collection[str]) -> Graph:
             kept.append(node)
     outputs = tuple(o.name for o in model.graph.output)
     values = {name: Value(name, v.shape, v.dtype, constant.get(name)) for name, v in probes.items()}
-    return Graph(tuple(i.name for i in inputs), outputs, values, _needed(kept, outputs), opset)
+    return Graph(inputs, outputs, values, _needed(kept, outputs), opset)

@@ -1,4 +1,4 @@
-"""One control step on a Cortex-M4F: our C and emx-onnx-cgen's for the same file, with the same compiler.
+"""One control step on a Cortex-M4F: our C, emx-onnx-cgen's and rl-tools' for the same file, with the same compiler.
 
 python tests/benchmarks/microcontroller.py [--quick]
 """
@@ -7,29 +7,38 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import commands
 import numpy as np
+import peer_rl_tools
 import peers
 import report
 
-from deploy import hil, toolchain
+from deploy import graph, hil, toolchain
+from deploy.c_operators import SUPPORTED
 from deploy.c_source import FIRMWARE
 from deploy.emulator import Chip
 from deploy.measure import COMMANDS, SIGNALS, STATE, packed
 from deploy.policy_file import PolicyFile
 from policies.export import random_signals
+from tests.deploy.exact import exact
 
 NETWORKS = {
     "MLP": ["algorithm.network=mlp", "algorithm.hidden=[64,64]", "task.history=1"],
     "GRU": [],
 }
+OURS = {"ours": "float32", "ours, float16": "float16", "ours, int8": "int8"}
+RL_TOOLS = {"rl-tools": "TANH", "rl-tools, its own tanh": "FAST_TANH"}
 CASES = {
-    f"{network} {kind}": (network, kind) for network in NETWORKS for kind in ("ours", "ours, float16", "emx-onnx-cgen")
+    f"{network} {kind}": (network, kind)
+    for network in NETWORKS
+    for kind in (*OURS, "emx-onnx-cgen", *(RL_TOOLS if network == "MLP" else ()))
 }
-INPUTS = 1000
+INPUTS, EPISODES = 1000, 20
 # What emx's C includes, with our arithmetic behind it: the comparison is of the generators.
 MATH_H = """#pragma once
 #include "policy_math.h"
@@ -97,47 +106,129 @@ def emx_image(policy: PolicyFile, folder: Path) -> Path:
     return image
 
 
-def costs(chip: Chip, policy: PolicyFile, call: tuple[Any, ...], at: int, feeds: list[bytes]) -> dict[str, Any]:
+@dataclass
+class Contestant:
+    """An image that takes one control step. `feed`: the bytes that it reads, of signals and states; `commands`: what
+    its result means. `flying` is the same chip without counting: much faster."""
+
+    image: Path
+    call: tuple[Any, ...]
+    feed: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[int, bytes]]
+    result: int
+    commands: Callable[[Any], Any] | None = lambda result: result
+
+    def __post_init__(self) -> None:
+        self.chip, self.flying = Chip(self.image, count=True), Chip(self.image)
+
+
+def ours(policy: PolicyFile, folder: Path, weights: str) -> Contestant:
+    """The C of deploy.export."""
+
+    def feed(signals: Mapping[str, Any], states: Mapping[str, Any]) -> dict[int, bytes]:
+        return {SIGNALS: packed(policy, signals), STATE: bytes_of(states)}
+
+    image = hil.build(policy, folder, "zig", weights=weights)[0]
+    return Contestant(image, ("policy_step", STATE, SIGNALS, COMMANDS), feed, COMMANDS)
+
+
+def emx(policy: PolicyFile, folder: Path) -> Contestant:
+    """emx-onnx-cgen's C."""
+    chip = Chip(emx_image(policy, folder))
+
+    def feed(signals: Mapping[str, Any], states: Mapping[str, Any]) -> dict[int, bytes]:
+        return {chip.address("before"): packed(policy, signals) + bytes_of(states)}
+
+    return Contestant(Path(chip.path), ("step",), feed, chip.address("after"))
+
+
+def rl_tools(policy: PolicyFile, folder: Path, activation: str) -> Contestant:
+    """The network alone by rl-tools: features are computed here, and commands of its actions."""
+    whole = graph.read(Path(policy.path).read_bytes(), SUPPORTED)
+    first = next(index for index, node in enumerate(whole.nodes) if node.operator == "Gemm")
+    before = replace(whole, nodes=whole.nodes[:first], outputs=whole.nodes[first].inputs[:1])
+    chip = Chip(peer_rl_tools.image(whole, activation, folder))
+    (command,) = policy.outputs
+
+    def feed(signals: Mapping[str, Any], states: Mapping[str, Any]) -> dict[int, bytes]:
+        feeds = {name: np.asarray(value, np.float32)[None] for name, value in signals.items()}
+        (features,) = graph.run(before, {**feeds, **{f"state.{n}": v for n, v in states.items()}}).values()
+        return {chip.address("before"): features.astype("<f4").tobytes()}
+
+    def commands(action: Any) -> Any:
+        return (action + np.float32(1.0)) * np.float32(0.5 * (command.high - command.low)) + np.float32(command.low)
+
+    return Contestant(
+        Path(chip.path), ("step",), feed, chip.address("after"), commands if activation == "TANH" else None
+    )
+
+
+def bytes_of(states: Mapping[str, Any]) -> bytes:
+    """States as they follow each other in a struct."""
+    return b"".join(value.astype("<f4").tobytes() for value in states.values())
+
+
+def contestant(kind: str, policy: PolicyFile, folder: Path) -> Contestant:
+    """The image of one row."""
+    if kind in OURS:
+        return ours(policy, folder, OURS[kind])
+    return rl_tools(policy, folder, RL_TOOLS[kind]) if kind in RL_TOOLS else emx(policy, folder)
+
+
+def costs(one: Contestant, policy: PolicyFile, inputs: int) -> dict[str, Any]:
     """The costliest of all inputs, and the cheapest's instructions."""
+    signals = random_signals(policy.inputs, inputs, np.random.default_rng(1))
+    policy.reset()
+    states = policy.states()
     measured = []
-    for feed in feeds:
-        chip.write(at, feed)
-        measured.append(chip.measure(*call))
+    for step in range(inputs):
+        for at, data in one.feed({name: value[step] for name, value in signals.items()}, states).items():
+            one.chip.write(at, data)
+        measured.append(one.chip.measure(*one.call))
     return {
         "instructions": max(m.instructions for m in measured),
         "fewest_instructions": min(m.instructions for m in measured),
         "cycles": max(m.cycles for m in measured),
         "stack": max(m.stack for m in measured),
-        "flash": code_size(chip),
+        "flash": code_size(one.chip),
     }
 
 
-def worst_error(chip: Chip, policy: PolicyFile, kind: str, inputs: int) -> float:
-    """The largest difference from onnxruntime, from equal states, as a share of the command's range."""
+def errors(one: Contestant, policy: PolicyFile, inputs: int) -> dict[str, float]:
+    """The largest differences, from equal states, as a share of the commands' range; none for another function.
+
+    "error": from onnxruntime; "exact_error": from the graph in float64; "reference_error": onnxruntime's from that.
+    """
+    if one.commands is None:
+        return {}
     signals = random_signals(policy.inputs, inputs, np.random.default_rng(0))
-    ours = kind.startswith("ours")
-    at, result = (SIGNALS, COMMANDS) if ours else (chip.address("before"), chip.address("after"))
+    run = exact(policy.path)
     policy.reset()
-    worst = 0.0
+    worst = {"error": 0.0, "exact_error": 0.0, "reference_error": 0.0}
+    span = np.concatenate([np.full(s.size, s.high - s.low) for s in policy.outputs])
     for step in range(inputs):
-        now = {name: value[step] for name, value in signals.items()}
-        states = b"".join(value.astype("<f4").tobytes() for value in policy.states().values())
-        chip.write(at, packed(policy, now) + (b"" if ours else states))
-        if ours:
-            chip.write(STATE, states)
-        chip.call(*(("policy_step", STATE, SIGNALS, COMMANDS) if ours else ("step",)))
-        want = policy.step(now)
-        for signal in policy.outputs:
-            got = np.frombuffer(chip.read(result, 4 * signal.size), "<f4")
-            result += 4 * signal.size
-            worst = max(worst, float(np.abs(got - want[signal.name]).max()) / (signal.high - signal.low))
-        result -= 4 * sum(s.size for s in policy.outputs)
+        now, states = {name: value[step] for name, value in signals.items()}, policy.states()
+        for at, data in one.feed(now, states).items():
+            one.flying.write(at, data)
+        one.flying.call(*one.call)
+        got = one.commands(np.frombuffer(one.flying.read(one.result, 4 * len(span)), "<f4"))
+        truth, reference = run(now, states), policy.step(now)
+        true, want = (np.concatenate([x[s.name].ravel() for s in policy.outputs]) for x in (truth, reference))
+        pairs = {"error": got - want.astype(float), "exact_error": got - true, "reference_error": want - true}
+        worst = {name: max(worst[name], float((np.abs(pair) / span).max())) for name, pair in pairs.items()}
     return worst
 
 
+def flights(policy: PolicyFile, weights: str, episodes: int) -> dict[str, float]:
+    """What comes of flying it on the emulated chip: the shares that succeed, by the chip and by onnxruntime."""
+    chip, cost = hil.connect(policy, "emulated", "zig", weights)
+    flown = hil.evaluate(policy, chip, hil.Config(policy=policy.path, episodes=episodes), cost)
+    return {"episodes": episodes, "success": flown.success, "success_onnxruntime": flown.success_onnxruntime}
+
+
 def measure(cases: list[str], quick: bool) -> report.Rows:
-    """Instructions, cycles, bytes and error per network and generator."""
+    """Instructions, cycles, bytes and errors per network and generator."""
     rows: report.Rows = {}
+    inputs = 5 if quick else INPUTS
     with tempfile.TemporaryDirectory() as base:
         for case in cases:
             network, kind = CASES[case]
@@ -148,43 +239,41 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
             policy = PolicyFile.load(folder / "policy.onnx")
             work = folder / kind
             work.mkdir()
-            image = (
-                hil.build(policy, work, "zig", weights="float16" if "float16" in kind else "float32")[0]
-                if kind.startswith("ours")
-                else emx_image(policy, work)
-            )
-            chip = Chip(image, count=True)
-            call = ("policy_step", STATE, SIGNALS, COMMANDS) if kind.startswith("ours") else ("step",)
-            at = SIGNALS if kind.startswith("ours") else chip.address("before")
-            inputs = 5 if quick else INPUTS
-            signals = random_signals(policy.inputs, inputs, np.random.default_rng(1))
-            feeds = [packed(policy, {n: v[k] for n, v in signals.items()}) for k in range(inputs)]
-            rows[case] = costs(chip, policy, call, at, feeds)
-            rows[case] |= {"error": worst_error(Chip(image), policy, kind, inputs), "inputs": inputs}
+            try:
+                one = contestant(kind, policy, work)
+                rows[case] = {**costs(one, policy, inputs), **errors(one, policy, inputs), "inputs": inputs}
+                if kind in OURS:
+                    rows[case] |= flights(policy, OURS[kind], 2 if quick else EPISODES)
+            except peers.MissingPeerError as error:
+                rows[case] = {"missing": str(error)}
             print(f"{case}: {rows[case]}", file=sys.stderr, flush=True)
     return rows
 
 
+def cells(row: dict[str, Any]) -> list[str]:
+    """What a line of the table says of a row."""
+    if "missing" in row:
+        return [row["missing"], *[""] * 7]
+    counts = [str(row["instructions"]), str(row["cycles"]), f"{row['cycles'] / 168:.0f}", str(row["flash"])]
+    known = [f"{row[k]:.1e}" if k in row else "" for k in ("error", "exact_error")]
+    flown = f"{100 * row['success']:.0f} ({100 * row['success_onnxruntime']:.0f})" if "success" in row else ""
+    return [*counts, str(row["stack"]), *known, flown]
+
+
 def markdown(rows: report.Rows) -> str:
     """One line per network and generator."""
-    head = ["network", "C by", "instructions", "cycles (estimated)", "us at 168 MHz", "flash, B", "stack, B", "error"]
-    lines = [
-        [
-            *CASES[case],
-            str(row["instructions"]),
-            str(row["cycles"]),
-            f"{row['cycles'] / 168:.0f}",
-            str(row["flash"]),
-            str(row["stack"]),
-            f"{row['error']:.1e}",
-        ]
-        for case, row in rows.items()
-    ]
-    inputs = next(iter(rows.values()))["inputs"]
+    head = ["network", "C by", "instructions", "cycles (estimated)", "us at 168 MHz", "flash, B", "stack, B"]
+    head += ["error", "error, exact", "success, %"]
+    lines = [[*CASES[case], *cells(row)] for case, row in rows.items()]
+    inputs = max(row.get("inputs", 0) for row in rows.values())
+    reference = {CASES[case][0]: row["reference_error"] for case, row in rows.items() if "reference_error" in row}
     text = (
         f"One step of quad_hover's policies on an emulated Cortex-M4F, the worst of {inputs} random inputs; zig "
-        "from the ziglang wheel for both; flash is code and weights; error is the largest difference from onnxruntime, "
-        "as a share of the command's range. MLP: two layers of 64 tanh. GRU: the default, 16 and 16."
+        "from the ziglang wheel for all; flash is code and weights; error is the largest difference from onnxruntime, "
+        "and from the same graph in float64, as a share of the command's range. onnxruntime itself is "
+        f"{' and '.join(f'{error:.1e} ({network})' for network, error in reference.items())} away from float64. "
+        "MLP: two layers of 64 tanh. GRU: the default, 16 and 16. rl-tools computes the network alone. Success: of "
+        f"{EPISODES} flights by the emulated chip, rounding and all (by onnxruntime)."
     )
     return f"{text}\n\n{report.table(head, lines, texts=2)}"
 
