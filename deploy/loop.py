@@ -148,6 +148,9 @@ class _Pace:
             if late > self.period:
                 self.deadline += late
             return late, late
+        if -late > self.period:  # the clock went back: nobody should wait until it is where it was
+            self.deadline = self.clock() + self.period
+            late = -self.period
         if -late > SPIN:
             self.sleep(-late - SPIN)
         while (now := self.clock()) < self.deadline:

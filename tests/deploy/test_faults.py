@@ -1,0 +1,73 @@
+"""Every fault, injected into a flying simulation at some moment, ends in the documented safe state in its time."""
+
+import numpy as np
+import pytest
+
+from deploy import flight_log
+from deploy import replay as replay_command
+from deploy.guard import REASONS
+from deploy.policy_file import PolicyFile
+from deploy.recorder import Recorder
+from tests.deploy.faults import BY_HAND, ENVELOPE, FAULTS, STEPS, fly, stopped_after
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return PolicyFile.load("quad_any")
+
+
+def check(name, flight):
+    """The documented end of the flight."""
+    fault = FAULTS[name]
+    sent = np.concatenate(flight.sent)
+    assert np.isfinite(sent).all()
+    assert (sent >= 0.0).all()
+    assert (sent <= 1.0).all()
+    assert sent[: flight.at].any(axis=1).all()  # it flew until then
+    assert flight.stops == 1
+    if name == "link lost":
+        assert str(flight.error) == "the link is lost"
+        assert len(sent) == flight.at
+        return
+    assert flight.error is None
+    if name == "interrupted":
+        assert flight.record.interrupted
+        assert len(sent) == flight.at
+        return
+    assert len(sent) == STEPS
+    if fault.reason:
+        after = stopped_after(flight)
+        assert after is not None, "it was not stopped"
+        assert after <= fault.limit
+        assert not sent[flight.at + after - 1 :].any()  # for good
+        assert REASONS[flight.record.stopped[0]] == fault.reason
+    if name == "override":
+        np.testing.assert_array_equal(sent[flight.at :], BY_HAND["motor_command"].repeat(STEPS - flight.at, axis=0))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_flight_ends_safely_and_in_time(policy, name):
+    check(name, fly(name, policy, np.random.default_rng(1)))
+
+
+def test_a_wild_policy_may_not_change_its_command_at_once(policy):
+    flight = fly("command out of range", policy, np.random.default_rng(3))
+    before, after = flight.sent[flight.at - 1], flight.sent[flight.at]
+    assert (after > before).all()
+    assert (after <= before + ENVELOPE.max_change + 1e-6).all()
+
+
+@pytest.mark.slow
+def test_two_hundred_random_faults(policy, tmp_path):
+    rng = np.random.default_rng(2026)
+    for k in range(200):
+        name = str(rng.choice(list(FAULTS)))
+        path = str(tmp_path / f"{k}.mcap")
+        flight = fly(name, policy, rng, lambda f, path=path: Recorder(path, policy, f.driver, f.guard, "onnxruntime"))
+        check(name, flight)
+        log = flight_log.read(path)
+        assert log.complete
+        np.testing.assert_array_equal(log.values("sent.motor_command")[:, 0], np.concatenate(flight.sent))
+        if not name.endswith("command") and name != "command out of range":  # there the policy itself was broken
+            differences = replay_command.differences(log, replay_command.replay(log, policy, "onnxruntime"))
+            assert [count for count, _ in differences.values()] == [0, 0]
