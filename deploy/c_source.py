@@ -7,7 +7,7 @@ that a program which does not supply a signal does not compile. The state is the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from deploy.c_graph import Program, Writer
 from deploy.c_operators import SUPPORTED, number
 from deploy.c_weights import FORMATS, Format
-from deploy.graph import Graph, GraphError, read, run
+from deploy.graph import AnyArray, Graph, GraphError, read, run
 from deploy.policy_file import PolicyFile, content_of
 from sim.spec import Signal
 
@@ -186,30 +186,37 @@ def _range(signal: Signal) -> float:
     return span if math.isfinite(span) else 1.0
 
 
-def rounding(policy: PolicyFile, graph: Graph, form: Format) -> float:
-    """What the weights' format changes over the test vectors, flown on: of commands' ranges, or of max(1, |state|)."""
-    vectors = policy.vectors
+def replay(policy: PolicyFile, graph: Graph, form: Format) -> tuple[dict[str, AnyArray], dict[str, AnyArray]]:
+    """Commands and states (steps, *shape) for the file's test vectors, flown on, with weights stored in this format."""
+    kinds = {s.name: graph.values[s.name].dtype for s in policy.inputs}
     states = {s.name: s.initial[None] for s in policy.state}
-    worst = 0.0
-    for step in range(vectors.steps):
-        kinds = {s.name: graph.values[s.name].dtype for s in policy.inputs}
-        feeds = {name: vectors.inputs[name][step][None].astype(kind) for name, kind in kinds.items()}
+    steps = []
+    for step in range(policy.vectors.steps):
+        feeds = {name: policy.vectors.inputs[name][step][None].astype(kind) for name, kind in kinds.items()}
         made = run(graph, feeds | {f"state.{name}": value for name, value in states.items()}, form.stored)
         states = {name: made[f"next_state.{name}"] for name in states}
-        for s in policy.outputs:
-            worst = max(worst, float(np.abs(made[s.name][0] - vectors.outputs[s.name][step]).max()) / _range(s))
-        for name, value in states.items():
-            want = vectors.state[name][step]
-            worst = max(worst, float((np.abs(value[0] - want) / np.maximum(1.0, np.abs(want))).max()))
-    return worst
+        steps.append(made)
+    commands = {s.name: np.concatenate([made[s.name] for made in steps]) for s in policy.outputs}
+    return commands, {name: np.concatenate([made[f"next_state.{name}"] for made in steps]) for name in states}
+
+
+def rounding(policy: PolicyFile, commands: dict[str, AnyArray], states: dict[str, AnyArray]) -> float:
+    """How far that is from the file's own vectors: of commands' ranges, or of max(1, |state|)."""
+    worst = [np.abs(commands[s.name] - policy.vectors.outputs[s.name]).max() / _range(s) for s in policy.outputs]
+    for name, value in states.items():
+        want = policy.vectors.state[name]
+        worst.append((np.abs(value - want) / np.maximum(1.0, np.abs(want))).max())
+    return float(max(worst))
 
 
 class Source:
     """The texts of one policy's C files."""
 
     def __init__(self, policy: PolicyFile, content: bytes, weights: str = "float32") -> None:
-        """`weights`: float32, float16 (half the size), int8 (a quarter: a scale per output, inputs rounded to 16 bits);
-        the self-test of the latter two tolerates twice what their rounding does.
+        """`weights`: float32, float16 (half the size), int8 (a quarter: a scale per output, inputs rounded to 16 bits).
+
+        The self-test of the latter two replays what the graph makes of the file's signals with such weights; `rounding`
+        is how far that is from what the file says.
 
         Raises GraphError when something in the graph has no C.
         """
@@ -217,8 +224,12 @@ class Source:
             raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
         self.policy, self.weights = policy, weights
         graph = read(content, SUPPORTED)
-        self.rounding = 0.0 if weights == "float32" else rounding(policy, graph, FORMATS[weights])
-        self.tolerance = max(policy.vectors.tolerance, 2.0 * self.rounding)
+        self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]
+        self.expected, self.rounding = (policy.vectors.outputs, policy.vectors.state), 0.0
+        if weights != "float32":
+            commands, states = self.expected = replay(policy, graph, FORMATS[weights])
+            self.rounding = rounding(policy, commands, states)
+        self.tolerance = max(policy.vectors.tolerance, FORMATS[weights].tolerance)
         self.types = {s.name: TYPES[graph.values[s.name].dtype] for s in policy.inputs}
         for name in (*self.types, *(s.name for s in policy.outputs), *(s.name for s in policy.state)):
             _identifier(name)
@@ -286,7 +297,7 @@ class Source:
                 for k in range(vectors.steps)
             ),
             vector_commands=",\n".join(
-                _row((vectors.outputs[s.name][k] for s in policy.outputs), ["float"] * len(policy.outputs))
+                _row((self.expected[0][s.name][k] for s in policy.outputs), ["float"] * len(policy.outputs))
                 for k in range(vectors.steps)
             ),
             vector_state=self._last_state(),
@@ -296,7 +307,7 @@ class Source:
 
     def _last_state(self) -> str:
         states = self.policy.state
-        row = _row((self.policy.vectors.state[s.name][-1] for s in states), ["float"] * len(states))
+        row = _row((self.expected[1][s.name][-1] for s in states), ["float"] * len(states))
         return f"static const policy_state vector_last_state = {row};\n" if states else ""
 
     def _results(self) -> list[tuple[str, int]]:

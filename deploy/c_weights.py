@@ -107,12 +107,16 @@ def unchanged(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Format:
-    """`call` is the C statement, `pack` (node, W, b) what it reads, `stored` (node, index, input) what that means."""
+    """`call` is the C statement, `pack` (node, W, b) what it reads, `stored` (node, index, input) what that means.
+
+    `tolerance`: of commands' ranges, by which C and `stored` may differ where a value is rounded the other way.
+    """
 
     kind: str  # the C type of the packed elements
     call: str
     pack: Callable[[Node, Floats, Floats], NDArray[Any]]
     stored: Callable[[Node, int, NDArray[Any]], NDArray[Any]]
+    tolerance: float = 0.0
 
 
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
@@ -120,6 +124,6 @@ FORMATS = {
     "float32": Format("float", f"policy_dense{_BLOCKS}", pack, unchanged),
     "float16": Format("uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
     "int8": Format(
-        "uint32_t", "policy_dense_int8({y}, {weights}, {x}, {inputs}, {quads}, quantised);", pack_bytes, as_bytes
+        "uint32_t", "policy_dense_int8({y}, {weights}, {x}, {inputs}, {quads}, quantised);", pack_bytes, as_bytes, 1e-3
     ),
 }

@@ -148,3 +148,8 @@ def test_a_torch_module_in_c_commands_what_onnxruntime_commands(exported):
         np.testing.assert_allclose(got["y"], want["y"], rtol=0, atol=1.5e-6)
         for name, value in policy.states().items():
             np.testing.assert_allclose(native.state[name], value[0], rtol=0, atol=1.5e-6)
+
+
+@pytest.mark.parametrize("weights", ["float16", "int8"])
+def test_smaller_weights_do_what_the_graph_with_such_weights_does(exported, weights):
+    assert Native(exported, weights=weights).selftest < 0.7
