@@ -57,16 +57,16 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(ms)), "p99": float(np.percentile(ms, 99)), "worst": float(ms.max())}
 
 
-def connect(uri: str) -> tuple[Crazyflie, float, float]:
-    """A client without remembered tables, and the seconds until it was `connected` and `fully_connected`."""
+def connect(uri: str) -> tuple[Crazyflie, float, float, float]:
+    """A client without remembered tables; seconds to `connected`, to `fully_connected`, and of its processor time."""
     client, done, times = Crazyflie(), threading.Event(), []
     client.connected.add_callback(lambda uri: times.append(time.perf_counter()))
     client.fully_connected.add_callback(lambda uri: (times.append(time.perf_counter()), done.set()))
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     client.open_link(uri)
     assert done.wait(20.0)
     first, second = times
-    return client, first - began, second - began
+    return client, first - began, second - began, time.process_time() - used
 
 
 def connecting(quick: bool) -> dict[str, Any]:
@@ -77,9 +77,16 @@ def connecting(quick: bool) -> dict[str, Any]:
             client, *took = connect(uri)
             times.append(took)
             client.close_link()
+            time.sleep(1.2)  # its threads linger
     entries = sum(len(group) for toc in (client.log.toc, client.param.toc) for group in toc.toc.values())
-    first, second = zip(*times, strict=True)
-    return {"tries": len(times), "entries": entries, "connected": spread(first), "fully_connected": spread(second)}
+    first, second, used = zip(*times, strict=True)
+    return {
+        "tries": len(times),
+        "entries": entries,
+        "connected": spread(first),
+        "fully_connected": spread(second),
+        "processor": spread(used),
+    }
 
 
 def logging_together(quick: bool) -> dict[str, Any]:
@@ -189,7 +196,7 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
     }
     rows: report.Rows = {}
     for case in cases:
-        rows[case] = parts[case](quick)
+        rows[case] = {"load": os.getloadavg()[0], **parts[case](quick)}
         print(f"{case}: {rows[case]}", file=sys.stderr, flush=True)
     return rows
 
@@ -204,8 +211,10 @@ def markdown(rows: report.Rows) -> str:
     if row := rows.get("connecting"):
         for name in ("connected", "fully_connected"):
             line(f"open_link to `{name}`", f"{row['tries']} tries, {row['entries']} table entries", row[name])
+        line("of which the client computes", f"load average {row['load']:.1f}", row["processor"])
     if row := rows.get("logging"):
         how = f"{row['packets']} packets, {row['lost']} lost; {row['real_time']:.3f} s of flight per second"
+        how += f"; load average {row['load']:.1f}"
         line(f"interval of logs, {row['vehicles']} vehicles at 100 Hz", how, row["interval"])
     if row := rows.get("commanding"):
         line("write of a parameter to its echo", f"{row['tries']} tries", row["answer"])
