@@ -72,11 +72,13 @@ def _only(attributes: Mapping[str, Any], **allowed: Any) -> None:
             raise UnsupportedError(f"has {name} = {attributes[name]!r}; only {value!r} is supported")
 
 
-def _matrices(parts: Parts, gates: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+def _matrices(parts: Parts, gates: int, attributes: Mapping[str, Any]) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
     """W (gates, in), R (gates, hidden) and their biases (gates,)."""
+    _only(attributes, direction=b"forward", layout=0, clip=None, activations=None, input_forget=0)
+    for index, what in ((4, "lengths of sequences"), (7, "peepholes")):
+        if parts.given(index):
+            raise UnsupportedError(f"has {what}, which are not supported")
     w, r = parts.data(1), parts.data(2)
-    if w.shape[0] != 1:
-        raise UnsupportedError("runs in both directions; only forward is supported")
     size = gates * r.shape[2]
     bias = parts.data(3)[0] if parts.given(3) else np.zeros(2 * size, np.float32)
     return w[0], r[0], bias[:size], bias[size:]
@@ -102,8 +104,7 @@ def _unroll(parts: Parts, steps: int, outputs: list[str], hidden: int, states: i
 
 def _gru(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
     """Gates in the order update, reset, new; the reset gate acts before or after the product with R."""
-    _only(attributes, layout=0, clip=None, activations=None)
-    w, r, w_bias, r_bias = _matrices(parts, 3)
+    w, r, w_bias, r_bias = _matrices(parts, 3, attributes)
     n = r.shape[1]
     late = bool(attributes.get("linear_before_reset", 0))
 
@@ -127,10 +128,7 @@ def _gru(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes
 
 def _lstm(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
     """Gates in the order input, output, forget, cell; one product for what comes from the input and from the state."""
-    _only(attributes, layout=0, clip=None, activations=None, input_forget=0)
-    if parts.given(7):
-        raise UnsupportedError("has peepholes, which are not supported")
-    w, r, w_bias, r_bias = _matrices(parts, 4)
+    w, r, w_bias, r_bias = _matrices(parts, 4, attributes)
     n = r.shape[1]
     weight, bias = np.concatenate([w, r], axis=1), w_bias + r_bias
 
@@ -154,10 +152,8 @@ def _layer_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: l
     variance = parts.add("ReduceMean", parts.add("Mul", centred, centred), axes, keepdims=1)
     epsilon = parts.constant(attributes.get("epsilon", 1e-5))
     scaled = parts.add("Div", centred, parts.add("Sqrt", parts.add("Add", variance, epsilon)))
-    if not parts.given(2):
-        parts.add("Mul", scaled, parts.given(1), to=outputs[0])
-    else:
-        parts.add("Add", parts.add("Mul", scaled, parts.given(1)), parts.given(2), to=outputs[0])
+    bias = parts.given(2) or parts.constant(0.0)
+    parts.add("Add", parts.add("Mul", scaled, parts.given(1)), bias, to=outputs[0])
 
 
 def _batch_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:

@@ -214,6 +214,7 @@ def test_an_unsupported_operator_is_named_with_its_node_and_the_supported_ones(t
         ),
         (recurrent("LSTM", 4, input_forget=1), "has input_forget = 1; only 0 is supported"),
         (recurrent("GRU", 3, activations=["Relu", "Tanh"]), "has activations"),
+        (recurrent("GRU", 3, direction="reverse"), "has direction = b'reverse'"),
         (one_node("Gemm", "x", shape=(1,), result=(1,)), "neither a product with a constant matrix"),
     ],
 )
