@@ -1,4 +1,4 @@
-"""What computes a policy's commands on this machine: onnxruntime, or the generated C."""
+"""What computes a policy's commands: onnxruntime, the generated C on this machine, or a microcontroller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deploy.measure import struct_type
 from deploy.native import Native
 from deploy.policy_file import PolicyFile
 
-CONTROLLERS = ("onnxruntime", "c")
+CONTROLLERS = ("onnxruntime", "c", "emulated")  # or the serial device of a board
 FASTEST = ("-O3", "-march=native")  # it is compiled where it runs
 
 
@@ -59,6 +59,12 @@ class Compiled:
 
 def controller(policy: PolicyFile, kind: str) -> Policy:
     """The policy, computed by that kind of controller; ValueError lists the choices."""
-    if kind not in CONTROLLERS:
-        raise ValueError(f"unknown controller {kind!r}; choices: {', '.join(CONTROLLERS)}")
-    return policy if kind == "onnxruntime" else Compiled(policy)
+    if kind == "onnxruntime":
+        return policy
+    if kind == "c":
+        return Compiled(policy)
+    if kind == "emulated" or kind.startswith("/dev/"):
+        from deploy.hil import connect
+
+        return connect(policy, kind)[0]
+    raise ValueError(f"unknown controller {kind!r}; choices: {', '.join(CONTROLLERS)}, or a board's serial device")

@@ -57,16 +57,22 @@ def test_it_flies(tmp_path):
     flights = []
     for kind in CONTROLLERS:
         driver = Simulated(make("quad_hover", tilt=20.0, velocity=0.3, body_rate=0.3))
-        run(controller(policy, kind), driver)
-        flights.append(driver.flight())
-    np.testing.assert_allclose(flights[0]["position"], flights[1]["position"], atol=1e-4)
+        run(controller(policy, kind), driver, steps=200)
+        flights.append(driver.flight()["position"])
+    for flight in flights[1:]:
+        np.testing.assert_allclose(flight, flights[0], atol=1e-4)
 
 
 def test_an_unknown_controller_lists_the_choices(tmp_path):
-    with pytest.raises(ValueError, match="unknown controller 'rust'; choices: onnxruntime, c"):
+    with pytest.raises(ValueError, match="unknown controller 'rust'; choices: onnxruntime, c, emulated, or a board"):
         controller(exported(tmp_path / "p.onnx"), "rust")
 
 
 def test_the_shipped_policy_compiles():
     policy = PolicyFile.load("quad_any")
     assert Path(controller(policy, "c").path).name == "quad_any"
+
+
+def test_a_board_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(OSError, match="/dev/ttyNONE: No such file"):
+        controller(exported(tmp_path / "p.onnx"), "/dev/ttyNONE")
