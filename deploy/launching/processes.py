@@ -162,11 +162,11 @@ class ExecuteProcess(Action):
         tty = context.launch_configurations.get("emulate_tty", self.emulate_tty)
         if self.on_exit is not None:
             context.register_event_handler(events.OnProcessExit(target_action=self, on_exit=self.on_exit))
+        context.running.append(self)
         context.start(self._run(context, destinations, typed(context, tty, bool), typed(context, self.respawn, bool)))
 
     async def _run(self, context: Any, destinations: tuple[set[str], set[str]], tty: bool, respawn: bool) -> None:
         """Start it, and again as often as `respawn` wants."""
-        context.running.append(self)
         try:
             for tries in itertools.count():
                 await self._once(context, destinations, tty)

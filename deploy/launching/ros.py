@@ -379,14 +379,6 @@ def _assignment(name: str, value: Any) -> str:
 
 
 @dataclass(eq=False, kw_only=True)
-class LifecycleNode(Node):
-    """A node that is configured and activated by others; it needs a name and a namespace."""
-
-    name: Any
-    namespace: Any
-
-
-@dataclass(eq=False, kw_only=True)
 class ComposableNode:
     """A node to be loaded into a container: only ROS 2's own launch loads it."""
 

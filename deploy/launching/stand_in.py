@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from deploy.launching import actions, events, processes, ros, service, substitutions
+from deploy.launching import actions, events, lifecycle, processes, ros, service, substitutions
 
 
 def _refused(module: str, name: str) -> type:
@@ -64,7 +64,10 @@ def _everything() -> dict[str, dict[str, Any]]:
         "SomeSubstitutionsType": Any,
         "Substitution": substitutions.Substitution,
     }
-    nodes = _public(ros, actions.Action) | {"PushRosNamespace": ros.PushROSNamespace}
+    nodes = _public(ros, actions.Action) | {
+        "PushRosNamespace": ros.PushROSNamespace,
+        "LifecycleNode": lifecycle.LifecycleNode,
+    }
     for name in ("ComposableNodeContainer", "LoadComposableNodes", "LifecycleTransition", "ROSTimer", "SetUseSimTime"):
         nodes[name] = _refused("launch_ros.actions", name)
     values = {name: getattr(ros, name) for name in ("Parameter", "ParameterFile", "ParameterValue")}
@@ -86,6 +89,12 @@ def _everything() -> dict[str, dict[str, Any]]:
         "launch_ros": {},
         "launch_ros.actions": nodes,
         "launch_ros.descriptions": {**values, "ComposableNode": ros.ComposableNode},
+        "launch_ros.event_handlers": {"OnStateTransition": lifecycle.OnStateTransition},
+        "launch_ros.events": {"matches_node_name": lifecycle.matches_node_name},
+        "launch_ros.events.lifecycle": {
+            name: getattr(lifecycle, name) for name in ("ChangeState", "StateTransition", "matches_node_name")
+        },
+        "launch_ros.events.matchers": {"matches_node_name": lifecycle.matches_node_name},
         "launch_ros.parameter_descriptions": values,
         "launch_ros.substitutions": {
             name: getattr(ros, name) for name in ("FindPackageShare", "FindPackagePrefix", "ExecutableInPackage")

@@ -169,7 +169,7 @@ def test_takes_arguments(launch, launch_file):
     [
         ("import launch.frontend", "launch.frontend needs ROS 2's own launch, which is not installed"),
         ("from launch.actions import OpaqueCoroutine", "launch.actions.OpaqueCoroutine needs ROS 2's own launch"),
-        ("from launch_ros.event_handlers import OnStateTransition", "launch_ros.event_handlers needs ROS 2's own"),
+        ("import launch_ros.utilities", "launch_ros.utilities needs ROS 2's own launch"),
         ("import nonsense_nobody_has", "line 1: ModuleNotFoundError: No module named 'nonsense_nobody_has'"),
         ("x = 1\ny = x +", "line 2: SyntaxError"),
         ("", "has no function generate_launch_description()"),
