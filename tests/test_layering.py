@@ -38,7 +38,8 @@ HOMES = {
     "lifecycle_msgs": ["deploy/launching/lifecycle.py"],
     **dict.fromkeys(("rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs"), ROS2),
     **dict.fromkeys(("nav_msgs", "sensor_msgs", "diagnostic_msgs", "rosgraph_msgs"), ROS2),
-    **dict.fromkeys(("launch", "launch_ros"), ["deploy/launch.py", "deploy/launching/files.py"]),
+    "launch": ["deploy/launch.py", "deploy/launching/files.py"],
+    "launch_ros": ["deploy/launch.py", "deploy/launching/files.py"],
     "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
     "yaml": ["deploy/launching/ros.py"],
     "torch": [

@@ -6,6 +6,7 @@ Needs rclpy, which is imported when the first such node starts.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,7 @@ class LifecycleNode(Node):
     async def _follow(self, context: Any) -> None:
         """Pass on transitions and requests for them while the process runs."""
         import rclpy
-        from lifecycle_msgs.msg import TransitionEvent
+        from lifecycle_msgs.msg import Transition, TransitionEvent
         from lifecycle_msgs.srv import ChangeState as Service
         from rclpy.executors import SingleThreadedExecutor
         from rclpy.signals import SignalHandlerOptions
@@ -109,22 +110,20 @@ class LifecycleNode(Node):
         try:
             node = rclpy.create_node("launch_ros", context=ros)
             node.create_subscription(TransitionEvent, f"{self.node_name}/transition_event", told, 10)
-            client = node.create_client(Service, f"{self.node_name}/change_state")
+            client: Any = node.create_client(Service, f"{self.node_name}/change_state")
             executor = SingleThreadedExecutor(context=ros)
             executor.add_node(node)
             while self in context.running:
                 executor.spin_once(timeout_sec=0.0)
                 if self._asked and client.service_is_ready():
-                    request = Service.Request()
-                    request.transition.id = self._asked.pop(0)
-                    client.call_async(request).add_done_callback(
-                        lambda future, number=request.transition.id: self._answered(context, number, future.result())
-                    )
+                    number = self._asked.pop(0)
+                    answer = client.call_async(Service.Request(transition=Transition(id=number)))
+                    answer.add_done_callback(functools.partial(self._answered, context, number))
                 await asyncio.sleep(LOOK)
         finally:
             rclpy.shutdown(context=ros)
 
-    def _answered(self, context: Any, number: int, response: Any) -> None:
-        if not response.success:
+    def _answered(self, context: Any, number: int, answer: Any) -> None:
+        if not answer.result().success:
             said = f"Failed to make transition {number} for LifecycleNode '{self.node_name}'"
             context.logger.log("ERROR", self.final_name, said)

@@ -64,10 +64,8 @@ def _everything() -> dict[str, dict[str, Any]]:
         "SomeSubstitutionsType": Any,
         "Substitution": substitutions.Substitution,
     }
-    nodes = _public(ros, actions.Action) | {
-        "PushRosNamespace": ros.PushROSNamespace,
-        "LifecycleNode": lifecycle.LifecycleNode,
-    }
+    nodes = _public(ros, actions.Action) | _public(lifecycle, actions.Action)
+    nodes["PushRosNamespace"] = ros.PushROSNamespace
     for name in ("ComposableNodeContainer", "LoadComposableNodes", "LifecycleTransition", "ROSTimer", "SetUseSimTime"):
         nodes[name] = _refused("launch_ros.actions", name)
     values = {name: getattr(ros, name) for name in ("Parameter", "ParameterFile", "ParameterValue")}
