@@ -26,6 +26,7 @@ from deploy.drivers import Driver, Reading
 from deploy.flight_log import CDR, NAME, STEP, VERSION, FlightLogError, Layout, layout_of
 from deploy.guard import REASONS, Guard
 from deploy.policy_file import DTYPES, PolicyFile, content_of
+from deploy.rotations import quaternion
 from sim.spec import to_json
 
 AnyArray = NDArray[Any]
@@ -250,31 +251,13 @@ class _File:
 
 def _pose(record: Any, name: str) -> bytes:
     """A tf2_msgs/TFMessage that holds the robot's pose; nothing when that is not finite."""
-    r = record["signals.rotation"].astype(float)
-    values = (*record["signals.position"].astype(float), *quaternion(r))
+    values = (*record["signals.position"].astype(float), *quaternion(record["signals.rotation"]))
     if not np.isfinite(values).all():
         return b""
     head = struct.pack("<IiI", 1, record["stamp.sec"], record["stamp.nanosec"])
     for text in ("world", name):
         head += bytes(-len(head) % 4) + SIZE.pack(len(text) + 1) + text.encode() + b"\0"
     return CDR + head + bytes(-len(head) % 8) + struct.pack("<7d", *values)
-
-
-def quaternion(r: AnyArray) -> AnyArray:
-    """(x, y, z, w) of a row-major rotation matrix (9,): the row with the largest diagonal element is it."""
-    m = r.reshape(3, 3)
-    xx, yy, zz = np.diag(m)
-    products = np.array(
-        [
-            [1 + xx - yy - zz, m[0, 1] + m[1, 0], m[0, 2] + m[2, 0], m[2, 1] - m[1, 2]],
-            [m[0, 1] + m[1, 0], 1 - xx + yy - zz, m[1, 2] + m[2, 1], m[0, 2] - m[2, 0]],
-            [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], 1 - xx - yy + zz, m[1, 0] - m[0, 1]],
-            [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], 1 + xx + yy + zz],
-        ]
-    )
-    row = products[int(np.argmax(np.diag(products)))]
-    found: AnyArray = row / np.linalg.norm(row)
-    return found
 
 
 def _write(line: socket.socket) -> None:

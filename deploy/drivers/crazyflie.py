@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
+from deploy.rotations import rotation_matrix
 from sim.spec import Group, Signal
 
 Array = NDArray[np.float32]
@@ -81,16 +82,6 @@ class Settings:
         for name in ("height", "connect_s", "link_loss_s"):
             if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-
-
-def rotation_matrix(w: float, x: float, y: float, z: float) -> list[float]:
-    """Row-major, body to world, of a quaternion that need not be exactly of unit length."""
-    s = 2.0 / max(w * w + x * x + y * y + z * z, 1e-12)
-    return [
-        1.0 - s * (y * y + z * z), s * (x * y - w * z), s * (x * z + w * y),
-        s * (x * y + w * z), 1.0 - s * (x * x + z * z), s * (y * z - w * x),
-        s * (x * z - w * y), s * (y * z + w * x), 1.0 - s * (x * x + y * y),
-    ]  # fmt: skip
 
 
 class Crazyflie:

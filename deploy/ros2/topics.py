@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import BatteryState, Imu
 from std_msgs.msg import Bool, Float32MultiArray, Float64MultiArray, MultiArrayDimension, String
 
-from deploy.drivers.crazyflie import rotation_matrix
+from deploy.rotations import quaternion, rotation_matrix
 from sim.spec import Group, Signal
 
 Values = dict[str, NDArray[Any]]  # (*shape) by signal name
@@ -82,21 +82,6 @@ def _read_odometry(message: Odometry) -> Values:
         "linear_velocity": velocity,
         "angular_velocity": rate,
     }
-
-
-SIGNS = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
-
-
-def quaternion(rotation: Any) -> tuple[float, float, float, float]:
-    """(x, y, z, w) of a rotation matrix (9,), row-major; NaN if it is not finite."""
-    r = np.asarray(rotation, np.float64).reshape(3, 3)
-    products = np.zeros((4, 4))  # four times (w, x, y, z) times itself; any row but zeros is the quaternion, scaled
-    np.fill_diagonal(products, 1.0 + SIGNS @ np.diag(r))
-    products[0, 1:] = products[1:, 0] = r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]
-    products[1:, 1:] += np.where(np.eye(3, dtype=bool), 0.0, r + r.T)
-    row = products[int(np.argmax(np.diag(products)))]
-    w, x, y, z = (float(v) for v in row / np.linalg.norm(row))
-    return x, y, z, w
 
 
 def _set_quaternion(message: Any, rotation: Any) -> None:

@@ -16,9 +16,10 @@ from deploy import PolicyFile
 from deploy.crazyflie.crtp import Packet, Port
 from deploy.crazyflie.link import Link, LinkError
 from deploy.crazyflie_sim import Simulation
-from deploy.drivers.crazyflie import Crazyflie, Settings, rotation_matrix
+from deploy.drivers.crazyflie import Crazyflie, Settings
 from deploy.guard import Envelope, Guard
 from deploy.loop import HandshakeError, run
+from deploy.rotations import rotation_matrix
 from tests.deploy.crazyflie_bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"

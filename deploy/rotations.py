@@ -1,0 +1,31 @@
+"""Quaternions of the world outside and the rotation matrices of policies: 9 numbers, row-major, body to world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+SIGNS = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
+
+
+def rotation_matrix(w: float, x: float, y: float, z: float) -> list[float]:
+    """Of a quaternion that need not be exactly of unit length."""
+    s = 2.0 / max(w * w + x * x + y * y + z * z, 1e-12)
+    return [
+        1.0 - s * (y * y + z * z), s * (x * y - w * z), s * (x * z + w * y),
+        s * (x * y + w * z), 1.0 - s * (x * x + z * z), s * (y * z - w * x),
+        s * (x * z - w * y), s * (y * z + w * x), 1.0 - s * (x * x + y * y),
+    ]  # fmt: skip
+
+
+def quaternion(rotation: Any) -> tuple[float, float, float, float]:
+    """(x, y, z, w) of a rotation matrix (9,), of unit length; NaN where that is not finite."""
+    r = np.asarray(rotation, np.float64).reshape(3, 3)
+    products = np.zeros((4, 4))  # four times (w, x, y, z) times itself; any row but zeros is the quaternion, scaled
+    np.fill_diagonal(products, 1.0 + SIGNS @ np.diag(r))
+    products[0, 1:] = products[1:, 0] = r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]
+    products[1:, 1:] += np.where(np.eye(3, dtype=bool), 0.0, r + r.T)
+    row = products[int(np.argmax(np.diag(products)))]
+    w, x, y, z = (float(v) for v in row / np.linalg.norm(row))
+    return x, y, z, w
