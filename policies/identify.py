@@ -1,8 +1,9 @@
 """python -m policies.identify log=FILE robot=GUESS [key=value ...]: the airframe that a recorded flight shows.
 
-`log` is a .npz with the names of the simulated driver's flight (arrays (steps, k), or (steps, flights, k)), or a .csv
-with one column per element: ours ("angular_velocity.0") or the Crazyflie's ("gyro.x", "motor.m1"). `out` is a Python
-file that training takes: out=my_drone.py, then task.robot=my_drone:ROBOT in that folder.
+`log` is the .mcap that `deploy.run log=...` writes, a .npz with the names of the simulated driver's flight (arrays
+(steps, k), or (steps, flights, k)), or a .csv with one column per element: ours ("angular_velocity.0") or the
+Crazyflie's ("gyro.x", "motor.m1"). `out` is a Python file that training takes: out=my_drone.py, then
+task.robot=my_drone:ROBOT in that folder.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy import arguments
+from deploy import arguments, flight_log
 from policies.export import write_atomic
 from sim.identification import Identified, Record, identify
 from sim.robots import robot
@@ -46,7 +47,7 @@ TIMES = {"time": 1.0, "timestamp": 1e-3}  # s per unit
 class Config:
     """Settings of the command."""
 
-    log: str = field(metadata={"help": "the recorded flight: .npz or .csv"})
+    log: str = field(metadata={"help": "the recorded flight: .mcap, .npz or .csv"})
     robot: str = field(metadata={"help": "the guess: an airframe of similar size, with the right rotor positions"})
     out: str | None = field(default=None, metadata={"help": "write the airframe to this file (.py)"})
     mass: float | None = field(default=None, metadata={"help": "kg, from a scale (default: the guess's)"})
@@ -100,6 +101,16 @@ def _read_csv(path: str) -> dict[str, Array]:
     return found
 
 
+def _read_mcap(path: str) -> dict[str, Array]:
+    flight = flight_log.read(path)
+    values = {s.name: np.asarray(flight.values(f"signals.{s.name}"), float) for s in flight.layout.signals}
+    values |= {s.name: np.asarray(flight.values(f"sent.{s.name}"), float) for s in flight.layout.commands}
+    return {**values, "time": flight.time}
+
+
+READERS = {".mcap": _read_mcap, ".npz": _read_npz, ".csv": _read_csv}
+
+
 def _needed(values: Mapping[str, Array], path: str) -> None:
     """Raises ValueError naming every signal that the log lacks, and the columns that would hold it."""
     missing = [name for name in SIZES if name not in values]
@@ -144,9 +155,10 @@ def _rotations(values: Mapping[str, Array], path: str) -> Array:
 
 def read_records(path: str, rate_hz: float | None = None) -> list[Record]:
     """The uninterrupted flights of a log. Raises ValueError naming what is missing or malformed."""
-    if not path.endswith((".npz", ".csv")):
-        raise ValueError(f"{path}: a log is a .npz or a .csv")
-    values = _read_npz(path) if path.endswith(".npz") else _read_csv(path)
+    kind = Path(path).suffix
+    if kind not in READERS:
+        raise ValueError(f"{path}: a log is one of {', '.join(READERS)}")
+    values = READERS[kind](path)
     _needed(values, path)
     steps = len(values["motor_command"])
     rotation = _rotations(values, path)

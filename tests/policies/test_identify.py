@@ -4,7 +4,11 @@ import importlib
 import numpy as np
 import pytest
 
-from deploy import arguments
+from deploy import PolicyFile, arguments
+from deploy.drivers.simulated import Simulated
+from deploy.guard import Guard
+from deploy.loop import run
+from deploy.recorder import Recorder
 from policies.identify import main, read_records
 from sim.identification import identify
 from sim.robots import robot
@@ -50,6 +54,21 @@ def flown():
 @pytest.fixture
 def short(flown):
     return {name: value[:ROWS] for name, value in flown.items()}
+
+
+def test_a_flight_log_is_the_flight(tmp_path):
+    policy = PolicyFile.load("quad_any")
+    driver = Simulated(make("quad_any", robot="racer"), 2)
+    guard = Guard(policy.inputs, policy.outputs)
+    recorder = Recorder(str(tmp_path / "f.mcap"), policy, driver, guard, "onnxruntime")
+    run(policy, driver, guard, ROWS, log=recorder)
+    assert recorder.close() == ""
+    records, happened = read_records(str(tmp_path / "f.mcap")), driver.flight()
+    assert [r.dt for r in records] == pytest.approx([0.01, 0.01])
+    for k, each in enumerate(records):
+        np.testing.assert_array_equal(each.rotation.reshape(ROWS, 9), happened["rotation"][:, k])
+        np.testing.assert_array_equal(each.command, happened["motor_command"][:, k])
+        np.testing.assert_array_equal(each.velocity, happened["linear_velocity"][:, k])
 
 
 def test_ours_and_the_crazyflies_columns_are_one_flight(short, tmp_path):
@@ -128,7 +147,7 @@ def test_files_that_are_no_logs_are_named(tmp_path):
         ("log.npz", "not a .npz"),
         ("log.csv", "no rows"),
         ("ragged.csv", "line 3 has 1 values, the header 2"),
-        ("log.bin", "a .npz or a .csv"),
+        ("log.bin", "one of .mcap, .npz, .csv"),
     ):
         with pytest.raises(ValueError, match=message):
             read_records(str(tmp_path / name))
