@@ -11,7 +11,7 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
 from deploy.launching.files import checked, command, end_after, flag, node, required
 
-NUMBERS = {"seconds": float, "seed": int, "episodes": int, "arm": bool, "transfer": bool}
+NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool}
 
 
 def simulated(given):
@@ -36,10 +36,8 @@ def simulated(given):
 
 
 def in_the_loop(given):
-    """The policy on a microcontroller or an emulated one, the physics here."""
-    names = ("policy", "port", "engine", "seed", "episodes")
-    seconds = [f"seconds={given['seconds']}"] if float(given["seconds"]) else []
-    return required(command("deploy.hil", *(f"{name}={given[name]}" for name in names), *seconds))
+    """The same with the policy on a microcontroller, or on an emulated one. `python -m deploy.hil` measures it."""
+    return simulated({**given, "controller": given["port"]})
 
 
 def free_port():
@@ -81,19 +79,18 @@ def generate_launch_description():
         DeclareLaunchArgument(
             "engine", default_value="flight", choices=["flight", "mujoco", "bullet"], description="sim, hil: physics."
         ),
-        DeclareLaunchArgument("namespace", default_value="", description="sim: of nodes and topics."),
+        DeclareLaunchArgument("namespace", default_value="", description="sim, hil: of nodes and topics."),
         DeclareLaunchArgument(
             "controller",
             default_value="onnxruntime",
             choices=["onnxruntime", "c"],
             description="sim: what computes it.",
         ),
-        DeclareLaunchArgument("arm", default_value="true", description="sim: arm at once; else call the service arm."),
-        DeclareLaunchArgument("transfer", default_value="false", description="sim: a policy of another airframe."),
-        DeclareLaunchArgument("params_file", default_value=params, description="sim: more parameters of its nodes."),
-        DeclareLaunchArgument("log", default_value="", description="sim: folder for flight logs (.mcap)."),
-        DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, qemu or a serial device."),
-        DeclareLaunchArgument("episodes", default_value="3", description="hil: flights, one after the other."),
+        DeclareLaunchArgument("arm", default_value="true", description="sim, hil: at once; else by the service arm."),
+        DeclareLaunchArgument("transfer", default_value="false", description="sim, hil: of another airframe."),
+        DeclareLaunchArgument("params_file", default_value=params, description="sim, hil: more parameters."),
+        DeclareLaunchArgument("log", default_value="", description="sim, hil: folder for flight logs (.mcap)."),
+        DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, or a serial device."),
         DeclareLaunchArgument(
             "uri", default_value="simulated", description="crazyflie: radio://..., udp://... or simulated."
         ),
