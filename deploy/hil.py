@@ -26,7 +26,7 @@ from deploy.loop import Policy, run
 from deploy.measure import Measured, measure
 from deploy.policy_file import PolicyFile, content_of
 
-SAME_COMMAND = 5e-3  # of its range: how far two flights may differ at any step; the loop multiplies rounding by thousands
+SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
 
 Floats = NDArray[np.float32]
