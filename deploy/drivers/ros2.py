@@ -36,6 +36,7 @@ from sim.spec import ANY_ROBOT, Group
 Array = NDArray[Any]
 HEARTBEAT_PERIOD = 0.05  # s
 LIFESPAN = 2.0  # periods for which a command may be on its way
+MARGIN, SLEW = 0.1, 0.02  # periods: a step begins so long after a measurement comes; the clock's largest shift per step
 SLOWEST = 0.8  # of the policy's rate: what comes less often cannot feed it
 
 
@@ -103,6 +104,7 @@ class Ros2:
         self._topics = {c.name: topics.command_topic(self.commands, c) for c in self.commands}
         self._heartbeat = node.create_publisher(Bool, topics.HEARTBEAT, command_quality(deadline=2 * HEARTBEAT_PERIOD))
         self._beat = self._before = -math.inf
+        self._shift = 0.0  # s
         self._executor: SingleThreadedExecutor | None = None  # of its own node
 
     @classmethod
@@ -217,9 +219,11 @@ class Ros2:
 
     def read(self) -> Reading:
         self._watch()
-        paced = self._paced
-        if paced is not None and not paced.take() and paced.age > 0.5 * self.period:
-            paced.wait(0.5 * self.period)  # the next one is due: better fresh and a little later than a period old
+        if (paced := self._paced) is not None:
+            fresh = paced.take()
+            self._align(paced.age)
+            if not fresh and paced.age > 0.5 * self.period:
+                paced.wait(0.5 * self.period)  # better fresh and a little later than a period old
         now = time.monotonic()
         late = now - self._before - self.period
         if late > -math.inf and self.timing.steps:
@@ -227,6 +231,17 @@ class Ros2:
             self.timing.missed += late > self.period
         self._before = now
         return self.read_now(paced)
+
+    def clock(self) -> float:
+        """For the control loop: seconds, such that its steps begin when a measurement has just come."""
+        return time.perf_counter() + self._shift
+
+    def _align(self, age: float) -> None:
+        """Shift the clock a little, given how old the newest measurement is as a step begins."""
+        early = age - MARGIN * self.period  # by how much the step could have begun earlier
+        if early > 0.5 * self.period:
+            early -= self.period  # nearer to the next measurement
+        self._shift += min(max(early, -SLEW * self.period), SLEW * self.period)
 
     def _watch(self) -> None:
         """What ends a flight."""

@@ -4,7 +4,8 @@
     armed, flying, override --anything wrong--> stopped --told to disarm--> disarmed
 
 Commands are held for `hold_s` when they stay away; then, as at any trouble, the motors stop, and stay so until it was
-told to disarm and is armed anew: neither a lost link that comes back nor a restarted program starts them again.
+told to disarm and is armed anew, while nobody commands: neither a lost link that comes back nor a restarted program
+starts them again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Interlock:
     def _decide(self, now: float) -> None:
         commanded, overridden = (now - heard <= self.hold_s for _, heard in (self._command, self._override))
         heard = now - self._heard <= self.silence_s
-        if self.state == DISARMED and heard and self._armed and not self.emergency:
+        if self.state == DISARMED and heard and self._armed and not (self.emergency or commanded or overridden):
             self.state = ARMED
         if self.state in (DISARMED, STOPPED):
             return

@@ -100,9 +100,13 @@ class PolicyNode(LifecycleNode):
             self._prepare()
         except (ValueError, OSError) as error:
             self.ended = f"cannot be configured: {error}"
-            self.get_logger().error(self.ended)
-            return FAILURE
+            return self._refuse()
         return SUCCESS
+
+    def _refuse(self) -> TransitionCallbackReturn:
+        self.get_logger().error(self.ended)
+        self.diagnostics.publish()
+        return FAILURE
 
     def _prepare(self) -> None:
         s = self.settings
@@ -121,8 +125,7 @@ class PolicyNode(LifecycleNode):
         reasons = self.not_ready()
         if reasons:
             self.ended = f"cannot be activated: {'; '.join(reasons)}"
-            self.get_logger().error(self.ended)
-            return FAILURE
+            return self._refuse()
         self._started, self._crash, self.record = True, None, None
         self._thread = threading.Thread(target=self._fly, name="control loop")
         self._thread.start()
@@ -150,7 +153,14 @@ class PolicyNode(LifecycleNode):
                 for note in notes:
                     self.get_logger().warning(note)
                 self._guard.release()
-                self.record = run(self._controller, self.driver, self._guard, transfer=s.transfer, log=log)
+                self.record = run(
+                    self._controller,
+                    self.driver,
+                    self._guard,
+                    transfer=s.transfer,
+                    log=log,
+                    clock=self.driver.clock,
+                )
         except Exception as error:  # whatever it was: the driver has stopped, and the node has to say so
             self._crash = error
         if log is not None and (trouble := log.close()):
@@ -177,6 +187,7 @@ class PolicyNode(LifecycleNode):
         if thread.is_alive():
             self._crash = RuntimeError(f"the control loop did not end within {PATIENCE:g} s")
         self.ended = f"{type(self._crash).__name__}: {self._crash}" if self._crash else self.driver.finished
+        self.diagnostics.publish()
         if self._crash:
             self.get_logger().error(f"the flight broke down: {self.ended}")
             return FAILED
@@ -228,6 +239,8 @@ class PolicyNode(LifecycleNode):
 
     def _check(self, driver: Ros2) -> None:
         reading, now = driver.read_now(), time.monotonic()
+        if not self.emergency.pressed:
+            self._guard.release()
         self._guard.reset(1)
         self._guard.screen(reading.signals, reading.age)
         self._trouble = self._guard.complaint()

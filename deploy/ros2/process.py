@@ -42,7 +42,10 @@ def _spin(name: str) -> int:
 
     node: Any = None
     try:
-        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        try:
+            rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        except RuntimeError as error:  # arguments that ROS 2 does not understand
+            raise ValueError(str(error).splitlines()[0]) from None
         node = load("node", name, {})()
         executor = SingleThreadedExecutor()
         executor.add_node(node)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,10 @@ class RobotNode(Node):
         self.create_service(Trigger, "~/reset", self._asked_to_reset)
         self.add_on_set_parameters_callback(self._set)
         self._reset = self._closing = False
-        self._thread = threading.Thread(target=self._run, name="physics")
-        self._thread.start()
+        self._news: SimpleQueue[tuple[int, float, dict[str, Any]] | None] = SimpleQueue()  # count, s, what to publish
+        self._threads = [threading.Thread(target=self._run), threading.Thread(target=self._tell)]
+        for thread in self._threads:
+            thread.start()
 
     def _open(self, quality: Any) -> None:
         """Publishers and inboxes."""
@@ -144,8 +147,9 @@ class RobotNode(Node):
                 self.battery, self._reset = Battery(self.settings.battery), False
             self._step()
             if step % every == 0:
-                self._publish(self.world.read(), step // every)
+                self._news.put((step // every, self.world.time, {**self.world.read(), topics.EXECUTED: self.motors}))
             step += 1
+        self._news.put(None)
 
     def _step(self) -> None:
         now = time.monotonic()
@@ -184,9 +188,15 @@ class RobotNode(Node):
         self.ignored[why] = self.ignored.get(why, 0) + 1
         self.get_logger().warning(why, throttle_duration_sec=1.0)
 
-    def _publish(self, values: dict[str, Any], count: int) -> None:
+    def _tell(self) -> None:
+        """The publishing thread: a middleware that blocks must not keep the motors from being stopped."""
+        while (news := self._news.get()) is not None:
+            if self._news.empty():
+                self._publish(*news)
+
+    def _publish(self, count: int, when: float, values: dict[str, Any]) -> None:
         now = time.monotonic()
-        stamp = (Time(seconds=self.world.time) if self._ticks else self.get_clock().now()).to_msg()
+        stamp = (Time(seconds=when) if self._ticks else self.get_clock().now()).to_msg()
         if self._ticks:
             self._ticks.publish(Clock(clock=stamp))
         for source, publisher in self._sources:
@@ -197,8 +207,9 @@ class RobotNode(Node):
             charge = {"battery_voltage": np.array([voltage]), "battery_level": np.array(self.battery.level / 100.0)}
             self._send(topics.BATTERY, self._battery, charge, stamp, now)
         if self._executed.get_subscription_count():
-            whole = Signal("_".join(c.name for c in self.commands), self.motors.shape)
-            self._executed.publish(topics.command_message(whole, self.motors))
+            motors = values[topics.EXECUTED]
+            whole = Signal("_".join(c.name for c in self.commands), motors.shape)
+            self._executed.publish(topics.command_message(whole, motors))
 
     def _send(self, source: topics.Source, publisher: Any, values: dict[str, Any], stamp: Any, now: float) -> None:
         message = source.message()
@@ -219,5 +230,6 @@ class RobotNode(Node):
     def close(self) -> None:
         """End the physics."""
         self._closing = True
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self.destroy_node()

@@ -1,0 +1,232 @@
+"""Robot, supervisor and policy as processes on topics: flights, and every fault in flight with its safe end state."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from std_msgs.msg import Bool, Float64MultiArray
+
+from deploy.ros2 import topics
+from deploy.ros2.polling import command_quality, latched_quality
+from sim.spec import Signal
+from tests.deploy.ros2_bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Graph, graph
+
+GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # what falls with the motors off may tumble
+MOTORS = Signal("motor_command", (4,), low=0.0, high=1.0)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Graph]:
+    with graph(supervisor=GENTLE) as made:
+        yield made
+
+
+@pytest.fixture
+def lab(running: Graph) -> Graph:
+    running.ready()
+    return running
+
+
+def test_lifecycle_and_hover(lab: Graph):
+    assert lab.state == "inactive"
+    assert not lab.change(ACTIVATE) and lab.state == "inactive"  # not armed
+    lab.until(lambda: "not armed" in lab.says("policy"), "the reason")
+    lab.fly()
+    assert lab.state == "active"
+    since = time.monotonic()
+
+    def hovers() -> bool:
+        nonlocal since
+        since = since if lab.away() < 0.1 else time.monotonic()
+        return time.monotonic() - since > 1.5
+
+    lab.until(hovers, "within 0.1 m of the target for 1.5 s")
+    lab.until(lambda: lab.says("policy") == "flying", "diagnostics")
+    values = {v.key: v.value for v in lab.status["policy"].values}
+    assert float(values["steps"]) > 50 and float(values["latency_p50_ms"]) < 20.0 and values["guard"] == "none"
+    began = time.monotonic()
+    assert lab.change(DEACTIVATE) and lab.state == "inactive"
+    lab.stopped_within(1.0, began)
+    lab.until(lambda: not lab.armed(), "the supervisor notices")
+    assert lab.change(CLEANUP) and lab.state == "unconfigured"
+    assert not lab.change(ACTIVATE)
+    assert lab.change(CONFIGURE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds"),
+    [
+        ("silent:odometry", 1.0),
+        ("frozen:odometry", 1.0),
+        ("delayed:odometry", 1.0),
+        ("nan:odometry", 1.0),
+        ("clock:odometry", 1.0),
+        ("silent:target", 2.5),  # it may be a second old
+        ("transport", 1.5),
+        ("battery", 3.0),  # it may sag for a second
+    ],
+)
+def test_a_robot_that_breaks_in_flight_is_stopped(lab: Graph, fault: str, seconds: float):
+    lab.fly()
+    began = time.monotonic()
+    assert lab.break_robot(fault)
+    lab.until(lab.inactive, "the flight is over")
+    assert lab.break_robot("none")
+    lab.stopped_within(seconds, began)
+    assert not lab.change(ACTIVATE) or fault.endswith("target")  # nobody has armed it again
+
+
+@pytest.mark.parametrize("way", ["topic", "supervisor", "policy"])
+def test_emergency_stop_in_flight(lab: Graph, way: str):
+    lab.fly()
+    began = time.monotonic()
+    if way == "topic":
+        publisher = lab.node.create_publisher(Bool, "emergency_stop", latched_quality())
+        lab.until(lambda: publisher.get_subscription_count() >= 3, "found by all")
+        began = time.monotonic()
+        publisher.publish(Bool(data=True))
+    else:
+        assert lab.trigger("emergency_stop" if way == "supervisor" else "policy/emergency_stop").success
+    lab.until(lab.inactive, "the flight is over")
+    lab.stopped_within(1.0, began)
+    assert lab.arm().message == "emergency stop"
+    assert not lab.change(ACTIVATE)
+    if way == "topic":
+        lab.node.destroy_publisher(publisher)
+    assert lab.trigger("release").success
+    lab.until(lambda: lab.arm().success, "armed again")
+
+
+def test_emergency_stop_works_in_every_state_and_for_those_who_join_later(lab: Graph):
+    assert lab.change(CLEANUP)
+    assert lab.trigger("policy/emergency_stop").success  # while unconfigured
+    lab.until(lambda: lab.heard["emergency_stop"][1].data, "it is told")
+    late = Graph(domain=lab.domain)
+    try:
+        late.until(lambda: "emergency_stop" in late.heard and late.heard["emergency_stop"][1].data, "the last word")
+    finally:
+        late.close()
+    assert lab.change(CONFIGURE)
+    assert not lab.arm().success and not lab.change(ACTIVATE)
+    assert lab.trigger("release").success
+    lab.fly()
+
+
+def test_a_human_overrides_and_the_policy_does_not_come_back(lab: Graph):
+    lab.fly()
+    publisher = lab.node.create_publisher(Float64MultiArray, "override/command", command_quality())
+    lab.until(lambda: publisher.get_subscription_count() >= 3, "found by robot, policy and supervisor")
+    wanted = [0.61] * 4
+    began = time.monotonic()
+
+    def human() -> bool:
+        publisher.publish(topics.command_message(MOTORS, np.array(wanted)))
+        lab.rest(0.02)
+        return bool(np.allclose(lab.heard["executed/command"][1].data, wanted, atol=1e-6))
+
+    assert lab.until(human, "the motors obey the human") < 1.0
+    lab.until(lambda: human() and lab.inactive(), "the policy has stepped back")
+    for _ in range(5):
+        assert human() and lab.armed()
+    began = time.monotonic()
+    lab.node.destroy_publisher(publisher)
+    lab.stopped_within(2.0, began)
+    lab.until(lambda: not lab.armed(), "disarmed")
+    assert lab.inactive()
+
+
+def test_a_second_publisher_of_commands_ends_the_flight_and_keeps_another_from_beginning(lab: Graph):
+    lab.fly()
+    began = time.monotonic()
+    publisher = lab.node.create_publisher(Float64MultiArray, "command", command_quality())
+    lab.until(lab.inactive, "the flight is over")
+    lab.stopped_within(2.0, began)
+    assert lab.arm().success  # the only publisher now is ours
+    lab.rest(0.5)
+    assert not lab.change(ACTIVATE)
+    lab.until(lambda: "command has a publisher already: /bench" in lab.says("policy"), "the reason")
+    lab.node.destroy_publisher(publisher)
+
+
+def test_two_who_command_at_once_stop_the_motors(lab: Graph):
+    """Also when the policy has not noticed: the robot itself refuses."""
+    ours = [lab.node.create_publisher(Float64MultiArray, "command", command_quality()) for _ in range(2)]
+    lab.until(lambda: ours[1].get_subscription_count(), "found")
+    lab.until(lambda: not lab.arm().success or not lab.arm(False), "refused: two publishers")
+    lab.node.destroy_publisher(ours[1])
+    lab.until(lambda: lab.arm().success, "armed")
+    ours[1] = lab.node.create_publisher(Float64MultiArray, "command", command_quality())
+    lab.until(lambda: all(p.get_subscription_count() for p in ours), "found")
+
+    def command() -> bool:
+        for publisher in ours:
+            publisher.publish(topics.command_message(MOTORS, np.full(4, 0.3)))
+        lab.rest(0.02)
+        return "two publishers" in lab.says("robot")
+
+    lab.until(command, "stopped")
+    for publisher in ours:
+        lab.node.destroy_publisher(publisher)
+
+
+def test_commands_that_make_no_sense_are_ignored(lab: Graph):
+    publisher = lab.node.create_publisher(Float64MultiArray, "command", command_quality())
+    lab.until(lambda: publisher.get_subscription_count(), "found")
+    lab.until(lambda: lab.arm().success, "armed")
+    nameless = Float64MultiArray(data=[0.5] * 4)
+    three = topics.command_message(Signal("motor_command", (3,)), np.full(3, 0.5))
+    infinite = topics.command_message(MOTORS, np.full(4, np.inf))
+    for message in (nameless, three, infinite):
+        publisher.publish(message)
+        lab.rest(0.1)
+    lab.until(lambda: sum(v.key.startswith("ignored") for v in lab.status["robot"].values) == 3, "ignored")
+    assert not any(lab.heard["executed/command"][1].data)
+    lab.node.destroy_publisher(publisher)
+
+
+# Each of these leaves a graph that nobody can use any more.
+def test_a_killed_policy():
+    with graph(supervisor=GENTLE) as lab:
+        lab.ready()
+        lab.fly()
+        began = time.monotonic()
+        lab.processes["policy"].send_signal(signal.SIGKILL)
+        lab.stopped_within(1.5, began)
+        lab.until(lambda: not lab.armed(), "disarmed")
+        lab.until(lambda: "not heard" in lab.says("supervisor"), "the reason")
+
+
+def test_a_policy_that_hangs_and_comes_back_does_not_fly_on():
+    with graph(supervisor=GENTLE) as lab:
+        lab.ready()
+        lab.fly()
+        began = time.monotonic()
+        os.kill(lab.processes["policy"].pid, signal.SIGSTOP)
+        lab.stopped_within(1.5, began)
+        lab.until(lambda: not lab.armed(), "disarmed")
+        os.kill(lab.processes["policy"].pid, signal.SIGCONT)
+        lab.until(lab.inactive, "it knows that its flight is over")
+        lab.rest(0.5)
+        assert not any(lab.heard["executed/command"][1].data)
+
+
+def test_a_killed_simulator_then_a_killed_supervisor():
+    with graph(supervisor=GENTLE) as lab:
+        lab.ready()
+        lab.fly()
+        began = time.monotonic()
+        lab.processes["robot"].send_signal(signal.SIGKILL)
+        lab.processes["robot"].wait()
+        lab.until(lab.inactive, "the policy gives up")
+        lab.until(lambda: not lab.armed(), "disarmed")
+        assert time.monotonic() - began < 5.0
+        lab.start("robot", silence_s=1.0, hold_s=0.3)
+        lab.until(lambda: lab.heard["odometry"][0] > began + 1.0 and lab.position()[2] < 0.01, "another robot")
+        lab.fly()
+        began = time.monotonic()
+        lab.processes["supervisor"].send_signal(signal.SIGKILL)
+        lab.stopped_within(3.0, began)
+        lab.until(lab.inactive, "the policy gives up")

@@ -1,0 +1,188 @@
+"""Nodes as processes: ends, wrong parameters, other policies, two robots in one domain, simulated time, deploy.run."""
+
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+from std_msgs.msg import Float32MultiArray
+
+from deploy import PolicyFile
+from deploy.policy_file import PRETRAINED
+from tests.deploy.ros2_bench import (
+    ACTIVATE,
+    CLEANUP,
+    CONFIGURE,
+    Graph,
+    graph,
+    ros_arguments,
+    spawn,
+)
+from tests.deploy.sample_policy import resealed
+
+NODES = ("robot", "supervisor", "policy")
+DOMAIN = 102  # nobody else's: nothing is there
+
+
+def said(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Exit status and standard error."""
+    _, error = process.communicate(timeout=30.0)
+    return process.returncode, error
+
+
+def node(name: str, domain: int = DOMAIN, **parameters: Any) -> "subprocess.Popen[str]":
+    return spawn(f"deploy.ros2.{name}_node", *ros_arguments(**parameters), domain=domain, stderr=subprocess.PIPE)
+
+
+def began(process: "subprocess.Popen[str]") -> bool:
+    """Whether `main` has begun: it handles SIGTERM, which Python leaves alone while it starts."""
+    mask = Path(f"/proc/{process.pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_interrupted_at_any_moment_a_node_ends_well(name: str):
+    ends = []
+    for pause in (0.0, 0.1, 0.4, 1.5):  # while it imports, ... , spins
+        process = node(name)
+        while not began(process):
+            time.sleep(0.001)
+        time.sleep(pause)
+        process.send_signal(signal.SIGTERM if pause == 0.1 else signal.SIGINT)
+        ends.append(said(process))
+    assert [status for status, _ in ends] == [0] * 4, ends
+    assert not any("Traceback" in error for _, error in ends), ends
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "complaint"),
+    [
+        ("policy", {"policy": "missing.onnx", "autostart": True}, "there is no file 'missing.onnx'"),
+        ("policy", {"controller": "fortran"}, "parameter controller: 'fortran' is not one of onnxruntime, c"),
+        ("policy", {"settle_s": -1.0}, "parameter settle_s must be in 0 .. 60: s of good signals"),
+        ("robot", {"task": "quad_hoover"}, "did you mean 'quad_hover'?"),
+        ("robot", {"publish_hz": 150.0}, "physics_hz 500 is not a multiple of publish_hz 150"),
+        ("robot", {"fault": "fire"}, "unknown fault 'fire'"),
+        ("supervisor", {"fence": "wide"}, "parameter fence must be a float: m from the origin"),
+    ],
+)
+def test_wrong_parameters(name: str, parameters: dict[str, Any], complaint: str):
+    status, error = said(node(name, **parameters))
+    assert status == 2 and error.splitlines()[-1].startswith("error: ") and complaint in error
+    assert "Traceback" not in error
+
+
+def test_a_topic_of_another_type():
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=DOMAIN - 1, signal_handler_options=SignalHandlerOptions.NO)
+    other = Node("other", context=context, namespace="/here")
+    other.create_publisher(Float32MultiArray, "odometry", 1)
+    arguments = ("policy=quad_any", "driver=ros2", "connect_s=1", "namespace=/here")
+    status, error = said(spawn("deploy.run", *arguments, domain=DOMAIN - 1, stderr=subprocess.PIPE))
+    rclpy.shutdown(context=context)
+    assert status == 2
+    assert "/here/odometry is a std_msgs/msg/Float32MultiArray, not a nav_msgs/msg/Odometry" in error
+
+
+def test_signals_that_nobody_publishes():
+    began = time.monotonic()
+    command = spawn(
+        "deploy.run", "policy=quad_any", "driver=ros2", "connect_s=1", domain=DOMAIN, stderr=subprocess.PIPE
+    )
+    status, error = said(command)
+    assert status == 2 and error.startswith("error: nothing publishes /odometry (nav_msgs/msg/Odometry)")
+    assert "which gives position, rotation, linear_velocity, angular_velocity; there is: nothing" in error
+    assert "/signals/target_velocity (std_msgs/msg/Float32MultiArray)" in error and "not armed" in error
+    assert time.monotonic() - began < 20.0
+
+
+def test_policies_that_must_not_fly_here(tmp_path: Path):
+    ours = tmp_path / "policy.onnx"
+    shutil.copy(PRETRAINED / "quad_any.onnx", ours)
+    with graph(policy={"policy": str(ours)}) as lab:
+        lab.ready()
+        lab.until(lambda: lab.arm().success, "armed")
+        resealed(PolicyFile.load(PRETRAINED / "quad_any.onnx"), ours, robot="racer")
+        refused(lab, "has changed since it was configured")
+        assert lab.change(CLEANUP) and lab.change(CONFIGURE)
+        refused(lab, "the policy is for the robot 'racer', here is 'crazyflie'")
+        resealed(PolicyFile.load(PRETRAINED / "quad_any.onnx"), ours, rate_hz=400.0)
+        assert lab.change(CLEANUP) and lab.change(CONFIGURE)
+        refused(lab, "Hz, the policy runs at 400 Hz")
+        ours.write_bytes(ours.read_bytes()[:-1])
+        assert lab.change(CLEANUP) and not lab.change(CONFIGURE)
+        assert "damaged" in lab.says("policy")
+
+
+def refused(lab: Graph, reason: str) -> None:
+    """The policy node does not become active, for that reason."""
+
+    def asked() -> bool:
+        assert not lab.change(ACTIVATE)
+        lab.rest(0.05)
+        return reason in lab.says("policy")
+
+    lab.until(asked, reason)
+
+
+def test_the_supervisor_keeps_the_limits():
+    limits = {"fence": 0.7, "auto_arm": True}  # the target is above 1 m
+    with graph(supervisor=limits, policy={"autostart": True}) as lab:
+        lab.until(lambda: "geofence" in lab.says("supervisor"), "it left the fence")
+        lab.stopped_within(20.0, time.monotonic())
+        assert not lab.armed()
+        lab.rest(0.5)
+        assert not lab.armed() and lab.state == "inactive"  # neither arms nor starts again by itself
+        assert not lab.break_robot("fire")
+
+
+def test_an_empty_battery_is_not_armed():
+    with graph(robot={"battery": 3.3}) as lab:
+        lab.ready()
+        answer = lab.arm()
+        assert not answer.success and answer.message == "the battery has 3.30 V, less than 3.5 V"
+
+
+def test_two_robots_in_one_domain_and_simulated_time(tmp_path: Path):
+    """Each in its namespace; the second with compiled C, in simulated time, logged."""
+    second = {
+        "robot": {"sim_time": True, "seed": 1},
+        "policy": {"use_sim_time": True, "controller": "c", "log": str(tmp_path)},
+        "supervisor": {"use_sim_time": True},
+    }
+    with graph("/one") as one, graph("/two", one.domain, **second) as two:
+        for lab in (one, two):
+            lab.ready()
+        for lab in (one, two):
+            lab.fly()
+        two.until(lambda: two.away() < 0.1, "the second at its target")
+        one.until(lambda: one.away() < 0.1 or not one.armed(), "the first at its target")
+        assert abs(two.position("target") - one.position("target")).max() > 0.1
+        two.trigger("emergency_stop")
+        two.until(two.inactive, "the second has landed")
+        one.rest(0.3)
+        assert one.armed() and one.position()[2] > 0.3  # the first does not mind
+    (log,) = tmp_path.glob("*.mcap")
+    assert log.stat().st_size > 10_000
+
+
+def test_deploy_run_flies_on_topics():
+    with graph() as lab:
+        lab.ready()
+        for _ in range(3):
+            lab.until(lambda: lab.arm().success, "armed")
+            arguments = ("policy=quad_any", "driver=ros2", "seconds=3", "silence_s=1", "settle=0.2")
+            run = spawn("deploy.run", *arguments, domain=lab.domain, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            out, error = run.communicate(timeout=40.0)
+            assert run.returncode == 0 and "latency" in out, error
+            if "300 control steps" in out:
+                break
+            lab.ready()
+        assert "300 control steps at 100 Hz" in out and "ended" not in out
+        lab.until(lambda: not lab.armed(), "the supervisor notices the end")

@@ -1,0 +1,227 @@
+"""Signals to standard messages and back, a policy's contract against topics, and a robot's interlock: no processes."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nav_msgs.msg import Odometry
+from std_msgs.msg import Float64MultiArray
+
+from deploy import PolicyFile
+from deploy.ros2 import topics
+from deploy.ros2.faults import DELAY, JUMP, KINDS, Fault
+from deploy.ros2.interlock import ARMED, DISARMED, FLYING, OVERRIDE, STOPPED, Interlock
+from sim.spec import Signal
+
+finite = st.floats(-100.0, 100.0)
+vectors = st.tuples(finite, finite, finite).map(np.array)
+unit = st.tuples(*[st.floats(-1.0, 1.0)] * 4).filter(lambda q: np.linalg.norm(q) > 0.1)
+
+
+def rotation(q) -> np.ndarray:
+    """Of a quaternion (w, x, y, z), by the textbook."""
+    w, x, y, z = np.array(q) / np.linalg.norm(q)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return (np.eye(3) + 2 * w * cross + 2 * cross @ cross).reshape(9)
+
+
+@given(unit, vectors, vectors, vectors)
+def test_odometry_and_back(q, position, velocity, rate):
+    values = {
+        "position": position,
+        "rotation": rotation(q),
+        "linear_velocity": velocity,
+        "angular_velocity": rate,
+    }
+    message = Odometry()
+    message.header.frame_id = topics.WORLD
+    topics.ODOMETRY.fill(message, values)
+    found = message.pose.pose.orientation
+    sign = np.sign(np.dot([found.w, found.x, found.y, found.z], q))
+    np.testing.assert_allclose(
+        sign * np.array([found.w, found.x, found.y, found.z]), np.array(q) / np.linalg.norm(q), atol=1e-9
+    )
+    for name, value in topics.ODOMETRY.read(message).items():
+        np.testing.assert_allclose(value, values[name], atol=1e-9)
+
+
+def test_the_twist_is_in_the_child_frame():
+    message = Odometry(child_frame_id="base_link")
+    message.header.frame_id = "odom"
+    message.pose.pose.orientation.z = message.pose.pose.orientation.w = math.sqrt(0.5)  # it looks along y
+    message.twist.twist.linear.x = 2.0  # forward
+    message.twist.twist.angular.x = 1.0
+    np.testing.assert_allclose(topics.ODOMETRY.read(message)["linear_velocity"], [0.0, 2.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(topics.ODOMETRY.read(message)["angular_velocity"], [1.0, 0.0, 0.0], atol=1e-12)
+    message.child_frame_id = "odom"  # a twist in the world
+    np.testing.assert_allclose(topics.ODOMETRY.read(message)["linear_velocity"], [2.0, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(topics.ODOMETRY.read(message)["angular_velocity"], [0.0, -1.0, 0.0], atol=1e-12)
+
+
+def test_what_cannot_be_an_odometry_of_ours():
+    message = Odometry(child_frame_id="base_link_frd")
+    message.header.frame_id = "map_ned"
+    with pytest.raises(topics.TopicError, match="have z up"):
+        topics.ODOMETRY.read(message)
+    empty = Odometry(child_frame_id="base_link")
+    empty.pose.pose.orientation.w = 0.0  # nobody filled it in
+    assert np.isnan(topics.ODOMETRY.read(empty)["rotation"]).all()
+    with np.errstate(invalid="ignore"):
+        topics.ODOMETRY.fill(message, {n: np.full(k, np.nan) for n, k in shapes(topics.ODOMETRY).items()})
+    assert math.isnan(message.pose.pose.orientation.w)
+
+
+def shapes(source: topics.Source) -> dict[str, tuple[int, ...]]:
+    return {s.name: s.shape for s in source.signals}
+
+
+@pytest.mark.parametrize("source", [topics.ODOMETRY, topics.IMU, topics.TARGET, topics.BATTERY], ids=lambda s: s.topic)
+def test_every_standard_message_carries_its_signals(source: topics.Source):
+    values = {name: np.linspace(0.1, 0.9, math.prod(shape)).reshape(shape) for name, shape in shapes(source).items()}
+    values |= {"rotation": np.eye(3).reshape(9), "angular_velocity": np.ones(3)}
+    message = source.message()
+    source.fill(message, values)
+    read = source.read(message)
+    assert read.keys() == shapes(source).keys()
+    for name, value in read.items():
+        np.testing.assert_allclose(value, values[name], rtol=1e-6)
+
+
+def test_topics_of_a_policy():
+    found = topics.sources(PolicyFile.load("quad_any").inputs)
+    assert [s.topic for s in found] == ["odometry", "target", "signals/target_velocity"]
+    assert topics.type_name(found[0].message) == "nav_msgs/msg/Odometry"
+
+
+@pytest.mark.parametrize(
+    ("signal", "complaint"),
+    [
+        (Signal("position", (3,), "cm", "world"), "unit is 'cm' in the policy, 'm' in nav_msgs/msg/Odometry"),
+        (Signal("linear_velocity", (3,), "m/s", "body"), "frame is 'body' in the policy, 'world' in nav_msgs"),
+        (Signal("rotation", (4,), "1", "body->world"), r"shape is \(4,\) in the policy, \(9,\) in nav_msgs"),
+    ],
+)
+def test_a_contract_that_no_topic_fulfils(signal: Signal, complaint: str):
+    with pytest.raises(topics.TopicError, match=complaint):
+        topics.sources((signal,))
+
+
+def test_arrays_say_what_they_are():
+    signal = Signal("preview", (2, 3), "m", "world")
+    source = topics.array_source(signal)
+    message, values = source.message(), np.arange(6.0).reshape(2, 3)
+    source.fill(message, {"preview": values})
+    np.testing.assert_array_equal(source.read(message)["preview"], values)
+    message.layout.dim[0].label = "something"
+    with pytest.raises(topics.TopicError, match="6 numbers labelled 'something', not 6 labelled 'preview'"):
+        source.read(message)
+    with pytest.raises(topics.TopicError, match="0 numbers labelled ''"):
+        topics.from_array(Float64MultiArray(), signal)
+    two = (Signal("left", (1,)), Signal("right", (1,)))
+    assert topics.command_topic(two, two[1]) == "command/right" and topics.command_topic(two[:1], two[0]) == "command"
+
+
+SAFE, TURN = np.zeros(4), np.full(4, 0.5)
+
+
+def flying() -> Interlock:
+    """In the air at t = 1 s."""
+    lock = Interlock(SAFE, hold_s=0.1, silence_s=0.25)
+    assert lock.motors(0.9) is SAFE and lock.state == DISARMED
+    lock.arm(1.0, True)
+    lock.motors(1.0)
+    assert lock.state == ARMED
+    lock.command(1.0, TURN, b"policy")
+    assert lock.motors(1.0) is TURN and lock.state == FLYING
+    return lock
+
+
+def test_commands_are_held_for_a_while_then_the_motors_stop():
+    lock = flying()
+    assert lock.motors(1.09) is TURN
+    assert lock.motors(1.11) is SAFE and lock.reason == "no commands"
+    lock.arm(1.2, True)
+    lock.command(1.2, TURN, b"policy")
+    assert lock.motors(1.2) is SAFE  # it does not start again by itself
+    lock.arm(1.25, False)
+    lock.arm(1.25, True)
+    assert lock.motors(1.25) is SAFE and lock.state == DISARMED  # not while somebody commands
+    lock.motors(1.35)
+    lock.command(1.36, TURN, b"policy")
+    assert lock.motors(1.36) is TURN
+
+
+@pytest.mark.parametrize("way", ["emergency", "disarmed", "silence", "two"])
+def test_what_stops_the_motors(way: str):
+    lock = flying()
+    lock.emergency = way == "emergency"
+    if way == "disarmed":
+        lock.arm(1.05, False)
+    if way == "two":
+        lock.command(1.05, TURN, b"somebody else")
+    now = 1.3 if way == "silence" else 1.06
+    lock.command(now, TURN, b"policy")
+    assert lock.motors(now) is SAFE and lock.state == STOPPED
+    lock.arm(now, False)  # told to disarm
+    lock.emergency = False
+    lock.arm(now + 0.2, True)
+    lock.motors(now + 0.2)
+    assert lock.state == ARMED
+
+
+def test_a_human_goes_first_and_leaves_it_stopped():
+    lock, hand = flying(), np.full(4, 0.1)
+    lock.override(1.05, hand)
+    assert lock.motors(1.06) is hand and lock.state == OVERRIDE
+    lock.command(1.14, TURN, b"policy")
+    assert lock.motors(1.2) is SAFE and lock.reason == "the override ended"
+    lock.emergency = True
+    lock.override(1.21, hand)
+    assert lock.motors(1.21) is SAFE  # but not before the emergency stop
+
+
+def test_a_silent_command_after_another_sender_has_gone():
+    lock = flying()
+    lock.arm(1.15, True)
+    lock.command(1.105, TURN, b"a restarted policy")
+    assert lock.motors(1.11) is TURN
+
+
+@given(st.lists(st.tuples(st.sampled_from("acoeh"), st.floats(0.0, 0.3)), max_size=40))
+def test_the_motors_turn_only_while_armed_is_fresh_and_somebody_commands(events):
+    lock, now = Interlock(SAFE, 0.1, 0.25), 0.0
+    armed = commanded = -math.inf
+    for (kind, pause), value in zip(events, itertools.cycle([True, False, True])):
+        now += pause
+        if kind == "a":
+            lock.arm(now, value)
+            armed = now if value else -math.inf
+        elif kind in "co":
+            lock.command(now, TURN, b"p") if kind == "c" else lock.override(now, TURN)
+            commanded = now
+        elif kind == "e":
+            lock.emergency = value
+        if lock.motors(now) is TURN:
+            assert now - armed <= 0.25 and now - commanded <= 0.1 and not lock.emergency
+
+
+def test_faults():
+    def stamped(second: int) -> Odometry:
+        message = Odometry()
+        message.header.stamp.sec = second
+        return message
+
+    assert Fault("silent:odometry").message("odometry", stamped(1), 1.0) is None
+    assert Fault("silent:odometry").message("target", stamped(1), 1.0) is not None
+    frozen, delayed = Fault("frozen"), Fault("delayed")
+    assert [frozen.message("odometry", stamped(k), float(k)).header.stamp.sec for k in (3, 4, 5)] == [3, 3, 3]
+    assert delayed.message("odometry", stamped(1), 1.0) is None
+    assert delayed.message("odometry", stamped(2), 1.0 + DELAY).header.stamp.sec == 1
+    assert Fault("clock").message("odometry", stamped(1), 1.0).header.stamp.sec == 1 + JUMP
+    assert np.isnan(Fault("nan").values("odometry", {"position": np.zeros(3)})["position"]).all()
+    assert set(KINDS) >= {"none", "transport", "battery"}
+    with pytest.raises(ValueError, match="unknown fault 'fire'; choices: none, silent"):
+        Fault("fire")
