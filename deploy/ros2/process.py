@@ -9,9 +9,7 @@ from typing import Any
 
 from sim.registry import load
 
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+AGAIN = 0.1  # s until an interrupt that had no effect is repeated
 
 
 def run(node: str) -> int:
@@ -19,13 +17,25 @@ def run(node: str) -> int:
 
     Importing counts as running: launchers interrupt a node whenever they like, also one that is still starting.
     """
+    asked = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal asked
+        asked = True
+        sys.unraisablehook = lambda _: None  # code in C that calls Python back swallows what we raise, loudly,
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)  # hence again
+        raise KeyboardInterrupt
+
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, interrupt)
         return _spin(node)
-    except KeyboardInterrupt:
-        return 0
-    except (ValueError, OSError) as error:
+    except (Exception, KeyboardInterrupt) as error:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if asked:  # also where code in C made another error of it
+            return 0
+        if not isinstance(error, ValueError | OSError):
+            raise
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -52,7 +62,7 @@ def _spin(name: str) -> int:
         with contextlib.suppress(ExternalShutdownException):
             executor.spin()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_IGN)  # what follows leaves the robot safe: no second thoughts
         if node is not None:
             node.close()

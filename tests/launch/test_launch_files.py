@@ -1,0 +1,248 @@
+"""This project's launch files, started as a user starts them: live topics, transitions, process exits.
+
+How well it flies is measured elsewhere: this machine may be too busy for real time.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import launch_pytest
+import pytest
+from launch import LaunchDescription
+from launch.actions import EmitEvent, IncludeLaunchDescription, OpaqueFunction, RegisterEventHandler
+from launch.event_handlers import OnProcessStart
+from launch.events import matches_action
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch_pytest.actions import ReadyToTest
+from launch_ros.actions import LifecycleNode
+from launch_ros.event_handlers import OnStateTransition
+from launch_ros.events.lifecycle import ChangeState as ChangeStateOf
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+
+from tests.deploy.ros2_bench import ACTIVATE, CONFIGURE, Graph
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0  # s; the machine may be busy
+PARAMETERS = """
+/**/supervisor: {ros__parameters: {silence_s: 5.0, fence: 3.0}}
+/**/policy: {ros__parameters: {silence_s: 5.0, settle_s: 0.1}}
+/**/robot: {ros__parameters: {silence_s: 5.0, hold_s: 0.9}}
+"""
+
+
+def launch_file(name):
+    return str(ROOT / "launch" / f"{name}.launch.py")
+
+
+def description(name, /, **arguments):
+    """A launch file of ours with arguments, and then the test."""
+    source = PythonLaunchDescriptionSource(launch_file(name))
+    return LaunchDescription([IncludeLaunchDescription(source, launch_arguments=arguments.items()), ReadyToTest()])
+
+
+@pytest.fixture
+def patient(tmp_path):
+    """A parameter file for a machine that is too busy for real time."""
+    path = tmp_path / "patient.yaml"
+    path.write_text(PARAMETERS)
+    return str(path)
+
+
+@pytest.fixture
+def graph(domain):
+    """Looks at the topics of one robot, by its namespace."""
+    graphs = []
+
+    def look(namespace=""):
+        graphs.append(Graph(namespace, domain))
+        return graphs[-1]
+
+    yield look
+    for one in graphs:
+        one.close()
+
+
+@launch_pytest.fixture
+def hover(domain, patient):
+    return description("quad_hover", policy="quad_any", transfer="true", arm="false", params_file=patient)
+
+
+@pytest.mark.launch(fixture=hover)
+def test_quad_hover_flies_once_it_is_armed(graph, launch_service):
+    """Robot, policy and supervisor find each other; the policy node configures itself, and waits for the arming."""
+    seen = graph()
+    seen.until(lambda: seen.state == "inactive", "configured", PATIENCE)
+    seen.until(lambda: {"odometry", "target", "armed"} <= seen.heard.keys(), "topics", PATIENCE)
+    assert not seen.armed()
+    assert seen.turning == 0.0
+    seen.until(lambda: seen.arm().success, "armed", PATIENCE)
+    seen.until(lambda: seen.turning > 0.0, "the policy commands the motors", PATIENCE)
+    launch_service.shutdown()
+    seen.until(lambda: not {"policy", "robot", "supervisor"} & set(seen.node.get_node_names()), "the end", PATIENCE)
+
+
+@launch_pytest.fixture
+def on_a_chip(domain, patient):
+    return description("quad_hover", policy="quad_any", transfer="true", backend="hil", params_file=patient)
+
+
+@pytest.mark.launch(fixture=on_a_chip)
+def test_quad_hover_flies_with_its_policy_on_an_emulated_chip(graph):
+    seen = graph()
+    seen.until(lambda: seen.turning > 0.0, "the policy commands the motors", PATIENCE)
+
+
+@launch_pytest.fixture
+def swarm(domain, patient):
+    return description("quad_swarm", policy="quad_any", robots="2", prefix="cf", arm="false", params_file=patient)
+
+
+@pytest.mark.launch(fixture=swarm)
+def test_quad_swarm_is_several_robots(graph):
+    """Each in its namespace, with its own target and its own policy node."""
+    both = [graph("/cf0"), graph("/cf1")]
+    for seen in both:
+        seen.until(lambda seen=seen: "odometry" in seen.heard, "odometry", PATIENCE)
+    assert both[0].position("target").tolist() != both[1].position("target").tolist()
+    nodes = {"policy", "robot", "supervisor"}
+    everywhere = {(name, namespace) for name in nodes for namespace in ("/cf0", "/cf1")}
+    found = both[0].node.get_node_names_and_namespaces
+    both[0].until(lambda: everywhere <= set(found()), "six nodes", PATIENCE)
+
+
+@launch_pytest.fixture
+def alone(domain, patient):
+    remap = "odometry:=mocap/odometry,target:=/goal"
+    return description("policy", policy="quad_any", namespace="me", name="pilot", remap=remap, params_file=patient)
+
+
+@pytest.mark.launch(fixture=alone)
+def test_the_policy_node_alone_is_remapped_and_driven_by_transitions(graph):
+    seen = graph("/me")
+
+    def change(transition):
+        return seen.call(ChangeState, "pilot/change_state", transition=Transition(id=transition)).success
+
+    assert seen.call(GetState, "pilot/get_state").current_state.label == "unconfigured"
+    assert change(CONFIGURE)
+    assert not change(ACTIVATE)  # there are no signals
+    subscribers = seen.node.get_subscriptions_info_by_topic
+    assert [info.node_name for info in subscribers("/me/mocap/odometry")] == ["pilot"]
+    assert [info.node_name for info in subscribers("/goal")] == ["pilot"]
+
+
+@pytest.fixture
+def transitions():
+    """Goal states that the launch has seen."""
+    return []
+
+
+@launch_pytest.fixture
+def managed(domain, patient, transitions):
+    """A launch file that configures the node as soon as it has started."""
+    node = LifecycleNode(
+        executable=sys.executable,
+        arguments=["-m", "deploy.ros2.policy_node"],
+        name="pilot",
+        namespace="me",
+        parameters=[patient, {"policy": "quad_any"}],
+        output="screen",
+    )
+    configure = ChangeStateOf(lifecycle_node_matcher=matches_action(node), transition_id=CONFIGURE)
+
+    def seen(context):
+        transitions.append(context.locals.event.goal_state)
+
+    return LaunchDescription(
+        [
+            RegisterEventHandler(OnProcessStart(target_action=node, on_start=[EmitEvent(event=configure)])),
+            RegisterEventHandler(
+                OnStateTransition(target_lifecycle_node=node, entities=[OpaqueFunction(function=seen)])
+            ),
+            node,
+            ReadyToTest(),
+        ]
+    )
+
+
+@pytest.mark.launch(fixture=managed)
+def test_a_launch_follows_and_drives_the_transitions_of_the_policy_node(graph, transitions):
+    seen = graph("/me")
+    seen.until(lambda: "inactive" in transitions, "configured", PATIENCE)
+    assert seen.call(GetState, "pilot/get_state").current_state.label == "inactive"
+
+
+def start(name, *arguments):
+    """The command, by ROS 2's launch where that is installed."""
+    command = [sys.executable, "-m", "deploy.launch", launch_file(name), *arguments]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def run(name, *arguments):
+    """(exit status, output)"""
+    process = start(name, *arguments)
+    out, _ = process.communicate(timeout=2 * PATIENCE)
+    return process.returncode, out
+
+
+def test_a_killed_policy_ends_the_launch_with_an_error(patient):
+    process = start("quad_hover", "policy:=quad_any", "transfer:=true", f"params_file:={patient}")
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if found := re.search(r"\[policy_node-\d\]: process started with pid \[(\d+)\]", line):
+            os.kill(int(found[1]), signal.SIGKILL)
+            break
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, "".join(seen) + out
+    assert re.search(r"Caught exception in launch.*: policy_node-\d is required and ended with exit code -9", out)
+    for name in ("robot_node", "supervisor_node"):
+        assert re.search(rf"sending signal 'SIGINT' to process\[{name}-\d\]", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["policy:=nobody.onnx"], 1, "there is no file 'nobody.onnx'"),
+        (["policy:=quad_any", "seconds:=soon"], 1, "seconds:=soon is not a number, not negative"),
+        (["policy:=quad_any", "seed:=1.5"], 1, "seed:=1.5 is not a whole number"),
+        (["policy:=quad_any", "arm:=maybe"], 1, "arm:=maybe is not true or false"),
+        (["policy:=quad_any", "backend:=real"], 2, "backend:=real is not one of: sim, hil, crazyflie"),
+        (["policy:=quad_any", "secs:=3"], 2, "unknown launch argument 'secs'"),
+        (["policy:=quad_any", "engine:=fligth"], 2, "engine:=fligth is not one of: flight, mujoco, bullet"),
+        ([], 2, "launch argument policy:=... is missing: The policy file"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(arguments, status, says):
+    code, out = run("quad_hover", *arguments)
+    assert code == status, out
+    assert any(says in line for line in out.splitlines())
+    assert "Traceback" not in out
+
+
+def test_a_crazyflie_lands_and_the_launch_ends(patient):
+    """A simulated one, over its radio's protocol."""
+    code, out = run("quad_hover", "policy:=quad_any", "backend:=crazyflie", "seconds:=0.5")
+    assert code == 0, out
+    assert "[run-2] landed" in out
+
+
+def test_a_launch_ends_when_its_time_is_over(patient):
+    code, out = run("quad_hover", "policy:=quad_any", "seconds:=1", f"params_file:={patient}")
+    assert code == 0, out
+    assert len(re.findall(r"sending signal 'SIGINT' to process", out)) == 3
+
+
+def test_an_interrupted_launch_ends_cleanly(patient):
+    process = start("quad_hover", "policy:=quad_any", "transfer:=true", f"params_file:={patient}")
+    for line in process.stdout:
+        if re.search(r"\[supervisor_node-\d\]: process started", line):
+            break
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, out
