@@ -59,6 +59,14 @@ def _find_this_environment() -> None:
         os.environ["PATH"] = os.pathsep.join([programs, *paths])
 
 
+def _stand_in() -> None:
+    try:
+        from deploy.launching import stand_in
+    except ModuleNotFoundError as error:
+        raise arguments.ArgumentError(f"deploy.launch needs {error.name}: pip install 'sim2metal[ros]'") from None
+    stand_in.install()
+
+
 def _description(path: str) -> Any:
     """The file's LaunchDescription; ValueError in one sentence for an error in its code."""
     from launch import LaunchContext
@@ -75,9 +83,7 @@ def launch_file(words: Sequence[str]) -> int:
     """Run a launch file, or show its arguments; the exit status."""
     _find_this_environment()
     if not real_launch():
-        from deploy.launching import stand_in
-
-        stand_in.install()
+        _stand_in()
     import launch
     from launch.actions import IncludeLaunchDescription
     from launch.launch_description_sources import AnyLaunchDescriptionSource
