@@ -42,8 +42,12 @@ class FindPackageShare(Substitution):
 
     package: Any
 
+    def find(self, package_name: str) -> str:
+        """The folder of a package of that name."""
+        return str(get_package_share_directory(package_name))
+
     def perform(self, context: Any) -> str:
-        return str(get_package_share_directory(perform_substitutions(context, self.package)))
+        return self.find(perform_substitutions(context, self.package))
 
     def describe(self) -> str:
         return f"{type(self).__name__}(pkg={describe(self.package)})"
@@ -52,8 +56,8 @@ class FindPackageShare(Substitution):
 class FindPackagePrefix(FindPackageShare):
     """Where a package is installed."""
 
-    def perform(self, context: Any) -> str:
-        return str(get_package_prefix(perform_substitutions(context, self.package)))
+    def find(self, package_name: str) -> str:
+        return str(get_package_prefix(package_name))
 
 
 @dataclass(eq=False)
