@@ -142,7 +142,8 @@ class Ros2:
     def connect(self) -> None:
         """Raises Ros2Error after `connect_s` with everything that is missing."""
         if self._executor is not None:
-            threading.Thread(target=self._spin, args=[self._executor], name="ros2", daemon=True).start()
+            self._spinner = threading.Thread(target=self._spin, args=[self._executor], name="ros2")
+            self._spinner.start()
         deadline = time.monotonic() + self.settings.connect_s
         while reasons := self.missing():
             if time.monotonic() >= deadline:
@@ -315,6 +316,7 @@ class Ros2:
                 publisher.wait_for_all_acked(Duration(seconds=0.1))
         if self._executor is not None:
             self._executor.shutdown(timeout_sec=1.0)
+            self._spinner.join()
             self.close()
 
     def withdraw(self) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
+from deploy.ros2.polling import every
+
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 Status = tuple[bytes, str, Mapping[str, Any]]  # level, message, values
 
@@ -18,7 +20,7 @@ class Diagnostics:
     def __init__(self, node: Node, hardware: str, look: Callable[[], Status]) -> None:
         self.node, self.hardware, self.look = node, hardware, look
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        node.create_timer(1.0, self.publish)
+        every(node, 1.0, self.publish)
 
     def publish(self) -> None:
         """Now, also between seconds."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,14 @@ from deploy.recorder import Recorder
 from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.parameters import declare, setting
+from deploy.ros2.polling import every
 
 SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.SUCCESS,
     TransitionCallbackReturn.FAILURE,
     TransitionCallbackReturn.ERROR,
 )
+RULES = ("max_tilt", "max_speed", "max_body_rate", "min_voltage")
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart
 PATIENCE = 1.0  # s in which the control loop must end when told to
@@ -45,10 +47,10 @@ PATIENCE = 1.0  # s in which the control loop must end when told to
 
 @dataclass
 class Settings:
-    """Parameters of the node. 0 switches a limit off."""
+    """Parameters of the node. Where a limit is 0, the policy file's own holds, if it has one."""
 
     policy: str = setting("", "the policy file, or the name of one that comes with sim2metal")
-    controller: str = setting("onnxruntime", "what computes the policy", choices=CONTROLLERS)
+    controller: str = setting("onnxruntime", f"one of: {', '.join(CONTROLLERS)}, or a board's serial device")
     autostart: bool = setting(False, "configure at once, and activate as soon as everything is ready, once")
     settle_s: float = setting(1.0, "s of good signals before it may be activated", 0.0, 60.0)
     robot: str = setting("", "which robot it is; empty: what the topic robot says, or else the policy's own")
@@ -63,17 +65,12 @@ class Settings:
     log: str = setting("", "folder for flight logs, one .mcap file per flight; empty: none")
     priority: int = setting(PRIORITY, "of the control loop: of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
 
-    def envelope(self) -> Envelope:
-        """The guard's limits."""
-        fence = self.fence or None
-        return Envelope(
-            fence_low=(-fence, -fence, -fence) if fence else None,
-            fence_high=(fence, fence, fence) if fence else None,
-            max_tilt=self.max_tilt or None,
-            max_speed=self.max_speed or None,
-            max_body_rate=self.max_body_rate or None,
-            min_voltage=self.min_voltage or None,
-        )
+    def envelope(self, policy: PolicyFile) -> Envelope:
+        """The policy's own rules, and what the parameters put in their place."""
+        changed: dict[str, Any] = {rule: getattr(self, rule) for rule in RULES if getattr(self, rule)}
+        if self.fence:
+            changed |= {"fence_low": (-self.fence,) * 3, "fence_high": (self.fence,) * 3}
+        return replace(policy.envelope, **changed)
 
 
 class PolicyNode(LifecycleNode):
@@ -93,12 +90,13 @@ class PolicyNode(LifecycleNode):
         self._tried, self._started = -RETRY, False
         self.emergency = EmergencyStop(self, "~/emergency_stop", self._stop)
         self.diagnostics = Diagnostics(self, self.settings.robot, self._status)
-        self.create_timer(LOOK, self._look)
+        every(self, LOOK, self._look)
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         try:
             self._prepare()
         except (ValueError, OSError) as error:
+            self._release("")
             self.ended = f"cannot be configured: {error}"
             return self._refuse()
         return SUCCESS
@@ -115,7 +113,7 @@ class PolicyNode(LifecycleNode):
         file = PolicyFile.load(s.policy)
         wanted = DriverSettings(robot=s.robot or None, armed=s.armed, silence_s=s.silence_s, transfer=s.transfer)
         self.driver = Ros2(file, self, wanted)
-        self._guard = Guard(file.inputs, file.outputs, s.envelope(), self.driver.signals)
+        self._guard = Guard(file.inputs, file.outputs, s.envelope(file), self.driver.signals)
         self.driver.emergency = self.emergency
         self._controller = controller(file, s.controller)
         self.file, self.ended = file, "not activated yet"
@@ -207,6 +205,8 @@ class PolicyNode(LifecycleNode):
     def _release(self, why: str) -> TransitionCallbackReturn:
         if self.driver is not None:
             self.driver.close()
+        if close := getattr(self._controller, "close", None):  # the line to a chip
+            close()
         self.file = self.driver = self._controller = None
         self.ended = why
         return SUCCESS

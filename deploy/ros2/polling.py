@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
 from rclpy.duration import Duration
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
@@ -33,6 +36,11 @@ def command_quality(lifespan: float | None = None, deadline: float | None = None
 def latched_quality() -> QoSProfile:
     """The last word, also for those who join later."""
     return QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def every(node: Node, seconds: float, call: Callable[[], None]) -> None:
+    """Call it regularly, in real time also where the node's clock is a simulation's, which may stop."""
+    node.create_timer(seconds, call, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 
 class _NoExecutor(CallbackGroup):

@@ -1,7 +1,8 @@
 """The robot node: a simulated robot on ROS 2 topics, in real time, with a flight controller's manners (`interlock.py`).
 
-Publishes odometry, imu, target, battery, what it is (robot), what its motors got (executed/command), and, with
-sim_time, /clock. Takes command, override/command, armed and emergency_stop. The parameter `fault` breaks it in flight.
+Publishes odometry, imu, target, battery, what it is (robot), what its motors got (executed/command), /tf where tf2 is
+installed and, with sim_time, /clock. Takes command, override/command, armed and emergency_stop. The parameter `fault`
+breaks it in flight.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
 from deploy.ros2.world import World
 from sim.spec import Signal, pack, unpack
+
+try:  # not among the wheels
+    from tf2_msgs.msg import TFMessage
+except ModuleNotFoundError:
+    TFMessage = None
 
 MOST_BEHIND = 0.1  # s; on a slower machine the simulated time slips instead of rushing after the clock
 SLOW_HZ = 20.0  # of the battery
@@ -100,6 +106,8 @@ class RobotNode(Node):
         self._label = self.create_publisher(String, topics.ROBOT, latched_quality())
         self._label.publish(String(data=self.world.robot))
         self._ticks = self.create_publisher(Clock, "/clock", 1) if self.settings.sim_time else None
+        self._transforms = self.create_publisher(TFMessage, "/tf", 100) if TFMessage else None
+        self._body = f"{self.get_namespace()}/{topics.BODY}".lstrip("/")  # /tf is everybody's
         self._armed = Inbox(self, Bool, topics.ARMED, command_quality())
         self._inboxes = {
             base: [
@@ -216,9 +224,13 @@ class RobotNode(Node):
         if hasattr(message, "header"):
             message.header.stamp, message.header.frame_id = stamp, source.frame
         source.fill(message, self.fault.values(source.topic, values))
+        if source is topics.ODOMETRY:
+            message.child_frame_id = self._body
         treated = self.fault.message(source.topic, message, now)
         if treated is not None:
             publisher.publish(treated)
+            if source is topics.ODOMETRY and self._transforms:
+                self._transforms.publish(TFMessage(transforms=[topics.transform(treated)]))
 
     def _status(self) -> Status:
         lock = self.interlock

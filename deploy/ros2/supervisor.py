@@ -24,7 +24,7 @@ from deploy.ros2 import topics
 from deploy.ros2.diagnostics import ERROR, OK, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.parameters import declare, setting
-from deploy.ros2.polling import Inbox, command_quality, sensor_quality
+from deploy.ros2.polling import Inbox, command_quality, every, sensor_quality
 
 LOOK = 0.02  # s between two looks
 BEAT = 0.05  # s between two words on `armed`
@@ -66,7 +66,7 @@ class SupervisorNode(Node):
         self._undo = ExitStack()
         for line in self._undo.enter_context(realtime(s.priority)):
             self.get_logger().warning(line)
-        self.create_timer(LOOK, self._look)
+        every(self, LOOK, self._look)
 
     def complaints(self) -> list[str]:
         """What is wrong now, for a robot in the air; empty when nothing is."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from geometry_msgs.msg import PoseStamped
+from geometry_msgs.msg import PoseStamped, TransformStamped
 from nav_msgs.msg import Odometry
 from numpy.typing import NDArray
 from sensor_msgs.msg import BatteryState, Imu
@@ -95,6 +95,15 @@ def _fill_odometry(message: Odometry, values: Mapping[str, Any]) -> None:
     _set_quaternion(message.pose.pose.orientation, values["rotation"])
     _set(message.twist.twist.linear, turn.T @ values["linear_velocity"])
     _set(message.twist.twist.angular, values["angular_velocity"])
+
+
+def transform(message: Odometry) -> TransformStamped:
+    """The same pose for TF."""
+    made = TransformStamped(header=message.header, child_frame_id=message.child_frame_id)
+    place, position = made.transform.translation, message.pose.pose.position
+    place.x, place.y, place.z = position.x, position.y, position.z
+    made.transform.rotation = message.pose.pose.orientation
+    return made
 
 
 def _read_imu(message: Imu) -> Values:

@@ -106,7 +106,7 @@ class Graph:
         began = time.monotonic()
         while not condition():
             self.executor.spin_once(timeout_sec=0.005)
-            assert time.monotonic() - began < seconds, f"{what}: not within {seconds:g} s; {self.status}"
+            assert time.monotonic() - began < seconds, f"{what}: not within {seconds:g} s; {self.says_all()}"
         return time.monotonic() - began
 
     def rest(self, seconds: float) -> None:
@@ -160,6 +160,10 @@ class Graph:
         """Its newest line of diagnostics."""
         return str(self.status[node].message) if node in self.status else ""
 
+    def says_all(self) -> dict[str, str]:
+        """The newest line of each node."""
+        return {name: self.says(name) for name in self.status}
+
     def armed(self) -> bool:
         """What the supervisor says."""
         return "armed" in self.heard and self.heard["armed"][1].data
@@ -179,15 +183,23 @@ class Graph:
 
     def fly(self, height: float = 0.3) -> None:
         """From `ready` into the air, by the book."""
-        for _ in range(3):  # a machine that stands still for tens of milliseconds makes it tumble
+        for _ in range(3):  # a machine that stands still for a moment makes it tumble, or stop
             self.until(lambda: self.arm().success, "armed")
             self.until(self._activate, "active")
-            self.until(lambda: self.position()[2] > height or not self.armed(), "in the air")
-            self.until(lambda: self.upright() or not self.armed(), "upright", 2.0)
-            if self.armed():
+            if self._climbs(height):
                 return
             self.ready()
-        raise AssertionError(f"three take-offs failed: {self.status}")
+        raise AssertionError(f"three take-offs failed: {self.says_all()}")
+
+    def _climbs(self, height: float) -> bool:
+        """Whether it is up there and upright, within 4 s."""
+        end = time.monotonic() + 4.0
+
+        def climbed() -> bool:
+            return bool(self.position()[2] > height) and self.upright()
+
+        self.until(lambda: climbed() or not self.armed() or time.monotonic() > end, "in the air")
+        return climbed() and self.armed()
 
     def _activate(self) -> bool:
         self.rest(0.1)
@@ -202,8 +214,8 @@ class Graph:
         """The safe end state: motors off and on the ground, and nobody starts them again; when they stopped, in s."""
 
         def still() -> bool:
-            fresh, now = self.heard["executed/command"][0] > began, time.monotonic()
-            return fresh and now - self.turning > 0.3
+            heard, _ = self.heard.get("executed/command", (0.0, None))
+            return heard > began and time.monotonic() - self.turning > 0.3
 
         self.until(still, "motors off")
         self.until(lambda: self.position()[2] < 0.02, "on the ground")

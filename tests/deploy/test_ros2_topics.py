@@ -61,6 +61,16 @@ def test_the_twist_is_in_the_child_frame():
     np.testing.assert_allclose(topics.ODOMETRY.read(message)["angular_velocity"], [0.0, -1.0, 0.0], atol=1e-12)
 
 
+def test_the_same_pose_for_tf():
+    message = Odometry(child_frame_id="one/base_link")
+    message.header.frame_id = topics.WORLD
+    values = {name: np.arange(1.0, 4.0) for name in shapes(topics.ODOMETRY)} | {"rotation": np.eye(3).reshape(9)}
+    topics.ODOMETRY.fill(message, values)
+    made = topics.transform(message)
+    assert (made.header.frame_id, made.child_frame_id) == ("world", "base_link")
+    assert (made.transform.translation.z, made.transform.rotation.w) == (3.0, 1.0)
+
+
 def test_what_cannot_be_an_odometry_of_ours():
     message = Odometry(child_frame_id="base_link_frd")
     message.header.frame_id = "map_ned"
