@@ -37,7 +37,7 @@ HOMES = {
     "rclpy": [*ROS2, "deploy/launching/lifecycle.py"],
     "lifecycle_msgs": ["deploy/launching/lifecycle.py"],
     **dict.fromkeys(("rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs"), ROS2),
-    **dict.fromkeys(("nav_msgs", "sensor_msgs", "diagnostic_msgs", "rosgraph_msgs"), ROS2),
+    **dict.fromkeys(("nav_msgs", "sensor_msgs", "diagnostic_msgs", "rosgraph_msgs", "tf2_msgs"), ROS2),
     "launch": ["deploy/launch.py", "deploy/launching/files.py"],
     "launch_ros": ["deploy/launch.py", "deploy/launching/files.py"],
     "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
