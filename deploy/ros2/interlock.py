@@ -83,6 +83,6 @@ class Interlock:
             self.state = FLYING
 
     @property
-    def heard_command(self) -> float:
-        """When the policy's last command came."""
-        return self._command[1]
+    def summary(self) -> str:
+        """State and reason."""
+        return f"{self.state}: {self.reason}" if self.reason else self.state

@@ -1,8 +1,8 @@
 """The robot node: a simulated robot on ROS 2 topics, in real time, with a flight controller's manners (`interlock.py`).
 
-Publishes odometry, imu, target, battery, what it is (robot), what its motors got (executed/command), /tf where tf2 is
-installed and, with sim_time, /clock. Takes command, override/command, armed and emergency_stop. The parameter `fault`
-breaks it in flight.
+Publishes odometry, imu, target, battery, what it is (robot), whether it flies (state), what its motors got
+(executed/command), /tf where tf2 is installed and, with sim_time, /clock. Takes command, override/command, armed and
+emergency_stop. The parameter `fault` breaks it in flight.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ class RobotNode(Node):
         self._battery = self.create_publisher(topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
         self._executed = self.create_publisher(Float64MultiArray, topics.EXECUTED, sensor_quality())
         self._label = self.create_publisher(String, topics.ROBOT, latched_quality())
+        self._state = self.create_publisher(String, topics.STATE, latched_quality())
+        self._stated = ""
         self._label.publish(String(data=self.world.robot))
         self._ticks = self.create_publisher(Clock, "/clock", 1) if self.settings.sim_time else None
         self._transforms = self.create_publisher(TFMessage, "/tf", 100) if TFMessage else None
@@ -214,6 +216,9 @@ class RobotNode(Node):
             voltage = EMPTY if self.fault.kind == "battery" else self.battery.voltage
             charge = {"battery_voltage": np.array([voltage]), "battery_level": np.array(self.battery.level / 100.0)}
             self._send(topics.BATTERY, self._battery, charge, stamp, now)
+        if self.interlock.summary != self._stated and self.fault.kind != "transport":
+            self._stated = self.interlock.summary
+            self._state.publish(String(data=self._stated))
         if self._executed.get_subscription_count():
             motors = values[topics.EXECUTED]
             whole = Signal("_".join(c.name for c in self.commands), motors.shape)
@@ -237,7 +242,7 @@ class RobotNode(Node):
         values: dict[str, Any] = {"reason": lock.reason, "fault": self.fault.kind, "time_s": self.world.time}
         values |= {"voltage": self.battery.voltage, "slipped_s": self.slipped}
         values |= {f"ignored: {why}": count for why, count in self.ignored.items()}
-        return WARN if lock.state == STOPPED else OK, f"{lock.state}: {lock.reason}".rstrip(": "), values
+        return WARN if lock.state == STOPPED else OK, lock.summary, values
 
     def close(self) -> None:
         """End the physics."""

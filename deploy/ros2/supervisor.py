@@ -1,9 +1,9 @@
 """The supervisor node: who may fly, and for how long.
 
 It arms only when asked (service `arm`) and only while everything is as it should be; it says so twenty times a second
-on `armed`. It disarms, and stays so, when the robot leaves its limits, the battery is low, the robot's state is not
-heard or the policy falls silent. The emergency stop (service and topic `emergency_stop`) works at any time and is
-latched until `release`. A human who overrides keeps the robot armed without a policy.
+on `armed`. It disarms, and stays so, when the robot leaves its limits, the battery is low, the robot has stopped or
+is not heard, or the policy falls silent. The emergency stop (service and topic `emergency_stop`) works at any time and
+is latched until `release`. A human who overrides keeps the robot armed without a policy.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 from rclpy.node import Node
-from std_msgs.msg import Bool, Float64MultiArray
+from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
 from deploy.realtime import PRIORITY, realtime
 from deploy.ros2 import topics
 from deploy.ros2.diagnostics import ERROR, OK, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
+from deploy.ros2.interlock import STOPPED
 from deploy.ros2.parameters import declare, setting
-from deploy.ros2.polling import Inbox, command_quality, every, sensor_quality
+from deploy.ros2.polling import Inbox, command_quality, every, latched_quality, sensor_quality
 
 LOOK = 0.02  # s between two looks
 BEAT = 0.05  # s between two words on `armed`
@@ -57,6 +58,7 @@ class SupervisorNode(Node):
         self._said = self.create_publisher(Bool, topics.ARMED, command_quality(deadline=2 * BEAT))
         self._odometry = Inbox(self, topics.ODOMETRY.message, topics.ODOMETRY.topic, sensor_quality())
         self._battery = Inbox(self, topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
+        self._state = Inbox(self, String, topics.STATE, latched_quality())  # of robots that tell
         self._heartbeat = Inbox(self, Bool, topics.HEARTBEAT, command_quality())
         self._override = Inbox(self, Float64MultiArray, topics.OVERRIDE, command_quality())
         self.emergency = EmergencyStop(self, "emergency_stop", lambda: self._disarm("emergency stop"), leads=True)
@@ -73,6 +75,8 @@ class SupervisorNode(Node):
         s, found = self.settings, []
         if self.emergency.pressed:
             found.append("emergency stop")
+        if self._state.message is not None and self._state.message.data.startswith(STOPPED):
+            found.append(f"the robot has {self._state.message.data}")
         if self._odometry.age > s.silence_s:
             return [*found, f"nothing heard on {self._odometry.topic}"]
         try:
@@ -100,6 +104,8 @@ class SupervisorNode(Node):
         s, found = self.settings, self.complaints()
         if s.min_voltage and not self._voltage() >= s.min_voltage:
             found.append(f"the battery has {self._voltage():.2f} V, less than {s.min_voltage:g} V")
+        if self._override.age <= s.silence_s:
+            found.append("a human overrides")
         if self.count_publishers(topics.COMMAND) > 1:
             found.append(f"two publishers on {self.resolve_topic_name(topics.COMMAND)}")
         return found
@@ -124,7 +130,7 @@ class SupervisorNode(Node):
         self._beat = time.monotonic()
 
     def _look(self) -> None:
-        for inbox in (self._odometry, self._battery, self._heartbeat, self._override):
+        for inbox in (self._odometry, self._battery, self._state, self._heartbeat, self._override):
             inbox.take()
         if self.armed:
             for reason in [*self.complaints(), *self._silence(), *self._empty()]:

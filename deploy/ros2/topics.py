@@ -16,7 +16,7 @@ from geometry_msgs.msg import PoseStamped, TransformStamped
 from nav_msgs.msg import Odometry
 from numpy.typing import NDArray
 from sensor_msgs.msg import BatteryState, Imu
-from std_msgs.msg import Bool, Float32MultiArray, Float64MultiArray, MultiArrayDimension, String
+from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimension
 
 from deploy.rotations import quaternion, rotation_matrix
 from sim.spec import Group, Signal
@@ -26,8 +26,7 @@ WORLD, BODY = "world", "base_link"
 NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points down
 
 COMMAND, OVERRIDE, EXECUTED = "command", "override/command", "executed/command"
-HEARTBEAT, ARMED, EMERGENCY, ROBOT = "heartbeat", "armed", "emergency_stop", "robot"
-FLAGS: dict[str, Any] = {HEARTBEAT: Bool, ARMED: Bool, EMERGENCY: Bool, ROBOT: String}
+HEARTBEAT, ARMED, EMERGENCY, ROBOT, STATE = "heartbeat", "armed", "emergency_stop", "robot", "state"
 
 
 class TopicError(ValueError):
