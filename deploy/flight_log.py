@@ -7,11 +7,15 @@ Messages are CDR with ROS 2 definitions inside the file: no ROS is needed, to wr
 
 from __future__ import annotations
 
+import fcntl
 import json
+import struct
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from io import BytesIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +27,9 @@ AnyArray = NDArray[Any]
 VERSION = 1
 NAME = "sim2metal"  # of the metadata
 CDR = b"\x00\x01\x00\x00"  # little endian
+MAGIC = b"\x89MCAP0\r\n"  # an MCAP file's first bytes, and its last
+HEAD = struct.Struct("<BQ")  # of an MCAP record: kind, size of the rest
+FOOTER = 2  # the kind of the last record
 STEP = "sim2metal_msgs/msg/Step"
 PARTS = ("signals", "ages", "wanted", "sent")
 ROS_TYPES = {"f4": "float32", "f8": "float64", "u1": "uint8", "i4": "int32", "u4": "uint32", "i8": "int64"}
@@ -96,7 +103,7 @@ class Flight:
     policy: bytes
     layout: Layout
     steps: AnyArray
-    complete: bool  # False: its end is missing
+    complete: bool  # False: its end is missing, or not yet written
 
     def values(self, field: str) -> AnyArray:
         """(steps, robots, *shape) of "signals.NAME", "ages.NAME", "wanted.NAME", "sent.NAME", "verdict" or "reason"."""
@@ -108,10 +115,22 @@ class Flight:
         return values.reshape(*values.shape[:2], *shapes[name]) if part != "ages" and name in shapes else values
 
     @property
+    def stamp(self) -> NDArray[np.int64]:
+        """(steps,) nanoseconds since 1970."""
+        seconds, rest = self.steps["stamp.sec"][:, 0], self.steps["stamp.nanosec"][:, 0]
+        stamp: NDArray[np.int64] = seconds.astype(np.int64) * 1_000_000_000 + rest
+        return stamp
+
+    @property
     def time(self) -> AnyArray:
         """(steps,) seconds since the first step."""
-        stamp = self.steps["stamp.sec"][:, 0].astype(np.int64) * 1_000_000_000 + self.steps["stamp.nanosec"][:, 0]
-        return (stamp - stamp[0]) * 1e-9 if len(stamp) else np.zeros(0)
+        stamp = self.stamp
+        return (stamp - stamp[:1]) * 1e-9
+
+
+def names(robots: int) -> list[str]:
+    """What the robots of a flight are called, in the log's topics and wherever it is shown."""
+    return ["robot"] if robots == 1 else [f"robot_{k}" for k in range(robots)]
 
 
 def read(path: str) -> Flight:
@@ -119,55 +138,115 @@ def read(path: str) -> Flight:
 
     Raises FlightLogError for a file that is not a log, or is damaged.
     """
-    from mcap.records import Attachment, Channel, Message, Metadata, Schema
+    return _known(path, next(_pieces(path)))
 
-    about, policy, schemas = None, b"", {}
-    channels: list[int] = []
-    messages: dict[int, list[bytes]] = {}
-    complete = True
-    records = _records(path)
+
+def follow(path: str, every: float = 0.1) -> Iterator[Flight]:
+    """The log piece by piece, each with the steps that are new: what is there, then what is still being written.
+
+    Looks every so many seconds. Ends with the file, or once nobody writes it any more. Raises as `read` does.
+    """
+    pieces = _pieces(path)
     while True:
-        try:
-            record = next(records)
-        except StopIteration:
-            break
-        except EOFError:
-            complete = False
-            break
-        if isinstance(record, Metadata) and record.name == NAME:
-            about = json.loads(record.metadata["json"])
-        elif isinstance(record, Attachment):
-            policy = record.data
-        elif isinstance(record, Schema):
-            schemas[record.id] = record.name
-        elif isinstance(record, Channel) and schemas[record.schema_id] == STEP and record.id not in messages:
-            channels.append(record.id)
-            messages[record.id] = []
-        elif isinstance(record, Message) and record.channel_id in messages:
-            messages[record.channel_id].append(record.data[len(CDR) :])
-    if about is None:
+        written = _being_written(path)  # asked before reading: what the writer leaves behind is in the last piece
+        piece = next(pieces)
+        if piece is not None or not written:
+            yield _known(path, piece)
+        if not written or (piece is not None and piece.complete):
+            return
+        time.sleep(every)
+
+
+def _known(path: str, flight: Flight | None) -> Flight:
+    if flight is None:
         raise FlightLogError(f"{path}: not a flight log of sim2metal")
+    return flight
+
+
+def _being_written(path: str) -> bool:
+    """Whether a recorder has the file: it holds a lock on it, of which its death too would relieve it."""
+    with _opened(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return False
+    return False
+
+
+def _pieces(path: str) -> Iterator[Flight | None]:
+    """Whenever asked, the log with the steps that are new since the last time; None before it says what it is."""
+    from mcap.records import Attachment, Channel, Footer, Message, Metadata, Schema
+
+    about, policy, schemas, complete = None, b"", {}, False
+    messages: dict[int, list[bytes]] = {}  # by channel, in the order of the robots
+    with _opened(path) as file:
+        while True:
+            for record in _records(path, file):
+                if isinstance(record, Metadata) and record.name == NAME:
+                    about = json.loads(record.metadata["json"])
+                elif isinstance(record, Attachment):
+                    policy = record.data
+                elif isinstance(record, Schema):
+                    schemas[record.id] = record.name
+                elif isinstance(record, Channel) and schemas[record.schema_id] == STEP:
+                    messages.setdefault(record.id, [])
+                elif isinstance(record, Message) and record.channel_id in messages:
+                    messages[record.channel_id].append(record.data[len(CDR) :])
+                elif isinstance(record, Footer):
+                    complete = True
+            yield None if about is None else _flight(path, about, policy, messages, complete)
+
+
+def _flight(
+    path: str, about: Mapping[str, Any], policy: bytes, messages: Mapping[int, list[bytes]], complete: bool
+) -> Flight:
+    """The log with the steps of which all robots' messages are there; those messages are used up."""
     if about["version"] != VERSION:
         raise FlightLogError(f"{path}: has version {about['version']}, this program reads version {VERSION}")
     layout = layout_of(about)
-    count = min((len(messages[c]) for c in channels), default=0)
+    count = min((len(waiting) for waiting in messages.values()), default=0)
     pad = bytes(layout.dtype.itemsize - layout.message_size)
-    data = b"".join(messages[c][k] + pad for k in range(count) for c in channels)
+    data = b"".join(waiting[k] + pad for k in range(count) for waiting in messages.values())
+    for waiting in messages.values():
+        del waiting[:count]
     steps = np.frombuffer(data, layout.dtype).reshape(count, int(about["robots"]))
     return Flight(path, about, policy, layout, steps, complete)
 
 
-def _records(path: str) -> Iterator[Any]:
-    """The records of an MCAP file; EOFError where its end is missing."""
+def _opened(path: str) -> IO[bytes]:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise FlightLogError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _records(path: str, file: IO[bytes]) -> Iterator[Any]:
+    """The whole MCAP records that follow in a file, which is left where the next one will begin."""
     from mcap.exceptions import EndOfFile
     from mcap.stream_reader import StreamReader
 
+    begin = file.tell()
+    data = file.read()
+    end = _whole(data, 0 if begin else len(MAGIC))
+    file.seek(begin + end)
     try:
-        with open(path, "rb") as file:
-            yield from StreamReader(file, validate_crcs=True).records
+        if end:
+            yield from StreamReader(BytesIO(data[:end]), skip_magic=begin > 0, validate_crcs=True).records
     except EndOfFile:
-        raise EOFError from None
-    except OSError as error:
-        raise FlightLogError(f"{path}: cannot be read: {error.strerror}") from None
+        pass
     except Exception as error:  # whatever a damaged file provokes in mcap and in the decompressor
         raise FlightLogError(f"{path}: not an MCAP file, or damaged: {error}") from None
+
+
+def _whole(data: bytes, first: int) -> int:
+    """Where the last whole record ends, of those that begin at `first`; 0 when there is not even that much."""
+    end = first if len(data) >= first else 0
+    while end + HEAD.size <= len(data):
+        kind, size = HEAD.unpack_from(data, end)
+        after = end + HEAD.size + size + (len(MAGIC) if kind == FOOTER else 0)
+        if after > len(data):
+            break
+        end = after
+    return end

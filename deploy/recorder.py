@@ -7,6 +7,7 @@ file: neither compression nor a slow disk delays a command, and the file is whol
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers import Driver, Reading
-from deploy.flight_log import CDR, NAME, STEP, VERSION, FlightLogError, Layout, layout_of
+from deploy.flight_log import CDR, NAME, STEP, VERSION, FlightLogError, Layout, layout_of, names
 from deploy.guard import REASONS, Guard
 from deploy.policy_file import DTYPES, PolicyFile, content_of
 from deploy.rotations import quaternion
@@ -217,13 +218,13 @@ class _File:
         self._writer.add_metadata(NAME, {"json": json.dumps(about)})
         self._writer.add_attachment(0, 0, "policy.onnx", "application/octet-stream", policy)
         step = self._writer.register_schema(STEP, "ros2msg", self.layout.definition().encode())
-        names = ["robot"] if self.robots == 1 else [f"robot_{k}" for k in range(self.robots)]
-        self._steps = [self._writer.register_channel(f"/{name}/step", "cdr", step) for name in names]
+        called = names(self.robots)
+        self._steps = [self._writer.register_channel(f"/{name}/step", "cdr", step) for name in called]
         self._poses: list[tuple[int, str]] = []
         if {"position", "rotation"} <= {s.name for s in self.layout.signals}:
             schema = self._writer.register_schema("tf2_msgs/msg/TFMessage", "ros2msg", TF.encode())
             channel = self._writer.register_channel("/tf", "cdr", schema)
-            self._poses = [(channel, name) for name in names]
+            self._poses = [(channel, name) for name in called]
         self._every = max(1, round(rate / POSES_HZ))
         self._count = 0
         self._file.flush()
@@ -267,6 +268,8 @@ def _write(line: socket.socket) -> None:
         policy = _block(line)
         os.makedirs(os.path.dirname(header["path"]), exist_ok=True)
         with open(header["path"], "xb") as stream:
+            with contextlib.suppress(OSError):  # not every file system has locks
+                fcntl.flock(stream, fcntl.LOCK_EX)  # whoever watches the flight knows that more will come
             file = _File(stream, header["about"], policy)
             line.sendall(READY.encode())
             size = file.robots * file.layout.dtype.itemsize

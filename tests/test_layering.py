@@ -25,6 +25,7 @@ HOMES = {
     "imageio_ffmpeg": ["sim/sensors/offscreen.py"],
     "onnxruntime": ["deploy/policy_file.py"],
     "mcap": ["deploy/flight_log.py", "deploy/recorder.py"],
+    "rerun": ["deploy/picture.py", "deploy/watch.py"],
     "cflib": ["deploy/crazyflie/link.py"],
     "onnx": ["policies/export.py", "deploy/graph.py"],
     "unicorn": ["deploy/emulator.py"],
