@@ -127,6 +127,8 @@ class PolicyNode(LifecycleNode):
         self._started, self._crash, self.record = True, None, None
         self._thread = threading.Thread(target=self._fly, name="control loop")
         self._thread.start()
+        if self.file is not None:
+            self.get_logger().info(f"{self.file.name} flies at {self.file.rate_hz:g} Hz")
         return SUCCESS
 
     def not_ready(self) -> list[str]:

@@ -9,7 +9,11 @@ from typing import Any
 
 from sim.registry import load
 
-AGAIN = 0.1  # s until an interrupt that had no effect is repeated
+AGAIN = 1.0  # s until an interrupt that had no effect is repeated
+
+
+class Interrupted(BaseException):  # noqa: N818
+    """What an interrupt raises: Python itself ends by SIGINT when a KeyboardInterrupt has passed through code in C."""
 
 
 def run(node: str) -> int:
@@ -24,13 +28,13 @@ def run(node: str) -> int:
         asked = True
         sys.unraisablehook = lambda _: None  # code in C that calls Python back swallows what we raise, loudly,
         signal.setitimer(signal.ITIMER_REAL, AGAIN)  # hence again
-        raise KeyboardInterrupt
+        raise Interrupted
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, interrupt)
         return _spin(node)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, Interrupted) as error:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         if asked:  # also where code in C made another error of it
             return 0
@@ -62,7 +66,7 @@ def _spin(name: str) -> int:
         with contextlib.suppress(ExternalShutdownException):
             executor.spin()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # what follows leaves the robot safe: no second thoughts
         if node is not None:
             node.close()

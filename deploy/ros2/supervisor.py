@@ -116,6 +116,7 @@ class SupervisorNode(Node):
         if not reasons:
             self.armed, self.reason, self._flown, self._waits = True, "armed", False, False
             self._say()
+            self.get_logger().info("armed")
         return reasons
 
     def _disarm(self, reason: str) -> None:

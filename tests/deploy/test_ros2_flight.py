@@ -187,30 +187,31 @@ def test_commands_that_make_no_sense_are_ignored(lab: Graph):
     lab.node.destroy_publisher(publisher)
 
 
+def test_an_empty_battery_is_not_armed(lab: Graph):
+    assert lab.break_robot("battery")
+    lab.until(lambda: "the battery has 3.05 V, less than 3.5 V" in lab.arm().message, "refused")
+
+
 # Each of these leaves a graph that nobody can use any more.
-def test_a_killed_policy():
+def test_a_policy_that_hangs_then_one_that_is_killed():
     with graph(supervisor=GENTLE) as lab:
         lab.ready()
         lab.fly()
+        began, process = time.monotonic(), lab.processes["policy"]
+        os.kill(process.pid, signal.SIGSTOP)
+        lab.stopped_within(1.5, began)
+        lab.until(lambda: not lab.armed(), "disarmed")
+        os.kill(process.pid, signal.SIGCONT)
+        lab.until(lab.inactive, "it knows that its flight is over")
+        lab.rest(0.3)
+        assert not any(lab.heard["executed/command"][1].data)
+        lab.ready()
+        lab.fly()
         began = time.monotonic()
-        lab.processes["policy"].send_signal(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         lab.stopped_within(1.5, began)
         lab.until(lambda: not lab.armed(), "disarmed")
         lab.until(lambda: "no commands" in lab.says("supervisor"), "the reason, which the robot tells")
-
-
-def test_a_policy_that_hangs_and_comes_back_does_not_fly_on():
-    with graph(supervisor=GENTLE) as lab:
-        lab.ready()
-        lab.fly()
-        began = time.monotonic()
-        os.kill(lab.processes["policy"].pid, signal.SIGSTOP)
-        lab.stopped_within(1.5, began)
-        lab.until(lambda: not lab.armed(), "disarmed")
-        os.kill(lab.processes["policy"].pid, signal.SIGCONT)
-        lab.until(lab.inactive, "it knows that its flight is over")
-        lab.rest(0.5)
-        assert not any(lab.heard["executed/command"][1].data)
 
 
 def test_a_killed_simulator_then_a_killed_supervisor():

@@ -146,13 +146,6 @@ def test_the_supervisor_keeps_the_limits():
         assert not lab.break_robot("fire")
 
 
-def test_an_empty_battery_is_not_armed():
-    with graph(robot={"battery": 3.3}) as lab:
-        lab.ready()
-        answer = lab.arm()
-        assert not answer.success and answer.message == "the battery has 3.30 V, less than 3.5 V"
-
-
 def test_two_robots_in_one_domain_and_simulated_time(tmp_path: Path):
     """Each in its namespace; the second with compiled C, in simulated time, logged."""
     second = {
