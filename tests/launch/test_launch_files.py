@@ -238,11 +238,12 @@ def test_a_launch_ends_when_its_time_is_over(patient):
     assert len(re.findall(r"sending signal 'SIGINT' to process", out)) == 3
 
 
-def test_an_interrupted_launch_ends_cleanly(patient):
+def test_an_interrupted_launch_ends_cleanly(graph, patient):
     process = start("quad_hover", "policy:=quad_any", "transfer:=true", f"params_file:={patient}")
-    for line in process.stdout:
-        if re.search(r"\[supervisor_node-\d\]: process started", line):
-            break
+    seen = graph()
+    nodes = {"policy", "robot", "supervisor"}
+    seen.until(lambda: nodes <= set(seen.node.get_node_names()), "all nodes", PATIENCE)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out
+    assert out.count("process has finished cleanly") == 3, out
