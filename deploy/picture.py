@@ -52,8 +52,8 @@ def _lines_of(signal: Signal, part: str = "", width: float = 1.5) -> rr.SeriesLi
         elements = ["x", "y", "z"]
     else:
         elements = [",".join(map(str, index)) for index in np.ndindex(*signal.shape)]
-    names = [f"{part} {element}".strip() for element in elements]
-    return rr.SeriesLines(names=names, colors=_colours(len(names)), widths=[width] * len(names))
+    titles = [f"{part} {element}".strip() for element in elements]
+    return rr.SeriesLines(names=titles, colors=_colours(signal.size), widths=[width] * signal.size)
 
 
 def _kind(signal: Signal, types: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -124,6 +125,7 @@ def main(argv: Sequence[str]) -> None:
     first = next(pieces)
     about = first.about
     recording = rr.RecordingStream("sim2metal")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the watching before the program
     try:
         told = _open(config, recording)
         what = f"{about['policy']} on {about['driver']} ({about['robot']}), {about['started']}"
@@ -136,6 +138,7 @@ def main(argv: Sequence[str]) -> None:
         print("no longer watching")
     finally:
         recording.disconnect()
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -308,6 +308,21 @@ def test_a_robot_that_is_no_quadrotor_is_a_box(tmp_path):
     assert drawn_of_it == {"/world/robot", "/world/robot/body", "/world/path/robot"}
 
 
+def test_what_was_written_before_a_sigterm_is_whole(policy, tmp_path):
+    recorder, fly = begun(policy, tmp_path / "f.mcap")
+    fly(100)
+    command = [sys.executable, "-m", "deploy.watch", f"log={tmp_path / 'f.mcap'}", f"out={tmp_path / 'f.rrd'}"]
+    watcher = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    told = [watcher.stdout.readline() for _ in range(3)]
+    assert told[2] == "following the log until the flight ends; Ctrl-C ends only the watching\n"
+    watcher.send_signal(signal.SIGTERM)
+    assert watcher.communicate(timeout=30)[0] == "no longer watching\n"
+    assert watcher.returncode == 0
+    recorder.close()
+    known = RrdReader(tmp_path / "f.rrd").store()  # which needs the end of the file
+    assert "/robot/signals/position" in known.summary()
+
+
 def test_errors_say_what_to_do(policy, tmp_path, capsys, monkeypatch):
     path = tmp_path / "f.mcap"
     recorded(policy, path, steps=5)
@@ -377,8 +392,11 @@ def test_the_page_is_served_until_ctrl_c(policy, tmp_path):
     assert told[3] == "50 control steps, 1 robot(s)\n"
     with urllib.request.urlopen(f"http://localhost:{port}/", timeout=10) as answer:
         assert b"rerun" in answer.read().lower()
-    with socket.create_connection(("localhost", port + 1), timeout=10):
-        pass
+    for origin, allowed in ((f"http://robot:{port}", True), ("http://elsewhere.example", False)):
+        headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        asked = urllib.request.Request(f"http://localhost:{port + 1}/", headers=headers, method="OPTIONS")
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert (answer.headers["access-control-allow-origin"] == origin) == allowed
     server.send_signal(signal.SIGINT)
     assert server.communicate(timeout=30)[0] == "no longer watching\n"
     assert server.returncode == 0
