@@ -177,20 +177,37 @@ def test_a_launch_follows_and_drives_the_transitions_of_the_policy_node(graph, t
     assert seen.call(GetState, "pilot/get_state").current_state.label == "inactive"
 
 
-def start(name, *arguments):
-    """The command, by ROS 2's launch where that is installed."""
-    command = [sys.executable, "-m", "deploy.launch", launch_file(name), *arguments]
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+@pytest.fixture
+def start(domain):
+    """Starts the command, which runs ROS 2's launch where that is installed."""
+    started = []
+
+    def run(name, *arguments):
+        command = [sys.executable, "-m", "deploy.launch", launch_file(name), *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        started.append(subprocess.Popen(command, cwd=ROOT, text=True, **pipes))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.terminate()
+        process.wait(PATIENCE)
+        process.stdout.close()
 
 
-def run(name, *arguments):
-    """(exit status, output)"""
-    process = start(name, *arguments)
-    out, _ = process.communicate(timeout=2 * PATIENCE)
-    return process.returncode, out
+@pytest.fixture
+def run(start):
+    """Runs the command: (exit status, output)"""
+
+    def wait(name, *arguments):
+        process = start(name, *arguments)
+        out, _ = process.communicate(timeout=2 * PATIENCE)
+        return process.returncode, out
+
+    return wait
 
 
-def test_a_killed_policy_ends_the_launch_with_an_error(patient):
+def test_a_killed_policy_ends_the_launch_with_an_error(start, patient):
     process = start("quad_hover", "policy:=quad_any", "transfer:=true", f"params_file:={patient}")
     seen = []
     for line in process.stdout:
@@ -218,27 +235,27 @@ def test_a_killed_policy_ends_the_launch_with_an_error(patient):
         ([], 2, "launch argument policy:=... is missing: The policy file"),
     ],
 )
-def test_bad_input_is_named_in_one_line(arguments, status, says):
+def test_bad_input_is_named_in_one_line(run, arguments, status, says):
     code, out = run("quad_hover", *arguments)
     assert code == status, out
     assert any(says in line for line in out.splitlines())
     assert "Traceback" not in out
 
 
-def test_a_crazyflie_lands_and_the_launch_ends(patient):
+def test_a_crazyflie_lands_and_the_launch_ends(run):
     """A simulated one, over its radio's protocol."""
     code, out = run("quad_hover", "policy:=quad_any", "backend:=crazyflie", "seconds:=0.5")
     assert code == 0, out
     assert "[run-2] landed" in out
 
 
-def test_a_launch_ends_when_its_time_is_over(patient):
+def test_a_launch_ends_when_its_time_is_over(run, patient):
     code, out = run("quad_hover", "policy:=quad_any", "seconds:=1", f"params_file:={patient}")
     assert code == 0, out
     assert len(re.findall(r"sending signal 'SIGINT' to process", out)) == 3
 
 
-def test_an_interrupted_launch_ends_cleanly(graph, patient):
+def test_an_interrupted_launch_ends_cleanly(start, graph, patient):
     process = start("quad_hover", "policy:=quad_any", "transfer:=true", f"params_file:={patient}")
     seen = graph()
     nodes = {"policy", "robot", "supervisor"}
