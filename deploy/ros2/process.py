@@ -12,7 +12,7 @@ from sim.registry import load
 AGAIN = 1.0  # s until an interrupt that had no effect is repeated
 
 
-class Interrupted(BaseException):  # noqa: N818
+class Interrupted(BaseException):
     """What an interrupt raises: Python itself ends by SIGINT when a KeyboardInterrupt has passed through code in C."""
 
 

@@ -1,13 +1,15 @@
-"""Through ROS 2, between processes: from signal to command at 250 Hz, and a minute of hovering on topics.
+"""Through ROS 2, between processes: from signal to command at 250 Hz, a minute of hovering, and reactions to faults.
 
 python tests/benchmarks/ros2.py [--quick]
 """
 
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,46 @@ from tests.deploy.ros2_bench import Graph, graph
 from tests.deploy.sample_policy import exported, random_mlp
 
 RATE = 250.0  # Hz
+DEFAULT = {"silence_s": 0.25}
+GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # only the fault itself is to be noticed
 PLACES = 64  # where the robot says that it is, in turn; the command tells which of them the policy saw
-CASES = {"latency, onnxruntime": "onnxruntime", "latency, compiled C": "c", "hover": "quad_any"}
+FLIGHTS = 5  # per fault
+
+
+def freeze(node: str) -> Callable[[Graph], None]:
+    """A process that stands still."""
+    return lambda lab: lab.processes[node].send_signal(signal.SIGSTOP)
+
+
+def robot(fault: str) -> Callable[[Graph], None]:
+    """Something of the robot that breaks."""
+    return lambda lab: require(lab.break_robot(fault))
+
+
+def require(success: bool) -> None:
+    """What a benchmark rests on."""
+    if not success:
+        raise RuntimeError("the fault could not be injected")
+
+
+def second_publisher(lab: Graph) -> None:
+    """Somebody else who publishes commands."""
+    lab.rivals.append(lab.node.create_publisher(Float64MultiArray, topics.COMMAND, command_quality()))
+
+
+CONTROLLERS = {"latency, onnxruntime": "onnxruntime", "latency, compiled C": "c"}
+FAULTS: dict[str, Callable[[Graph], None]] = {
+    "policy hangs": freeze("policy"),
+    "supervisor hangs": freeze("supervisor"),
+    "emergency stop": lambda lab: require(lab.trigger("emergency_stop").success),
+    "second publisher of commands": second_publisher,
+    "odometry stops": robot("silent:odometry"),
+    "odometry freezes": robot("frozen:odometry"),
+    "odometry is NaN": robot("nan:odometry"),
+    "clock jumps": robot("clock:odometry"),
+    "transport lost": robot("transport"),
+}
+CASES = (*CONTROLLERS, "hover", *FAULTS)
 STILL = {
     "rotation": np.eye(3, dtype=np.float32).reshape(9),
     "linear_velocity": np.zeros(3, np.float32),
@@ -135,6 +175,26 @@ def hover(seconds: float) -> dict[str, Any]:
         }
 
 
+def reactions(fault: str, flights: int) -> dict[str, Any]:
+    """From the fault until the motors are off, in ms, to 10 ms; with the nodes' default timeouts."""
+    inject, found = FAULTS[fault], []
+    with graph(robot=DEFAULT | {"hold_s": 0.1, "priority": 50}, supervisor=DEFAULT | GENTLE, policy=DEFAULT) as lab:
+        while len(found) < flights:
+            lab.ready()
+            lab.fly()
+            lab.until(lambda: lab.away() < 0.1, "at the target")
+            began = time.monotonic()
+            inject(lab)
+            lab.rest(1.5)
+            require(lab.break_robot("none"))
+            found.append(1e3 * lab.stopped_within(20.0, began))
+            for process in lab.processes.values():
+                process.send_signal(signal.SIGCONT)
+            while lab.rivals:
+                lab.node.destroy_publisher(lab.rivals.pop())
+    return figures("ms", np.array(found))
+
+
 def figures(unit: str, values: np.ndarray) -> dict[str, Any]:
     """Median, 99 % and worst, with the number of values."""
     p50, p99 = np.percentile(values, (50, 99))
@@ -147,7 +207,10 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
     rows: report.Rows = {}
     for case in cases:
         with tempfile.TemporaryDirectory() as folder:
-            rows[case] = hover(seconds) if case == "hover" else latency(CASES[case], seconds, Path(folder))
+            if case in CONTROLLERS:
+                rows[case] = latency(CONTROLLERS[case], seconds, Path(folder))
+            else:
+                rows[case] = hover(seconds) if case == "hover" else reactions(case, 1 if quick else FLIGHTS)
         rows[case]["seconds"] = seconds
         print(f"{case}: {rows[case]}", file=sys.stderr, flush=True)
     return rows
@@ -162,8 +225,9 @@ def markdown(rows: report.Rows) -> str:
     seconds = next(iter(rows.values()))["seconds"]
     text = (
         f"latency: from publishing a state (nav_msgs/Odometry) to the arrival of the command that the policy node, "
-        f"another process, made of it; {RATE:g} Hz, {seconds:g} s. hover: quad_any on the simulated Crazyflie, distance"
-        f" from the target, {seconds:g} s. ROS 2 kilted from wheels, Fast DDS, rclpy."
+        f"another process, made of it; {RATE:g} Hz, {seconds:g} s. hover: quad_any on the simulated Crazyflie, "
+        f"distance from the target, {seconds:g} s. The rest: from a fault in flight until the motors are off. "
+        "ROS 2 kilted from wheels, Fast DDS, rclpy."
     )
     return f"{text}\n\n{report.table(head, lines, texts=2)}"
 

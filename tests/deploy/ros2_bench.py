@@ -75,6 +75,7 @@ class Graph:
         self.heard: dict[str, tuple[float, Any]] = {}  # by topic: when, and the message
         self.status: dict[str, Any] = {}  # newest diagnostics by node
         self.turning = 0.0  # when the motors last got something
+        self.rivals: list[Any] = []  # publishers that nobody expects
         sensor, reliable = sensor_quality(), command_quality()
         for kind, topic, quality in (
             (Odometry, "odometry", sensor),
