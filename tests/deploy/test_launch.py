@@ -54,10 +54,21 @@ def environment(folder):
     return settings | {"ROS_LOG_DIR": str(folder / "log"), "PYTHONPATH": str(ROOT)}
 
 
-def start(path, *arguments, **settings):
-    command = [sys.executable, "-m", "deploy.launch", str(path), *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment(Path(path).parent) | settings, cwd=Path(path).parent, **pipes)
+@pytest.fixture
+def start():
+    """Starts the command, and ends it after the test."""
+    started = []
+
+    def run(path):
+        command = [sys.executable, "-m", "deploy.launch", str(path)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, env=environment(path.parent), cwd=path.parent, **pipes))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -259,7 +270,7 @@ STUBBORN = """
 
 @pytest.mark.parametrize(("ignored", "killed_by"), [([], 2), ([2], 15), ([2, 15], 9)])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupts_politely_then_not(launch_file, ignored, killed_by, number):
+def test_interrupts_politely_then_not(start, launch_file, ignored, killed_by, number):
     patience = [0.3 if number in ignored else 60.0 for number in (signal.SIGINT, signal.SIGTERM)]
     process = start(launch_file(STUBBORN.format(ignored=ignored, patience=patience)))
     until(process, "up")
@@ -312,7 +323,7 @@ def runner_of(pid):
         ("node", signal.SIGKILL),
     ],
 )
-def test_nothing_outlives_it(launch_file, whom, number, apart):
+def test_nothing_outlives_it(start, launch_file, whom, number, apart):
     """Neither a process nor its child, also one in a session of its own, however the launch ends."""
     process = start(launch_file(FAMILY.format(apart=apart)))
     seen = until(process, "up")
