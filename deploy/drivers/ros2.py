@@ -18,8 +18,14 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import rclpy
 from numpy.typing import NDArray
+
+try:
+    import rclpy
+except ModuleNotFoundError as error:
+    if error.name != "rclpy":
+        raise
+    raise ValueError("driver=ros2 needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'") from None
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.deploy.ros2_bench import (
     ACTIVATE,
     CLEANUP,
     CONFIGURE,
+    ROOT,
     Graph,
     graph,
     ros_arguments,
@@ -82,6 +84,16 @@ def test_wrong_parameters(name: str, parameters: dict[str, Any], complaint: str)
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("command", ["deploy.run policy=quad_any driver=ros2", "deploy.ros2.policy_node"])
+def test_without_ros2(command: str):
+    module, *arguments = command.split()
+    code = f"import runpy, sys; sys.modules['rclpy'] = None; sys.argv[1:] = {arguments}; "
+    code += f"runpy.run_module('{module}', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60.0, cwd=ROOT)
+    assert done.returncode == 2 and done.stderr.startswith("error: ")
+    assert "needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'" in done.stderr
+
+
 def test_a_topic_of_another_type():
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=DOMAIN - 1, signal_handler_options=SignalHandlerOptions.NO)
@@ -109,7 +121,7 @@ def test_signals_that_nobody_publishes():
 def test_policies_that_must_not_fly_here(tmp_path: Path):
     ours = tmp_path / "policy.onnx"
     shutil.copy(PRETRAINED / "quad_any.onnx", ours)
-    with graph(policy={"policy": str(ours)}) as lab:
+    with graph(policy={"policy": str(ours), "log": "/proc/nowhere"}) as lab:
         lab.ready()
         lab.until(lambda: lab.arm().success, "armed")
         resealed(PolicyFile.load(PRETRAINED / "quad_any.onnx"), ours, robot="racer")
@@ -122,6 +134,12 @@ def test_policies_that_must_not_fly_here(tmp_path: Path):
         ours.write_bytes(ours.read_bytes()[:-1])
         assert lab.change(CLEANUP) and not lab.change(CONFIGURE)
         assert "damaged" in lab.says("policy")
+        shutil.copy(PRETRAINED / "quad_any.onnx", ours)
+        assert lab.change(CONFIGURE)
+        lab.until(lambda: lab.change(ACTIVATE), "active")
+        lab.until(lambda: lab.state == "unconfigured", "broken down: it cannot write its log")
+        assert "nowhere" in lab.says("policy")
+        assert lab.change(CONFIGURE)
 
 
 def refused(lab: Graph, reason: str) -> None:
