@@ -126,13 +126,13 @@ class Picture:
             self.recording.log(path, rr.Image.from_fields(format=layout), static=True)
 
     def _introduce_body(self, name: str, colour: tuple[float, float, float]) -> None:
-        """A quadrotor is a cross with four discs, the front ones light; anything else a box with its axes."""
+        """A quadrotor is a cross with four discs, the front ones white; anything else a box with its axes."""
         static = self.recording.log
         if self._rotors:
             turn = [rr.RotationAxisAngle(axis=[0, 0, 1], degrees=angle) for angle in (45.0, -45.0)]
             bar = [[ARM, 0.1 * ARM, 0.05 * ARM]] * 2
             arms = rr.Boxes3D(half_sizes=bar, rotation_axis_angles=turn, colors=colour, fill_mode="solid")
-            tones = [(255, 255, 255), colour, colour, (255, 255, 255)]
+            tones = [(1.0, 1.0, 1.0), colour, colour, (1.0, 1.0, 1.0)]
             sizes = [[0.5 * ARM, 0.5 * ARM, 0.05 * ARM]] * 4
             discs = rr.Ellipsoids3D(centers=ROTORS, half_sizes=sizes, colors=tones, fill_mode="solid")
             static(f"world/{name}/arms", arms, static=True)

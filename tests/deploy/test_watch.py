@@ -128,6 +128,8 @@ def test_poses_are_those_of_the_log_and_stop_where_nobody_knows_them(policy, tmp
     _, thrust = values(found, "/world/robot_0/thrust", "Arrows3D:vectors")
     sent = flight.values("sent.motor_command")[:, 0]
     np.testing.assert_allclose(np.array(thrust)[:, :, 2], 2.0 * ARM * sent, rtol=1e-6)
+    _, (colours,) = found["/world/robot_0/rotors"]["Ellipsoids3D:colors"]
+    assert [colour == 0xFFFFFFFF for colour in colours] == [True, False, False, True]  # the front ones are white
     _, targets = values(found, "/world/target/robot_1", "Points3D:positions")
     np.testing.assert_array_equal(np.array(targets)[:, 0], flight.values("signals.target_position")[:, 1])
 
