@@ -42,7 +42,10 @@ from sim.spec import ANY_ROBOT, Group
 Array = NDArray[Any]
 HEARTBEAT_PERIOD = 0.05  # s
 LIFESPAN = 2.0  # periods for which a command may be on its way
-MARGIN, SLEW = 0.1, 0.02  # periods: a step begins so long after a measurement comes; the clock's largest shift per step
+MARGIN, SLEW = (
+    0.1,
+    0.02,
+)  # periods: a step begins so long before a measurement comes; the clock's largest shift per step
 SLOWEST = 0.8  # of the policy's rate: what comes less often cannot feed it
 
 
@@ -227,10 +230,11 @@ class Ros2:
     def read(self) -> Reading:
         self._watch()
         if (paced := self._paced) is not None:
-            fresh = paced.take()
-            self._align(paced.age)
-            if not fresh and paced.age > 0.5 * self.period:
-                paced.wait(0.5 * self.period)  # better fresh and a little later than a period old
+            paced.take()
+            between = min(self.period, 1.0 / paced.rate) if paced.rate > 0.0 else self.period  # s, of its messages
+            self._align(paced.age, between)
+            if paced.age > between - 0.5 * self.period:
+                paced.wait(0.5 * self.period)  # the next one is due: better fresh and a little later
         now = time.monotonic()
         late = now - self._before - self.period
         if late > -math.inf and self.timing.steps:
@@ -240,14 +244,14 @@ class Ros2:
         return self.read_now(paced)
 
     def clock(self) -> float:
-        """For the control loop: seconds, such that its steps begin when a measurement has just come."""
+        """For the control loop: seconds, such that its steps begin when a measurement is about to come."""
         return time.perf_counter() + self._shift
 
-    def _align(self, age: float) -> None:
+    def _align(self, age: float, between: float) -> None:
         """Shift the clock a little, given how old the newest measurement is as a step begins."""
-        early = age - MARGIN * self.period  # by how much the step could have begun earlier
-        if early > 0.5 * self.period:
-            early -= self.period  # nearer to the next measurement
+        early = (age + MARGIN * self.period) % between  # by how much the step should have begun earlier
+        if early > 0.5 * between:
+            early -= between
         self._shift += min(max(early, -SLEW * self.period), SLEW * self.period)
 
     def _watch(self) -> None:

@@ -92,7 +92,7 @@ class RobotNode(Node):
         self.create_service(Trigger, "~/reset", self._asked_to_reset)
         self.add_on_set_parameters_callback(self._set)
         self._reset = self._closing = False
-        self._news: SimpleQueue[tuple[int, float, dict[str, Any]] | None] = SimpleQueue()  # count, s, what to publish
+        self._news: SimpleQueue[tuple[int, Any, dict[str, Any]] | None] = SimpleQueue()  # count, stamp, what to publish
         self._threads = [threading.Thread(target=self._run), threading.Thread(target=self._tell)]
         for thread in self._threads:
             thread.start()
@@ -157,7 +157,9 @@ class RobotNode(Node):
                 self.battery, self._reset = Battery(self.settings.battery), False
             self._step()
             if step % every == 0:
-                self._news.put((step // every, self.world.time, {**self.world.read(), topics.EXECUTED: self.motors}))
+                measured = Time(seconds=self.world.time) if self._ticks else self.get_clock().now()
+                values = {**self.world.read(), topics.EXECUTED: self.motors}
+                self._news.put((step // every, measured.to_msg(), values))
             step += 1
         self._news.put(None)
 
@@ -204,9 +206,8 @@ class RobotNode(Node):
             if self._news.empty():
                 self._publish(*news)
 
-    def _publish(self, count: int, when: float, values: dict[str, Any]) -> None:
+    def _publish(self, count: int, stamp: Any, values: dict[str, Any]) -> None:
         now = time.monotonic()
-        stamp = (Time(seconds=when) if self._ticks else self.get_clock().now()).to_msg()
         if self._ticks:
             self._ticks.publish(Clock(clock=stamp))
         for source, publisher in self._sources:

@@ -96,10 +96,10 @@ class Source:
     def __init__(self, lab: Graph) -> None:
         self.clock = lab.node.get_clock()
         quality = sensor_quality(2.0 / RATE)
-        self.topics = [
-            (source, lab.node.create_publisher(source.message, source.topic, quality))
+        self.topics = {
+            source: lab.node.create_publisher(source.message, source.topic, quality)
             for source in (topics.TARGET, topics.ODOMETRY)
-        ]
+        }
         self.armed = lab.node.create_publisher(Bool, topics.ARMED, command_quality())
         self.sent, self.count, self.stopping = np.zeros(PLACES), 0, False  # s, by place
         self.thread = threading.Thread(target=self.run)
@@ -111,19 +111,20 @@ class Source:
             while not self.stopping:
                 due += 1.0 / RATE
                 time.sleep(max(0.0, due - time.perf_counter()))
-                self.publish(self.count % PLACES)
                 if self.count % 10 == 0:
                     self.armed.publish(Bool(data=True))
+                    self.publish(topics.TARGET, 0)
+                self.publish(topics.ODOMETRY, self.count % PLACES)
                 self.count += 1
 
-    def publish(self, place: int) -> None:
-        self.sent[place] = time.perf_counter()
-        for source, publisher in self.topics:
-            message = source.message()
-            message.header.frame_id = source.frame
-            message.header.stamp = self.clock.now().to_msg()
-            source.fill(message, state(place))
-            publisher.publish(message)
+    def publish(self, source: topics.Source, place: int) -> None:
+        if source is topics.ODOMETRY:
+            self.sent[place] = time.perf_counter()
+        message = source.message()
+        message.header.frame_id = source.frame
+        message.header.stamp = self.clock.now().to_msg()
+        source.fill(message, state(place))
+        self.topics[source].publish(message)
 
 
 def latency(kind: str, seconds: float, folder: Path) -> dict[str, Any]:
@@ -182,7 +183,9 @@ def reactions(fault: str, flights: int) -> dict[str, Any]:
         while len(found) < flights:
             lab.ready()
             lab.fly()
-            lab.until(lambda: lab.away() < 0.1, "at the target")
+            lab.until(lambda: lab.away() < 0.1 or not lab.armed(), "at the target")
+            if not lab.armed():
+                continue  # the machine stood still for longer than the timeouts
             began = time.monotonic()
             inject(lab)
             lab.rest(1.5)
