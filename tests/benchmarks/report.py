@@ -22,7 +22,10 @@ BENCHMARKS = (
     "adaptation",
     "specialists",
     "microcontroller",
+    "ros2",
     "crazyflie",
+    "control_loop",
+    "guards",
 )
 Rows = dict[str, Any]  # what was measured, by the name of the row
 sys.path.insert(0, str(ROOT))  # a checkout is enough

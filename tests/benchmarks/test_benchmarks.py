@@ -25,7 +25,10 @@ FOLDER = Path(__file__).parent
         "adaptation.py",
         "specialists.py --only racer x500",
         'microcontroller.py --only "MLP ours" "GRU ours"',
+        'ros2.py --only hover "policy hangs"',
         "crazyflie.py --only connecting commanding quad_any",
+        'control_loop.py --only "C, SCHED_FIFO" "onnxruntime, SCHED_FIFO, under load" "C, usual priority"',
+        'guards.py --only tilt "NaN in a signal" "link lost"',
     ],
 )
 def test_a_benchmark_runs_and_prints_json_and_a_table(command):

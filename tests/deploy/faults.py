@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,6 +40,27 @@ class Clock:
         self.now += seconds
 
 
+class RealClock(Clock):
+    """The machine's, which faults may set."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    @property
+    def now(self) -> float:  # type: ignore[override]
+        return time.perf_counter() + self.ahead
+
+    @now.setter
+    def now(self, value: float) -> None:
+        self.ahead += value - self.now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 @dataclass
 class Flight:
     """One flight with one fault. `sent` are the commands as the robot got them."""
@@ -48,6 +70,8 @@ class Flight:
     rng: np.random.Generator
     clock: Clock = field(default_factory=Clock)
     sent: list[Any] = field(default_factory=list)
+    sent_at: list[float] = field(default_factory=list)  # s
+    began: float = 0.0  # s, when the fault was first there to be seen
     stops: int = 0
     record: Record | None = None
     error: Exception | None = None
@@ -117,7 +141,7 @@ def jump(seconds: float) -> Change:
 
 
 def slow(flight: Flight, reading: Reading) -> Reading:
-    flight.clock.now += 1.5 / flight.policy.rate_hz
+    flight.clock.sleep(1.5 / flight.policy.rate_hz)
     return reading
 
 
@@ -163,20 +187,30 @@ FAULTS = {
 }  # fmt: skip
 
 
-def fly(name: str, policy: PolicyFile, rng: np.random.Generator, log: Any = None) -> Flight:
+def fly(
+    name: str,
+    policy: PolicyFile,
+    rng: np.random.Generator,
+    log: Any = None,
+    clock: Clock | None = None,
+    steps: int = STEPS,
+) -> Flight:
     """Fly, let it happen, fly on. `log` makes a recorder for the flight."""
     fault = FAULTS[name]
-    flight = Flight(policy, int(rng.integers(20, 150)), rng)
+    flight = Flight(policy, int(rng.integers(20, steps // 2)), rng, clock or Clock())
     driver, read, write, stop = flight.driver, flight.driver.read, flight.driver.write, flight.driver.stop
 
     def faulty_read() -> Reading:
         reading = read()
+        if flight.step == flight.at:
+            flight.began = time.perf_counter()
         full = changed(reading, battery_voltage=np.full((1, 1), 3.9, np.float32))
         full = replace(full, age={**reading.age, "battery_voltage": 0.5})
         return fault.reading(flight, full) if flight.step >= flight.at else full
 
     def noted_write(commands: Any) -> None:
         flight.sent.append(commands["motor_command"].copy())
+        flight.sent_at.append(time.perf_counter())
         flight.step += 1
         write(commands)
 
@@ -196,7 +230,7 @@ def fly(name: str, policy: PolicyFile, rng: np.random.Generator, log: Any = None
     recorder = log(flight) if log else None
     try:
         flight.record = run(
-            Broken(), driver, flight.guard, STEPS, log=recorder, clock=flight.clock, sleep=flight.clock.sleep
+            Broken(), driver, flight.guard, steps, log=recorder, clock=flight.clock, sleep=flight.clock.sleep
         )
     except OSError as error:
         flight.error = error
