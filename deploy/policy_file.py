@@ -168,9 +168,9 @@ class PolicyFile:
         self.vectors = _vectors(metadata["vectors"])
         self.envelope = Envelope.from_json(dict(metadata.get("envelope", {})))
         self._session = session
-        self._types = self._match_graph()
-        self._fed = [(s.name, s.shape, self._types[s.name]) for s in self.inputs]
-        self._returned = [s.name for s in self.outputs] + [f"next_state.{s.name}" for s in self.state]
+        self.types = self._match_graph()  # of every graph input, as numpy has them
+        self._fed = [(s.name, s.shape, self.types[s.name]) for s in self.inputs]
+        self.n = 0
         self.reset()
 
     @classmethod
@@ -227,34 +227,56 @@ class PolicyFile:
         """Begin anew with `n` robots: every state takes its initial value."""
         if n < 1:
             raise PolicyFileError(f"{self.path}: a policy needs at least one robot, got n={n}")
-        self.n = n
-        self._carried = {f"state.{s.name}": np.tile(s.initial, (n, *[1] * s.initial.ndim)) for s in self.state}
+        if n != self.n:
+            self.n = n
+            self._bind()
+        self._turn = 0
+        for state in self.state:
+            self._places[0][f"state.{state.name}"][...] = state.initial
+
+    def _bind(self) -> None:
+        """Give the graph memory of ours: signals and commands, and the state twice, to be written and read in turn."""
+        from onnxruntime import OrtValue
+
+        n = self.n
+        fixed: dict[str, AnyArray] = {s.name: np.zeros((n, *s.shape), self.types[s.name]) for s in self.inputs}
+        fixed |= {s.name: np.zeros((n, *s.shape), np.float32) for s in self.outputs}
+        states = [{s.name: np.zeros((n, *s.initial.shape), np.float32) for s in self.state} for _ in range(2)]
+        self._places, self._bindings = [], []
+        for now, then in (states, states[::-1]):
+            places = fixed | {f"state.{k}": v for k, v in now.items()} | {f"next_state.{k}": v for k, v in then.items()}
+            binding = self._session.io_binding()
+            for node in self._session.get_inputs():
+                binding.bind_ortvalue_input(node.name, OrtValue.ortvalue_from_numpy(places[node.name]))
+            for node in self._session.get_outputs():
+                binding.bind_ortvalue_output(node.name, OrtValue.ortvalue_from_numpy(places[node.name]))
+            self._places.append(places)
+            self._bindings.append(binding)
 
     def states(self) -> dict[str, AnyArray]:
         """The present state by name, (n, *shape)."""
-        return {s.name: self._carried[f"state.{s.name}"] for s in self.state}
+        return {s.name: self._places[self._turn][f"state.{s.name}"].copy() for s in self.state}
 
     def step(self, signals: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Commands (n, *shape) by name for signals (n, *shape) by name; for one robot also (*shape) for (*shape).
 
         Raises PolicyFileError when a signal is missing, of the wrong shape or not finite; the state is then unchanged.
         """
-        feed = dict(self._carried)
+        places = self._places[self._turn]
         single = False
         for name, shape, dtype in self._fed:
             if name not in signals:
                 wanted = ", ".join(s.name for s in self.inputs)
                 raise PolicyFileError(f"{self.path}: signal {name!r} is missing; the policy needs: {wanted}")
-            value = self._converted(name, signals[name], dtype)
+            value, place = self._converted(name, signals[name], dtype), places[name]
             if value.shape == shape and self.n == 1:
                 single, value = True, value[None]
-            if value.shape[1:] != shape or len(value) != self.n:
+            if value.shape != place.shape:
                 raise PolicyFileError(f"{self.path}: signal {name!r} has shape {value.shape}, not {(self.n, *shape)}")
-            feed[name] = value
-        results = self._session.run(self._returned, feed)
-        commands = dict(zip(self._returned, results[: len(self.outputs)], strict=False))
-        self._carried = dict(zip(self._carried, results[len(self.outputs) :], strict=True))
-        return {name: value[0] for name, value in commands.items()} if single else commands
+            place[...] = value
+        self._session.run_with_iobinding(self._bindings[self._turn])
+        self._turn = 1 - self._turn
+        return {s.name: places[s.name][0].copy() if single else places[s.name].copy() for s in self.outputs}
 
     def _converted(self, name: str, given: Any, dtype: Any) -> AnyArray:
         """`given` in the type that the graph takes; PolicyFileError when that would change its meaning."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from deploy.drivers import Driver, Reading
 from deploy.flight_log import CDR, NAME, STEP, VERSION, FlightLogError, Layout, layout_of, names
 from deploy.guard import REASONS, Guard
-from deploy.policy_file import DTYPES, PolicyFile, content_of
+from deploy.policy_file import PolicyFile, content_of
 from deploy.rotations import quaternion
 from sim.spec import to_json
 
@@ -70,20 +70,15 @@ float64 w
 """
 
 
-def _types(policy: PolicyFile) -> dict[str, str]:
-    """The element type of every signal, as numpy writes it: images are bytes, tokens whole numbers."""
-    known = {np.dtype(kind) for kind in DTYPES.values()}
-    found = {name: value.dtype for name, value in policy.vectors.inputs.items()}
-    return {name: (kind if kind in known else np.dtype(np.float32)).str[1:] for name, kind in found.items()}
-
-
 class Recorder:
     """Writes the log of one flight. `step` neither waits nor raises: what goes wrong with it is told in the end."""
 
     def __init__(self, path: str, policy: PolicyFile, driver: Driver, guard: Guard, controller: str) -> None:
         """Start the writer. Raises FlightLogError when the file exists or cannot be written."""
         self.path = path
-        self._layout = layout = Layout(guard.watched, _types(policy), policy.outputs)
+        self._layout = layout = Layout(
+            guard.watched, {s.name: np.dtype(policy.types[s.name]).str[1:] for s in policy.inputs}, policy.outputs
+        )
         self._record = np.zeros(driver.num, layout.dtype)
         self._fields = {name: self._record[name] for name, _, _ in layout.fields}
         self._names = [s.name for s in guard.watched]

@@ -74,7 +74,7 @@ def steps(path: Path, kind: str, count: int) -> dict[str, Any]:
     policy = PolicyFile.load(path)
     timed = Timed(controller(policy, kind))
     timed.reset(1)
-    signals = {name: values[:1] for name, values in policy.vectors.inputs.items()}
+    signals = {name: values[:1].astype(policy.types[name]) for name, values in policy.vectors.inputs.items()}
     before = os.getloadavg()[0]
     for _ in range(count):
         timed.step(signals)
