@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -80,11 +81,12 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
     flown = controller(policy, config.controller)
     log = None if config.log is None else Recorder(config.log, policy, driver, guard, config.controller)
     settle = config.settle if driver.real_time else 0.0
+    clock = getattr(driver, "clock", time.perf_counter)  # some follow the rhythm of their robot
     try:
         with realtime.realtime(config.priority if driver.real_time else 0) as refused:
             for line in refused:
                 print(f"warning: {line}", file=sys.stderr)
-            return run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log)
+            return run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log, clock=clock)
     finally:
         trouble = log.close() if log else ""
         if trouble:
