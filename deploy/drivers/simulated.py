@@ -189,6 +189,8 @@ class Simulated:
         state = {k: self._copy(v) for k, v in self.task.reset(starts, distinct).items()}
         self._motion = state.pop("motion")
         robots = self._robots(vehicles, distinct)
+        if self.real_time:  # what is compiled or loaded at the first step must not interrupt the flight
+            self.engine.step(np.zeros((self.num, sum(s.size for s in self.commands)), np.float32))
         self.engine.set_parameters(None, robots.parameters)
         self.engine.reset(None, state)
         self._later, self._base = vehicles, robots.base

@@ -1,4 +1,8 @@
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -338,3 +342,18 @@ def test_a_policy_file_hovers_in_the_flight_engine(tmp_path):
 def fresh(task):
     """A fresh task of the same settings: nothing may leak from one flight to the next."""
     return type(task)(replace(task.config))
+
+
+@pytest.mark.slow
+def test_compiling_the_physics_does_not_interrupt_a_flight_in_real_time(tmp_path):
+    keys = ["policy=quad_any", "robot=crazyflie", "real_time=true", "settle=0", "seconds=0.5"]
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.run", *keys],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert any(tmp_path.rglob("*.nbc")), "nothing was compiled"
+    assert "clock jump" not in done.stdout
