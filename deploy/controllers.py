@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.loop import Policy
 from deploy.measure import struct_type
-from deploy.native import Native
+from deploy.native import library, state_size
 from deploy.policy_file import PolicyFile
 
 CONTROLLERS = ("onnxruntime", "c", "emulated")  # or the serial device of a board
@@ -22,13 +22,11 @@ class Compiled:
     """A policy as compiled C, for `deploy.loop.run`: the same contract as the file's, a fraction of its time."""
 
     def __init__(self, policy: PolicyFile) -> None:
-        """Generate, compile, self-test. Raises GraphError or ToolchainError."""
+        """Generate, compile, self-test. Raises PolicyFileError, GraphError or ToolchainError."""
         self.path, self.robot, self.rate_hz = policy.path, policy.robot, policy.rate_hz
         self.inputs, self.outputs, self.vectors = policy.inputs, policy.outputs, policy.vectors
-        native = Native(policy.path, flags=FASTEST)
-        self._library = native.library
-        self._state_size = max(1, sum(s.initial.size for s in policy.state))
-        self._type = struct_type(policy)
+        self._library, _ = library(policy, policy.content(), flags=FASTEST)
+        self._state_size, self._type = state_size(policy), struct_type(policy)
         self.reset()
 
     def reset(self, n: int = 1) -> None:

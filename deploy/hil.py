@@ -24,7 +24,7 @@ from deploy.drivers.simulated import Simulated, task_for
 from deploy.emulator import CLOCK_HZ, Chip
 from deploy.loop import Policy, run
 from deploy.measure import Measured, measure
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
@@ -84,7 +84,7 @@ class Report:
 
 def build(policy: PolicyFile, folder: Path, compiler: str = "auto", weights: str = "float32") -> tuple[Path, Measured]:
     """The image of a policy in `folder`, proven and measured on the emulated chip."""
-    for name, text in c_source.Source(policy, content_of(policy.path), weights).files().items():
+    for name, text in c_source.Source(policy, policy.content(), weights).files().items():
         (folder / name).write_text(text)
     image = toolchain.image(folder, compiler)
     return image, measure(Chip(image, count=True), policy)

@@ -1,4 +1,4 @@
-"""The generated C on this machine: the on-board controller of simulated vehicles, and what tests compare."""
+"""The generated C on this machine, for `deploy.controllers` and for tests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,32 @@ from deploy.measure import packed, unpacked
 from deploy.policy_file import PolicyFile, content_of
 
 
+def library(
+    policy: PolicyFile, content: bytes, compiler: str = "auto", flags: Sequence[str] = (), weights: str = "float32"
+) -> tuple[ctypes.CDLL, float]:
+    """Generate, compile, load, self-test: the functions of policy.h, and the share of the tolerance that was used.
+
+    `content` is the policy file's. Raises GraphError or ToolchainError.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in Source(policy, content, weights).files().items():
+            (Path(folder) / name).write_text(text)
+        made = ctypes.CDLL(str(toolchain.host_library(Path(folder), compiler, flags)))
+    made.policy_selftest.restype = ctypes.c_float
+    made.policy_step.restype = ctypes.c_bool
+    used = float(made.policy_selftest((ctypes.c_float * state_size(policy))()))
+    if not used <= 1.0:
+        raise toolchain.ToolchainError(f"{policy.path}: compiled, but its self-test fails: {used:.3g} tolerances")
+    return made, used
+
+
+def state_size(policy: PolicyFile) -> int:
+    """The numbers in a `policy_state`, which C does not let be empty."""
+    return max(1, sum(s.initial.size for s in policy.state))
+
+
 class Native:
-    """One robot's controller in compiled C. Several may share one library: each has its own state."""
+    """One robot's controller in compiled C, as tests look at it: its state can be read and set."""
 
     def __init__(
         self,
@@ -31,18 +55,11 @@ class Native:
         """Verify, generate, compile, load, self-test. Raises PolicyFileError, GraphError or ToolchainError."""
         content = content_of(os.fspath(path))
         self.policy = PolicyFile.from_bytes(content, os.fspath(path))
-        with tempfile.TemporaryDirectory() as folder:
-            for name, text in Source(self.policy, content, weights).files().items():
-                (Path(folder) / name).write_text(text)
-            self.library = ctypes.CDLL(str(toolchain.host_library(Path(folder), compiler, flags)))
-        self.library.policy_selftest.restype = ctypes.c_float
-        self.library.policy_step.restype = ctypes.c_bool
+        self.library, self.selftest = library(self.policy, content, compiler, flags, weights)
         self._sizes = {s.name: s.initial.size for s in self.policy.state}
-        self._state = (ctypes.c_float * max(1, sum(self._sizes.values())))()
+        self._state = (ctypes.c_float * state_size(self.policy))()
         self._commands = (ctypes.c_float * sum(s.size for s in self.policy.outputs))()
-        self.selftest = float(self.library.policy_selftest(self._state))  # share of the tolerance
-        if not self.selftest <= 1.0:
-            raise toolchain.ToolchainError(f"{path}: compiled, but its self-test fails: {self.selftest:.3g} tolerances")
+        self.reset()
 
     def reset(self) -> None:
         """Begin a flight."""

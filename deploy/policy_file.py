@@ -198,6 +198,13 @@ class PolicyFile:
         policy.verify()
         return policy
 
+    def content(self) -> bytes:
+        """The bytes of the file, read again; PolicyFileError when they are no longer those that were verified."""
+        content = content_of(self.path)
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise PolicyFileError(f"{self.path} changed after it was loaded; load it again")
+        return content
+
     def _match_graph(self) -> dict[str, Any]:
         """The element type of each graph input, once names and shapes of the graph equal the metadata's."""
         shapes = {s.name: s.shape for s in self.inputs} | {f"state.{s.name}": s.initial.shape for s in self.state}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import socket
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from deploy.drivers import Driver, Reading
 from deploy.flight_log import CDR, NAME, STEP, VERSION, FlightLogError, Layout, layout_of, names
 from deploy.guard import REASONS, Guard
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.rotations import quaternion
 from sim.spec import to_json
 
@@ -76,7 +75,7 @@ class Recorder:
     def __init__(self, path: str, policy: PolicyFile, driver: Driver, guard: Guard, controller: str) -> None:
         """Start the writer. Raises FlightLogError when the file exists or cannot be written."""
         self.path = path
-        self._layout = layout = Layout(
+        layout = Layout(
             guard.watched, {s.name: np.dtype(policy.types[s.name]).str[1:] for s in policy.inputs}, policy.outputs
         )
         self._record = np.zeros(driver.num, layout.dtype)
@@ -104,9 +103,10 @@ class Recorder:
             "reasons": REASONS,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        content = content_of(policy.path)
-        if hashlib.sha256(content).hexdigest() != policy.sha256:
-            raise FlightLogError(f"{policy.path} changed after it was loaded; load it again")
+        try:
+            content = policy.content()
+        except PolicyFileError as error:
+            raise FlightLogError(str(error)) from None
         self._start(json.dumps({"path": os.path.abspath(path), "about": about}).encode(), content)
 
     def _start(self, header: bytes, policy: bytes) -> None:
@@ -182,7 +182,7 @@ class Recorder:
         self._line.close()
         self._writer.wait()
         trouble = "" if answer == DONE else answer or "the process that wrote it died"
-        return self._trouble if self._trouble and not trouble else trouble
+        return trouble or self._trouble
 
 
 def _block(line: socket.socket) -> bytes:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.sensed import Sensed
 from deploy.crazyflie.setpoints import Setpoint
+from deploy.loop import Policy
 from deploy.policy_file import PolicyFile, PolicyFileError
 from sim.registry import load
 from sim.spec import ANY_ROBOT
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 OUT_OF_TREE = 6  # the value of stabilizer.controller
 OLDEST = 0.2  # s, of a set point; then the PID controller takes over
 SIGNALS = ("position", "rotation", "linear_velocity", "angular_velocity", "target_position", "target_velocity")
-Arrays = Mapping[str, NDArray[np.float32]]
 
 
 def calls_per_step(policy: PolicyFile, rate_hz: float) -> int:
@@ -37,47 +36,22 @@ def calls_per_step(policy: PolicyFile, rate_hz: float) -> int:
     return every
 
 
-class Runtime(Protocol):
-    """What computes the policy's step."""
-
-    def reset(self, n: int = 1) -> None:
-        """Begin a flight."""
-
-    def step(self, signals: Arrays) -> Arrays:
-        """Commands (1, *shape) for signals (1, *shape), by name; not finite when there is none."""
-
-
-class Compiled:
-    """The C that deploy.export writes, compiled for this machine."""
-
-    def __init__(self, policy: PolicyFile) -> None:
-        from deploy.native import Native
-
-        self.native = Native(policy.path)
-
-    def reset(self, n: int = 1) -> None:
-        self.native.reset()
-
-    def step(self, signals: Arrays) -> Arrays:
-        commands = self.native.step({name: value[0] for name, value in signals.items()})
-        return {} if commands is None else {name: value[None] for name, value in commands.items()}
-
-
-def emulated(policy: PolicyFile) -> Runtime:
+def emulated(policy: PolicyFile) -> Policy:
     """The same C on an emulated STM32F405, asked over its serial line."""
     from deploy.hil import connect
 
     return connect(policy, "emulated")[0]
 
 
-def from_file(policy: PolicyFile) -> Runtime:
+def from_file(policy: PolicyFile) -> Policy:
     """The file itself, by onnxruntime."""
     return policy
 
 
+# What computes the policy's step: not finite where there is none.
 RUNTIMES: dict[str, str] = {
     "file": "deploy.crazyflie.onboard:from_file",
-    "c": "deploy.crazyflie.onboard:Compiled",
+    "c": "deploy.controllers:Compiled",
     "chip": "deploy.crazyflie.onboard:emulated",
 }
 
@@ -87,7 +61,7 @@ class Onboard:
 
     def __init__(self, path: str, robot: Quadrotor, rate_hz: float, runtime: str = "file") -> None:
         """`rate_hz`: how often `update` is called. ValueError when the policy does not fit the vehicle."""
-        make: Callable[[PolicyFile], Runtime] = load("runtime", runtime, RUNTIMES)
+        make: Callable[[PolicyFile], Policy] = load("runtime", runtime, RUNTIMES)
         policy = PolicyFile.load(path)
         if policy.robot not in (robot.name, ANY_ROBOT):
             raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot.name!r}")
@@ -118,7 +92,7 @@ class Onboard:
                 command = self.runtime.step({name: np.array([v], np.float32) for name, v in signals.items()})
             except (PolicyFileError, OSError):
                 return None
-            values = command.get("motor_command", np.full((1, 4), np.nan))[0]
+            values = command["motor_command"][0]
             if not np.isfinite(values).all():
                 return None
             c0, c1, c2 = self.curve

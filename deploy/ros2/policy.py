@@ -10,7 +10,6 @@ A flight that ends by itself (emergency stop, override, disarmed, the guard) dea
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from deploy.drivers.ros2 import Ros2
 from deploy.drivers.ros2 import Settings as DriverSettings
 from deploy.guard import REASONS, Envelope, Guard
 from deploy.loop import Policy, Record, run
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.realtime import PRIORITY, realtime
 from deploy.recorder import Recorder
 from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
@@ -135,7 +134,9 @@ class PolicyNode(LifecycleNode):
         """Why a flight cannot begin now; empty when it can."""
         assert self.driver is not None and self.file is not None
         reasons = self.driver.missing()
-        if hashlib.sha256(content_of(self.file.path)).hexdigest() != self.file.sha256:
+        try:
+            self.file.content()
+        except PolicyFileError:
             reasons.append(f"{self.file.path} has changed since it was configured: clean up and configure again")
         good = time.monotonic() - self._since
         if good < self.settings.settle_s:
