@@ -25,9 +25,9 @@ def sensor_quality(deadline: float | None = None) -> QoSProfile:
     return quality
 
 
-def command_quality(lifespan: float | None = None, deadline: float | None = None) -> QoSProfile:
-    """The newest only, delivered; what is older than `lifespan` (s) is not delivered any more."""
-    quality = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+def command_quality(lifespan: float | None = None, deadline: float | None = None, depth: int = 1) -> QoSProfile:
+    """The `depth` newest, delivered; what is older than `lifespan` (s) is not delivered any more."""
+    quality = QoSProfile(depth=depth, reliability=ReliabilityPolicy.RELIABLE)
     quality.lifespan = Duration(seconds=lifespan) if lifespan else Duration()
     quality.deadline = Duration(seconds=deadline) if deadline else Duration()
     return quality

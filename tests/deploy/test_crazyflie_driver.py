@@ -254,7 +254,10 @@ def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simul
     onboard = simulation.vehicles[0].firmware.policy
     assert onboard is not None
     sound, step = onboard.runtime, onboard.runtime.step
-    onboard.runtime = SimpleNamespace(reset=sound.reset, step=lambda s: step(s) if s["position"][0, 2] < 0.39 else {})
+    nothing = {"motor_command": np.full((1, 4), np.nan, np.float32)}
+    onboard.runtime = SimpleNamespace(
+        reset=sound.reset, step=lambda s: step(s) if s["position"][0, 2] < 0.39 else nothing
+    )
     try:
         driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
         run(policy, driver)
