@@ -1,0 +1,167 @@
+"""Meta-World v3 (Yu et al. 2020; PyPI metaworld 3.0.0), unmodified: `task=metaworld/pick-place-v3` and 49 others.
+
+A Sawyer arm whose hand is moved by velocity, at 80 Hz. Object and goal are drawn anew for every episode from the
+task's own ranges, and the goal can be seen; success is the benchmark's. What differs from its 39 numbers: the previous
+frame is left out, and the hand's command is in m/s (1 of theirs is 1 cm per control step of 12.5 ms).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Group, Signal
+from sim.workcell import Array, Manipulator, Outcome
+
+RATE = 80.0  # Hz: five physics steps of 2.5 ms
+SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
+CORRUPTION = {"object_position": 0.018, "goal_position": 0.045, "hand_velocity": 0.2, "gripper_effort": 0.25}
+FRAME = 18  # numbers of theirs that describe one moment: hand, gripper, two objects of seven
+
+
+@cache
+def _table() -> dict[str, tuple[Any, Any]]:
+    """Name -> environment and scripted expert."""
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+    from metaworld.policies import ENV_POLICY_MAP
+
+    return {name: (made, ENV_POLICY_MAP[name]) for name, made in ALL_V3_ENVIRONMENTS.items()}
+
+
+@cache
+def task(name: str) -> Any:
+    """The task class of one environment; ValueError with the nearest name when there is none."""
+    table = _table()
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"unknown task 'metaworld/{name}'{hint}; choices: {', '.join(sorted(table))}")
+    return type("MetaWorld", (MetaWorld,), {"name": f"metaworld/{name}", "environment": name, "__doc__": name})
+
+
+@dataclass
+class Settings:
+    """Of a Meta-World task."""
+
+    steps: int = 500  # of an episode at most; the benchmark's
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= 500:
+            raise ValueError(f"steps must be between 1 and 500, the benchmark's longest, got {self.steps}")
+
+
+class MetaWorld:
+    """One environment of Meta-World."""
+
+    Config = Settings
+    name = "metaworld"
+    environment = ""
+    robot = Manipulator("sawyer")
+    rate_hz = RATE
+    privileged: Group = ()
+    commands: Group = (
+        Signal("hand_velocity", (3,), "m/s", "world", -SPEED, SPEED),
+        Signal("gripper_effort", (1,), "1", "", -1.0, 1.0),  # 1 closes
+    )
+    envelope: dict[str, float] = {}
+    scores = {"success": "%", "duration": "s"}
+    corruption = CORRUPTION
+
+    def __init__(self, config: Settings | None = None) -> None:
+        self.config = config or Settings()
+        self.episode_steps = self.config.steps
+        made, expert = _table()[self.environment]
+        self._make, self._expert = made, expert()
+        self.objects = len(made()._get_pos_objects()) // 3
+        second = (_position("second_object_position"), _quaternion("second_object_quaternion"))
+        self.policy: Group = (
+            _position("hand_position"),
+            Signal("gripper_opening", (1,), "1", "", 0.0, 1.0),
+            _position("object_position"),
+            _quaternion("object_quaternion"),
+            *(second if self.objects == 2 else ()),
+            _position("goal_position"),
+        )
+        self._moment = self.policy[:-1]
+
+    def open(self, num: int, seed: int) -> Scenes:
+        return Scenes(self, num, seed)
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        frame = np.concatenate([np.asarray(signals[s.name], np.float64) for s in self._moment], axis=1)
+        frame = np.pad(frame, ((0, 0), (0, FRAME - frame.shape[1])))
+        theirs = np.concatenate([frame, frame, np.asarray(signals["goal_position"], np.float64)], axis=1)
+        actions = np.clip([self._expert.get_action(row) for row in theirs], -1.0, 1.0).astype(np.float32)
+        return {"hand_velocity": actions[:, :3] * np.float32(SPEED), "gripper_effort": actions[:, 3:]}
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        success = flight["success"][..., 0]  # (steps, n)
+        reached = success.any(axis=0)
+        steps = np.where(reached, success.argmax(axis=0) + 1, len(success))
+        return {"success": reached.astype(np.float32), "duration": (steps / RATE).astype(np.float32)}
+
+
+def _position(name: str) -> Signal:
+    return Signal(name, (3,), "m", "world")
+
+
+def _quaternion(name: str) -> Signal:
+    # As they give it: some of their tasks say x, y, z, w and some w, x, y, z.
+    return Signal(name, (4,), "1", "world")
+
+
+class Scenes:
+    """`num` environments, stepped one after the other."""
+
+    def __init__(self, task: MetaWorld, num: int, seed: int) -> None:
+        self.task, self.num, self.seed = task, num, seed
+        self.environments = [task._make() for _ in range(num)]
+        for environment in self.environments:
+            environment._partially_observable = False
+            environment.__dict__.pop("sawyer_observation_space", None)  # else the goal is cut to zero
+            environment._set_task_called, environment._freeze_rand_vec = True, False
+            environment.seeded_rand_vec = True
+        self._seen = np.zeros((num, 2 * FRAME + 3))
+        self._camera: Any = None
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        for row, episode in zip(rows, episodes, strict=True):
+            environment = self.environments[row]
+            environment.np_random = np.random.default_rng([self.seed, episode])
+            self._seen[row] = environment.reset()[0]
+
+    def read(self) -> dict[str, Array]:
+        at, found = 0, {}
+        for signal in self.task._moment:
+            found[signal.name] = self._seen[:, at : at + signal.size].astype(np.float32)
+            at += signal.size
+        return found | {"goal_position": self._seen[:, -3:].astype(np.float32)}
+
+    def step(self, command: Mapping[str, Array]) -> Outcome:
+        velocity, effort = (np.asarray(command[s.name], np.float32) for s in self.task.commands)
+        actions = np.clip(np.concatenate([velocity / np.float32(SPEED), effort], axis=1), -1.0, 1.0)
+        reward, success = np.zeros(self.num, np.float32), np.zeros(self.num, bool)
+        for row, environment in enumerate(self.environments):
+            if environment.curr_path_length < environment.max_path_length:  # beyond, it refuses: that episode is over
+                self._seen[row], reward[row], _, _, info = environment.step(actions[row])
+                success[row] = info["success"] > 0.0
+        return Outcome(reward, success, ~np.isfinite(self._seen).all(axis=1))
+
+    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        from sim.sensors.camera import Camera
+
+        environment = self.environments[row]
+        size = (height, width)
+        if self._camera is None or self._camera.size != size:
+            self._camera = Camera(environment.model, height, width)
+        return self._camera.see(environment.data, "corner2")
+
+    def close(self) -> None:
+        for environment in self.environments:
+            environment.close()

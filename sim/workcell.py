@@ -1,0 +1,85 @@
+"""Manipulation: tasks that bring their own physics (third-party benchmarks, or our arm), behind one protocol.
+
+A `Manipulation` declares signals, commands and rates, as every task does; `open` gives the live scenes, a `Workcell`.
+Batches are numpy arrays: contact physics run on the CPU's cores. An episode is decided by its number and the seed
+alone, whatever the batch it is in, so that two policies can be compared on the same episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Group
+
+Array = NDArray[Any]
+
+
+class NoExpertError(ValueError):
+    """The task has no scripted expert."""
+
+
+@dataclass(frozen=True)
+class Manipulator:
+    """The robot of a task, by name: policies are made for it."""
+
+    name: str
+
+
+@dataclass
+class Outcome:
+    """What one control step brought, per scene (n,)."""
+
+    reward: Array  # float32, the benchmark's own
+    success: Array  # bool: the task is done now
+    lost: Array  # bool: it cannot be done any more (a state that is not finite, something out of reach)
+
+
+class Workcell(Protocol):
+    """`num` scenes with a robot each, stepped together."""
+
+    num: int
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        """Begin these episodes (numbers >= 0) in these scenes."""
+
+    def read(self) -> dict[str, Array]:
+        """Every declared signal now, noise-free, by name (num, *shape): float32, images uint8 (num, h, w, 3)."""
+
+    def step(self, command: Mapping[str, Array]) -> Outcome:
+        """Advance every scene one control step under commands by name (num, *shape), clipped to their limits."""
+
+    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        """The scene for people, (height, width, 3)."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class Manipulation(Protocol):
+    """What a manipulator should do. An episode ends with success, when lost, or after `episode_steps`."""
+
+    Config: type
+    name: str
+    robot: Manipulator
+    rate_hz: float
+    episode_steps: int
+    policy: Group
+    privileged: Group
+    commands: Group
+    envelope: dict[str, float]  # limits at which a real robot is stopped: fields of deploy.guard.Envelope
+    scores: dict[str, str]  # name -> unit of what `score` returns
+    corruption: dict[str, float]  # signal or command -> standard deviation at which the expert is mediocre
+
+    def open(self, num: int, seed: int) -> Workcell:
+        """The live scenes. `seed` and an episode's number decide everything about that episode."""
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        """A scripted expert's commands (n, *shape) for noise-free signals; NoExpertError when there is none."""
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        """What users care about, per episode (n,), from recordings (steps, n, k); "success" is 0 or 1."""
