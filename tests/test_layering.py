@@ -19,7 +19,12 @@ ROS2 = ["deploy/drivers/ros2.py", "deploy/ros2/*.py"]
 HOMES = {
     "numba": ["sim/engines/flight*.py", "sim/engines/lanes.py", "sim/engines/simd.py", "policies/fused*.py"],
     "llvmlite": ["sim/engines/simd.py", "sim/engines/lanes.py"],
-    "mujoco": ["sim/engines/mujoco.py", "sim/sensors/offscreen.py"],
+    "mujoco": [
+        "sim/engines/mujoco.py",
+        "sim/engines/workbench.py",
+        "sim/sensors/offscreen.py",
+        "sim/sensors/camera.py",
+    ],
     "pybullet": ["sim/engines/bullet.py"],
     "gymnasium": ["sim/gym.py"],
     "imageio_ffmpeg": ["sim/sensors/offscreen.py"],
