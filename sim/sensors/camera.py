@@ -6,6 +6,7 @@ nobody trains on them. They are off unless `fine`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import weakref
@@ -40,6 +41,7 @@ class Camera:
         except Exception as error:  # a missing library, device or extension: drivers fail in many ways
             self.close()
             raise RuntimeError(f"MuJoCo cannot draw here: there is no OpenGL without a display ({error})") from error
+        atexit.register(self._end)  # later than MuJoCo's own, so it runs before the display is shut down
 
     def _connect(self, model: Any, fine: bool, opened: contextlib.ExitStack) -> None:
         if os.environ.get("MUJOCO_GL", "egl") == "osmesa":
