@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task
 from sim.terms import Feature
+
+if TYPE_CHECKING:
+    from policies.export import Graph
 
 Array = NDArray[np.float32]
 Layer = tuple[Array, Array]  # W (out, in), b (out,)
@@ -41,6 +44,39 @@ class Network(Protocol):
 
     def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Actions (n, outputs) and the next state, from features (n, inputs)."""
+
+    def write(self, graph: Graph, x: str) -> str:
+        """The same as ONNX nodes, `next_state.NAME` included, from the features `x`; the name of the actions."""
+
+
+class Exportable(Protocol):
+    """What `policies.export` writes: a controller from raw signals and its own state to commands."""
+
+    name: str
+    task: str
+    robot: str
+    rate_hz: float
+    inputs: Group
+    outputs: Group
+    settings: dict[str, Any]  # of the task, to build it again in evaluation
+    envelope: dict[str, float]  # rules of deploy.guard.Envelope
+
+    def state(self) -> Group:
+        """The state as signals, in a fixed order: what `initial_state` holds."""
+
+    def limits(self) -> tuple[Array, Array]:
+        """Low and high (k,) of the commands."""
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        """State before the first step: name -> (n, k)."""
+
+    def act(
+        self, signals: Mapping[str, Array], state: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Commands name -> (n, *shape) and the next state, from signals and state by name."""
+
+    def write(self, graph: Graph) -> str:
+        """The same as ONNX nodes, from signals and `state.NAME`, `next_state.NAME` included; the action in [-1, 1]."""
 
 
 def _check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> int:
@@ -92,6 +128,12 @@ class Mlp:
             x = np.tanh(x) if self.activation == "tanh" else np.maximum(x, np.float32(0.0))
         weight, bias = self.layers[-1]
         return np.tanh(x @ weight.T + bias), {}
+
+    def write(self, graph: Graph, x: str) -> str:
+        activation = {"tanh": "Tanh", "relu": "Relu"}[self.activation]
+        for weight, bias in self.layers[:-1]:
+            x = graph.add(activation, graph.linear(x, weight, bias))
+        return graph.add("Tanh", graph.linear(x, *self.layers[-1]))
 
 
 def sigmoid(x: Array) -> Array:
@@ -149,6 +191,19 @@ class Gru:
         hidden = new + update * (before - new)
         return np.tanh(hidden @ self.output[0].T + self.output[1]), {"hidden": hidden}
 
+    def write(self, graph: Graph, x: str) -> str:
+        """The gates written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C."""
+        size, before = self.hidden, "state.hidden"
+        x = graph.add("Relu", graph.linear(x, *self.input))
+        from_input = graph.split(graph.linear(x, self.w_ih, self.b_ih), [2 * size, size])
+        from_hidden = graph.split(graph.linear(before, self.w_hh, self.b_hh), [2 * size, size])
+        both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
+        reset, update = graph.split(both, [size, size])
+        new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
+        change = graph.add("Mul", update, graph.add("Sub", before, new))
+        hidden = graph.add("Add", new, change, to="next_state.hidden")
+        return graph.add("Tanh", graph.linear(hidden, *self.output))
+
 
 def feature_size(feature: Feature, sizes: Mapping[str, int]) -> int:
     """The length of a feature, from the length of each signal; ValueError when it does not fit."""
@@ -161,6 +216,23 @@ def feature_size(feature: Feature, sizes: Mapping[str, int]) -> int:
             f"{feature.minus!r} ({sizes[feature.minus]}) does not repeat into {feature.signal!r} ({length})"
         )
     return length
+
+
+def limits(commands: Group) -> tuple[Array, Array]:
+    """Low and high (k,) of commands; ValueError when one has no finite limits."""
+    for signal in commands:
+        if not (math.isfinite(signal.low) and math.isfinite(signal.high)):
+            raise ValueError(f"command {signal.name!r} needs finite limits, got {signal.low} and {signal.high}")
+    low = np.concatenate([np.full(s.size, s.low, np.float32) for s in commands])
+    high = np.concatenate([np.full(s.size, s.high, np.float32) for s in commands])
+    return low, high
+
+
+def physical(commands: Group, action: Array) -> dict[str, Array]:
+    """Commands name -> (n, *shape) within their limits, for actions (n, k) in [-1, 1]."""
+    low, high = limits(commands)
+    half = np.float32(0.5) * (high - low)
+    return spec.unpack(commands, np.clip((action + np.float32(1.0)) * half + low, low, high))
 
 
 @dataclass
@@ -186,9 +258,7 @@ class Controller:
                 raise ValueError(
                     f"signal {signal.name!r}: a controller of features takes vectors, not shape {signal.shape}"
                 )
-        for signal in self.outputs:
-            if not (math.isfinite(signal.low) and math.isfinite(signal.high)):
-                raise ValueError(f"command {signal.name!r} needs finite limits, got {signal.low} and {signal.high}")
+        limits(self.outputs)
         if not self.rate_hz > 0.0 or self.history < 0 or not -1.0 <= self.initial_action <= 1.0:
             raise ValueError(
                 f"needs rate_hz > 0, history >= 0 and initial_action in [-1, 1], "
@@ -236,9 +306,7 @@ class Controller:
 
     def limits(self) -> tuple[Array, Array]:
         """Low and high (actions,) of the commands."""
-        low = np.concatenate([np.full(s.size, s.low, np.float32) for s in self.outputs])
-        high = np.concatenate([np.full(s.size, s.high, np.float32) for s in self.outputs])
-        return low, high
+        return limits(self.outputs)
 
     def initial_state(self, n: int) -> dict[str, Array]:
         """State before the first step: name -> (n, k)."""
@@ -252,10 +320,33 @@ class Controller:
         values = {s.name: np.asarray(signals[s.name], np.float32) for s in self.inputs} | dict(state)
         features = np.concatenate([feature.evaluate(values) for feature in self.features], axis=-1, dtype=np.float32)
         action, after = self.network.forward(features, state)
-        low, high = self.limits()
-        half = np.float32(0.5) * (high - low)
-        command = np.clip((action + np.float32(1.0)) * half + low, low, high)
         if self.history:
             kept = state["history"][:, : (self.history - 1) * self.actions]
             after = {"history": np.concatenate([action, kept], axis=-1)} | after
-        return spec.unpack(self.outputs, command), after
+        return physical(self.outputs, action), after
+
+    def write(self, graph: Graph) -> str:
+        """The same as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
+        action = self.network.write(graph, self._write_features(graph))
+        if self.history:
+            kept = (self.history - 1) * self.actions
+            past = [graph.columns("state.history", 0, kept)] if kept else []
+            graph.join([action, *past], to="next_state.history")
+        return action
+
+    def _write_features(self, graph: Graph) -> str:
+        sizes = self.sizes()
+        parts = []
+        for feature in self.features:
+            x = "state.history" if feature.signal == "history" else feature.signal
+            if feature.minus is not None:
+                repeat = sizes[feature.signal] // sizes[feature.minus]
+                x = graph.add("Sub", x, graph.join([feature.minus] * repeat))
+            if feature.squash is not None:
+                ratio = graph.add("Div", x, graph.constant(feature.squash))
+                square = graph.add("Mul", ratio, ratio)
+                x = graph.add("Div", x, graph.add("Sqrt", graph.add("Add", square, graph.constant(1.0))))
+            if feature.scale != 1.0:
+                x = graph.add("Mul", x, graph.constant(feature.scale))
+            parts.append(x)
+        return graph.join(parts)

@@ -12,26 +12,31 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from deploy import arguments
 from deploy.drivers import simulated
 from deploy.drivers.simulated import Conditions, Simulated, task_for
+from deploy.drivers.workcell import Bench
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from policies import report as reports
 from policies.controller import Array
 from policies.export import write_atomic
 from policies.report import Report, Score
+from sim.robots.quadrotors import Quadrotor
 from sim.tasks import Task
+from sim.workcell import Manipulation, is_manipulation
 
 DELAYS = (0.0, 0.010, 0.020)  # s
 ROTOR_LAGS = (0.6, 1.0, 1.6)
 MASS_AND_THRUST = ((1.0, 1.0), (0.85, 0.85), (0.85, 1.15), (1.15, 0.85), (1.15, 1.15))
 FORCE = 0.05  # of the weight per axis: the disturbance of "Learning to Fly in Seconds"
 GRID_EPISODES = 200  # per cell
+SCENES = 10  # of a manipulation task, flown together
+OWN = "its own physics"  # instead of an engine's name
 
 
 @dataclass(kw_only=True)
@@ -49,10 +54,11 @@ class Config(simulated.Settings):
     json: str | None = field(default=None, metadata={"help": "write the numbers to this file"})
 
 
-def _fly(
-    policy: PolicyFile, driver: Simulated, transfer: bool
-) -> tuple[dict[str, Array], dict[str, Array], dict[str, int]]:
-    """Scores (n,) by name, the flight (steps, n, k) and the guard's interventions."""
+# Scores (n,) by name, the flight (steps, n, k), and the guard's interventions by reason.
+_Flown = tuple[dict[str, Array], dict[str, Array], dict[str, int]]
+
+
+def _fly(policy: PolicyFile, driver: Simulated, transfer: bool) -> _Flown:
     record = run(policy, driver, transfer=transfer)
     if record.interrupted:
         raise KeyboardInterrupt
@@ -67,10 +73,28 @@ def _changed(conditions: Conditions) -> dict[str, Any]:
     return {f.name: getattr(conditions, f.name) for f in fields if getattr(conditions, f.name) != f.default}
 
 
+def _work(policy: PolicyFile, task: Manipulation, episodes: int, seed: int, transfer: bool) -> _Flown:
+    """The same for a manipulation task, ten scenes at a time; the flight is that of the first ten."""
+    parts: list[_Flown] = []
+    for first in range(0, episodes, SCENES):
+        driver = Bench(task, min(SCENES, episodes - first), seed, first)
+        try:
+            record = run(policy, driver, transfer=transfer)
+        finally:
+            driver.close()
+        if record.interrupted:
+            raise KeyboardInterrupt
+        flight = driver.flight()
+        parts.append((task.score(flight), flight, record.interventions))
+    scores = {name: np.concatenate([p[0][name] for p in parts]) for name in parts[0][0]}
+    reasons = {reason for _, _, counts in parts for reason in counts}
+    return scores, parts[0][1], {r: sum(counts.get(r, 0) for _, _, counts in parts) for r in sorted(reasons)}
+
+
 def evaluate(
     policy: PolicyFile,
     *,
-    task: Task | None = None,
+    task: Task | Manipulation | None = None,
     engine: str = "flight",
     episodes: int = 1000,
     seed: int = 0,
@@ -84,14 +108,19 @@ def evaluate(
     began = time.perf_counter()
     task = task or task_for(policy)
     conditions = conditions or Conditions()
-    driver = Simulated(task, episodes, engine, seed, conditions)
-    scores, flight, interventions = _fly(policy, driver, transfer)
+    if is_manipulation(task):
+        if changed := _changed(conditions):
+            raise ValueError(f"{task.name} brings {OWN}; it has no {', '.join(changed)}")
+        scores, flight, interventions = _work(policy, task, episodes, seed, transfer)
+    else:
+        driver = Simulated(cast(Task, task), episodes, engine, seed, conditions)
+        scores, flight, interventions = _fly(policy, driver, transfer)
     succeeded = int(scores["success"].sum())
     return Report(
         policy=policy.path,
         task=task.name,
         robot=task.robot.name,
-        engine=engine,
+        engine=OWN if is_manipulation(task) else engine,
         episodes=episodes,
         seed=seed,
         success=succeeded / episodes,
@@ -101,7 +130,7 @@ def evaluate(
         interventions=interventions,
         seconds=time.perf_counter() - began,
         rate_hz=task.rate_hz,
-        vehicle=task.robot,
+        vehicle=task.robot if isinstance(task.robot, Quadrotor) else None,
         flight=flight,
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
-from policies.controller import Array, Controller, Gru, Mlp, Network
+from policies.controller import Array, Controller, Exportable
 from sim import spec
 from sim.spec import Group
 from sim.tasks import Task
@@ -88,6 +88,14 @@ class Graph:
         where = (self.constant([k], np.int64) for k in (start, stop, 1))
         return self.add("Slice", x, *where, to=to)
 
+    def whole(self, x: str) -> str:
+        """x as int64."""
+        from onnx import TensorProto, helper
+
+        name = f"cast_{len(self.nodes)}"
+        self.nodes.append(helper.make_node("Cast", [x], [name], name=name, to=TensorProto.INT64))
+        return name
+
     def split(self, x: str, sizes: list[int]) -> list[str]:
         """x cut into pieces of these sizes along the last axis."""
         from onnx import helper
@@ -103,56 +111,7 @@ class Graph:
         return self.add("Concat", *parts, to=to, axis=-1)
 
 
-def _features(graph: Graph, controller: Controller) -> str:
-    sizes = controller.sizes()
-    parts = []
-    for feature in controller.features:
-        x = "state.history" if feature.signal == "history" else feature.signal
-        if feature.minus is not None:
-            repeat = sizes[feature.signal] // sizes[feature.minus]
-            x = graph.add("Sub", x, graph.join([feature.minus] * repeat))
-        if feature.squash is not None:
-            ratio = graph.add("Div", x, graph.constant(feature.squash))
-            square = graph.add("Mul", ratio, ratio)
-            x = graph.add("Div", x, graph.add("Sqrt", graph.add("Add", square, graph.constant(1.0))))
-        if feature.scale != 1.0:
-            x = graph.add("Mul", x, graph.constant(feature.scale))
-        parts.append(x)
-    return graph.join(parts)
-
-
-def _mlp(graph: Graph, network: Mlp, x: str) -> str:
-    activation = {"tanh": "Tanh", "relu": "Relu"}[network.activation]
-    for weight, bias in network.layers[:-1]:
-        x = graph.add(activation, graph.linear(x, weight, bias))
-    return graph.add("Tanh", graph.linear(x, *network.layers[-1]))
-
-
-def _gru(graph: Graph, network: Gru, x: str) -> str:
-    """The gates written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C."""
-    size, before = network.hidden, "state.hidden"
-    x = graph.add("Relu", graph.linear(x, *network.input))
-    from_input = graph.split(graph.linear(x, network.w_ih, network.b_ih), [2 * size, size])
-    from_hidden = graph.split(graph.linear(before, network.w_hh, network.b_hh), [2 * size, size])
-    both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
-    reset, update = graph.split(both, [size, size])
-    new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
-    change = graph.add("Mul", update, graph.add("Sub", before, new))
-    hidden = graph.add("Add", new, change, to="next_state.hidden")
-    return graph.add("Tanh", graph.linear(hidden, *network.output))
-
-
-def _network(graph: Graph, network: Network, x: str) -> str:
-    if isinstance(network, Mlp):
-        return _mlp(graph, network, x)
-    if isinstance(network, Gru):
-        return _gru(graph, network, x)
-    if isinstance(network, TorchNetwork):
-        return network.emit(graph, x)
-    raise ValueError(f"cannot write a network of type {type(network).__name__}; known are Mlp, Gru and torch modules")
-
-
-def _commands(graph: Graph, controller: Controller, action: str) -> None:
+def _commands(graph: Graph, controller: Exportable, action: str) -> None:
     low, high = controller.limits()
     shifted = graph.add("Add", action, graph.constant(1.0))
     scaled = graph.add("Mul", shifted, graph.constant(np.float32(0.5) * (high - low)))
@@ -163,17 +122,12 @@ def _commands(graph: Graph, controller: Controller, action: str) -> None:
         graph.add("Clip", part, graph.constant(signal.low), graph.constant(signal.high), to=signal.name)
 
 
-def build(controller: Controller) -> onnx.ModelProto:
+def build(controller: Exportable) -> onnx.ModelProto:
     """The graph, with a free batch size: signals and `state.NAME` in, commands and `next_state.NAME` out."""
     from onnx import TensorProto, helper
 
     graph = Graph()
-    action = _network(graph, controller.network, _features(graph, controller))
-    _commands(graph, controller, action)
-    if controller.history:
-        kept = (controller.history - 1) * controller.actions
-        past = [graph.columns("state.history", 0, kept)] if kept else []
-        graph.join([action, *past], to="next_state.history")
+    _commands(graph, controller, controller.write(graph))
 
     def values(group: Group, prefix: str = "") -> list[onnx.ValueInfoProto]:
         return [helper.make_tensor_value_info(prefix + s.name, TensorProto.FLOAT, ["N", *s.shape]) for s in group]
@@ -232,7 +186,7 @@ def random_signals(inputs: Group, steps: int, rng: np.random.Generator) -> dict[
     return signals
 
 
-def closed_loop(controller: Controller, signals: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
+def closed_loop(controller: Exportable, signals: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
     """What the numpy reference makes of `signals` (steps, *shape): "outputs" and "state", by name (steps, *shape)."""
     steps = len(next(iter(signals.values())))
     state = controller.initial_state(1)
@@ -247,7 +201,7 @@ def closed_loop(controller: Controller, signals: Mapping[str, Array]) -> dict[st
     }
 
 
-def _compare_reference(controller: Controller, signals: Mapping[str, Array], reference: Reference) -> None:
+def _compare_reference(controller: Exportable, signals: Mapping[str, Array], reference: Reference) -> None:
     """The trained network itself (torch, usually) must command what the exported data command."""
     state = controller.initial_state(1)
     for step in range(len(next(iter(signals.values())))):
@@ -270,7 +224,7 @@ def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return {name: shortest(value) for name, value in values.items()}
 
 
-def _metadata(controller: Controller, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
+def _metadata(controller: Exportable, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
     initial = {name: value[0] for name, value in controller.initial_state(1).items()}
     texts = _exact(initial)
     return {
@@ -293,7 +247,7 @@ def _metadata(controller: Controller, signals: Mapping[str, Array], expected: Ma
     }
 
 
-def _recorded(controller: Controller, flight: Mapping[str, Array]) -> dict[str, Array]:
+def _recorded(controller: Exportable, flight: Mapping[str, Array]) -> dict[str, Array]:
     """The first steps of a recorded flight of one robot: name -> (steps, *shape)."""
     signals = {}
     for signal in controller.inputs:
@@ -323,7 +277,7 @@ def _seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
 
 
 def export(
-    controller: Controller,
+    controller: Exportable,
     path: str | os.PathLike[str],
     *,
     vectors_from: Mapping[str, Array] | None = None,
@@ -384,7 +338,7 @@ class TorchNetwork:
             action = self.module(torch.from_numpy(np.ascontiguousarray(features)))
         return action.clamp(-1.0, 1.0).numpy(), {}
 
-    def emit(self, graph: Graph, x: str) -> str:
+    def write(self, graph: Graph, x: str) -> str:
         """Splice torch's own ONNX export of the module into `graph`."""
         import onnx.compose
         import torch

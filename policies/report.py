@@ -73,7 +73,7 @@ class Report:
     interventions: dict[str, int]
     seconds: float
     rate_hz: float
-    vehicle: Quadrotor
+    vehicle: Quadrotor | None  # what is filmed; None for manipulators
     flight: dict[str, Array]
 
     def json(self) -> dict[str, Any]:
@@ -239,6 +239,7 @@ def video(report: Report, path: str) -> str:
     from sim.sensors.offscreen import render_flight
 
     position, target = _positions(report)
+    assert report.vehicle is not None
     chosen = np.flatnonzero(np.isfinite(position).all(axis=(0, 2)))[:FILMED]
     if not len(chosen):
         raise ValueError("no flight stayed finite: there is nothing to film")

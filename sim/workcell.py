@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,3 +83,8 @@ class Manipulation(Protocol):
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """What users care about, per episode (n,), from recordings (steps, n, k); "success" is 0 or 1."""
+
+
+def is_manipulation(task: object) -> TypeGuard[Manipulation]:
+    """Whether a task brings its own physics; the others are carried out by an engine."""
+    return hasattr(task, "open")

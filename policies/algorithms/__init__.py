@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sim.registry import load
 
 if TYPE_CHECKING:
-    from policies.controller import Controller
+    from policies.controller import Exportable
     from sim.tasks import Task
 
 ALGORITHMS = {
     "apg": "policies.algorithms.apg:Apg",
     "distill": "policies.algorithms.distill:Distill",
+    "dsrl": "policies.algorithms.steering:Steer",
     "ppo": "policies.algorithms.ppo:Ppo",
     "sac": "policies.algorithms.sac:Sac",
 }
@@ -37,7 +38,7 @@ class Algorithm(Protocol):
         Metrics hold "progress" (0..1), "env_steps", "loss" or "reward", and "success" (0..1) when it is known.
         """
 
-    def controller(self) -> Controller:
+    def controller(self) -> Exportable:
         """What has been learned so far: raw signals to commands, in the form that `policies.export` writes."""
 
     def dump_to(self, folder: Path) -> None:

@@ -21,7 +21,7 @@ from sim.workcell import Array, Manipulator, Outcome
 
 RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
-CORRUPTION = {"object_position": 0.018, "goal_position": 0.045, "hand_velocity": 0.2, "gripper_effort": 0.25}
+CORRUPTION = {"object_position": 0.0165, "goal_position": 0.041, "hand_velocity": 0.185, "gripper_effort": 0.23}
 FRAME = 18  # numbers of theirs that describe one moment: hand, gripper, two objects of seven
 
 
@@ -94,17 +94,18 @@ class MetaWorld:
         return Scenes(self, num, seed)
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
-        frame = np.concatenate([np.asarray(signals[s.name], np.float64) for s in self._moment], axis=1)
+        frame: Array = np.concatenate([np.asarray(signals[s.name], np.float64) for s in self._moment], axis=1)
         frame = np.pad(frame, ((0, 0), (0, FRAME - frame.shape[1])))
         theirs = np.concatenate([frame, frame, np.asarray(signals["goal_position"], np.float64)], axis=1)
-        actions = np.clip([self._expert.get_action(row) for row in theirs], -1.0, 1.0).astype(np.float32)
-        return {"hand_velocity": actions[:, :3] * np.float32(SPEED), "gripper_effort": actions[:, 3:]}
+        actions = np.asarray([self._expert.get_action(row) for row in theirs], np.float32).clip(-1.0, 1.0)
+        velocity: Array = np.float32(SPEED) * actions[:, :3]
+        return {"hand_velocity": velocity, "gripper_effort": actions[:, 3:]}
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         success = flight["success"][..., 0]  # (steps, n)
         reached = success.any(axis=0)
-        steps = np.where(reached, success.argmax(axis=0) + 1, len(success))
-        return {"success": reached.astype(np.float32), "duration": (steps / RATE).astype(np.float32)}
+        steps: Array = np.where(reached, success.argmax(axis=0) + 1, len(success))
+        return {"success": np.asarray(reached, np.float32), "duration": np.asarray(steps / RATE, np.float32)}
 
 
 def _position(name: str) -> Signal:
@@ -151,7 +152,7 @@ class Scenes:
             if environment.curr_path_length < environment.max_path_length:  # beyond, it refuses: that episode is over
                 self._seen[row], reward[row], _, _, info = environment.step(actions[row])
                 success[row] = info["success"] > 0.0
-        return Outcome(reward, success, ~np.isfinite(self._seen).all(axis=1))
+        return Outcome(reward, success, np.logical_not(np.isfinite(self._seen).all(axis=1)))
 
     def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         from sim.sensors.camera import Camera
@@ -160,7 +161,8 @@ class Scenes:
         size = (height, width)
         if self._camera is None or self._camera.size != size:
             self._camera = Camera(environment.model, height, width)
-        return self._camera.see(environment.data, "corner2")
+        picture: NDArray[np.uint8] = self._camera.see(environment.data, "corner2")
+        return picture
 
     def close(self) -> None:
         for environment in self.environments:

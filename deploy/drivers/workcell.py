@@ -1,0 +1,95 @@
+"""Simulated manipulators as a driver: the control loop that moves an arm moves them, and evaluation grades in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from deploy.drivers import Reading
+from deploy.drivers.simulated import EVALUATION, Settings, task_for
+from deploy.policy_file import PolicyFile
+from sim.spec import Group
+from sim.workcell import Array, Manipulation, Workcell
+
+
+class Bench:
+    """`num` scenes, begun together; the flight is over when every one is decided, or out of time.
+
+    `first` is the number of the first episode: more episodes than scenes are done in several flights.
+    """
+
+    Config: ClassVar[type] = Settings
+
+    def __init__(
+        self, task: Manipulation, num: int = 1, seed: int = 0, first: int = 0, real_time: bool = False
+    ) -> None:
+        self.task, self.num, self.first, self.real_time = task, num, first, real_time
+        self.signals: Group = task.policy
+        self.commands: Group = task.commands
+        self.robot, self.rate_hz = task.robot.name, task.rate_hz
+        self.steps: int | None = task.episode_steps
+        self.done = False
+        self.seed = int(np.random.SeedSequence([seed, EVALUATION]).generate_state(1)[0])
+        self.cell: Workcell | None = None
+        self._log: list[dict[str, Array]] = []
+
+    @classmethod
+    def from_config(cls, config: Settings, policy: PolicyFile) -> Bench:
+        task: Any = task_for(policy, config.task, config.robot, config.transfer)
+        return cls(task, config.episodes, config.seed, real_time=config.real_time)
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def connect(self) -> None:
+        if self.cell is None:
+            self.cell = self.task.open(self.num, self.seed)
+        self.cell.reset(range(self.num), range(self.first, self.first + self.num))
+        self.done, self._log = False, []
+        self._decided = np.zeros(self.num, bool)
+
+    def read(self) -> Reading:
+        assert self.cell is not None
+        self._seen = self.cell.read()
+        return Reading(self._seen, dict.fromkeys(self._seen, 0.0))
+
+    def write(self, commands: Mapping[str, Array]) -> None:
+        assert self.cell is not None
+        outcome = self.cell.step(commands)
+        self._decided |= outcome.success | outcome.lost
+        self.done = bool(self._decided.all())
+        judged = {"success": outcome.success, "lost": outcome.lost, "reward": outcome.reward}
+        columns = {name: value[:, None].astype(np.float32) for name, value in judged.items()}
+        self._log.append({**self._seen, **{n: np.array(c) for n, c in commands.items()}, **columns})
+
+    def again(self, first: int) -> None:
+        """The next flight begins with episode `first`."""
+        self.first = first
+
+    def stop(self) -> None:
+        """Nothing can be hurt. The scenes stay open for the next flight."""
+
+    def close(self) -> None:
+        """Free the scenes."""
+        if self.cell is not None:
+            self.cell.close()
+
+    def flight(self) -> dict[str, Array]:
+        """What happened, by name (steps, n, *shape): signals, commands, success, lost and reward (steps, n, 1)."""
+        return {name: np.stack([step[name] for step in self._log]) for name in self._log[0]} if self._log else {}
+
+    def report(self) -> list[str]:
+        if not self._log:
+            return []
+        scores = self.task.score(self.flight())
+        units = {name: "" if unit == "1" else unit for name, unit in self.task.scores.items()}
+        return [f"{name:16} {float(np.mean(value)):.4g} {units[name]}".rstrip() for name, value in scores.items()]

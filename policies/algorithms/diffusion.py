@@ -1,0 +1,183 @@
+"""Behaviour cloning by flow matching or diffusion: chunks of actions (Chi et al. 2023, "Diffusion Policy").
+
+`flow`: straight paths from noise to action, integrated by Euler's method (Lipman et al. 2023). `diffusion`: the network
+predicts the action under a cosine noise schedule (Nichol & Dhariwal 2021), sampled by DDIM without noise (Song et al.
+2021). Either way the base is a `Denoiser`: numpy data, and nobody who steers it needs its gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.chunked import Denoiser, Schedule
+from policies.collect import Episode
+from policies.controller import Array, limits
+from policies.networks import Normalizer, cosine, mlp, restore, saved
+from sim import spec
+from sim.workcell import Manipulation
+
+FREQUENCIES = 4  # of the time's embedding: sin and cos of pi 2^k t
+SMALLEST = 1e-3  # of the noise schedule's signal, at its noisy end
+KINDS = ("flow", "diffusion")
+
+
+@dataclass
+class BaseConfig:
+    """The base policy and its demonstrations."""
+
+    kind: str = "flow"  # or "diffusion"
+    horizon: int = 4  # actions in a chunk
+    steps: int = 5  # evaluations of the network per chunk
+    hidden: list[int] = field(default_factory=lambda: [256, 256, 256])
+    updates: int = 3000
+    batch: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    ema: float = 0.995  # kept of the averaged weights per update
+    episodes: int = 80  # demonstrated by the task's expert
+    corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}")
+        for name in ("horizon", "steps", "updates", "batch", "episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0.0 <= self.ema < 1.0 or self.corruption < 0.0:
+            raise ValueError(f"needs 0 <= ema < 1 and corruption >= 0, got {self.ema} and {self.corruption}")
+
+
+def embed(time: Tensor) -> Tensor:
+    """(n,) in 0..1 -> (n, 1 + 2 FREQUENCIES)."""
+    angles = math.pi * time[:, None] * 2.0 ** torch.arange(FREQUENCIES)
+    return torch.cat([time[:, None], torch.sin(angles), torch.cos(angles)], -1)
+
+
+def signal_share(time: Tensor) -> tuple[Tensor, Tensor]:
+    """Of action and noise at `time` (0 the action, 1 the noise): the cosine schedule, whose squares add up to 1."""
+    share = torch.cos(0.5 * math.pi * time).clamp_min(SMALLEST)
+    return share, (1.0 - share**2).sqrt()
+
+
+def schedule(kind: str, steps: int) -> Schedule:
+    """The sampler's steps, from noise to action."""
+    if kind == "flow":
+        time, one = np.arange(steps) / steps, np.ones(steps)
+        rows = (time, one, one, one / steps)
+    else:
+        time = np.linspace(1.0, 0.0, steps + 1)
+        share, noise = (v.numpy() for v in signal_share(torch.from_numpy(time)))
+        noise[-1] = 0.0
+        keep = noise[1:] / noise[:-1]
+        rows = (time[:-1], np.ones(steps), keep, share[1:] - keep * share[:-1])
+    when, scale, keep, gain = (row.astype(np.float32) for row in rows)
+    return Schedule(when, scale, keep, gain, clip=kind == "diffusion")
+
+
+@dataclass
+class Demonstrations:
+    """Every step of the episodes: what was seen (n, o) and the chunk that followed (n, horizon * k) in [-1, 1]."""
+
+    observation: Array
+    chunk: Array
+
+    @classmethod
+    def of(cls, episodes: list[Episode], task: Manipulation, horizon: int) -> Demonstrations:
+        """After an episode's end its last action is held. ValueError names an episode that is not finite."""
+        low, high = limits(task.commands)
+        seen, chunks = [], []
+        for episode in episodes:
+            observation = spec.pack(task.policy, episode.signals)
+            action = (spec.pack(task.commands, episode.commands) - low) / (0.5 * (high - low)) - 1.0
+            if not (np.isfinite(observation).all() and np.isfinite(action).all()):
+                raise ValueError(f"demonstration {episode.number} holds a value that is not finite")
+            ahead = np.minimum(np.arange(len(action))[:, None] + np.arange(horizon), len(action) - 1)
+            seen.append(observation)
+            chunks.append(action[ahead].reshape(len(action), -1))
+        if not seen:
+            raise ValueError("there is no demonstration")
+        return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32))
+
+
+class Cloning:
+    """Trains a base on demonstrations."""
+
+    def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator) -> None:
+        self.task, self.config, self.generator = task, config, generator
+        self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
+        self.size = self.actions * config.horizon
+        sizes = [self.observed + self.size + 1 + 2 * FREQUENCIES, *config.hidden, self.size]
+        self.network = silu(mlp(sizes, generator, last_gain=0.1))
+        self.average = copy.deepcopy(self.network)
+        self.normalizer = Normalizer(self.observed)
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+        self.done = 0
+
+    def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
+        """The updates that are left; yields the mean loss of every `report`."""
+        if self.done == 0:
+            self.normalizer.update(torch.from_numpy(data.observation))
+        seen, chunk = self.normalizer(torch.from_numpy(data.observation)), torch.from_numpy(data.chunk)
+        total = torch.zeros(())
+        while self.done < self.config.updates:
+            for group in self.optimizer.param_groups:
+                group["lr"] = cosine(self.done / self.config.updates, self.config.learning_rate, 0.0)
+            index = torch.randint(len(seen), (self.config.batch,), generator=self.generator)
+            loss = self._loss(seen[index], chunk[index])
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.done += 1
+            with torch.no_grad():
+                rate = max(1.0 - self.config.ema, 1.0 / self.done)
+                torch._foreach_lerp_([*self.average.parameters()], [*self.network.parameters()], rate)
+            total += loss.detach()
+            if self.done % report == 0 or self.done == self.config.updates:
+                yield {"loss": float(total) / report}
+                total = torch.zeros(())
+
+    def _loss(self, seen: Tensor, chunk: Tensor) -> Tensor:
+        time = torch.rand(len(seen), generator=self.generator)
+        noise = torch.randn(chunk.shape, generator=self.generator)
+        if self.config.kind == "flow":
+            x, wanted = torch.lerp(noise, chunk, time[:, None]), chunk - noise
+        else:
+            share, rest = signal_share(time)
+            x, wanted = share[:, None] * chunk + rest[:, None] * noise, chunk
+        return nn.functional.mse_loss(self.network(torch.cat([seen, x, embed(time)], -1)), wanted)
+
+    def denoiser(self) -> Denoiser:
+        """The averaged network with its sampler."""
+        steps = schedule(self.config.kind, self.config.steps)
+        first, *layers = (layer for layer in self.average if isinstance(layer, nn.Linear))
+        weight, bias = (p.detach().numpy() for p in (first.weight, first.bias))
+        see, look, tell = np.split(weight, [self.observed, self.observed + self.size], axis=1)
+        see, bias = self.normalizer.fold(see, bias)
+        timed = embed(torch.from_numpy(steps.time)).numpy() @ tell.T + bias
+        rest = [(p.weight.detach().numpy().copy(), p.bias.detach().numpy().copy()) for p in layers]
+        return Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed.astype(np.float32), rest)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**saved(self._parts()), "done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        restore(self._parts(), state)
+        self.done = int(state["done"])
+
+    def _parts(self) -> dict[str, Any]:
+        return {n: getattr(self, n) for n in ("network", "average", "normalizer", "optimizer")}
+
+
+def silu(network: nn.Sequential) -> nn.Sequential:
+    """The same layers with SiLU between them."""
+    return nn.Sequential(*(layer if isinstance(layer, nn.Linear) else nn.SiLU() for layer in network))

@@ -1,0 +1,305 @@
+"""DSRL: reinforcement learning that steers a frozen diffusion policy through its noise (Wagenmaker et al. 2025).
+
+The actor chooses the noise w of a chunk; the base, a black box, makes actions of it. One step of the decision process
+is one chunk, discounted by the time it really took. This is SAC in noise space with four changes, each a setting: a
+Gaussian prior over w instead of an entropy bonus (`prior_std`), an actor that trusts the critics' mean minus their
+spread (`doubt`), returns over several chunks (`backup`), and a reward for success alone. An episode ends with success;
+running out of time is no end, the value of what followed still counts.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations
+from policies.chunked import Base, Chunked, Drawn, Steering
+from policies.collect import demonstrate, stream
+from policies.controller import Array, Exportable, Mlp
+from policies.networks import Ensemble, linear_layers, mlp, restore, saved
+from policies.scenes import Rewards, Scenes
+from sim.workcell import Manipulation
+
+TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
+WIDEST = math.log(2.0)  # of the actor's log deviation, relative to the prior's
+NARROWEST = math.log(0.02)
+REPORT = 100  # control steps between two rows of metrics
+
+
+@dataclass
+class Settings:
+    """Settings of DSRL."""
+
+    base: BaseConfig = field(default_factory=BaseConfig)
+    env_steps: int = 25_000
+    scenes: int = 4  # flown together
+    magnitude: float = 1.5  # of w, at most, per element
+    prior_std: float = 0.6  # of w
+    same_noise: bool = False  # one w for all actions of a chunk
+    first_prior: float = 0.12  # weight of the divergence from the prior, at the beginning
+    last_prior: float = 0.04  # and at `prior_steps`, from where it stays
+    prior_steps: int = 20_000
+    success_reward: float = 10.0
+    step_reward: float = 0.0  # per chunk without success
+    gamma: float = 0.97  # per chunk
+    backup: int = 4  # chunks whose rewards are summed before the critic is asked
+    critics: int = 4
+    subset: int = 2  # of them, drawn at random, whose smallest value is the target
+    doubt: float = 0.5  # deviations of the critics below their mean that the actor believes
+    hidden: list[int] = field(default_factory=lambda: [128, 128])
+    learning_rate: float = 5e-4
+    batch: int = 128
+    critic_updates: int = 2  # per chunk
+    actor_updates: int = 1
+    target_rate: float = 0.02
+    ema: float = 0.01  # of the actor that is kept, per update
+    warm_up: int = 30  # episodes with w from the prior before learning
+    head_start: int = 800  # critic updates after them
+    capacity: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name in ("env_steps", "scenes", "backup", "critics", "batch", "critic_updates", "warm_up"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 1 <= self.subset <= self.critics:
+            raise ValueError(f"subset is between 1 and the {self.critics} critics, got {self.subset}")
+        if not (0.0 < self.gamma < 1.0 and self.magnitude > 0.0 and self.prior_std > 0.0):
+            raise ValueError(
+                "needs 0 < gamma < 1, magnitude > 0 and prior_std > 0, "
+                f"got {self.gamma}, {self.magnitude} and {self.prior_std}"
+            )
+
+
+class Actor(torch.nn.Module):
+    """A Gaussian over w: mean magnitude * tanh(.), deviation relative to the prior's; both from the observation."""
+
+    def __init__(self, config: Settings, observed: int, size: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.magnitude, self.prior = config.magnitude, config.prior_std
+        self.network = mlp([observed, *config.hidden, 2 * size], generator, "relu", last_gain=0.1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log deviation relative to the prior's (n, size)."""
+        mean, log_std = self.network(x).chunk(2, -1)
+        return self.magnitude * torch.tanh(mean), log_std.clamp(NARROWEST, WIDEST)
+
+    def sample(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """w (n, size), cut off at the magnitude, and the divergence of its distribution from the prior (n,)."""
+        mean, log_std = self(x)
+        w = mean + self.prior * torch.exp(log_std) * noise
+        divergence = 0.5 * ((mean / self.prior) ** 2 + torch.exp(2.0 * log_std) - 1.0) - log_std
+        return w.clamp(-self.magnitude, self.magnitude), divergence.sum(-1)
+
+
+class Replay:
+    """Transitions (x, w, reward, discount, next_x) over several chunks, ready to learn from."""
+
+    def __init__(self, capacity: int, observed: int, size: int) -> None:
+        self.rows = {"x": observed, "w": size, "reward": 1, "discount": 1, "next_x": observed}
+        self.data = torch.zeros(capacity, sum(self.rows.values()))
+        self.count = 0
+
+    def add(self, *values: Any) -> None:
+        """One transition; the oldest is overwritten."""
+        row = np.concatenate([np.atleast_1d(v) for v in values]).astype(np.float32)
+        self.data[self.count % len(self.data)] = torch.from_numpy(row)
+        self.count += 1
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """`n` of them, with replacement."""
+        index = torch.randint(min(self.count, len(self.data)), (n,), generator=generator)
+        return dict(zip(self.rows, torch.split(self.data[index], [*self.rows.values()], -1), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"data": self.data[: self.count].clone(), "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = int(state["count"])
+        self.data[: len(state["data"])] = state["data"]
+
+
+class Steer:
+    """Demonstrations, a base cloned from them, and an actor that steers it."""
+
+    Config = Settings
+
+    def __init__(
+        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
+        if not hasattr(task, "open"):
+            raise ValueError(f"steering is for manipulation tasks; {task.name!r} is none")
+        if device != "cpu":
+            raise ValueError("steering learns on the CPU: its scenes and its small networks are there")
+        torch.set_num_threads(1)  # small matrices: threads cost more than they bring
+        self.task, self.config, self.seed = task, config, seed
+        self.generator = torch.Generator().manual_seed(seed)
+        self.cloning = Cloning(task, config.base, self.generator)
+        self.size = self.cloning.actions * (1 if config.same_noise else config.base.horizon)
+        observed = self.cloning.observed
+        self.actor = Actor(config, observed, self.size, self.generator)
+        self.average = copy.deepcopy(self.actor)
+        sizes = [observed + self.size, *config.hidden]
+        self.critic = Ensemble(config.critics, sizes, self.generator, layer_norm=True)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), config.learning_rate, fused=True)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
+        self.replay = Replay(config.capacity, observed, self.size)
+        self.env_steps = 0
+        self.learning = False  # the warm-up is over
+        self.scenes: Scenes | None = None
+        self._resumed: Mapping[str, Any] | None = None  # of the scenes, until they are open
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """The first fifth of the progress bar is the base."""
+        clone = self.cloning
+        if clone.done < self.config.base.updates:
+            for metrics in clone.learn(self._demonstrations()):
+                yield {"progress": 0.2 * clone.done / self.config.base.updates, "env_steps": 0.0, **metrics}
+        yield from self._steer(clone.denoiser())
+
+    def _demonstrations(self) -> Demonstrations:
+        base = self.config.base
+        shown = list(demonstrate(self.task, base.episodes, self.seed, base.corruption))
+        if not any(episode.succeeded for episode in shown):
+            raise ValueError(
+                f"none of the {base.episodes} demonstrations succeeds, so there is nothing to learn: "
+                "lower base.corruption or collect more"
+            )
+        return Demonstrations.of(sorted(shown, key=lambda e: e.number), self.task, self.cloning.config.horizon)
+
+    def _steer(self, base: Base) -> Iterator[dict[str, float]]:
+        config = self.config
+        rewards = Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
+        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, rewards)
+        self.scenes = scenes
+        if self._resumed is not None:
+            scenes.load_state_dict(self._resumed)
+        metrics: dict[str, float] = {}
+        while self.env_steps < config.env_steps:
+            for row in scenes.idle():
+                w = self._choose(scenes.seen[row : row + 1], scenes.finished < config.warm_up)
+                scenes.plan(int(row), w[0], base.sample(scenes.seen[row : row + 1], self._whole(w))[0])
+                if self.learning:
+                    metrics = self._update()
+            for t in scenes.step():
+                x, next_x = (self._see(v) for v in (t.x, t.next_x))
+                self.replay.add(x, t.choice, t.reward, t.discount, next_x)
+            self.env_steps += config.scenes
+            if not self.learning and scenes.finished >= config.warm_up:
+                self.learning = True
+                for _ in range(config.head_start):
+                    self._update_critic(self.replay.sample(config.batch, self.generator))
+            if self.env_steps % (REPORT * config.scenes) == 0 or self.env_steps >= config.env_steps:
+                success = {"success": float(np.mean(scenes.outcomes))} if scenes.outcomes else {}
+                done = 0.2 + 0.8 * self.env_steps / config.env_steps
+                yield {"progress": min(done, 1.0), "env_steps": float(self.env_steps), **metrics, **success}
+        scenes.close()
+
+    def _see(self, observation: Array) -> Tensor:
+        return self.cloning.normalizer(torch.from_numpy(observation))
+
+    def _whole(self, w: Array) -> Array:
+        """The base's noise (n, noise_size)."""
+        return np.tile(w, (1, self.cloning.config.horizon)) if self.config.same_noise else w
+
+    def _choose(self, observation: Array, blind: bool) -> Array:
+        """w (n, size) from the actor, or from its prior."""
+        noise = torch.randn(len(observation), self.size, generator=self.generator)
+        if blind:
+            limit = self.config.magnitude
+            return (self.config.prior_std * noise).clamp(-limit, limit).numpy()
+        with torch.no_grad():
+            return self.actor.sample(self._see(observation), noise)[0].numpy()
+
+    def _update(self) -> dict[str, float]:
+        config = self.config
+        for _ in range(config.critic_updates):
+            loss = self._update_critic(batch := self.replay.sample(config.batch, self.generator))
+        for _ in range(config.actor_updates):
+            metrics = self._update_actor(batch["x"])
+        return {"loss": float(loss), **{name: float(value) for name, value in metrics.items()}}
+
+    def _update_critic(self, batch: Mapping[str, Tensor]) -> Tensor:
+        config = self.config
+        with torch.no_grad():
+            noise = torch.randn(config.batch, self.size, generator=self.generator)
+            w, _ = self.actor.sample(batch["next_x"], noise)
+            values = self.target(torch.cat([batch["next_x"], w], -1))
+            some = torch.randperm(config.critics, generator=self.generator)[: config.subset]
+            wanted = batch["reward"][:, 0] + batch["discount"][:, 0] * values[some].amin(0)
+        loss: Tensor = (self.critic(torch.cat([batch["x"], batch["w"]], -1)) - wanted).square().mean(1).sum()
+        self.critic_optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.critic_optimizer.step()
+        with torch.no_grad():
+            torch._foreach_lerp_([*self.target.parameters()], [*self.critic.parameters()], config.target_rate)
+        return loss.detach()
+
+    def _update_actor(self, x: Tensor) -> dict[str, Tensor]:
+        config = self.config
+        noise = torch.randn(len(x), self.size, generator=self.generator)
+        w, divergence = self.actor.sample(x, noise)
+        self.critic.requires_grad_(False)
+        values = self.critic(torch.cat([x, w], -1))
+        self.critic.requires_grad_(True)
+        believed = values.mean(0) - config.doubt * values.std(0)
+        loss = (self.prior_weight() * divergence - believed).mean()
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.actor_optimizer.step()
+        with torch.no_grad():
+            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], config.ema)
+        return {"divergence": divergence.detach().mean(), "value": values.detach().mean()}
+
+    def prior_weight(self) -> float:
+        """Of the divergence in the actor's loss, now."""
+        done = min(1.0, self.env_steps / self.config.prior_steps)
+        return float(self.config.first_prior ** (1.0 - done) * self.config.last_prior**done)
+
+    def controller(self) -> Exportable:
+        """The averaged actor's mean on the base."""
+        config = self.config
+        layers = linear_layers(self.average.network, self.cloning.normalizer)
+        weight, bias = layers[-1]
+        layers[-1] = weight[: self.size], bias[: self.size]
+        horizon = self.cloning.config.horizon
+        steering = Steering(Mlp(layers, "relu"), config.magnitude, horizon if config.same_noise else 1)
+        return Chunked.from_task(self.task, self.cloning.denoiser(), steering, horizon)
+
+    def baselines(self) -> dict[str, Exportable]:
+        """What nobody trained: the base with random noise, with noise cut off at the actor's bound, and with none."""
+        base = self.cloning.denoiser()
+        random = Drawn.normal(base.noise_size)
+        bound = self.config.magnitude
+        chosen = {
+            "random noise": random,
+            "cut noise": Drawn(random.table.clip(-bound, bound)),
+            "no noise": Drawn(np.zeros((1, base.noise_size), np.float32)),
+        }
+        return {n: Chunked.from_task(self.task, base, c, base.horizon) for n, c in chosen.items()}
+
+    def dump_to(self, folder: Path) -> None:
+        """Nothing is dumped: a scene that is not finite ends its episode."""
+
+    def state_dict(self) -> dict[str, Any]:
+        scenes = self.scenes.state_dict() if self.scenes is not None else None
+        numbers = {"env_steps": self.env_steps, "learning": self.learning, "generator": self.generator.get_state()}
+        return {**saved(self._parts()), **numbers, "scenes": scenes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        restore(self._parts(), state)
+        self.env_steps, self.learning = int(state["env_steps"]), bool(state["learning"])
+        self.generator.set_state(state["generator"])
+        self._resumed = state["scenes"]
+
+    def _parts(self) -> dict[str, Any]:
+        names = ("cloning", "actor", "average", "critic", "target", "actor_optimizer", "critic_optimizer", "replay")
+        return {name: getattr(self, name) for name in names}

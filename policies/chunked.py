@@ -1,0 +1,242 @@
+"""Policies that plan a chunk of actions by denoising: base, steering actor and chunk buffer as one controller.
+
+`Denoiser` is the base: a chunk from an observation and noise, a black box to whoever steers it. `Chunked` is the whole
+controller, from raw signals to commands, as numpy data and as ONNX nodes; its chunk is explicit state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from policies.controller import Array, Layer, Mlp, limits, physical, sigmoid
+from sim import spec
+from sim.spec import Group, Signal
+from sim.workcell import Manipulation
+
+if TYPE_CHECKING:
+    from policies.export import Graph
+
+
+class Base(Protocol):
+    """Any policy that can be steered through its noise: no gradients, no weights asked for."""
+
+    @property
+    def horizon(self) -> int:
+        """Actions in a chunk."""
+
+    @property
+    def noise_size(self) -> int:
+        """Numbers of noise that one chunk takes; standard normal in training."""
+
+    def sample(self, observation: Array, noise: Array) -> Array:
+        """Chunks (n, horizon * actions) in [-1, 1], action by action, for observations (n, o) and noise (n, k)."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of a sampler: x <- keep x + gain g(f(observation, scale x, time)), g the identity or clipping to 1."""
+
+    time: Array  # (K,) what the network is told, 0..1
+    scale: Array  # (K,)
+    keep: Array  # (K,)
+    gain: Array  # (K,)
+    clip: bool  # the network's output is an action: clip it
+
+    @property
+    def steps(self) -> int:
+        """How often the network is evaluated."""
+        return len(self.time)
+
+
+@dataclass
+class Denoiser:
+    """A perceptron with SiLU, evaluated `schedule.steps` times; normalisers and time are in its first layer."""
+
+    horizon: int
+    actions: int
+    schedule: Schedule
+    see: Array  # (hidden, observation)
+    look: Array  # (hidden, horizon * actions)
+    bias: Array  # (K, hidden)
+    layers: list[Layer]  # after the first
+
+    @property
+    def noise_size(self) -> int:
+        return self.horizon * self.actions
+
+    def sample(self, observation: Array, noise: Array) -> Array:
+        seen, x, s = observation @ self.see.T, noise.astype(np.float32), self.schedule
+        for k in range(s.steps):
+            out = self._forward(seen + (s.scale[k] * x) @ self.look.T + self.bias[k])
+            x = s.keep[k] * x + s.gain[k] * (np.clip(out, -1.0, 1.0) if s.clip else out)
+        clipped: Array = np.clip(x, -1.0, 1.0)
+        return clipped
+
+    def _forward(self, x: Array) -> Array:
+        for weight, bias in self.layers:
+            x = np.asarray((x * sigmoid(x)) @ weight.T + bias, np.float32)
+        return x
+
+    def write(self, graph: Graph, observation: str, noise: str) -> str:
+        """The same as ONNX nodes; the name of the chunk."""
+        seen, x, s = graph.add("MatMul", observation, graph.constant(self.see.T)), noise, self.schedule
+        look = graph.constant(self.look.T)
+        weights = [(graph.constant(w), graph.constant(b)) for w, b in self.layers]
+        for k in range(s.steps):
+            scaled = graph.add("MatMul", _times(graph, x, s.scale[k]), look)
+            y = graph.add("Add", graph.add("Add", seen, scaled), graph.constant(self.bias[k]))
+            for weight, bias in weights:
+                y = graph.add("Mul", y, graph.add("Sigmoid", y))
+                y = graph.add("Gemm", y, weight, bias, transB=1)
+            y = _clip(graph, y) if s.clip else y
+            x = graph.add("Add", _times(graph, x, s.keep[k]), _times(graph, y, s.gain[k]))
+        return _clip(graph, x)
+
+
+@dataclass
+class Steering:
+    """An actor that chooses the base's noise: `magnitude` * tanh of a perceptron, told apart for each action or not."""
+
+    actor: Mlp
+    magnitude: float
+    repeat: int = 1  # the same noise for so many actions
+
+    def noise(self, observation: Array) -> Array:
+        """Noise (n, k * repeat)."""
+        return np.tile(np.float32(self.magnitude) * self.actor.forward(observation, {})[0], (1, self.repeat))
+
+    def write(self, graph: Graph, observation: str) -> str:
+        """The same as ONNX nodes."""
+        chosen = _times(graph, self.actor.write(graph, observation), self.magnitude)
+        return graph.join([chosen] * self.repeat)
+
+
+@dataclass
+class Drawn:
+    """Noise of an unsteered base: rows of a table in the file, one after the other; one row of zeros is w = 0."""
+
+    table: Array  # (rows, noise_size)
+
+    @classmethod
+    def normal(cls, size: int, rows: int = 256) -> Drawn:
+        """Standard normal, always the same."""
+        return cls(np.random.default_rng(0).standard_normal((rows, size)).astype(np.float32))
+
+
+@dataclass
+class Chunked:
+    """The controller: a new chunk every `replan` control steps, one action of it per step.
+
+    State: "chunk", what is left of the plan, next action first (n, horizon * actions) in [-1, 1]; "left", how many of
+    them are still to be executed (n, 1); and with `Drawn` noise "draw", the row of the table (n, 1).
+    """
+
+    name: str
+    task: str
+    robot: str
+    rate_hz: float
+    inputs: Group
+    outputs: Group
+    base: Denoiser
+    chosen: Steering | Drawn
+    replan: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    envelope: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.replan <= self.base.horizon:
+            raise ValueError(f"replan is between 1 and the chunk's {self.base.horizon} actions, got {self.replan}")
+        limits(self.outputs)
+        if spec.size(self.inputs) != self.base.see.shape[1] or spec.size(self.outputs) != self.base.actions:
+            raise ValueError(
+                f"the base takes {self.base.see.shape[1]} numbers and gives {self.base.actions}, the signals have "
+                f"{spec.size(self.inputs)} and the commands {spec.size(self.outputs)}"
+            )
+
+    @classmethod
+    def from_task(cls, task: Manipulation, base: Denoiser, chosen: Steering | Drawn, replan: int) -> Chunked:
+        """The controller of `task` with a trained base."""
+        config: Any = getattr(task, "config", None)
+        return cls(
+            name=task.name.replace("/", "_"),
+            task=task.name,
+            robot=task.robot.name,
+            rate_hz=task.rate_hz,
+            inputs=task.policy,
+            outputs=task.commands,
+            base=base,
+            chosen=chosen,
+            replan=replan,
+            settings=dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
+            envelope=dict(task.envelope),
+        )
+
+    def state(self) -> Group:
+        """The state as signals."""
+        return tuple(Signal(name, value.shape[1:]) for name, value in self.initial_state(1).items())
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        """Nothing planned yet: name -> (n, k)."""
+        state = {"chunk": np.zeros((n, self.base.noise_size), np.float32), "left": np.zeros((n, 1), np.float32)}
+        return state | ({"draw": np.zeros((n, 1), np.float32)} if isinstance(self.chosen, Drawn) else {})
+
+    def limits(self) -> tuple[Array, Array]:
+        """Low and high (actions,) of the commands."""
+        return limits(self.outputs)
+
+    def act(
+        self, signals: Mapping[str, Array], state: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Commands name -> (n, *shape) and the next state, from signals and state name -> (n, *shape)."""
+        observation = spec.pack(self.inputs, signals)
+        fresh = state["left"] <= 0.0
+        after: dict[str, Array] = {}
+        if isinstance(self.chosen, Steering):
+            noise = self.chosen.noise(observation)
+        else:
+            noise = self.chosen.table[state["draw"][:, 0].astype(np.int64)]
+            drawn = (state["draw"] + np.float32(1.0)) % np.float32(len(self.chosen.table))
+            after["draw"] = np.where(fresh, drawn, state["draw"])
+        chunk = np.where(fresh, self.base.sample(observation, noise), state["chunk"])
+        left = np.where(fresh, np.float32(self.replan), state["left"]) - np.float32(1.0)
+        k = self.base.actions
+        rest = np.concatenate([chunk[:, k:], chunk[:, -k:]], axis=1)
+        return physical(self.outputs, chunk[:, :k]), {"chunk": rest, "left": left} | after
+
+    def write(self, graph: Graph) -> str:
+        """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
+        observation = graph.join([s.name for s in self.inputs])
+        fresh = graph.add("LessOrEqual", "state.left", graph.constant(0.0))
+        if isinstance(self.chosen, Steering):
+            noise = self.chosen.write(graph, observation)
+        else:
+            noise = self._write_draw(graph, self.chosen, fresh)
+        chunk = graph.add("Where", fresh, self.base.write(graph, observation, noise), "state.chunk")
+        full = graph.add("Where", fresh, graph.constant(float(self.replan)), "state.left")
+        graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
+        k, size = self.base.actions, self.base.noise_size
+        last = graph.columns(chunk, size - k, size)
+        graph.join([graph.columns(chunk, k, size), last] if size > k else [last], to="next_state.chunk")
+        return graph.columns(chunk, 0, k)
+
+    @staticmethod
+    def _write_draw(graph: Graph, drawn: Drawn, fresh: str) -> str:
+        row = graph.add("Squeeze", graph.whole("state.draw"), graph.constant([1], np.int64))
+        noise = graph.add("Gather", graph.constant(drawn.table), row)
+        following = graph.add("Add", "state.draw", graph.constant(1.0))
+        wrapped = graph.add("Mod", following, graph.constant(float(len(drawn.table))), fmod=1)
+        graph.add("Where", fresh, wrapped, "state.draw", to="next_state.draw")
+        return noise
+
+
+def _times(graph: Graph, x: str, factor: float) -> str:
+    return x if factor == 1.0 else graph.add("Mul", x, graph.constant(factor))
+
+
+def _clip(graph: Graph, x: str) -> str:
+    return graph.add("Clip", x, graph.constant(-1.0), graph.constant(1.0))

@@ -1,0 +1,158 @@
+"""Scenes that execute chunks of actions, and the transitions from chunk to chunk that learners store.
+
+Every scene has its own clock: it asks for a new chunk when it has executed its last one, and begins the next episode
+as soon as one ends. One transition spans up to `backup` chunks; its discount follows the control steps that it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.controller import Array, physical
+from sim import spec
+from sim.workcell import Manipulation
+
+
+@dataclass
+class Rewards:
+    """What a learner gets, per chunk."""
+
+    success: float  # once, for the chunk with which an episode ends well
+    step: float  # for every other chunk
+    gamma: float  # per whole chunk
+    backup: int  # chunks in a transition
+
+
+@dataclass
+class Transition:
+    """From a chunk's beginning to the state in which the value of what follows, times `discount`, is added."""
+
+    x: Array  # (o,) what was seen
+    choice: Array  # what the learner chose: noise, an edit
+    chunk: Array  # (horizon * k,) the actions, [-1, 1]
+    reward: float  # discounted sum
+    discount: float  # 0: the episode ended with success, or was lost
+    next_x: Array
+
+
+@dataclass
+class _Chunk:
+    x: Array
+    choice: Array
+    chunk: Array
+    steps: int = 0
+    reward: float = 0.0
+
+
+class Scenes:
+    """`num` scenes of the episode stream `seed`."""
+
+    def __init__(self, task: Manipulation, seed: int, num: int, horizon: int, rewards: Rewards) -> None:
+        self.task, self.num, self.horizon, self.rewards = task, num, horizon, rewards
+        self.cell = task.open(num, seed)
+        self.actions = spec.size(task.commands)
+        self.numbers = np.arange(num)
+        self.following = num
+        self.finished = 0
+        self.outcomes: list[bool] = []  # of the newest episodes
+        self._plan = np.zeros((num, horizon, self.actions), np.float32)
+        self._left = np.zeros(num, np.int64)  # actions of the plan still to be executed
+        self._length = np.zeros(num, np.int64)  # control steps of the episode
+        self._pending: list[list[_Chunk]] = [[] for _ in range(num)]
+        self._sent: list[list[Array]] = [[] for _ in range(num)]  # since the episode's beginning
+        self.cell.reset(range(num), range(num))
+        self.seen = self._look()
+
+    def _look(self) -> Array:
+        return spec.pack(self.task.policy, self.cell.read())
+
+    def idle(self) -> NDArray[np.int64]:
+        """The scenes that wait for a chunk."""
+        return np.flatnonzero(self._left == 0)
+
+    def plan(self, row: int, choice: Array, chunk: Array) -> None:
+        """Give an idle scene its next chunk (horizon * k,)."""
+        self._pending[row].append(_Chunk(self.seen[row], choice, chunk))
+        self._plan[row] = chunk.reshape(self.horizon, self.actions)
+        self._left[row] = self.horizon
+
+    def step(self) -> list[Transition]:
+        """One control step in every scene; the transitions that it completes."""
+        action = self._plan[np.arange(self.num), self.horizon - self._left]
+        for row in range(self.num):
+            self._sent[row].append(action[row])
+        outcome = self.cell.step(physical(self.task.commands, action))
+        self._left -= 1
+        self._length += 1
+        self.seen = self._look()
+        out_of_time = self._length >= self.task.episode_steps
+        made: list[Transition] = []
+        for row in range(self.num):
+            over = bool(outcome.success[row] or outcome.lost[row])
+            self._pending[row][-1].steps += 1
+            if over or out_of_time[row] or self._left[row] == 0:
+                self._pending[row][-1].reward = self.rewards.success if outcome.success[row] else self.rewards.step
+            if over or out_of_time[row]:
+                made += [self._transition(row, first, over) for first in range(len(self._pending[row]))]
+                self._begin(row, bool(outcome.success[row]))
+            elif self._left[row] == 0 and len(self._pending[row]) == self.rewards.backup:
+                made.append(self._transition(row, 0, False))
+                self._pending[row].pop(0)
+        return made
+
+    def _transition(self, row: int, first: int, over: bool) -> Transition:
+        chunks, reward, discount = self._pending[row][first:], 0.0, 1.0
+        for chunk in chunks:
+            reward += discount * chunk.reward
+            discount *= float(self.rewards.gamma ** (chunk.steps / self.horizon))
+        begun = chunks[0]
+        next_x = np.nan_to_num(self.seen[row])
+        return Transition(begun.x, begun.choice, begun.chunk, reward, 0.0 if over else discount, next_x)
+
+    def _begin(self, row: int, succeeded: bool) -> None:
+        """The next episode."""
+        self.outcomes = [*self.outcomes, succeeded][-100:]
+        self.finished += 1
+        self.numbers[row], self.following = self.following, self.following + 1
+        self._left[row] = self._length[row] = 0
+        self._pending[row], self._sent[row] = [], []
+        self.cell.reset([row], [int(self.numbers[row])])
+        self.seen[row] = self._look()[row]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers of the open episodes and what was sent in them: physics are found again by doing it again."""
+        pending = [[vars(chunk).copy() for chunk in row] for row in self._pending]
+        counts = {"following": self.following, "finished": self.finished, "outcomes": list(self.outcomes)}
+        sent = [np.stack(row) if row else np.zeros((0, self.actions), np.float32) for row in self._sent]
+        arrays = {"numbers": self.numbers.copy(), "plan": self._plan.copy(), "left": self._left.copy()}
+        return {**counts, **arrays, "pending": pending, "sent": sent}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.following, self.finished = int(state["following"]), int(state["finished"])
+        self.outcomes = list(state["outcomes"])
+        self.numbers, self._plan = state["numbers"].copy(), state["plan"].copy()
+        self._left = state["left"].copy()
+        self._pending = [[_Chunk(**chunk) for chunk in row] for row in state["pending"]]
+        self._sent = [list(row) for row in state["sent"]]
+        self._length = np.array([len(row) for row in self._sent])
+        longest = int(self._length.max())
+        for step in range(longest):
+            begins = [row for row in range(self.num) if self._length[row] == longest - step]
+            self.cell.reset(begins, [int(self.numbers[row]) for row in begins])
+            at = [step - (longest - len(row)) for row in self._sent]
+            rows = [
+                row[k] if k >= 0 else np.zeros(self.actions, np.float32) for row, k in zip(self._sent, at, strict=True)
+            ]
+            self.cell.step(physical(self.task.commands, np.stack(rows)))
+        fresh = [row for row in range(self.num) if self._length[row] == 0]
+        self.cell.reset(fresh, [int(self.numbers[row]) for row in fresh])
+        self.seen = self._look()
+
+    def close(self) -> None:
+        """Free the scenes."""
+        self.cell.close()
