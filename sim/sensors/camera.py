@@ -23,8 +23,7 @@ MAXIMAL_GEOMS = 2000
 class Camera:
     """Takes pictures of `height` x `width` pixels, with an OpenGL context of its own (EGL, or what MUJOCO_GL names).
 
-    It serves every MjData of `model` and of copies of it whose meshes and textures are the same. RuntimeError where
-    there is no OpenGL.
+    It serves every MjData of `model` and of copies of it. RuntimeError where there is no OpenGL.
     """
 
     def __init__(self, model: Any, height: int, width: int, fine: bool = False) -> None:
@@ -61,14 +60,15 @@ class Camera:
         for flag in COSTLY:
             self._scene.flags[flag] &= fine
 
-    def see(self, data: Any, camera: str) -> NDArray[np.uint8]:
+    def see(self, data: Any, camera: str, model: Any = None) -> NDArray[np.uint8]:
         """What the named camera sees, (height, width, 3), first row on top. Positions in `data` must be up to date.
 
-        KeyError lists the cameras when there is none of that name.
+        `model` replaces the one `data` was made for: a copy with other colours or sizes. KeyError lists the cameras
+        when there is none of that name.
         """
         if not self._end.alive:
             raise RuntimeError("this camera is closed")
-        model = data.model
+        model = data.model if model is None else model
         number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
         if number < 0:
             names = ", ".join(model.camera(i).name for i in range(model.ncam)) or "none"

@@ -1,0 +1,40 @@
+"""Bring the hand to a point above the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.robots.arm import Double
+from sim.tasks.tabletop import SPEED, Settings, Tabletop
+from sim.workcell import Array
+
+
+@dataclass
+class ReachConfig(Settings):
+    """Settings of arm_reach."""
+
+    steps: int = 50
+
+
+class ArmReach(Tabletop):
+    """Success: the hand within 2 cm of the goal."""
+
+    Config = ReachConfig
+    name = "arm_reach"
+    block = None
+    offsets = {"goal_position": 0.02}
+    close = 0.02
+
+    def draw(self, rng: np.random.Generator) -> tuple[Double, Double]:
+        return np.zeros(4), rng.uniform((0.35, -0.25, 0.05), (0.65, 0.25, 0.35))
+
+    def distance(self, signals: Mapping[str, Array]) -> Array:
+        distance: Array = np.linalg.norm(signals["hand_position"] - signals["goal_position"], axis=-1)
+        return distance
+
+    def plan(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        opening = signals["gripper_opening"]
+        return signals["goal_position"], np.full_like(opening, self.robot.gripper.opening), np.full_like(opening, SPEED)
