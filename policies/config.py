@@ -22,9 +22,15 @@ from sim.tasks import TASKS, task_class
 
 DEFAULTS = {"task": "quad_hover", "algorithm": "apg"}
 CLASSES: dict[str, Callable[[str], Any]] = {"task": task_class, "algorithm": algorithm_class}
+PRESETS = Path(__file__).parent / "presets"
 SWEEP_FLAGS = ("-m", "--multirun")
 HELP_FLAGS = ("-h", "--help")
-EXTRAS = {"torch": "rl", "gymnasium": "rl", "pybullet": "bullet"}  # where a missing package is; others: train
+EXTRAS = {
+    "torch": "rl",
+    "gymnasium": "rl",
+    "pybullet": "bullet",
+    "pyarrow": "datasets",
+}  # where a missing package is; others: train
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 
 
@@ -43,6 +49,7 @@ class Options:
     engine: str = "flight"
     seed: int = 0
     device: str = "cpu"  # or "cuda", "cuda:1"
+    preset: str = ""  # a file of policies/presets: settings that go together
     quality: str = "default"  # a recipe of the algorithm or the task: more budget, better result
     robust: bool = False  # train for a wide variation of the robot
     out: str = ""  # folder of the run; empty: runs/TASK/TIME
@@ -119,6 +126,7 @@ def _say(error: Exception, code: int) -> int:
 
 def compose(overrides: list[str]) -> Settings:
     """The settings that these `key=value` strings stand for. SettingsError when they make no sense."""
+    overrides = _with_preset(overrides)
     resumed = _resumed(overrides)
     other = [key for key in (o.partition("=")[0] for o in overrides) if key not in RESUMABLE]
     if resumed and other:
@@ -138,6 +146,20 @@ def compose(overrides: list[str]) -> Settings:
     if resumed:
         return _continued(composed, overrides)
     return _settings(composed, composed.hydra.runtime.choices, overrides)
+
+
+def _with_preset(overrides: list[str]) -> list[str]:
+    """The preset's settings first, but for those that the command line says otherwise."""
+    said = {key: value for key, _, value in (o.partition("=") for o in overrides)}
+    if not (name := said.get("preset", "")):
+        return overrides
+    from omegaconf import OmegaConf
+
+    files = {path.stem: path for path in PRESETS.glob("*.yaml")}
+    if name not in files:
+        raise SettingsError(_unknown("preset", name, files))
+    found: Any = OmegaConf.load(files[name])
+    return [*(f"{key}={value}" for key, value in found.items() if key not in said), *overrides]
 
 
 def write(settings: Settings, path: Path) -> None:
@@ -205,7 +227,8 @@ def _register(arguments: list[str], groups: tuple[str, ...] = tuple(DEFAULTS)) -
     store.store(name="train", node=_root(groups))
     for group, entries in chosen.items():
         for name, found in entries:
-            store.store(group=group, name=name, node=found.Config)
+            family, _, member = name.rpartition("/")  # of tasks: the store's folders
+            store.store(group=f"{group}/{family}" if family else group, name=member, node=found.Config, package=group)
 
 
 def _root(groups: tuple[str, ...]) -> type:
@@ -228,6 +251,7 @@ def _root(groups: tuple[str, ...]) -> type:
 
 def _sweep(run: Callable[[Settings], None], overrides: list[str]) -> None:
     """Every combination, one after the other, in runs/sweep/TIME or out=DIR. One that fails does not stop the rest."""
+    overrides = _with_preset(overrides)
     _register(overrides)
     import hydra
     from hydra.core.hydra_config import HydraConfig

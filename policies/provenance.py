@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.tasks import Task
+from sim.workcell import Manipulation
 
 DISTRIBUTIONS = ("sim2metal", "numpy", "numba", "torch", "onnx", "onnxruntime", "mujoco", "pybullet")
 LATER = ("rich.progress", "policies.export", "onnx", "onnxruntime")  # imports that training does not need
@@ -69,10 +70,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def randomisation(task: Task) -> dict[str, Any]:
+def randomisation(task: Task | Manipulation) -> dict[str, Any]:
     """What varied in simulation: parameters of the robot, and the imperfections of each signal and command."""
     return {
-        "vary": [dataclasses.asdict(v) for v in task.vary],
+        "vary": [dataclasses.asdict(v) for v in getattr(task, "vary", ())],
         "signals": {
             s.name: [{"kind": type(i).__name__, **dataclasses.asdict(i)} for i in s.imperfections]
             for s in (*task.policy, *task.commands)

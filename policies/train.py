@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from policies import checkpoint, config
-from policies.algorithms import Algorithm, algorithm_class
+from policies.algorithms import Algorithm, LearningError, algorithm_class
 from policies.config import RunError, Settings
 from policies.log import Log, Progress
 from policies.provenance import Background, randomisation, versions
@@ -53,13 +53,16 @@ def train(settings: Settings, started: float | None = None) -> Path:
     background.start()
     with Stop() as stop, Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress:
         saver = Saver(folder, settings, algorithm, log)
-        for metrics in algorithm.learn():
-            log.write(metrics)
-            progress.update(metrics)
-            _check_finite(metrics, saver)
-            if stop.signal is not None:
-                break
-            saver.save_if_due(metrics)
+        try:
+            for metrics in algorithm.learn():
+                log.write(metrics)
+                progress.update(metrics)
+                _check_finite(metrics, saver)
+                if stop.signal is not None:
+                    break
+                saver.save_if_due(metrics)
+        except LearningError as error:
+            raise RunError(str(error)) from error
     clock.lap("training")
     if stop.signal is not None:
         saver.save(metrics)

@@ -21,6 +21,10 @@ ALGORITHMS = {
 }
 
 
+class LearningError(Exception):
+    """Learning cannot begin or go on, for a reason that one sentence explains."""
+
+
 class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.algorithms import LearningError
 from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations
 from policies.chunked import Base, Chunked, Drawn, Steering
 from policies.collect import demonstrate, stream
@@ -169,9 +170,9 @@ class Steer:
         base = self.config.base
         shown = list(demonstrate(self.task, base.episodes, self.seed, base.corruption))
         if not any(episode.succeeded for episode in shown):
-            raise ValueError(
+            raise LearningError(
                 f"none of the {base.episodes} demonstrations succeeds, so there is nothing to learn: "
-                "lower base.corruption or collect more"
+                "lower algorithm.base.corruption or raise algorithm.base.episodes"
             )
         return Demonstrations.of(sorted(shown, key=lambda e: e.number), self.task, self.cloning.config.horizon)
 

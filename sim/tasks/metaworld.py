@@ -72,6 +72,7 @@ class MetaWorld:
     envelope: dict[str, float] = {}
     scores = {"success": "%", "duration": "s"}
     corruption = CORRUPTION
+    recipes = {"dsrl": {"default": {"task.steps": 120}}}  # the expert needs 55 for picking and placing
 
     def __init__(self, config: Settings | None = None) -> None:
         self.config = config or Settings()
