@@ -30,6 +30,8 @@ EXTRAS = {
     "gymnasium": "rl",
     "pybullet": "bullet",
     "pyarrow": "datasets",
+    "metaworld": "manipulation",
+    "gymnasium_robotics": "manipulation",
 }  # where a missing package is; others: train
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 

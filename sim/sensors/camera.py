@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import mujoco
@@ -32,7 +33,6 @@ class Camera:
         self.size = (height, width)
         self._rectangle = mujoco.MjrRect(0, 0, width, height)
         self._camera, self._option = mujoco.MjvCamera(), mujoco.MjvOption()
-        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED.value
         opened = contextlib.ExitStack()
         self._end = weakref.finalize(self, opened.close)
         try:
@@ -60,21 +60,18 @@ class Camera:
         for flag in COSTLY:
             self._scene.flags[flag] &= fine
 
-    def see(self, data: Any, camera: str, model: Any = None) -> NDArray[np.uint8]:
-        """What the named camera sees, (height, width, 3), first row on top. Positions in `data` must be up to date.
+    def see(self, data: Any, camera: str | Mapping[str, Any], model: Any = None) -> NDArray[np.uint8]:
+        """What the camera sees, (height, width, 3), first row on top. Positions in `data` must be up to date.
 
-        `model` replaces the one `data` was made for: a copy with other colours or sizes. KeyError lists the cameras
-        when there is none of that name.
+        `camera` is a name, or a free one's `lookat` (m), `distance` (m), `azimuth` and `elevation` (degrees). `model`
+        replaces the one `data` was made for: a copy with other colours or sizes. KeyError lists the cameras when there
+        is none of that name.
         """
         if not self._end.alive:
             raise RuntimeError("this camera is closed")
         model = data.model if model is None else model
-        number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
-        if number < 0:
-            names = ", ".join(model.camera(i).name for i in range(model.ncam)) or "none"
-            raise KeyError(f"no camera {camera!r}; there are: {names}")
+        self._aim(camera, model)
         self._context.make_current()
-        self._camera.fixedcamid = number
         mujoco.mjv_updateScene(
             model, data, self._option, None, self._camera, mujoco.mjtCatBit.mjCAT_ALL.value, self._scene
         )
@@ -82,6 +79,19 @@ class Camera:
         mujoco.mjr_render(self._rectangle, self._scene, self._pixels)
         mujoco.mjr_readPixels(picture, None, self._rectangle, self._pixels)
         return picture[::-1].copy()
+
+    def _aim(self, camera: str | Mapping[str, Any], model: Any) -> None:
+        if not isinstance(camera, str):
+            self._camera.type = mujoco.mjtCamera.mjCAMERA_FREE.value
+            self._camera.lookat[:] = camera["lookat"]
+            for name in ("distance", "azimuth", "elevation"):
+                setattr(self._camera, name, camera[name])
+            return
+        number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
+        if number < 0:
+            names = ", ".join(model.camera(i).name for i in range(model.ncam)) or "none"
+            raise KeyError(f"no camera {camera!r}; there are: {names}")
+        self._camera.type, self._camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED.value, number
 
     def close(self) -> None:
         """Free the OpenGL context; no pictures after that."""
