@@ -1,0 +1,12 @@
+"""Demonstrations in LeRobot's dataset format v3, written and read without LeRobot.
+
+`Writer` adds episodes and survives being killed, a full disk, a second writer; `Dataset` reads what it or LeRobot
+wrote, and names what is damaged. `python -m policies.datasets folder=DIR` shows a dataset, `policies.datasets.minari`
+imports one of Minari.
+"""
+
+from policies.datasets.features import DatasetError, Feature
+from policies.datasets.reader import Dataset, Episode
+from policies.datasets.writer import Writer
+
+__all__ = ["Dataset", "DatasetError", "Episode", "Feature", "Writer"]

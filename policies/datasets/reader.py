@@ -1,0 +1,208 @@
+"""Reading a dataset: checked when it is read, pictures decoded when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from policies.datasets import layout, pictures
+from policies.datasets.features import COUNTERS, Array, DatasetError, Feature, not_finite, to_numpy
+from policies.datasets.stats import Stats, Totals, stats_in
+
+
+class Episode(Mapping[str, Array]):
+    """Name -> (steps, *shape) of every feature. Pictures are decoded each time they are asked for."""
+
+    def __init__(self, dataset: Dataset, index: int) -> None:
+        self._dataset = dataset
+        self.index = index
+        self.task: str = dataset.episode_tasks[index]
+
+    def __getitem__(self, name: str) -> Array:
+        return self._dataset.read(name, self.index)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._dataset.features
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dataset.features)
+
+    def __len__(self) -> int:
+        return len(self._dataset.features)
+
+
+class Dataset:
+    """The dataset in `folder`, in LeRobot's format v3, whoever wrote it.
+
+    Every file is compared with its checksum when it is read; LeRobot writes none. DatasetError names the folder, the
+    file, the episode: missing folder or file, another version, no episodes, damage, numbers that are not finite.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.info = layout.read_info(self.folder)
+        self._all = layout.features_of(self.info, self.folder)
+        self.features: dict[str, Feature] = {name: f for name, f in self._all.items() if name not in COUNTERS}
+        self.fps: float = self.info["fps"]
+        self.rows_files = layout.read_rows(self.folder, self.info)
+        self.rows = layout.joined(self.rows_files)
+        if not len(self.rows):
+            raise DatasetError(f"{self.folder} has no episodes")
+        self.checksums: dict[str, str] = {
+            name: digest
+            for rows in self.rows_files
+            if rows.checksums
+            for name, digest in rows.checksums["files"].items()
+        }
+        self.lengths: Array = self._column("length")  # (episodes,) frames
+        self.episode_tasks: list[str] = ["; ".join(tasks) for tasks in self._column("tasks")]
+        self._starts: Array = self._column("dataset_from_index")
+        self.data_paths = self._paths("data_path", "data")  # of the numbers and images, per episode
+        films = [name for name, feature in self.features.items() if feature.dtype == "video"]
+        self.film_paths = {name: self._paths("video_path", f"videos/{name}", video_key=name) for name in films}
+        self._tables: dict[str, dict[str, Array]] = {}  # numbers of the data files read so far
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return len(self.rows)
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """What was to be done, by task_index."""
+        return layout.read_tasks(self.folder)
+
+    @cached_property
+    def stats(self) -> dict[str, Stats]:
+        """Feature -> "min", "max", "mean", "std", "count", "q01", ... of all episodes, from those of each."""
+        return {name: self.totals[name] for name, feature in self._all.items() if feature.dtype != "string"}
+
+    @cached_property
+    def totals(self) -> Totals:
+        """What `stats` and meta/stats.json come from."""
+        return Totals().plus({n: stats_in(self.rows, n, f) for n, f in self._all.items() if f.dtype != "string"})
+
+    def require(self, features: Mapping[str, tuple[int, ...]] | Iterable[str] = (), fps: float | None = None) -> None:
+        """Raises DatasetError when features are missing or of another shape, or the control rate (Hz) is another."""
+        if fps is not None and self.fps != fps:
+            raise DatasetError(f"{self.folder} was recorded at {self.fps:g} Hz, but {fps:g} Hz is needed")
+        shapes = features if isinstance(features, Mapping) else {}
+        for name in features:
+            if name not in self.features:
+                kind = "camera" if ".images." in name else "feature"
+                raise DatasetError(f"{self.folder} has no {kind} {name!r}; there are: {', '.join(self.features)}")
+            found = self.features[name].shape
+            if found != tuple(shapes.get(name, found)):
+                raise DatasetError(f"{self.folder}: {name!r} has shape {found}, but {shapes[name]} is needed")
+
+    def episode(self, index: int) -> Episode:
+        """One episode. IndexError when there is none of that number."""
+        return Episode(self, range(len(self))[index])
+
+    def columns(self, name: str) -> Array:
+        """All frames of all episodes, (frames, *shape)."""
+        return np.concatenate([self.read(name, index) for index in range(len(self))])
+
+    def read(self, name: str, index: int) -> Array:
+        """One feature of one episode, (steps, *shape). The counters ("timestamp", "index", ...) can be read too."""
+        if name not in self._all:
+            raise KeyError(f"{self.folder} has no feature {name!r}; there are: {', '.join(self._all)}")
+        feature = self._all[name]
+        if feature.dtype == "video":
+            return self._film(name, index)
+        if feature.dtype == "image":
+            return self._images(name, index)
+        path = self.data_paths[index]
+        if path not in self._tables:
+            self._tables[path] = self._numbers(path)
+        rows = self._within(self._tables[path]["index"][:, 0], index)
+        values = self._tables[path][name][rows]
+        bad = not_finite(values)
+        if bad is not None:
+            raise DatasetError(f"{self.folder}: {name!r} is not a finite number in frame {bad} of episode {index}")
+        return values
+
+    def verified(self, path: str) -> bytes:
+        """A file of data or film. Raises DatasetError when it is missing or does not have its checksum."""
+        try:
+            content = (self.folder / path).read_bytes()
+        except FileNotFoundError:
+            raise DatasetError(f"{self.folder}: {path} is missing; it holds {self.holds(path)}") from None
+        if path in self.checksums and layout.sha256(content) != self.checksums[path]:
+            raise DatasetError(f"{self.folder}: {path} is damaged: its checksum is wrong; it holds {self.holds(path)}")
+        return content
+
+    def holds(self, path: str) -> str:
+        """The episodes of which a file holds something, in words."""
+        episodes = [
+            k for paths in (self.data_paths, *self.film_paths.values()) for k, p in enumerate(paths) if p == path
+        ]
+        return f"episode {episodes[0]}" if len(episodes) == 1 else f"episodes {min(episodes)} to {max(episodes)}"
+
+    def _paths(self, pattern: str, key: str, **names: str) -> list[str]:
+        """A file per episode."""
+        chunks, files = (self._column(f"{key}/{which}") for which in ("chunk_index", "file_index"))
+        form = str(self.info[pattern])
+        return [form.format(chunk_index=c, file_index=f, **names) for c, f in zip(chunks, files, strict=True)]
+
+    def _column(self, name: str) -> Any:
+        """A column of the rows: numbers as an array."""
+        try:
+            column = self.rows[name]
+        except KeyError:
+            raise DatasetError(f"{self.folder}: meta/episodes has no column {name!r}") from None
+        return column.to_pylist() if pa.types.is_nested(column.type) else column.to_numpy()
+
+    def _table(self, path: str, columns: list[str]) -> pa.Table:
+        try:
+            file = pq.ParquetFile(pa.BufferReader(self.verified(path)))
+            return file.read(columns=columns, use_threads=False)  # many small files: threads only cost
+        except (pa.ArrowException, OSError) as error:
+            why = str(error).partition("\n")[0]
+            raise DatasetError(f"{self.folder}: {path} is damaged ({why}); it holds {self.holds(path)}") from None
+
+    def _numbers(self, path: str) -> dict[str, Array]:
+        """All columns of a data file that are not pictures."""
+        wanted = {name: feature for name, feature in self._all.items() if not feature.is_camera}
+        table = self._table(path, list(wanted))
+        found = {}
+        for name, feature in wanted.items():
+            try:
+                found[name] = to_numpy(table[name], feature.shape).astype(feature.numpy, copy=False)
+            except (KeyError, ValueError) as error:
+                raise DatasetError(f"{self.folder}: {path}: feature {name!r}: {error}; {self.holds(path)}") from None
+        return found
+
+    def _within(self, index_column: Array, index: int) -> slice:
+        """The rows of an episode in the file whose column "index" this is."""
+        start = int(np.searchsorted(index_column, self._starts[index]))
+        stop = start + int(self.lengths[index])
+        expected = np.arange(self._starts[index], self._starts[index] + self.lengths[index])
+        if not np.array_equal(index_column[start:stop], expected):
+            raise DatasetError(f"{self.folder}: {self.data_paths[index]} does not have the frames of episode {index}")
+        return slice(start, stop)
+
+    def _images(self, name: str, index: int) -> Array:
+        table = self._table(self.data_paths[index], ["index", name])
+        rows = self._within(table["index"].to_numpy(), index)
+        shape = self._all[name].shape
+        try:
+            found = pictures.from_png(table[name][rows].combine_chunks().field("bytes").to_pylist())
+            if found.shape[1:] != shape:
+                raise DatasetError(f"pictures have shape {found.shape[1:]}, not {shape}")
+        except DatasetError as error:
+            raise DatasetError(f"{self.folder}: {name!r} in episode {index}: {error}") from None
+        return found
+
+    def _film(self, name: str, index: int) -> Array:
+        path = self.film_paths[name][index]
+        self.verified(path)
+        start = float(self._column(f"videos/{name}/from_timestamp")[index])
+        steps = int(self.lengths[index])
+        return pictures.read_film(self.folder / path, start, steps, int(self.fps), self._all[name].shape)
