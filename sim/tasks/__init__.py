@@ -18,6 +18,11 @@ TASKS = {
     "quad_track": "sim.tasks.quad_track:QuadTrack",
     "quad_any": "sim.tasks.quad_any:QuadAny",
 }
+# Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
+FAMILIES = {
+    "metaworld": "sim.tasks.metaworld:task",
+    "gymnasium": "sim.tasks.gymnasium_robotics:task",
+}
 
 
 # Algorithm -> name of the recipe -> setting -> value; see `policies.algorithms.Algorithm`.
@@ -69,7 +74,10 @@ class Task(Protocol):
 
 
 def task_class(name: str) -> Any:
-    """The task class of that name, or of "module:Class"; ValueError lists the choices."""
+    """The task class of that name, of "family/name" or of "module:Class"; ValueError lists the choices."""
+    family, _, member = name.partition("/")
+    if family in FAMILIES and member:
+        return load("family of tasks", family, FAMILIES)(member)
     return load("task", name, TASKS)
 
 
