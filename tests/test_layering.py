@@ -32,6 +32,7 @@ HOMES = {
     "imageio_ffmpeg": ["sim/sensors/offscreen.py", "policies/datasets/pictures.py"],
     "PIL": ["policies/datasets/pictures.py"],
     "pyarrow": ["policies/datasets/*.py"],
+    "h5py": ["policies/datasets/minari.py"],
     "onnxruntime": ["deploy/policy_file.py"],
     "mcap": ["deploy/flight_log.py", "deploy/recorder.py"],
     "rerun": ["deploy/picture.py", "deploy/watch.py", "policies/datasets/__main__.py"],
