@@ -17,7 +17,7 @@ ALIGNED = 0.015  # m, sideways, before going down and before closing
 GRASPED = 0.05  # m: fingers that are closer hold something, or are about to
 CLEAR = 0.04  # m over the way to the goal
 LIFTED = 0.03  # m: a cube whose centre is higher is held
-GENTLE = 0.1  # m/s until then
+GENTLE = 0.06  # m/s until then
 UP = np.array([0.0, 0.0, 1.0], np.float32)
 
 
@@ -58,8 +58,10 @@ class ArmPickPlace(Tabletop):
         around = aligned & (np.abs(away[:, 2]) < ALIGNED)
         held = around & (signals["gripper_opening"][:, 0] < GRASPED)
         target = cube + np.where(aligned, 0.0, ABOVE)[:, None] * UP
-        # Over the table, not along it.
-        over = np.minimum(0.5 * np.hypot(*(goal - cube)[:, :2].T), CLEAR)[:, None] * UP
-        target = np.where(held[:, None], goal + away + over, target)
-        speed = np.where(held & (cube[:, 2] < LIFTED), GENTLE, SPEED)
+        # Straight up until it is lifted; then over the table, not along it.
+        lying = cube[:, 2] < LIFTED
+        over = np.where(lying, CLEAR, np.minimum(0.5 * np.hypot(*(goal - cube)[:, :2].T), CLEAR))[:, None] * UP
+        carry = np.where(lying[:, None], hand, goal + away) + over
+        target = np.where(held[:, None], carry, target)
+        speed = np.where(held & lying, GENTLE, SPEED)
         return target, np.where(around, CLOSE, self.robot.gripper.opening)[:, None], speed[:, None]
