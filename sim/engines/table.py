@@ -52,7 +52,7 @@ def scene_xml(arm: Arm, block: Block | None, step: float) -> str:
     (left, right), (near, far) = TABLE
     middle, half = ((left + right) / 2.0, (near + far) / 2.0, -0.021), ((right - left) / 2.0, (far - near) / 2.0, 0.02)
     servos = "".join(
-        f'<position joint="joint{k + 1}" kp="{link.stiffness}" dampratio="1"/>' for k, link in enumerate(arm.links)
+        f'<position joint="joint{k}" kp="{link.stiffness}" kv="{link.damping}"/>' for k, link in enumerate(arm.links, 1)
     )
     return f"""<mujoco model="{arm.name}">
   <compiler angle="radian" autolimits="true"/>

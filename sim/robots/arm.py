@@ -41,6 +41,7 @@ class Link:
     velocity: float  # rad/s, limit
     torque: float  # N m, limit
     stiffness: float  # N m/rad of the position servo
+    damping: float  # N m s/rad of it
     rotor_inertia: float  # kg m^2, seen from the joint
     body: Body
 
@@ -159,28 +160,29 @@ PANDA = Arm(
         "Dynamic Identification of the Franka Emika Panda Robot With Retrieval of Feasible Parameters Using "
         "Penalty-Based Optimization, doi 10.1109/LRA.2019.2931248, as in Franka's franka_description; rotors: those of "
         "the FR3, from Franka, in Drake's franka_description; stiffness: setDefaultBehavior of libfranka's examples; "
-        "hand: franka_description and the Franka Hand's data sheet (70 N, 50 mm/s per finger; we set 30 N)"
+        "damping: ours, critical at home, one joint at a time; hand: franka_description and the Franka Hand's "
+        "data sheet (70 N, 50 mm/s per finger; we set 30 N)"
     ),
     links=(
-        Link(0.0, 0.0, 0.333, -2.8973, 2.8973, 2.175, 87.0, 3000.0, 0.6057,
+        Link(0.0, 0.0, 0.333, -2.8973, 2.8973, 2.175, 87.0, 3000.0, 150.0, 0.6057,
              Body(4.970684, (0.003875, 0.002081, -0.04762),
                   (0.70337, 0.70661, 0.009117, -0.000139, 0.006772, 0.019169))),
-        Link(0.0, -RIGHT, 0.0, -1.7628, 1.7628, 2.175, 87.0, 3000.0, 0.6057,
+        Link(0.0, -RIGHT, 0.0, -1.7628, 1.7628, 2.175, 87.0, 3000.0, 170.0, 0.6057,
              Body(0.646926, (-0.003141, -0.02872, 0.003495),
                   (0.007962, 0.02811, 0.025995, -0.003925, 0.010254, 0.000704))),
-        Link(0.0, RIGHT, 0.316, -2.8973, 2.8973, 2.175, 87.0, 3000.0, 0.4625,
+        Link(0.0, RIGHT, 0.316, -2.8973, 2.8973, 2.175, 87.0, 3000.0, 140.0, 0.4625,
              Body(3.228604, (0.027518, 0.039252, -0.066502),
                   (0.037242, 0.036155, 0.01083, -0.004761, -0.011396, -0.012805))),
-        Link(0.0825, RIGHT, 0.0, -3.0718, -0.0698, 2.175, 87.0, 2500.0, 0.4625,
+        Link(0.0825, RIGHT, 0.0, -3.0718, -0.0698, 2.175, 87.0, 2500.0, 120.0, 0.4625,
              Body(3.587895, (-0.05317, 0.104419, 0.027454),
                   (0.025853, 0.019552, 0.028323, 0.007796, -0.001332, 0.008641))),
-        Link(-0.0825, -RIGHT, 0.384, -2.8973, 2.8973, 2.61, 12.0, 2500.0, 0.2055,
+        Link(-0.0825, -RIGHT, 0.384, -2.8973, 2.8973, 2.61, 12.0, 2500.0, 48.0, 0.2055,
              Body(1.225946, (-0.011953, 0.041065, -0.038437),
                   (0.035549, 0.029474, 0.008627, -0.002117, -0.004037, 0.000229))),
-        Link(0.0, RIGHT, 0.0, -0.0175, 3.7525, 2.61, 12.0, 2000.0, 0.2055,
+        Link(0.0, RIGHT, 0.0, -0.0175, 3.7525, 2.61, 12.0, 2000.0, 46.0, 0.2055,
              Body(1.666555, (0.060149, -0.014117, -0.010517),
                   (0.001964, 0.004354, 0.005433, 0.000109, -0.001158, 0.000341))),
-        Link(0.088, RIGHT, 0.0, -2.8973, 2.8973, 2.61, 12.0, 2000.0, 0.2055,
+        Link(0.088, RIGHT, 0.0, -2.8973, 2.8973, 2.61, 12.0, 2000.0, 42.0, 0.2055,
              Body(0.735522, (0.010517, -0.004252, 0.061597),
                   (0.012516, 0.010027, 0.004815, -0.000428, -0.001196, -0.000741))),
     ),

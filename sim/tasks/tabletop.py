@@ -140,6 +140,7 @@ class Scenes:
         self.task, self.num, self.seed = task, num, seed
         self.bench = Workbench(task.robot, task.block, num, 1.0 / RATE, threads)
         self._goal, self._target = np.zeros((2, num, 3))
+        self._gone = np.zeros(num, bool)  # lost in this episode
         self._seen: dict[str, Array] = {}
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -156,6 +157,7 @@ class Scenes:
             pose[:, :3], pose[:, 3], pose[:, 6] = starts[:, :3], np.cos(starts[:, 3] / 2.0), np.sin(starts[:, 3] / 2.0)
         joints = np.tile(self.task.robot.home, (len(rows), 1))
         self.bench.reset(rows, joints, pose, variations)
+        self._gone[list(rows)] = False
         self._target[list(rows)] = self.task.robot.forward(joints)[0]
         self._seen = {}
 
@@ -195,9 +197,10 @@ class Scenes:
         self.bench.step(arm, opening)
         self._seen = self._state()
         distance = self.task.distance(self._seen)
+        self._gone |= self._lost()
         with np.errstate(invalid="ignore"):
-            success = distance < self.task.close
-        return Outcome(self.task.reward(self._seen), success, self._lost())
+            success = (distance < self.task.close) & ~self._gone
+        return Outcome(self.task.reward(self._seen), success, self._gone.copy())
 
     def _follow(self, velocity: Double) -> Double:
         """The joints (num, 7) that move the hand at `velocity` (num, 3) for one step."""
