@@ -67,7 +67,8 @@ class Dataset:
         self.data_paths = self._paths("data_path", "data")  # of the numbers and images, per episode
         films = [name for name, feature in self.features.items() if feature.dtype == "video"]
         self.film_paths = {name: self._paths("video_path", f"videos/{name}", video_key=name) for name in films}
-        self._tables: dict[str, dict[str, Array]] = {}  # numbers of the data files read so far
+        self._tables: dict[str, pa.Table] = {}  # numbers of the data files read so far
+        self._images_of: dict[str, tuple[str, pa.Table]] = {}  # camera -> the data file last read and its images
 
     def __len__(self) -> int:
         """Number of episodes."""
@@ -120,9 +121,12 @@ class Dataset:
             return self._images(name, index)
         path = self.data_paths[index]
         if path not in self._tables:
-            self._tables[path] = self._numbers(path)
-        rows = self._within(self._tables[path]["index"][:, 0], index)
-        values = self._tables[path][name][rows]
+            self._tables[path] = self._table(path, [n for n, f in self._all.items() if not f.is_camera])
+        rows = self._rows_of(self._tables[path], index)
+        try:
+            values = to_numpy(rows[name], feature.shape).astype(feature.numpy, copy=False)
+        except ValueError as error:
+            raise DatasetError(f"{self.folder}: {name!r} in episode {index}: {error}") from None
         bad = not_finite(values)
         if bad is not None:
             raise DatasetError(f"{self.folder}: {name!r} is not a finite number in frame {bad} of episode {index}")
@@ -160,40 +164,33 @@ class Dataset:
         return column.to_pylist() if pa.types.is_nested(column.type) else column.to_numpy()
 
     def _table(self, path: str, columns: list[str]) -> pa.Table:
+        """Some columns of a data file."""
         try:
             file = pq.ParquetFile(pa.BufferReader(self.verified(path)))
+            lacking = set(columns) - set(file.schema_arrow.names)
+            if lacking:
+                raise DatasetError(f"{self.folder}: {path} has no column {min(lacking)!r}; it holds {self.holds(path)}")
             return file.read(columns=columns, use_threads=False)  # many small files: threads only cost
         except (pa.ArrowException, OSError) as error:
             why = str(error).partition("\n")[0]
             raise DatasetError(f"{self.folder}: {path} is damaged ({why}); it holds {self.holds(path)}") from None
 
-    def _numbers(self, path: str) -> dict[str, Array]:
-        """All columns of a data file that are not pictures."""
-        wanted = {name: feature for name, feature in self._all.items() if not feature.is_camera}
-        table = self._table(path, list(wanted))
-        found = {}
-        for name, feature in wanted.items():
-            try:
-                found[name] = to_numpy(table[name], feature.shape).astype(feature.numpy, copy=False)
-            except (KeyError, ValueError) as error:
-                raise DatasetError(f"{self.folder}: {path}: feature {name!r}: {error}; {self.holds(path)}") from None
-        return found
-
-    def _within(self, index_column: Array, index: int) -> slice:
-        """The rows of an episode in the file whose column "index" this is."""
-        start = int(np.searchsorted(index_column, self._starts[index]))
-        stop = start + int(self.lengths[index])
-        expected = np.arange(self._starts[index], self._starts[index] + self.lengths[index])
-        if not np.array_equal(index_column[start:stop], expected):
+    def _rows_of(self, table: pa.Table, index: int) -> pa.Table:
+        """The rows of an episode in the table of its file."""
+        first, steps = int(self._starts[index]), int(self.lengths[index])
+        rows = table.slice(max(0, first - table["index"][0].as_py()), steps) if len(table) else table
+        if not np.array_equal(rows["index"].to_numpy(), np.arange(first, first + steps)):
             raise DatasetError(f"{self.folder}: {self.data_paths[index]} does not have the frames of episode {index}")
-        return slice(start, stop)
+        return rows
 
     def _images(self, name: str, index: int) -> Array:
-        table = self._table(self.data_paths[index], ["index", name])
-        rows = self._within(table["index"].to_numpy(), index)
+        path = self.data_paths[index]
+        if self._images_of.get(name, ("",))[0] != path:  # LeRobot has many episodes in a file
+            self._images_of[name] = path, self._table(path, ["index", name])
+        rows = self._rows_of(self._images_of[name][1], index)
         shape = self._all[name].shape
         try:
-            found = pictures.from_png(table[name][rows].combine_chunks().field("bytes").to_pylist())
+            found = pictures.from_png(rows[name].combine_chunks().field("bytes").to_pylist())
             if found.shape[1:] != shape:
                 raise DatasetError(f"pictures have shape {found.shape[1:]}, not {shape}")
         except DatasetError as error:
@@ -202,7 +199,8 @@ class Dataset:
 
     def _film(self, name: str, index: int) -> Array:
         path = self.film_paths[name][index]
-        self.verified(path)
+        if path in self.checksums or not (self.folder / path).exists():  # LeRobot's are large: not read for nothing
+            self.verified(path)
         start = float(self._column(f"videos/{name}/from_timestamp")[index])
         steps = int(self.lengths[index])
         return pictures.read_film(self.folder / path, start, steps, int(self.fps), self._all[name].shape)

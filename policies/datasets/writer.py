@@ -113,8 +113,6 @@ class Writer:
         values |= _counters(steps, self.fps, old.episodes, old.frames, tasks.index(task))
         stats = {name: episode_stats(value, self._all[name]) for name, value in values.items()}
         files = self._recorded(values)
-        checksums = {**old.checksums, **{name: layout.sha256(content) for name, content in files.items()}}
-        row = self._row(steps, task, stats)
         new = replace(
             old,
             next={key: layout.file_after(*at) for key, at in old.next.items()},
@@ -122,12 +120,12 @@ class Writer:
             frames=old.frames + steps,
             tasks=tasks,
             totals=old.totals.plus({name: {key: v[None] for key, v in each.items()} for name, each in stats.items()}),
-            rows=row if old.rows is None else pa.concat_tables([old.rows, row]).combine_chunks(),
-            checksums=checksums,
+            rows=_with_row(old.rows, self._row(steps, task, stats)),
+            checksums={**old.checksums, **{name: layout.sha256(content) for name, content in files.items()}},
         )
         if tasks != old.tasks:
             files[layout.TASKS] = _tasks_file(tasks)
-        seal = {"constants": layout.constants_digest(self._info), "files": checksums}
+        seal = {"constants": layout.constants_digest(self._info), "files": new.checksums}
         # From this rename on the episode is there. What follows is derived, and renewed by the next writer.
         files[_path(layout.EPISODES_PATH, old.rows_at)] = layout.to_parquet(new.rows, seal)
         files |= derived(self._info, new)
@@ -296,6 +294,10 @@ def _tasks_file(tasks: tuple[str, ...]) -> bytes:
     about = {"index_columns": [index], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
     table = pa.table({"task_index": range(len(tasks)), index: tasks})
     return layout.to_parquet(table.replace_schema_metadata({"pandas": json.dumps(about)}), {})
+
+
+def _with_row(rows: pa.Table | None, row: pa.Table) -> pa.Table:
+    return row if rows is None else pa.concat_tables([rows, row]).combine_chunks()
 
 
 def _with_new_rows(state: State) -> State:

@@ -139,6 +139,7 @@ def test_a_dataset_of_lerobot_is_continued(tmp_path):
 
 def test_rows_are_spread_over_files(tmp_path, monkeypatch):
     monkeypatch.setattr("policies.datasets.writer.ROWS", 3)
+    monkeypatch.setattr("policies.datasets.layout.CHUNK", 2)
     write(tmp_path / "d", lengths=(1, 2, 3, 4))
     first = tmp_path / "d/meta/episodes/chunk-000/file-000.parquet"
     before = first.stat().st_mtime_ns
@@ -147,7 +148,8 @@ def test_rows_are_spread_over_files(tmp_path, monkeypatch):
     dataset = Dataset(tmp_path / "d")
     assert dataset.lengths.tolist() == [1, 2, 3, 4, 5, 1, 1] and len(dataset.rows_files) == 3
     assert not list(problems(dataset))
-    (tmp_path / "d/meta/episodes/chunk-000/file-002.parquet").unlink()
+    assert dataset.data_paths[5] == "data/chunk-002/file-001.parquet"
+    (tmp_path / "d/meta/episodes/chunk-001/file-000.parquet").unlink()
     with pytest.raises(DatasetError, match="rows of 1 episodes are missing"):
         Dataset(tmp_path / "d")
     first.unlink()
@@ -263,13 +265,13 @@ def test_what_others_write_wrongly_is_named(tmp_path):
     with pytest.raises(DatasetError, match="'observation.state' is not a finite number in frame 1 of episode 1"):
         dataset.episode(1)["observation.state"]
     dataset = reading("action", pa.array([[0.0]] * 8))
-    with pytest.raises(DatasetError, match=r"feature 'action': 8 numbers for 8 frames of shape \(2,\)"):
+    with pytest.raises(DatasetError, match=r"'action' in episode 0: 5 numbers for 5 frames of shape \(2,\)"):
         dataset.columns("action")
     dataset = reading("index", pa.array(range(3, 11)))
     with pytest.raises(DatasetError, match="does not have the frames of episode 0"):
         dataset.columns("action")
     pq.write_table(table.drop_columns("action"), path)
-    with pytest.raises(DatasetError, match="'action'"):
+    with pytest.raises(DatasetError, match="has no column 'action'"):
         Dataset(tmp_path / "d").columns("action")
     shutil.rmtree(tmp_path / "d/videos")
     with pytest.raises(DatasetError, match=r"file-000.mp4 is missing; it holds episodes 0 to 1"):
