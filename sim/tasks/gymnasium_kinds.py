@@ -54,7 +54,8 @@ def _command(name: str, size: int, unit: str, limit: float, frame: str = "") -> 
 
 PUSH_CORRUPTION = {"object_position": 0.022, "goal_position": 0.055, "hand_velocity": 0.35}
 PICK_CORRUPTION = {"object_position": 0.015, "goal_position": 0.045, "hand_velocity": 0.3, "gripper_effort": 0.3}
-MAZE_CORRUPTION = {"goal_position": 1.0, "force": 100.0}
+DOOR_CORRUPTION = {"handle_position": 0.011, "joint_target": 0.1}
+MAZE_CORRUPTION = {"goal_position": 1.3, "force": 100.0}
 
 # Their action 1 moves the hand's set point by 5 cm per control step of 40 ms; of the gripper, 1 opens.
 _HAND = _command("hand_velocity", 3, "m/s", 1.25, "world")
@@ -145,7 +146,10 @@ _ADROIT: dict[str, tuple[Group, int]] = {  # what is seen, number of actuators
 
 def _adroit(name: str) -> Kind:
     seen, actuators = next(entry for start, entry in _ADROIT.items() if name.startswith(start))
-    return Kind("adroit", seen, (_command("joint_target", actuators, "1", 1.0),))
+    command = _command("joint_target", actuators, "1", 1.0)
+    if not name.startswith("AdroitHandDoor"):
+        return Kind("adroit", seen, (command,))
+    return Kind("adroit", seen, (command,), expert=experts.Door, corruption=DOOR_CORRUPTION)
 
 
 def _hand(name: str) -> Kind:
