@@ -241,6 +241,11 @@ class PolicyFile:
         for state in self.state:
             self._places[0][f"state.{state.name}"][...] = state.initial
 
+    def restart(self, robots: AnyArray) -> None:
+        """Begin anew with the robots in the mask (n,) bool, while the others go on."""
+        for state in self.state:
+            self._places[self._turn][f"state.{state.name}"][robots] = state.initial
+
     def _bind(self) -> None:
         """Give the graph memory of ours: signals and commands, and the state twice, to be written and read in turn."""
         from onnxruntime import OrtValue

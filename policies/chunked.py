@@ -127,6 +127,11 @@ class Drawn:
         """Standard normal, always the same."""
         return cls(np.random.default_rng(0).standard_normal((rows, size)).astype(np.float32))
 
+    @classmethod
+    def none(cls, size: int) -> Drawn:
+        """Always zero."""
+        return cls(np.zeros((1, size), np.float32))
+
 
 @dataclass
 class Chunked:

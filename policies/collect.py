@@ -1,20 +1,50 @@
-"""Episodes of a manipulation task, by an expert who may be made worse, or by a policy file.
+"""python -m policies.collect task=metaworld/pick-place-v3 out=DIR [key=value ...]: episodes into a dataset.
 
-The corrupted expert misjudges where things are, by an offset per episode, and its hand trembles; `corruption` = 1 is
-what the task declares as mediocre.
+By the task's scripted expert or by a policy file. A corrupted expert misjudges where things are, by an offset per
+episode, and its hand trembles: `corruption` = 1 is what the task declares as mediocre. What is in the folder already is
+continued. The dataset is in LeRobot's format v3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.workcell import Array, Manipulation
+from deploy import arguments
+from deploy.policy_file import PolicyFile
+from sim import spec
+from sim.spec import Group
+from sim.tasks import make
+from sim.workcell import Array, Manipulation, is_manipulation
+
+if TYPE_CHECKING:
+    from policies.datasets import Feature
 
 DEMONSTRATIONS = int.from_bytes(b"demonstrations")  # mixed into the seed: other episodes than training's, evaluation's
 SCENES = 8  # flown together
+STATE, ACTION = "observation.state", "action"  # LeRobot's names
+REWARD, SUCCESS = "next.reward", "next.success"
+
+
+@dataclass
+class Config:
+    """Settings of the command."""
+
+    task: str = field(metadata={"help": "manipulation task"})
+    out: str = field(metadata={"help": "folder of the dataset, new or to be continued"})
+    policy: str = field(default="expert", metadata={"help": "expert, or a policy file"})
+    episodes: int = field(default=80, metadata={"help": "in the dataset, in the end"})
+    corruption: float = field(default=0.0, metadata={"help": "of the expert: 0 none, 1 mediocre"})
+    steps: int = field(default=0, metadata={"help": "of an episode at most (0: the task's)"})
+    seed: int = field(default=0, metadata={"help": "of the episodes"})
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or self.seed < 0 or self.steps < 0 or self.corruption < 0.0:
+            raise ValueError("needs episodes >= 1, seed >= 0, steps >= 0 and corruption >= 0")
 
 
 @dataclass
@@ -65,14 +95,29 @@ class Corrupted:
         return commands
 
 
-def episodes(task: Manipulation, act: Act, count: int, seed: int, num: int = SCENES) -> Iterator[Episode]:
-    """Episodes 0 to `count` - 1 of the stream `seed`, as they end: with success, lost, or out of time."""
-    num = min(num, count)
+class Filed:
+    """A policy file at work in `num` scenes, whose state begins anew with each episode."""
+
+    def __init__(self, policy: PolicyFile, num: int) -> None:
+        self.policy = policy
+        policy.reset(num)
+
+    def __call__(self, signals: Mapping[str, Array], numbers: Array, begun: Array) -> dict[str, Array]:
+        if begun.any():
+            self.policy.restart(begun)
+        return self.policy.step({s.name: signals[s.name] for s in self.policy.inputs})
+
+
+def episodes(
+    task: Manipulation, act: Act, count: int, seed: int, num: int = SCENES, first: int = 0
+) -> Iterator[Episode]:
+    """Episodes `first` to `count` - 1 of the stream `seed`, as they end: with success, lost, or out of time."""
+    num = min(num, count - first)
     cell = task.open(num, seed)
     try:
-        numbers: Array = np.arange(num)
-        following = num
-        cell.reset(range(num), range(num))
+        numbers: Array = first + np.arange(num)
+        following = first + num
+        cell.reset(range(num), numbers.tolist())
         records: list[list[tuple[dict[str, Array], dict[str, Array], float, bool]]] = [[] for _ in range(num)]
         begun, busy = np.ones(num, bool), np.ones(num, bool)
         while busy.any():
@@ -106,7 +151,94 @@ def _whole(number: int, steps: list[tuple[dict[str, Array], dict[str, Array], fl
     )
 
 
-def demonstrate(task: Manipulation, count: int, seed: int, corruption: float = 0.0) -> Iterator[Episode]:
-    """`count` episodes by the task's expert, corrupted."""
+def demonstrate(
+    task: Manipulation, count: int, seed: int, corruption: float = 0.0, first: int = 0
+) -> Iterator[Episode]:
+    """Episodes `first` to `count` - 1 by the task's expert, corrupted."""
     own = stream(seed, DEMONSTRATIONS)
-    return episodes(task, Corrupted(task, corruption, own, min(SCENES, count)), count, own)
+    return episodes(task, Corrupted(task, corruption, own, min(SCENES, count - first)), count, own, first=first)
+
+
+def _elements(group: Group) -> tuple[str, ...]:
+    return tuple(f"{s.name}.{k}" for s in group for k in range(s.size))
+
+
+def _features(task: Manipulation) -> dict[str, Feature]:
+    """What a dataset of the task holds."""
+    from policies.datasets import Feature
+
+    return {
+        STATE: Feature("float32", (spec.size(task.policy),), _elements(task.policy)),
+        ACTION: Feature("float32", (spec.size(task.commands),), _elements(task.commands)),
+        REWARD: Feature("float32", (1,)),
+        SUCCESS: Feature("bool", (1,)),
+    }
+
+
+def stored(task: Manipulation, folder: str, count: int) -> list[Episode]:
+    """The first `count` episodes of a dataset; DatasetError when it is damaged or of other signals or another rate."""
+    from policies.datasets import Dataset, DatasetError
+
+    dataset, features = Dataset(folder), _features(task)
+    dataset.require({name: f.shape for name, f in features.items() if name in (STATE, ACTION)}, fps=task.rate_hz)
+    for name in (STATE, ACTION):
+        if (names := dataset.features[name].names) not in (None, features[name].names):
+            wanted = ", ".join(features[name].names or ())
+            raise DatasetError(f"{folder}: {name!r} holds {', '.join(names or ())}, not {wanted}")
+    return [_read(task, dataset.episode(k), k) for k in range(min(count, len(dataset)))]
+
+
+def _read(task: Manipulation, episode: Mapping[str, Array], number: int) -> Episode:
+    steps = len(episode[ACTION])
+    reward = episode[REWARD][:, 0] if REWARD in episode else np.zeros(steps, np.float32)
+    success = episode[SUCCESS][:, 0] if SUCCESS in episode else np.arange(steps) == steps - 1  # others keep successes
+    signals, commands = spec.unpack(task.policy, episode[STATE]), spec.unpack(task.commands, episode[ACTION])
+    return Episode(number, signals, commands, reward, success.astype(bool))
+
+
+def collect(task: Manipulation, config: Config) -> tuple[int, int]:
+    """Add what is missing to the dataset; the number of its episodes and of those that were new and succeeded."""
+    from policies.datasets import Writer
+
+    with Writer(config.out, round(task.rate_hz), _features(task), task.robot.name) as writer:
+        begun, succeeded = len(writer), 0
+        if config.policy == "expert":
+            made = demonstrate(task, config.episodes, config.seed, config.corruption, begun)
+        else:
+            own, policy = stream(config.seed, DEMONSTRATIONS), PolicyFile.load(config.policy)
+            act = Filed(policy, max(1, min(SCENES, config.episodes - begun)))
+            made = episodes(task, act, config.episodes, own, first=begun)
+        waiting: dict[int, Episode] = {}
+        for episode in made if begun < config.episodes else ():
+            waiting[episode.number] = episode
+            while (following := waiting.pop(len(writer), None)) is not None:  # in order, so that it can be continued
+                writer.add_episode(_frames(task, following), task.name)
+                succeeded += following.succeeded
+                print(f"\r{len(writer)} episodes, {succeeded} succeeded", end="", file=sys.stderr, flush=True)
+        return len(writer), succeeded
+
+
+def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:
+    return {
+        STATE: spec.pack(task.policy, episode.signals),
+        ACTION: spec.pack(task.commands, episode.commands),
+        REWARD: episode.reward[:, None],
+        SUCCESS: episode.success[:, None],
+    }
+
+
+def main(argv: Sequence[str]) -> None:
+    """Collect, and say what came of it."""
+    if arguments.wants_help(argv):
+        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+        return
+    (config,) = arguments.parse(argv, Config)
+    task: Any = make(config.task, **({"steps": config.steps} if config.steps else {}))
+    if not is_manipulation(task):
+        raise ValueError(f"task={config.task}: episodes are collected of manipulation tasks only")
+    count, succeeded = collect(task, config)
+    print(f"\n{config.out}: {count} episodes of {task.name}; of the new ones {succeeded} succeeded")
+
+
+if __name__ == "__main__":
+    sys.exit(arguments.call(main))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {
     "apg": "policies.algorithms.apg:Apg",
+    "diffusion": "policies.algorithms.diffusion:Clone",
     "distill": "policies.algorithms.distill:Distill",
     "dsrl": "policies.algorithms.steering:Steer",
     "ppo": "policies.algorithms.ppo:Ppo",

@@ -11,18 +11,20 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.chunked import Denoiser, Schedule
-from policies.collect import Episode
-from policies.controller import Array, limits
+from policies.algorithms import LearningError
+from policies.chunked import Chunked, Denoiser, Drawn, Schedule
+from policies.collect import Episode, demonstrate, stored
+from policies.controller import Array, Exportable, limits
 from policies.networks import Normalizer, cosine, mlp, restore, saved
 from sim import spec
-from sim.workcell import Manipulation
+from sim.workcell import Manipulation, is_manipulation
 
 FREQUENCIES = 4  # of the time's embedding: sin and cos of pi 2^k t
 SMALLEST = 1e-3  # of the noise schedule's signal, at its noisy end
@@ -44,6 +46,7 @@ class BaseConfig:
     ema: float = 0.995  # kept of the averaged weights per update
     episodes: int = 80  # demonstrated by the task's expert
     corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
+    demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -105,6 +108,20 @@ class Demonstrations:
         if not seen:
             raise ValueError("there is no demonstration")
         return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32))
+
+
+def demonstrations(task: Manipulation, config: BaseConfig, seed: int) -> Demonstrations:
+    """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
+    if config.demonstrations:
+        shown = stored(task, config.demonstrations, config.episodes)
+    else:
+        shown = sorted(demonstrate(task, config.episodes, seed, config.corruption), key=lambda e: e.number)
+    if not any(episode.succeeded for episode in shown):
+        raise LearningError(
+            f"none of the {len(shown)} demonstrations succeeds, so there is nothing to learn: "
+            "lower algorithm.base.corruption, raise algorithm.base.episodes, or take other data"
+        )
+    return Demonstrations.of(shown, task, config.horizon)
 
 
 class Cloning:
@@ -181,3 +198,46 @@ class Cloning:
 def silu(network: nn.Sequential) -> nn.Sequential:
     """The same layers with SiLU between them."""
     return nn.Sequential(*(layer if isinstance(layer, nn.Linear) else nn.SiLU() for layer in network))
+
+
+@dataclass
+class Settings(BaseConfig):
+    """Of cloning alone."""
+
+    noise: str = "normal"  # of the exported policy: "normal", or "none", its most likely chunk
+
+
+class Clone:
+    """Behaviour cloning: the base alone."""
+
+    Config = Settings
+
+    def __init__(
+        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
+        if not is_manipulation(task):
+            raise ValueError(f"this algorithm is for manipulation tasks; {task.name!r} is none")
+        if config.noise not in ("normal", "none") or device != "cpu":
+            raise ValueError(f"needs noise=normal or none, and device=cpu, got {config.noise!r} and {device!r}")
+        torch.set_num_threads(1)
+        self.task, self.config, self.seed = task, config, seed
+        self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed))
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        for metrics in self.cloning.learn(demonstrations(self.task, self.config, self.seed)):
+            yield {"progress": self.cloning.done / self.config.updates, "env_steps": 0.0, **metrics}
+
+    def controller(self) -> Exportable:
+        base = self.cloning.denoiser()
+        drawn = Drawn.normal(base.noise_size) if self.config.noise == "normal" else Drawn.none(base.noise_size)
+        return Chunked.from_task(self.task, base, drawn, base.horizon)
+
+    def dump_to(self, folder: Path) -> None:
+        """Nothing is flown."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cloning": self.cloning.state_dict(), "generator": self.cloning.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.cloning.load_state_dict(state["cloning"])
+        self.cloning.generator.set_state(state["generator"])

@@ -20,63 +20,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.algorithms import LearningError
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations
 from policies.chunked import Base, Chunked, Drawn, Steering
-from policies.collect import demonstrate, stream
 from policies.controller import Array, Exportable, Mlp
+from policies.improvement import Improvement, Practice
 from policies.networks import Ensemble, linear_layers, mlp, restore, saved
-from policies.scenes import Rewards, Scenes
+from policies.scenes import Transition
 from sim.workcell import Manipulation
 
-TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
 WIDEST = math.log(2.0)  # of the actor's log deviation, relative to the prior's
 NARROWEST = math.log(0.02)
-REPORT = 100  # control steps between two rows of metrics
 
 
 @dataclass
-class Settings:
+class Settings(Practice):
     """Settings of DSRL."""
 
-    base: BaseConfig = field(default_factory=BaseConfig)
-    env_steps: int = 25_000
-    scenes: int = 4  # flown together
     magnitude: float = 1.5  # of w, at most, per element
     prior_std: float = 0.6  # of w
     same_noise: bool = False  # one w for all actions of a chunk
     first_prior: float = 0.12  # weight of the divergence from the prior, at the beginning
     last_prior: float = 0.04  # and at `prior_steps`, from where it stays
     prior_steps: int = 20_000
-    success_reward: float = 10.0
-    step_reward: float = 0.0  # per chunk without success
-    gamma: float = 0.97  # per chunk
-    backup: int = 4  # chunks whose rewards are summed before the critic is asked
     critics: int = 4
     subset: int = 2  # of them, drawn at random, whose smallest value is the target
     doubt: float = 0.5  # deviations of the critics below their mean that the actor believes
     hidden: list[int] = field(default_factory=lambda: [128, 128])
     learning_rate: float = 5e-4
     batch: int = 128
-    critic_updates: int = 2  # per chunk
-    actor_updates: int = 1
+    critic_updates: int = 4  # per chunk
+    actor_updates: int = 2
     target_rate: float = 0.02
     ema: float = 0.01  # of the actor that is kept, per update
-    warm_up: int = 30  # episodes with w from the prior before learning
-    head_start: int = 800  # critic updates after them
     capacity: int = 100_000
 
     def __post_init__(self) -> None:
-        for name in ("env_steps", "scenes", "backup", "critics", "batch", "critic_updates", "warm_up"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        super().__post_init__()
         if not 1 <= self.subset <= self.critics:
             raise ValueError(f"subset is between 1 and the {self.critics} critics, got {self.subset}")
-        if not (0.0 < self.gamma < 1.0 and self.magnitude > 0.0 and self.prior_std > 0.0):
-            raise ValueError(
-                "needs 0 < gamma < 1, magnitude > 0 and prior_std > 0, "
-                f"got {self.gamma}, {self.magnitude} and {self.prior_std}"
-            )
+        if not (self.magnitude > 0.0 and self.prior_std > 0.0):
+            raise ValueError(f"needs magnitude > 0 and prior_std > 0, got {self.magnitude} and {self.prior_std}")
 
 
 class Actor(torch.nn.Module):
@@ -128,21 +110,16 @@ class Replay:
 
 
 class Steer:
-    """Demonstrations, a base cloned from them, and an actor that steers it."""
+    """An actor that steers a base which was cloned before; see `policies.improvement`."""
 
     Config = Settings
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
-        if not hasattr(task, "open"):
-            raise ValueError(f"steering is for manipulation tasks; {task.name!r} is none")
-        if device != "cpu":
-            raise ValueError("steering learns on the CPU: its scenes and its small networks are there")
-        torch.set_num_threads(1)  # small matrices: threads cost more than they bring
-        self.task, self.config, self.seed = task, config, seed
-        self.generator = torch.Generator().manual_seed(seed)
-        self.cloning = Cloning(task, config.base, self.generator)
+        self.run = Improvement(task, config, seed, device)
+        self.task, self.config, self.generator = task, config, self.run.generator
+        self.cloning = self.run.cloning
         self.size = self.cloning.actions * (1 if config.same_noise else config.base.horizon)
         observed = self.cloning.observed
         self.actor = Actor(config, observed, self.size, self.generator)
@@ -153,74 +130,31 @@ class Steer:
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), config.learning_rate, fused=True)
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
         self.replay = Replay(config.capacity, observed, self.size)
-        self.env_steps = 0
-        self.learning = False  # the warm-up is over
-        self.scenes: Scenes | None = None
-        self._resumed: Mapping[str, Any] | None = None  # of the scenes, until they are open
 
     def learn(self) -> Iterator[dict[str, float]]:
-        """The first fifth of the progress bar is the base."""
-        clone = self.cloning
-        if clone.done < self.config.base.updates:
-            for metrics in clone.learn(self._demonstrations()):
-                yield {"progress": 0.2 * clone.done / self.config.base.updates, "env_steps": 0.0, **metrics}
-        yield from self._steer(clone.denoiser())
+        yield from self.run.learn(self)
 
-    def _demonstrations(self) -> Demonstrations:
-        base = self.config.base
-        shown = list(demonstrate(self.task, base.episodes, self.seed, base.corruption))
-        if not any(episode.succeeded for episode in shown):
-            raise LearningError(
-                f"none of the {base.episodes} demonstrations succeeds, so there is nothing to learn: "
-                "lower algorithm.base.corruption or raise algorithm.base.episodes"
-            )
-        return Demonstrations.of(sorted(shown, key=lambda e: e.number), self.task, self.cloning.config.horizon)
+    def choose(self, base: Base, observation: Array, blind: bool) -> tuple[Array, Array]:
+        noise = torch.randn(len(observation), self.size, generator=self.generator)
+        limit = self.config.magnitude
+        with torch.no_grad():
+            drawn = (self.config.prior_std * noise).clamp(-limit, limit)
+            w = (drawn if blind else self.actor.sample(self._see(observation), noise)[0]).numpy()
+        whole = np.tile(w, (1, base.horizon)) if self.config.same_noise else w
+        return w, base.sample(observation, whole)
 
-    def _steer(self, base: Base) -> Iterator[dict[str, float]]:
-        config = self.config
-        rewards = Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
-        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, rewards)
-        self.scenes = scenes
-        if self._resumed is not None:
-            scenes.load_state_dict(self._resumed)
-        metrics: dict[str, float] = {}
-        while self.env_steps < config.env_steps:
-            for row in scenes.idle():
-                w = self._choose(scenes.seen[row : row + 1], scenes.finished < config.warm_up)
-                scenes.plan(int(row), w[0], base.sample(scenes.seen[row : row + 1], self._whole(w))[0])
-                if self.learning:
-                    metrics = self._update()
-            for t in scenes.step():
-                x, next_x = (self._see(v) for v in (t.x, t.next_x))
-                self.replay.add(x, t.choice, t.reward, t.discount, next_x)
-            self.env_steps += config.scenes
-            if not self.learning and scenes.finished >= config.warm_up:
-                self.learning = True
-                for _ in range(config.head_start):
-                    self._update_critic(self.replay.sample(config.batch, self.generator))
-            if self.env_steps % (REPORT * config.scenes) == 0 or self.env_steps >= config.env_steps:
-                success = {"success": float(np.mean(scenes.outcomes))} if scenes.outcomes else {}
-                done = 0.2 + 0.8 * self.env_steps / config.env_steps
-                yield {"progress": min(done, 1.0), "env_steps": float(self.env_steps), **metrics, **success}
-        scenes.close()
+    def keep(self, transition: Transition) -> None:
+        x, next_x = (self._see(v) for v in (transition.x, transition.next_x))
+        self.replay.add(x, transition.choice, transition.reward, transition.discount, next_x)
+
+    def prepare(self, updates: int) -> None:
+        for _ in range(updates):
+            self._update_critic(self.replay.sample(self.config.batch, self.generator))
 
     def _see(self, observation: Array) -> Tensor:
         return self.cloning.normalizer(torch.from_numpy(observation))
 
-    def _whole(self, w: Array) -> Array:
-        """The base's noise (n, noise_size)."""
-        return np.tile(w, (1, self.cloning.config.horizon)) if self.config.same_noise else w
-
-    def _choose(self, observation: Array, blind: bool) -> Array:
-        """w (n, size) from the actor, or from its prior."""
-        noise = torch.randn(len(observation), self.size, generator=self.generator)
-        if blind:
-            limit = self.config.magnitude
-            return (self.config.prior_std * noise).clamp(-limit, limit).numpy()
-        with torch.no_grad():
-            return self.actor.sample(self._see(observation), noise)[0].numpy()
-
-    def _update(self) -> dict[str, float]:
+    def update(self) -> dict[str, float]:
         config = self.config
         for _ in range(config.critic_updates):
             loss = self._update_critic(batch := self.replay.sample(config.batch, self.generator))
@@ -262,7 +196,7 @@ class Steer:
 
     def prior_weight(self) -> float:
         """Of the divergence in the actor's loss, now."""
-        done = min(1.0, self.env_steps / self.config.prior_steps)
+        done = min(1.0, self.run.env_steps / self.config.prior_steps)
         return float(self.config.first_prior ** (1.0 - done) * self.config.last_prior**done)
 
     def controller(self) -> Exportable:
@@ -283,7 +217,7 @@ class Steer:
         chosen = {
             "random noise": random,
             "cut noise": Drawn(random.table.clip(-bound, bound)),
-            "no noise": Drawn(np.zeros((1, base.noise_size), np.float32)),
+            "no noise": Drawn.none(base.noise_size),
         }
         return {n: Chunked.from_task(self.task, base, c, base.horizon) for n, c in chosen.items()}
 
@@ -291,16 +225,11 @@ class Steer:
         """Nothing is dumped: a scene that is not finite ends its episode."""
 
     def state_dict(self) -> dict[str, Any]:
-        scenes = self.scenes.state_dict() if self.scenes is not None else None
-        numbers = {"env_steps": self.env_steps, "learning": self.learning, "generator": self.generator.get_state()}
-        return {**saved(self._parts()), **numbers, "scenes": scenes}
+        return saved(self._parts())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         restore(self._parts(), state)
-        self.env_steps, self.learning = int(state["env_steps"]), bool(state["learning"])
-        self.generator.set_state(state["generator"])
-        self._resumed = state["scenes"]
 
     def _parts(self) -> dict[str, Any]:
-        names = ("cloning", "actor", "average", "critic", "target", "actor_optimizer", "critic_optimizer", "replay")
+        names = ("run", "actor", "average", "critic", "target", "actor_optimizer", "critic_optimizer", "replay")
         return {name: getattr(self, name) for name in names}

@@ -1,0 +1,137 @@
+"""Improving a cloned base by reinforcement learning in scenes: what all such learners share.
+
+Demonstrations, cloning, warm-up episodes, then a chunk at a time: the learner chooses, the scene executes, the learner
+keeps what came of it and updates. Everything is decided by the seed, and continues exactly from a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, demonstrations
+from policies.chunked import Base
+from policies.collect import stream
+from policies.controller import Array
+from policies.scenes import Rewards, Scenes, Transition
+from sim.workcell import Manipulation, is_manipulation
+
+TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
+REPORT = 100  # control steps between two rows of metrics
+
+
+@dataclass
+class Practice:
+    """Settings that every learner has which improves a base."""
+
+    base: BaseConfig = field(default_factory=BaseConfig)
+    env_steps: int = 25_000
+    scenes: int = 4  # flown together
+    warm_up: int = 30  # episodes without learning
+    head_start: int = 800  # critic updates after them
+    success_reward: float = 10.0
+    step_reward: float = 0.0  # per chunk without success
+    gamma: float = 0.97  # per chunk
+    backup: int = 4  # chunks whose rewards are summed before the critic is asked
+
+    def __post_init__(self) -> None:
+        for name in ("env_steps", "scenes", "backup", "warm_up"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0.0 < self.gamma < 1.0:
+            raise ValueError(f"gamma must lie between 0 and 1, got {self.gamma}")
+
+
+class Learner(Protocol):
+    """What improves the base."""
+
+    def choose(self, base: Base, observation: Array, blind: bool) -> tuple[Array, Array]:
+        """A choice (n, k) and the chunk (n, horizon * actions) it leads to; `blind` during the warm-up."""
+
+    def keep(self, transition: Transition) -> None:
+        """Remember it."""
+
+    def prepare(self, updates: int) -> None:
+        """The critic's head start, after the warm-up."""
+
+    def update(self) -> dict[str, float]:
+        """Learn after a chunk; metrics."""
+
+
+class Improvement:
+    """Base and scenes of one run."""
+
+    def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
+        if not is_manipulation(task):
+            raise ValueError(f"this algorithm is for manipulation tasks; {task.name!r} is none")
+        if device != "cpu":
+            raise ValueError("this algorithm learns on the CPU: its scenes and its small networks are there")
+        torch.set_num_threads(1)  # small matrices: threads cost more than they bring
+        self.task, self.config, self.seed = task, config, seed
+        self.generator = torch.Generator().manual_seed(seed)
+        self.cloning = Cloning(task, config.base, self.generator)
+        self.env_steps = 0
+        self.learning = False  # the warm-up is over
+        self.scenes: Scenes | None = None
+        self._resumed: Mapping[str, Any] | None = None  # of the scenes, until they are open
+
+    def demonstrations(self) -> Demonstrations:
+        """Those that the settings ask for; LearningError when none of them succeeds."""
+        return demonstrations(self.task, self.config.base, self.seed)
+
+    def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
+        """The first fifth of the progress bar is the base."""
+        clone = self.cloning
+        if clone.done < clone.config.updates:
+            for metrics in clone.learn(self.demonstrations()):
+                yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **metrics}
+        config, base = self.config, clone.denoiser()
+        rewards = Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
+        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, rewards)
+        self.scenes = scenes
+        if self._resumed is not None:
+            scenes.load_state_dict(self._resumed)
+        metrics = {}
+        try:
+            while self.env_steps < config.env_steps:
+                metrics = self._step(learner, base, scenes) or metrics
+                if self.env_steps % (REPORT * config.scenes) == 0 or self.env_steps >= config.env_steps:
+                    success = {"success": float(np.mean(scenes.outcomes))} if scenes.outcomes else {}
+                    done = 0.2 + 0.8 * min(1.0, self.env_steps / config.env_steps)
+                    yield {"progress": done, "env_steps": float(self.env_steps), **metrics, **success}
+        finally:
+            scenes.close()
+
+    def _step(self, learner: Learner, base: Base, scenes: Scenes) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for row in map(int, scenes.idle()):
+            choice, chunk = learner.choose(base, scenes.seen[row : row + 1], not self.learning)
+            scenes.plan(row, choice[0], chunk[0])
+            if self.learning:
+                metrics = learner.update()
+        for transition in scenes.step():
+            learner.keep(transition)
+        self.env_steps += scenes.num
+        if not self.learning and scenes.finished >= self.config.warm_up:
+            self.learning = True
+            learner.prepare(self.config.head_start)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "cloning": self.cloning.state_dict(),
+            "env_steps": self.env_steps,
+            "learning": self.learning,
+            "generator": self.generator.get_state(),
+            "scenes": None if self.scenes is None else self.scenes.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.cloning.load_state_dict(state["cloning"])
+        self.env_steps, self.learning = int(state["env_steps"]), bool(state["learning"])
+        self.generator.set_state(state["generator"])
+        self._resumed = state["scenes"]
