@@ -44,10 +44,11 @@ def _derived_problems(dataset: Dataset) -> Iterator[str]:
         return
     frames, episodes = int(dataset.lengths.sum()), len(dataset)
     grown = counts(episodes, frames, len(tasks))
-    if {key: dataset.info.get(key) for key in grown} != grown:
-        yield f"{dataset.folder}: {layout.INFO} does not count {episodes} episodes, {frames} frames, {len(tasks)} tasks"
-    if dataset.rows_files[-1].checksums is None:
-        return  # others format them in their own way
+    if dataset.rows_files[-1].checksums is None:  # others format these files in their own way
+        if {key: dataset.info.get(key) for key in grown} != grown:
+            counted = f"{episodes} episodes, {frames} frames, {len(tasks)} tasks"
+            yield f"{dataset.folder}: {layout.INFO} does not count {counted}"
+        return
     constants = {key: value for key, value in dataset.info.items() if key not in grown}
     for name, content in ((layout.INFO, constants | grown), (layout.STATS, dataset.totals.json())):
         path = dataset.folder / name

@@ -65,4 +65,4 @@ def read_film(path: Path, start: float, steps: int, fps: int, shape: tuple[int, 
     if len(raw) != steps * int(np.prod(shape)):
         pictures = len(raw) / np.prod(shape)
         raise DatasetError(f"{path}: {pictures:g} pictures of shape {shape} from {start:g} s on, but {steps} needed")
-    return np.frombuffer(raw, np.uint8).reshape(steps, *shape)
+    return np.frombuffer(bytearray(raw), np.uint8).reshape(steps, *shape)  # bytes could not be written to

@@ -124,7 +124,9 @@ class Dataset:
             self._tables[path] = self._table(path, [n for n, f in self._all.items() if not f.is_camera])
         rows = self._rows_of(self._tables[path], index)
         try:
-            values = to_numpy(rows[name], feature.shape).astype(feature.numpy, copy=False)
+            values = to_numpy(rows[name], feature.shape).astype(
+                feature.numpy
+            )  # a copy: arrow's memory is not to be written
         except ValueError as error:
             raise DatasetError(f"{self.folder}: {name!r} in episode {index}: {error}") from None
         bad = not_finite(values)

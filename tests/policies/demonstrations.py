@@ -37,6 +37,7 @@ def assert_episode(dataset, index, frames):
     assert set(found) == set(frames)
     for name, value in frames.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert found[name].flags.writeable
         if dataset.features[name].dtype == "video":
             assert np.abs(found[name].astype(int) - value).max() <= 3
         else:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from policies.datasets import Dataset, DatasetError, Feature, Writer
+from policies.datasets import Dataset, DatasetError, Feature, Writer, pictures
 from policies.datasets import __main__ as command
 from policies.datasets.check import problems
 from tests.policies.demonstrations import ALL, SCENE, STATE, assert_episode, episode, write
@@ -72,6 +72,17 @@ def test_pictures_and_films_come_back(tmp_path):
     np.testing.assert_allclose(dataset.columns("timestamp")[:, 0], [0, 0.1, 0.2, 0.3, 0, 0, 0.1, 0.2], atol=1e-7)
     np.testing.assert_array_equal(dataset.columns("index")[:, 0], np.arange(8))
     np.testing.assert_array_equal(dataset.columns("task_index")[:, 0], [0] * 4 + [1] + [0] * 3)
+
+
+def test_a_rounded_time_finds_its_picture(tmp_path):
+    shown = (np.arange(12, dtype=np.uint8) * 20)[:, None, None, None] + np.zeros((1, 16, 16, 3), np.uint8)
+    pictures.write_film(tmp_path / "film.mp4", shown, 30)
+    for k in (0, 1, 6, 11):
+        for error in (-2e-6, 0.0, 2e-6):
+            found = pictures.read_film(tmp_path / "film.mp4", k / 30 + error, min(2, 12 - k), 30, (16, 16, 3))
+            assert np.abs(found.astype(int) - shown[k : k + 2]).max() <= 3
+    with pytest.raises(DatasetError, match="2 pictures of shape .* but 3 needed"):
+        pictures.read_film(tmp_path / "film.mp4", 10 / 30, 3, 30, (16, 16, 3))
 
 
 def test_statistics_are_those_of_all_frames(tmp_path):
@@ -242,6 +253,8 @@ def test_folders_that_cannot_be_read(tmp_path):
     path.write_text(info[:-3])
     with pytest.raises(DatasetError, match="info.json is damaged"):
         Dataset(tmp_path / "d")
+    path.write_text(info.replace('"total_frames": 8', '"total_frames": 9'))
+    assert any("does not count 2 episodes, 8 frames" in problem for problem in problems(Dataset(tmp_path / "d")))
     path.write_text(info)
     rows = tmp_path / "d/meta/episodes/chunk-000/file-000.parquet"
     rows.write_bytes(rows.read_bytes()[:-100])  # as a killed lerobot leaves it

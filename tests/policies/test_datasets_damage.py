@@ -109,6 +109,21 @@ def test_half_an_episode_is_dropped_and_named(tmp_path):
     assert not list(problems(Dataset(tmp_path)))
 
 
+def test_totals_that_a_kill_left_behind_are_renewed(tmp_path):
+    write(tmp_path)
+    old = {name: (tmp_path / name).read_bytes() for name in ("meta/info.json", "meta/stats.json")}
+    write(tmp_path, lengths=(2,))
+    new = {name: (tmp_path / name).read_bytes() for name in old}
+    for name, content in old.items():
+        (tmp_path / name).write_bytes(content)
+    dataset = Dataset(tmp_path)
+    assert len(dataset) == 4 and len(dataset.columns("action")) == 10
+    assert len(list(problems(dataset))) == 2
+    with Writer(tmp_path, 10, STATE):
+        assert {name: (tmp_path / name).read_bytes() for name in old} == new
+    assert not list(problems(Dataset(tmp_path)))
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, call):
     write(tmp_path)
