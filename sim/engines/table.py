@@ -50,7 +50,7 @@ def scene_xml(arm: Arm, block: Block | None, step: float) -> str:
         else ""
     )
     (left, right), (near, far) = TABLE
-    middle, half = ((left + right) / 2.0, (near + far) / 2.0, -0.021), ((right - left) / 2.0, (far - near) / 2.0, 0.02)
+    middle, half = ((left + right) / 2.0, (near + far) / 2.0), ((right - left) / 2.0, (far - near) / 2.0, 0.02)
     servos = "".join(
         f'<position joint="joint{k}" kp="{link.stiffness}" kv="{link.damping}"/>' for k, link in enumerate(arm.links, 1)
     )
@@ -66,10 +66,11 @@ def scene_xml(arm: Arm, block: Block | None, step: float) -> str:
   <statistic extent="1" center="0.5 0 0.2"/>
   <asset><texture type="skybox" builtin="flat" rgb1="0.8 0.87 0.95" rgb2="0.8 0.87 0.95" width="8" height="48"/></asset>
   <worldbody>
-    <light directional="true" pos="0.5 0 2" dir="0.2 0.2 -1" diffuse="0.5 0.5 0.5" specular="0 0 0"/>
+    <light directional="true" pos="0.5 0 2" dir="0 0 -1" diffuse="0.5 0.5 0.5" specular="0 0 0"/>
     <camera name="scene_camera" {_camera((1.05, -0.5, 0.5), (0.5, 0.0, 0.09))} fovy="45"/>
-    <geom name="table" type="plane" size="0 0 0.1" group="4" friction="0.1 0.005 0.0001" {TOUCHED}/>
-    <geom type="box" pos="{_row(middle)}" size="{_row(half)}" rgba="{WOOD}" {SEEN}/>
+    <geom name="table" type="plane" pos="{_row((*middle, 0.0))}" size="{_row(half)}" friction="0.1 0.005 0.0001"
+      rgba="{WOOD}" {TOUCHED}/>
+    <geom type="box" pos="{_row((*middle, -0.022))}" size="{_row(half)}" rgba="{WOOD}" {SEEN}/>
     <geom type="capsule" fromto="0 0 0 0 0 0.16" size="0.07" rgba="{WHITE}" {SEEN}/>
     <body name="goal" mocap="true"><geom type="sphere" size="0.015" rgba="{GREEN}" {SEEN}/></body>
     {lying}

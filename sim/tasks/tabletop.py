@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,15 +51,15 @@ class Settings:
 class Tabletop(ABC):
     """A task at the table; see `sim.workcell.Manipulation`. Subclasses draw the start, judge it and show how."""
 
-    Config: ClassVar[type] = Settings
-    name: ClassVar[str]
+    Config: type = Settings
+    name: str
     robot: Arm = PANDA
-    block: ClassVar[Block | None] = CUBE
+    block: Block | None = CUBE
     rate_hz = RATE
-    envelope: ClassVar[dict[str, float]] = {}
-    scores: ClassVar[dict[str, str]] = {"success": "%", "duration": "s", "final_distance": "m"}
-    offsets: ClassVar[dict[str, float]]  # m: how much a mediocre expert is off, about signals
-    close: ClassVar[float]  # m: success
+    envelope: dict[str, float] = {}
+    scores = {"success": "%", "duration": "s", "final_distance": "m"}
+    offsets: dict[str, float]  # m: how far a mediocre expert misjudges signals
+    close: float  # m: success
 
     def __init__(self, config: Settings | None = None) -> None:
         self.config = config or self.Config()
@@ -70,7 +70,7 @@ class Tabletop(ABC):
         self.policy: Group = (
             Signal("joint_position", (7,), "rad"),
             Signal("joint_velocity", (7,), "rad/s"),
-            Signal("gripper_opening", (1,), "m", "", 0.0, self.robot.gripper.opening),
+            Signal("gripper_opening", (1,), "m"),
             _position("hand_position"),
             Signal("hand_rotation", (9,), "1", "world"),
             *(() if self.config.cameras else pose),

@@ -26,6 +26,7 @@ BENCHMARKS = (
     "crazyflie",
     "control_loop",
     "guards",
+    "arm",
 )
 Rows = dict[str, Any]  # what was measured, by the name of the row
 sys.path.insert(0, str(ROOT))  # a checkout is enough

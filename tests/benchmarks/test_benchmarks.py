@@ -29,6 +29,7 @@ FOLDER = Path(__file__).parent
         "crazyflie.py --only connecting commanding quad_any",
         'control_loop.py --only "C, SCHED_FIFO" "onnxruntime, SCHED_FIFO, under load" "C, usual priority"',
         'guards.py --only tilt "NaN in a signal" "link lost"',
+        "arm.py",
     ],
 )
 def test_a_benchmark_runs_and_prints_json_and_a_table(command):
