@@ -26,7 +26,7 @@ HOMES = {
         "sim/sensors/camera.py",
     ],
     "pybullet": ["sim/engines/bullet.py"],
-    "gymnasium": ["sim/gym.py", "sim/tasks/gymnasium_robotics.py"],
+    "gymnasium": ["sim/gym.py", "sim/tasks/gymnasium_robotics.py", "sim/tasks/metaworld.py"],
     "gymnasium_robotics": ["sim/tasks/gymnasium_robotics.py"],
     "metaworld": ["sim/tasks/metaworld.py"],
     "imageio_ffmpeg": ["sim/sensors/offscreen.py", "policies/datasets/pictures.py"],

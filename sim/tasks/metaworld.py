@@ -92,6 +92,15 @@ class MetaWorld:
         )
         self._moment = self.policy[:-1]
 
+    def make(self) -> Any:
+        """A new environment, with its goal visible and drawn anew by every reset."""
+        environment = self._make()
+        environment._partially_observable = False
+        environment.__dict__.pop("sawyer_observation_space", None)  # else the goal is cut to zero
+        environment._set_task_called, environment._freeze_rand_vec = True, False
+        environment.seeded_rand_vec = True
+        return environment
+
     def open(self, num: int, seed: int) -> Scenes:
         return Scenes(self, num, seed)
 
@@ -128,20 +137,21 @@ class Scenes:
 
     def __init__(self, task: MetaWorld, num: int, seed: int) -> None:
         self.task, self.num, self.seed = task, num, seed
-        self.environments = [task._make() for _ in range(num)]
-        for environment in self.environments:
-            environment._partially_observable = False
-            environment.__dict__.pop("sawyer_observation_space", None)  # else the goal is cut to zero
-            environment._set_task_called, environment._freeze_rand_vec = True, False
-            environment.seeded_rand_vec = True
+        self.environments = [task.make() for _ in range(num)]
         self._seen = np.zeros((num, 2 * FRAME + 3))
         self._camera: Any = None
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        from gymnasium.envs.mujoco import MujocoEnv
+
         for row, episode in zip(rows, episodes, strict=True):
             environment = self.environments[row]
             environment.np_random = np.random.default_rng([self.seed, episode])
-            self._seen[row] = environment.reset()[0]
+            environment._freeze_rand_vec = False
+            environment.reset()
+            # Many look where things are, then place them: it takes another reset with the same draw. Theirs is two.
+            environment._freeze_rand_vec = True
+            self._seen[row] = MujocoEnv.reset(environment)[0]
 
     def read(self) -> dict[str, Array]:
         at, found = 0, {}

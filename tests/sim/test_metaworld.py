@@ -1,0 +1,144 @@
+"""Meta-World through our protocol: its own numbers, its own success, episodes decided by seed and number alone."""
+
+from __future__ import annotations
+
+import pickle
+
+import metaworld
+import numpy as np
+import pytest
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+from policies.collect import demonstrate
+from sim.tasks import make, task_class
+from sim.workcell import Outcome
+
+TASKS = sorted(ALL_V3_ENVIRONMENTS)
+STEPS = 12
+
+
+def noise(task, num: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return [
+        {s.name: rng.uniform(s.low, s.high, (num, *s.shape)).astype(np.float32) for s in task.commands}
+        for _ in range(STEPS)
+    ]
+
+
+def run(cell, commands, row: int) -> list[dict[str, np.ndarray]]:
+    """What scene `row` shows before, between and after these commands for a batch."""
+    seen = [{name: value[row].copy() for name, value in cell.read().items()}]
+    for command in commands:
+        outcome = cell.step(command)
+        after = {name: value[row].copy() for name, value in cell.read().items()}
+        seen.append({**after, "reward": outcome.reward[row], "success": outcome.success[row]})
+    return seen
+
+
+def assert_same(a: list[dict[str, np.ndarray]], b: list[dict[str, np.ndarray]]):
+    for one, other in zip(a, b, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def benchmark(name: str, drawn: np.ndarray):
+    """Their environment, set as its manual says to the object and goal that were drawn."""
+    made = ALL_V3_ENVIRONMENTS[name]()
+    data = {"env_cls": type(made), "rand_vec": drawn, "partially_observable": False}
+    made.set_task(metaworld.Task(env_name=name, data=pickle.dumps(data)))
+    return made
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_signals_reward_and_success_are_the_benchmarks(name: str):
+    task = make(f"metaworld/{name}")
+    cell = task.open(1, seed=3)
+    cell.reset([0], [4])
+    theirs = benchmark(name, cell.environments[0]._last_rand_vec)
+    seen, _ = theirs.reset()
+    for _ in range(STEPS):
+        signals = cell.read()
+        expected = np.concatenate([seen[:18], seen[36:]]).astype(np.float32)
+        ours = np.concatenate([signals[s.name][0] for s in task.policy[:-1]])
+        np.testing.assert_array_equal(ours, expected[: len(ours)])
+        np.testing.assert_array_equal(expected[len(ours) : 18], 0.0)  # nothing of theirs is left out
+        np.testing.assert_array_equal(signals["goal_position"][0], expected[-3:])
+        command = task.expert(signals)
+        action = np.concatenate([command["hand_velocity"][0] / np.float32(0.8), command["gripper_effort"][0]])
+        seen, reward, _, _, info = theirs.step(action)
+        outcome = cell.step(command)
+        assert outcome.reward[0] == np.float32(reward)
+        assert outcome.success[0] == (info["success"] == 1.0)
+        assert not outcome.lost[0]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_episode_is_decided_by_seed_and_number(name: str):
+    task = make(f"metaworld/{name}")
+    many, one = task.open(3, seed=1), task.open(1, seed=1)
+    many.reset(range(3), [6, 7, 8])
+    commands = noise(task, 3)
+    first = run(many, commands, row=2)
+    many.reset([0], [8])  # another scene, which has done something else before
+    swapped = [{n: np.roll(v, 1, axis=0) for n, v in command.items()} for command in commands]
+    assert_same(run(many, swapped, row=0), first)
+    one.reset([0], [8])
+    alone = [{n: v[2:] for n, v in command.items()} for command in commands]
+    assert_same(run(one, alone, row=0), first)
+    assert all(np.isfinite(value).all() for value in first[-1].values())
+
+
+@pytest.mark.parametrize("name", ["pick-place-v3", "reach-v3", "push-v3", "window-open-v3"])
+def test_the_goal_is_visible_and_new_in_every_episode(name: str):
+    cell = make(f"metaworld/{name}").open(4, seed=0)
+    cell.reset(range(4), range(4))
+    goals = cell.read()["goal_position"]
+    targets = np.stack([e._target_pos for e in cell.environments]).astype(np.float32)
+    np.testing.assert_array_equal(goals, targets)
+    assert len(np.unique(goals, axis=0)) == 4
+    other = make(f"metaworld/{name}").open(4, seed=1)
+    other.reset(range(4), range(4))
+    assert (other.read()["goal_position"] != goals).any(axis=1).all()
+
+
+@pytest.mark.parametrize("name", ["reach-v3", "button-press-v3", "drawer-close-v3", "pick-place-v3", "window-open-v3"])
+def test_the_expert_succeeds(name: str):
+    task = make(f"metaworld/{name}", steps=150)
+    assert all(episode.succeeded for episode in demonstrate(task, 4, seed=0))
+
+
+def test_a_state_that_blew_up_is_lost(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a file about it
+    task = make("metaworld/reach-v3")
+    cell = task.open(2, seed=0)
+    cell.reset([0, 1], [0, 1])
+    cell.environments[1].data.qvel[:] = 1e12
+
+    def hold() -> Outcome:
+        return cell.step({s.name: np.zeros((2, *s.shape), np.float32) for s in task.commands})
+
+    assert hold().lost.tolist() == [False, True]
+    cell.reset([1], [2])
+    assert hold().lost.tolist() == [False, False]
+
+
+def test_beyond_the_benchmarks_longest_episode_nothing_happens():
+    task = make("metaworld/reach-v3")
+    cell = task.open(1, seed=0)
+    cell.reset([0], [0])
+    cell.environments[0].curr_path_length = 500
+    before = cell.read()
+    command = {s.name: np.full((1, *s.shape), s.high, np.float32) for s in task.commands}
+    assert not cell.step(command).success[0]
+    assert all((value == before[name]).all() for name, value in cell.read().items())
+
+
+def test_a_wrong_name_gets_the_nearest_one():
+    with pytest.raises(ValueError, match=r"unknown task 'metaworld/pick-plac-v3' \(did you mean 'pick-place-v3'\?\)"):
+        task_class("metaworld/pick-plac-v3")
+
+
+def test_steps_stay_within_the_benchmarks():
+    with pytest.raises(ValueError, match="between 1 and 500, the benchmark's longest, got 501"):
+        make("metaworld/reach-v3", steps=501)
