@@ -33,7 +33,7 @@ class ArmPush(Tabletop):
     Config = PushConfig
     name = "arm_push"
     block = BLOCK
-    offsets = {"object_position": 0.02, "goal_position": 0.02}
+    offsets = {"object_position": 0.022, "goal_position": 0.02}
     close = 0.025
 
     def draw(self, rng: np.random.Generator) -> tuple[Double, Double]:
