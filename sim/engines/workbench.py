@@ -62,7 +62,8 @@ class Workbench:
         self._path = np.zeros((num, self._substeps, self._state.shape[1]))
         self._control = np.zeros((num, self._substeps, self._nominal.nu))
         self._reference = np.zeros((num, JOINTS))
-        self._lead = np.zeros((num, JOINTS))  # s: how far ahead the servos are told, because they damp
+        bias = self._nominal.actuator_biasprm[:JOINTS]
+        self._lead = bias[:, 2] / bias[:, 1]  # s: how far ahead the servos are told, because they damp
         position, velocity = 1, 1 + self._nominal.nq
         free = 7 if block else 0
         self._block = slice(position, position + free)
@@ -101,12 +102,11 @@ class Workbench:
         """Begin anew in these scenes: at rest at `joints` (count, 7), gripper open, the block at `pose` (count, 7)."""
         for row, at, variation in zip(rows, pose, variations, strict=True):
             self._models[row] = self._nominal if variation == NOMINAL else self._varied(variation)
-            bias = self._models[row].actuator_biasprm[:JOINTS]
-            self._lead[row] = bias[:, 2] / bias[:, 1]
             self._state[row] = 0.0
             self._state[row, self._block] = at
-        self._state[rows, self._joints] = self._reference[rows] = joints
-        self._state[rows, self._fingers] = self.arm.gripper.opening / 2.0
+        index = list(rows)
+        self._state[index, self._joints] = self._reference[index] = joints
+        self._state[index, self._fingers] = self.arm.gripper.opening / 2.0
 
     def _varied(self, variation: Variation) -> Any:
         model = copy.copy(self._nominal)

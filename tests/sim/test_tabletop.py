@@ -96,6 +96,24 @@ def test_an_episode_depends_on_its_number_alone(settings):
         cell.close()
 
 
+def test_looking_changes_nothing():
+    task = made(ArmPush, robust=True)
+    watched, alone = Scenes(task, 2, seed=0, threads=1), Scenes(task, 2, seed=0, threads=1)
+    for cell in (watched, alone):
+        cell.reset((0, 1), (7, 8))
+    for _ in range(25):
+        try:
+            watched.picture(1, 8, 8)
+        except RuntimeError as error:  # no OpenGL on this machine
+            assert "OpenGL" in str(error)
+        for cell in (watched, alone):
+            cell.step(task.expert(cell.read()))
+    for name, values in alone.read().items():
+        np.testing.assert_array_equal(values, watched.read()[name], err_msg=name)
+    watched.close()
+    alone.close()
+
+
 def test_the_hand_moves_at_the_velocity_it_is_told_and_stays_within_reach():
     task = made(ArmReach)
     cell = task.open(3, seed=0)
