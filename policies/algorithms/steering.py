@@ -148,35 +148,46 @@ class Steer:
         self.replay.add(x, transition.choice, transition.reward, transition.discount, next_x)
 
     def prepare(self, updates: int) -> None:
-        for _ in range(updates):
-            self._update_critic(self.replay.sample(self.config.batch, self.generator))
+        for _ in range(updates // self.config.critic_updates):
+            self._update_critic(self.config.critic_updates)
 
     def _see(self, observation: Array) -> Tensor:
         return self.cloning.normalizer(torch.from_numpy(observation))
 
     def update(self) -> dict[str, float]:
         config = self.config
-        for _ in range(config.critic_updates):
-            loss = self._update_critic(batch := self.replay.sample(config.batch, self.generator))
+        loss, batch = self._update_critic(config.critic_updates)
         for _ in range(config.actor_updates):
-            metrics = self._update_actor(batch["x"])
+            metrics = self._update_actor(batch)
         return {"loss": float(loss), **{name: float(value) for name, value in metrics.items()}}
 
-    def _update_critic(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def _update_critic(self, updates: int) -> tuple[Tensor, Tensor]:
+        """The last update's loss, and what was seen in its batch (batch, o).
+
+        The targets of all updates are worked out at once, which is quicker; the target critics follow once, as far.
+        """
         config = self.config
+        batch = self.replay.sample(updates * config.batch, self.generator)
+        wanted = torch.split(self._targets(batch), config.batch)
+        inputs = torch.split(torch.cat([batch["x"], batch["w"]], -1), config.batch)
+        for x, y in zip(inputs, wanted, strict=True):
+            loss: Tensor = (self.critic(x) - y).square().mean(1).sum()
+            self.critic_optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.critic_optimizer.step()
         with torch.no_grad():
-            noise = torch.randn(config.batch, self.size, generator=self.generator)
-            w, _ = self.actor.sample(batch["next_x"], noise)
-            values = self.target(torch.cat([batch["next_x"], w], -1))
-            some = torch.randperm(config.critics, generator=self.generator)[: config.subset]
-            wanted = batch["reward"][:, 0] + batch["discount"][:, 0] * values[some].amin(0)
-        loss: Tensor = (self.critic(torch.cat([batch["x"], batch["w"]], -1)) - wanted).square().mean(1).sum()
-        self.critic_optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.critic_optimizer.step()
-        with torch.no_grad():
-            torch._foreach_lerp_([*self.target.parameters()], [*self.critic.parameters()], config.target_rate)
-        return loss.detach()
+            rate = 1.0 - (1.0 - config.target_rate) ** updates
+            torch._foreach_lerp_([*self.target.parameters()], [*self.critic.parameters()], rate)
+        return loss.detach(), batch["x"][-config.batch :]
+
+    @torch.no_grad()
+    def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        config = self.config
+        noise = torch.randn(len(batch["x"]), self.size, generator=self.generator)
+        w, _ = self.actor.sample(batch["next_x"], noise)
+        values: Tensor = self.target(torch.cat([batch["next_x"], w], -1))
+        some = torch.randperm(config.critics, generator=self.generator)[: config.subset]
+        return batch["reward"][:, 0] + batch["discount"][:, 0] * values[some].amin(0)
 
     def _update_actor(self, x: Tensor) -> dict[str, Tensor]:
         config = self.config

@@ -1,0 +1,85 @@
+"""Scenes that execute chunks: transitions as the definition has them, and an exact continuation."""
+
+import numpy as np
+import pytest
+
+from policies.scenes import Rewards, Scenes
+from tests.policies.toy_workcell import Config, ToyReach
+
+HORIZON, GAMMA, BACKUP = 4, 0.9, 3
+REWARDS = Rewards(success=10.0, step=-0.5, gamma=GAMMA, backup=BACKUP)
+
+
+def drive(scenes, rng, steps, wild=0.0):
+    """Head for the goal, with noise; every transition, and per scene what happened at each control step."""
+    transitions = []
+    for _ in range(steps):
+        for row in scenes.idle():
+            away = scenes.seen[row, 2:] - scenes.seen[row, :2]
+            action = np.clip(np.tile(2.0 * away, HORIZON) + wild * rng.normal(size=2 * HORIZON), -1.0, 1.0)
+            scenes.plan(int(row), np.array([len(transitions)], np.float32), action.astype(np.float32))
+        transitions += scenes.step()
+    return transitions
+
+
+def test_transitions_follow_from_the_chunks():
+    scenes = Scenes(ToyReach(), seed=3, num=5, horizon=HORIZON, rewards=REWARDS)
+    transitions = drive(scenes, np.random.default_rng(0), 300, wild=0.5)
+    assert len(transitions) > 200 and scenes.finished > 20
+    seen = set()
+    for t in transitions:
+        if t.discount == 0.0:  # success, or lost: the last chunk alone decides
+            for chunks in range(BACKUP):
+                for reward in (10.0, -0.5):
+                    if np.isclose(t.reward, sum(-0.5 * GAMMA**k for k in range(chunks)) + GAMMA**chunks * reward):
+                        seen.add((chunks, reward))
+                        break
+            continue
+        assert t.reward < 0.0
+        chunks = round(np.log(t.discount) / np.log(GAMMA))
+        assert 1 <= chunks <= BACKUP and np.isclose(t.discount, GAMMA**chunks)  # 24 steps are whole chunks
+        assert np.isclose(t.reward, sum(-0.5 * GAMMA**k for k in range(chunks)))
+    assert {(c, 10.0) for c in range(BACKUP)} <= seen
+
+
+def test_time_that_runs_out_in_a_chunk_counts_as_much_as_it_took():
+    scenes = Scenes(ToyReach(Config(steps=6, radius=1e-6)), 0, 1, HORIZON, REWARDS)
+    first, second = drive(scenes, np.random.default_rng(0), 6)
+    assert np.isclose(first.discount, GAMMA**1.5) and np.isclose(second.discount, GAMMA**0.5)
+    assert np.isclose(first.reward, -0.5 - 0.5 * GAMMA) and np.isclose(second.reward, -0.5)
+    assert np.allclose(first.next_x, second.next_x) and scenes.outcomes == [False]
+
+
+def test_a_lost_scene_ends_without_a_future():
+    task = ToyReach(Config(steps=100, radius=1e-6))
+    scenes = Scenes(task, 0, 1, HORIZON, REWARDS)
+    made = []
+    while not scenes.finished:
+        if len(scenes.idle()):
+            scenes.plan(0, np.zeros(1, np.float32), np.ones(2 * HORIZON, np.float32))
+        made += scenes.step()
+    assert [t.discount for t in made[-3:]] == [0.0] * 3 and made[-1].reward == -0.5
+
+
+def test_an_episode_is_the_same_in_any_batch():
+    one = Scenes(ToyReach(), 7, 1, HORIZON, REWARDS)
+    many = Scenes(ToyReach(), 7, 4, HORIZON, REWARDS)
+    assert np.array_equal(one.seen[0], many.seen[0])
+
+
+@pytest.mark.parametrize("before", [1, 37, 200])
+def test_continues_exactly(before):
+    whole = Scenes(ToyReach(), 3, 4, HORIZON, REWARDS)
+    rng = np.random.default_rng(1)
+    drive(whole, rng, before, wild=0.4)
+    state, noise = whole.state_dict(), rng.bit_generator.state
+    rest = drive(whole, rng, 60, wild=0.4)
+    continued = Scenes(ToyReach(), 3, 4, HORIZON, REWARDS)
+    continued.load_state_dict(state)
+    again = np.random.default_rng(1)
+    again.bit_generator.state = noise
+    assert len(rest) > 30
+    for a, b in zip(rest, drive(continued, again, 60, wild=0.4), strict=True):
+        assert np.array_equal(a.x, b.x) and np.array_equal(a.chunk, b.chunk)
+        assert (a.reward, a.discount) == (b.reward, b.discount) and np.array_equal(a.next_x, b.next_x)
+    assert continued.outcomes == whole.outcomes and continued.finished == whole.finished
