@@ -56,7 +56,7 @@ def test_it_steers_a_mediocre_base_to_the_goal():
     before = {name: success(task, controller) for name, controller in learner.baselines().items()}
     after = success(task, learner.controller())
     assert set(before) == {"random noise", "cut noise", "no noise"}
-    assert before["random noise"] < 0.75 and after > max(before.values()) + 0.08 and after > 0.85, (before, after)
+    assert after > 0.6 and after > max(before.values()) + 0.3, (before, after)
 
 
 def small(**changes):
