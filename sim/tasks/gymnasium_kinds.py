@@ -6,7 +6,7 @@ Sources: the environments' docstrings and code (1.4.2); where those disagree, th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.spec import Group, Signal
@@ -77,18 +77,15 @@ _FETCH_STEP = ("object_relative_velocity", "object_angular_velocity", "grip_velo
 
 def _fetch(name: str) -> Kind:
     goal = _position("goal_position")
+    slide = Kind("fetch", _FETCH_OBJECT, (_HAND,), goal, "object_position", _FETCH_STEP, padding=1)
     if name.startswith("FetchReach"):
-        return Kind("fetch", (*_GRIP, *_GRIP_SPEED), (_HAND,), goal, "grip_position", _FETCH_STEP, 1, experts.Reach)
-    lifts = name.startswith("FetchPickAndPlace")
-    commands = (_HAND, _GRIPPER) if lifts else (_HAND,)
-    expert, corruption = None, {}
-    if lifts:
-        expert, corruption = experts.PickAndPlace, PICK_CORRUPTION
-    elif name.startswith("FetchPush"):
-        expert, corruption = experts.Push, PUSH_CORRUPTION
-    return Kind(
-        "fetch", _FETCH_OBJECT, commands, goal, "object_position", _FETCH_STEP, int(not lifts), expert, corruption
-    )
+        return replace(slide, seen=(*_GRIP, *_GRIP_SPEED), achieved="grip_position", expert=experts.Reach)
+    if name.startswith("FetchPush"):
+        return replace(slide, expert=experts.Push, corruption=PUSH_CORRUPTION)
+    if name.startswith("FetchPickAndPlace"):
+        pick = replace(slide, commands=(_HAND, _GRIPPER), padding=0)
+        return replace(pick, expert=experts.PickAndPlace, corruption=PICK_CORRUPTION)
+    return slide
 
 
 _ADROIT: dict[str, tuple[Group, int]] = {  # what is seen, number of actuators

@@ -1,4 +1,5 @@
-"""Meta-World v3 (Yu et al. 2020; PyPI metaworld 3.0.0), unmodified: `task=metaworld/pick-place-v3` and 49 others.
+"""Meta-World v3 (Yu et al. 2020; PyPI metaworld 3.0.0), unmodified: `task=metaworld/pick-place-v3` and 49 others,
+or MT10 and MT50 in `metaworld_many.py`.
 
 A Sawyer arm whose hand is moved by velocity, at 80 Hz. Object and goal are drawn anew for every episode from the
 task's own ranges, and the goal can be seen; success is the benchmark's. What differs from its 39 numbers: the previous
@@ -18,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.spec import Group, Signal
-from sim.workcell import Array, Manipulator, Outcome
+from sim.workcell import Array, Manipulator, Outcome, Workcell
 
 RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
 CORRUPTION = {"object_position": 0.0155, "goal_position": 0.0385, "hand_velocity": 0.174, "gripper_effort": 0.216}
+COLLECTIONS = ("MT10", "MT50")
 FRAME = 18  # numbers of theirs that describe one moment: hand, gripper, two objects of seven
 
 
@@ -35,14 +37,27 @@ def _table() -> dict[str, tuple[Any, Any]]:
     return {name: (made, ENV_POLICY_MAP[name]) for name, made in ALL_V3_ENVIRONMENTS.items()}
 
 
+def names(collection: str) -> tuple[str, ...]:
+    """The tasks of a collection, in the benchmark's order."""
+    from metaworld import env_dict
+
+    return tuple({"MT10": env_dict.MT10_V3, "MT50": env_dict.MT50_V3}[collection])
+
+
 @cache
 def task(name: str) -> Any:
-    """The task class of one environment; ValueError with the nearest name when there is none."""
+    """The task class of one environment or collection; ValueError with the nearest name when there is none."""
     table = _table()
+    if name in COLLECTIONS:
+        from sim.tasks.metaworld_many import MetaWorldMany
+
+        members = {"name": f"metaworld/{name}", "collection": name, "__doc__": name}
+        return type("MetaWorldMany", (MetaWorldMany,), members)
     if name not in table:
-        near = difflib.get_close_matches(name, table, n=1)
+        choices = (*COLLECTIONS, *sorted(table))
+        near = difflib.get_close_matches(name, choices, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown task 'metaworld/{name}'{hint}; choices: {', '.join(sorted(table))}")
+        raise ValueError(f"unknown task 'metaworld/{name}'{hint}; choices: {', '.join(choices)}")
     return type("MetaWorld", (MetaWorld,), {"name": f"metaworld/{name}", "environment": name, "__doc__": name})
 
 
@@ -65,6 +80,7 @@ class MetaWorld:
     environment = ""
     robot = Manipulator("sawyer")
     rate_hz = RATE
+    policy: Group
     privileged: Group = ()
     commands: Group = (
         Signal("hand_velocity", (3,), "m/s", "world", -SPEED, SPEED),
@@ -81,15 +97,7 @@ class MetaWorld:
         made, expert = _table()[self.environment]
         self._make, self._expert = made, expert()
         self.objects = len(made()._get_pos_objects()) // 3
-        second = (_position("second_object_position"), _quaternion("second_object_quaternion"))
-        self.policy: Group = (
-            _position("hand_position"),
-            Signal("gripper_opening", (1,), "1", "", 0.0, 1.0),
-            _position("object_position"),
-            _quaternion("object_quaternion"),
-            *(second if self.objects == 2 else ()),
-            _position("goal_position"),
-        )
+        self.policy = signals(self.objects)
         self._moment = self.policy[:-1]
 
     def make(self) -> Any:
@@ -101,7 +109,7 @@ class MetaWorld:
         environment.seeded_rand_vec = True
         return environment
 
-    def open(self, num: int, seed: int) -> Scenes:
+    def open(self, num: int, seed: int) -> Workcell:
         return Scenes(self, num, seed)
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
@@ -130,6 +138,19 @@ def _position(name: str) -> Signal:
 def _quaternion(name: str) -> Signal:
     # As they give it: some of their tasks say x, y, z, w and some w, x, y, z.
     return Signal(name, (4,), "1", "world")
+
+
+def signals(objects: int) -> Group:
+    """What is seen of a scene with one or two objects."""
+    second = (_position("second_object_position"), _quaternion("second_object_quaternion"))
+    return (
+        _position("hand_position"),
+        Signal("gripper_opening", (1,), "1", "", 0.0, 1.0),
+        _position("object_position"),
+        _quaternion("object_quaternion"),
+        *(second if objects == 2 else ()),
+        _position("goal_position"),
+    )
 
 
 class Scenes:

@@ -7,10 +7,11 @@ import pickle
 import metaworld
 import numpy as np
 import pytest
-from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS, MT10_V3
 
 from policies.collect import demonstrate
 from sim.tasks import make, task_class
+from sim.tasks.metaworld import names
 from sim.workcell import Outcome
 
 TASKS = sorted(ALL_V3_ENVIRONMENTS)
@@ -132,6 +133,34 @@ def test_beyond_the_benchmarks_longest_episode_nothing_happens():
     command = {s.name: np.full((1, *s.shape), s.high, np.float32) for s in task.commands}
     assert not cell.step(command).success[0]
     assert all((value == before[name]).all() for name, value in cell.read().items())
+
+
+def test_a_collection_goes_through_its_tasks():
+    many = make("metaworld/MT10", steps=150)
+    assert [m.environment for m in many.members] == list(MT10_V3)
+    cell = many.open(2, seed=1)
+    cell.reset([0, 1], [13, 5])
+    cell.reset([1], [23])  # the same task again, in environments that were used before
+    cell.reset([0], [4])
+    cell.reset([0], [13])
+    command = {n: np.repeat(v, 2, axis=0) for n, v in noise(many, 1)[0].items()}
+    for row, episode in ((0, 13), (1, 23)):
+        own = many.members[3].open(1, seed=1)
+        own.reset([0], [episode])
+        ours, alone = cell.read(), own.read()
+        assert ours["task"][row].tolist() == np.eye(10)[3].tolist()
+        for name, value in alone.items():
+            np.testing.assert_array_equal(ours[name][row], value[0])
+    reward = cell.step(command).reward[1]
+    assert reward == own.step({n: v[1:] for n, v in command.items()}).reward[0]
+
+
+def test_the_experts_of_a_collection_succeed():
+    assert np.mean([e.succeeded for e in demonstrate(make("metaworld/MT10", steps=150), 10, seed=0)]) >= 0.9
+
+
+def test_mt50_is_all_tasks():
+    assert names("MT50") == tuple(ALL_V3_ENVIRONMENTS)
 
 
 def test_a_wrong_name_gets_the_nearest_one():
