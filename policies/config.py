@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from policies.algorithms import ALGORITHMS, algorithm_class
+from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
+from sim import tasks
 from sim.engines import ENGINES
-from sim.tasks import TASKS, task_class
+from sim.tasks import FAMILIES, TASKS, task_class
 
 DEFAULTS = {"task": "quad_hover", "algorithm": "apg"}
 CLASSES: dict[str, Callable[[str], Any]] = {"task": task_class, "algorithm": algorithm_class}
@@ -398,8 +399,9 @@ def _help(overrides: list[str]) -> str:
     values = {**settings["options"], "task": settings["task_config"], "algorithm": settings["algorithm_config"]}
     return (
         "python -m policies.train task=quad_hover [KEY=VALUE ...]     -m seed=0,1,2 runs every combination\n\n"
-        f"task       {', '.join(TASKS)}, or module:Class\n"
-        f"algorithm  {', '.join(ALGORITHMS)}, or module:Class\n"
+        f"task       {', '.join([*TASKS, *tasks.MANIPULATION, *(f'{f}/NAME' for f in FAMILIES)])}, or module:Class\n"
+        f"algorithm  {', '.join([*ALGORITHMS, *MANIPULATION])}, or module:Class\n"
+        f"preset     {', '.join(sorted(path.stem for path in PRESETS.glob('*.yaml')))}\n"
         f"engine     {', '.join(ENGINES)}, or module:Class\n\n"
         f"Settings with task={settings['task']} algorithm={settings['algorithm']} (nested ones as task.NAME=VALUE):\n"
         f"{OmegaConf.to_yaml(OmegaConf.create(values))}"

@@ -123,6 +123,7 @@ class Improvement:
 
     def state_dict(self) -> dict[str, Any]:
         return {
+            "seed": self.seed,
             "cloning": self.cloning.state_dict(),
             "env_steps": self.env_steps,
             "learning": self.learning,
@@ -131,6 +132,7 @@ class Improvement:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.seed = int(state["seed"])
         self.cloning.load_state_dict(state["cloning"])
         self.env_steps, self.learning = int(state["env_steps"]), bool(state["learning"])
         self.generator.set_state(state["generator"])

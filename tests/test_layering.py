@@ -61,6 +61,7 @@ HOMES = {
         "policies/algorithms/*.py",
         "policies/networks.py",
         "policies/buffers.py",
+        "policies/improvement.py",
         "policies/export.py",
         "policies/checkpoint.py",
     ],

@@ -14,7 +14,8 @@ import torch
 from deploy import PolicyFile
 from deploy.guard import Envelope, Guard
 from policies import checkpoint
-from policies.algorithms import ALGORITHMS, algorithm_class
+from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
+from policies.algorithms.diffusion import BaseConfig
 from policies.export import export
 from sim import engines, tasks
 from sim.engines import ENGINES
@@ -22,6 +23,7 @@ from sim.env import VecEnv
 from sim.randomize import sample_parameters
 from sim.robots import ROBOTS, robot
 from sim.tasks import TASKS
+from tests.policies.toy_workcell import ToyReach
 
 STATES = {
     "position": 3,
@@ -41,6 +43,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"steps": 2048, "num_envs": 16, "horizon": 16},
     "sac": {"steps": 2048, "num_envs": 8, "warmup": 64, "capacity": 4096, "batch": 32},
 }
+BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
+PRACTICE = {"base": BaseConfig(**{**BASE, "updates": 5}), "env_steps": 1600, "warm_up": 2, "head_start": 4}
 
 
 def start(task_name: str, engine_name: str, robot_name: str, n: int) -> tuple[Any, dict[str, np.ndarray], np.ndarray]:
@@ -137,6 +141,8 @@ def test_environment_repeats_itself_per_seed(task_name: str, engine_name: str):
 
 def learner(name: str, seed: int = 0) -> Any:
     cls = algorithm_class(name)
+    if name in MANIPULATION:
+        return cls(ToyReach(), cls.Config(**(BASE if issubclass(cls.Config, BaseConfig) else PRACTICE)), seed)
     return cls(tasks.make("quad_hover"), cls.Config(**SMALL.get(name, {})), seed)
 
 
@@ -154,7 +160,7 @@ def same(a: Any, b: Any) -> bool:
     return np.array_equal(a, b, equal_nan=True) if isinstance(a, np.ndarray) else a == b
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS | MANIPULATION)
 def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
     whole, parts = learner(name), learner(name)
     metrics = advance(whole, 2)
@@ -171,18 +177,18 @@ def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
     assert not same(learner(name, seed=1).state_dict(), learner(name).state_dict())
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS | MANIPULATION)
 def test_algorithm_exports_a_file_that_verifies(name: str, tmp_path):
     algorithm = learner(name)
     advance(algorithm, 1)
     export(algorithm.controller(), tmp_path / "policy.onnx", training={"algorithm": name})
     policy = PolicyFile.load(tmp_path / "policy.onnx")
-    task = tasks.make("quad_hover")
+    task = algorithm.task
     assert policy.inputs == task.policy
     assert policy.outputs == task.commands
 
 
-@pytest.mark.parametrize("task_name", TASKS)
+@pytest.mark.parametrize("task_name", TASKS | tasks.MANIPULATION)
 def test_a_tasks_envelope_is_one_that_the_guard_understands(task_name: str):
     task = tasks.make(task_name)
     Guard(task.policy, task.commands, Envelope(**task.envelope))

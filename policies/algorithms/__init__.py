@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {
     "apg": "policies.algorithms.apg:Apg",
-    "diffusion": "policies.algorithms.diffusion:Clone",
     "distill": "policies.algorithms.distill:Distill",
-    "dsrl": "policies.algorithms.steering:Steer",
     "ppo": "policies.algorithms.ppo:Ppo",
     "sac": "policies.algorithms.sac:Sac",
+}
+# For tasks that bring their own physics: see `sim.workcell`.
+MANIPULATION = {
+    "diffusion": "policies.algorithms.diffusion:Clone",
+    "dsrl": "policies.algorithms.steering:Steer",
 }
 
 
@@ -58,4 +61,4 @@ class Algorithm(Protocol):
 
 def algorithm_class(name: str) -> Any:
     """The algorithm class of that name, or of "module:Class"; ValueError lists the choices."""
-    return load("algorithm", name, ALGORITHMS)
+    return load("algorithm", name, ALGORITHMS | MANIPULATION)

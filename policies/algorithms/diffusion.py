@@ -236,8 +236,10 @@ class Clone:
         """Nothing is flown."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cloning": self.cloning.state_dict(), "generator": self.cloning.generator.get_state()}
+        generator = self.cloning.generator.get_state()
+        return {"seed": self.seed, "cloning": self.cloning.state_dict(), "generator": generator}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.seed = int(state["seed"])
         self.cloning.load_state_dict(state["cloning"])
         self.cloning.generator.set_state(state["generator"])

@@ -18,7 +18,13 @@ TASKS = {
     "quad_track": "sim.tasks.quad_track:QuadTrack",
     "quad_any": "sim.tasks.quad_any:QuadAny",
 }
-# Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
+# Tasks that bring their own physics: see `sim.workcell`.
+MANIPULATION = {
+    "arm_reach": "sim.tasks.arm_reach:ArmReach",
+    "arm_push": "sim.tasks.arm_push:ArmPush",
+    "arm_pick_place": "sim.tasks.arm_pick_place:ArmPickPlace",
+}
+# Collections of such tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {
     "metaworld": "sim.tasks.metaworld:task",
     "gymnasium": "sim.tasks.gymnasium_robotics:task",
@@ -78,7 +84,7 @@ def task_class(name: str) -> Any:
     family, _, member = name.partition("/")
     if family in FAMILIES and member:
         return load("family of tasks", family, FAMILIES)(member)
-    return load("task", name, TASKS)
+    return load("task", name, TASKS | MANIPULATION)
 
 
 def make(name: str, **config: Any) -> Task:
