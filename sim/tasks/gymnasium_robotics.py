@@ -182,10 +182,12 @@ class Scenes:
     def __init__(self, task: GymnasiumRobotics, num: int, seed: int) -> None:
         self.task, self.num, self.seed = task, num, seed
         self.environments = [task.make() for _ in range(num)]
+        self._physics = [_physics(environment) for environment in self.environments]
         scale = [np.full(s.size, task.rate_hz if s.name in task.kind.per_step else 1.0) for s in task.kind.seen]
         goal = np.ones(task.kind.goal.size if task.kind.goal else 0)
         self._scale = np.concatenate([*scale, goal])
-        self._limits = np.concatenate([np.full(s.size, s.high) for s in task.commands])
+        highs = [np.full(s.size, s.high) for s in task.commands]
+        self._limits = np.concatenate([*highs, np.ones(task.kind.padding)])
         self._seen = np.zeros((num, len(self._scale)))
         self._camera: Any = None
 
@@ -205,22 +207,21 @@ class Scenes:
 
     def step(self, command: Mapping[str, Array]) -> Outcome:
         given = [np.asarray(command[s.name], np.float64).reshape(self.num, s.size) for s in self.task.commands]
-        actions = np.clip(np.concatenate(given, axis=1) / self._limits, -1.0, 1.0)
-        actions = np.pad(actions, ((0, 0), (0, self.task.kind.padding)))
+        still = np.zeros((self.num, self.task.kind.padding))
+        actions = np.clip(np.concatenate([*given, still], axis=1) / self._limits, -1.0, 1.0)
         reward, success, lost = np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool)
         for row, environment in enumerate(self.environments):
             seen, reward[row], ended, _, info = environment.step(actions[row])
             self._see(row, seen)
             success[row] = _succeeded(info)
             # MuJoCo begins anew by itself when a state blows up, and only counts a warning.
-            lost[row] = _physics(environment).data.warning.number.any() or (ended and not success[row])
+            lost[row] = self._physics[row].data.warning.number.any() or (ended and not success[row])
         return Outcome(reward, success, lost | np.logical_not(np.isfinite(self._seen).all(axis=1)))
 
     def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         from sim.sensors.camera import Camera
 
-        environment, size = self.environments[row], (height, width)
-        physics = _physics(environment)
+        environment, physics, size = self.environments[row], self._physics[row], (height, width)
         if self._camera is None or self._camera.size != size:
             self._camera = Camera(physics.model, height, width)
         if self.task.environment.startswith(("Fetch", "HandReach")):  # they show the goal only in pictures of their own
