@@ -1,13 +1,16 @@
 """Gymnasium-Robotics (Farama; PyPI gymnasium-robotics 1.4.2), unmodified: `task=gymnasium/FetchPush-v4` and others.
 
 Physics, episodes, rewards and success are the benchmark's; its numbers get names and SI units. An episode ends with the
-first success, where theirs goes on. FrankaKitchen's signals keep the noise that the benchmark adds to them.
+first success, where theirs goes on. FrankaKitchen's signals keep the noise that the benchmark adds to them. Adroit's
+dense rewards are those since 1.2.1, other than what earlier results were reported on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +33,9 @@ KITCHEN = ("bottom burner", "top burner", "light switch", "slide cabinet", "hing
 @cache
 def _table() -> dict[str, int]:
     """Name -> steps of an episode, of the environments that run with today's MuJoCo."""
-    import gymnasium
-    import gymnasium_robotics
+    with contextlib.redirect_stderr(io.StringIO()):  # every import tells the world about Adroit's dense rewards
+        import gymnasium
+        import gymnasium_robotics
 
     gymnasium.register_envs(gymnasium_robotics)
     return {
@@ -49,8 +53,8 @@ def task(name: str) -> Any:
     table = _table()
     if name not in table:
         near = difflib.get_close_matches(name, table, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown task 'gymnasium/{name}'{hint}; choices: {', '.join(sorted(table))}")
+        hint = f" (did you mean {near[0]!r}?)" if near else f"; choices: {', '.join(sorted(table))}"
+        raise ValueError(f"unknown task 'gymnasium/{name}'{hint}")
     kitchen = name.startswith("FrankaKitchen")
     kind = next(KINDS[start](name) for start in KINDS if name.startswith(start))
     limit = table[name]

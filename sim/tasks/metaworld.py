@@ -25,6 +25,7 @@ RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
 CORRUPTION = {"object_position": 0.0155, "goal_position": 0.0385, "hand_velocity": 0.174, "gripper_effort": 0.216}
 COLLECTIONS = ("MT10", "MT50")
+VIEW = {"lookat": (0.0, 0.7, 0.1), "distance": 1.0, "azimuth": -55.0, "elevation": -28.0}  # their own are askew
 FRAME = 18  # numbers of theirs that describe one moment: hand, gripper, two objects of seven
 
 
@@ -56,8 +57,8 @@ def task(name: str) -> Any:
     if name not in table:
         choices = (*COLLECTIONS, *sorted(table))
         near = difflib.get_close_matches(name, choices, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown task 'metaworld/{name}'{hint}; choices: {', '.join(choices)}")
+        hint = f" (did you mean {near[0]!r}?)" if near else f"; choices: {', '.join(choices)}"
+        raise ValueError(f"unknown task 'metaworld/{name}'{hint}")
     return type("MetaWorld", (MetaWorld,), {"name": f"metaworld/{name}", "environment": name, "__doc__": name})
 
 
@@ -200,7 +201,7 @@ class Scenes:
         size = (height, width)
         if self._camera is None or self._camera.size != size:
             self._camera = Camera(environment.model, height, width)
-        picture: NDArray[np.uint8] = self._camera.see(environment.data, "corner2")
+        picture: NDArray[np.uint8] = self._camera.see(environment.data, VIEW)
         return picture
 
     def close(self) -> None:

@@ -208,8 +208,12 @@ def test_a_picture_shows_the_scene_and_changes_nothing(name: str):
 
 
 def test_a_wrong_name_gets_the_nearest_one():
-    with pytest.raises(ValueError, match=r"unknown task 'gymnasium/FetchPush-v3' \(did you mean 'FetchPush-v4'\?\)"):
+    with pytest.raises(ValueError, match=r"unknown task 'gymnasium/FetchPush-v3' \(did you mean 'FetchPush-v4'\?\)$"):
         task_class("gymnasium/FetchPush-v3")
+    with pytest.raises(
+        ValueError, match="unknown task 'gymnasium/what'; choices: .*AdroitHandDoor-v1.* PointMaze_UMaze-v3"
+    ):
+        task_class("gymnasium/what")
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,10 @@ def test_mt50_is_all_tasks():
 
 
 def test_a_wrong_name_gets_the_nearest_one():
-    with pytest.raises(ValueError, match=r"unknown task 'metaworld/pick-plac-v3' \(did you mean 'pick-place-v3'\?\)"):
+    with pytest.raises(ValueError, match=r"unknown task 'metaworld/pick-plac-v3' \(did you mean 'pick-place-v3'\?\)$"):
         task_class("metaworld/pick-plac-v3")
+    with pytest.raises(ValueError, match="unknown task 'metaworld/what'; choices: .*MT50.* reach-v3"):
+        task_class("metaworld/what")
 
 
 def test_steps_stay_within_the_benchmarks():
