@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -23,9 +24,10 @@ from deploy.drivers.workcell import Bench
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from policies import report as reports
+from policies import work_report
 from policies.controller import Array
 from policies.export import write_atomic
-from policies.report import Report, Score
+from policies.report import FILMED, Report, Score
 from sim.robots.quadrotors import Quadrotor
 from sim.tasks import Task
 from sim.workcell import Manipulation, is_manipulation
@@ -73,13 +75,18 @@ def _changed(conditions: Conditions) -> dict[str, Any]:
     return {f.name: getattr(conditions, f.name) for f in fields if getattr(conditions, f.name) != f.default}
 
 
-def _work(policy: PolicyFile, task: Manipulation, episodes: int, seed: int, transfer: bool) -> _Flown:
-    """The same for a manipulation task, ten scenes at a time; the flight is that of the first ten."""
+def _work(
+    policy: PolicyFile, task: Manipulation, episodes: int, seed: int, transfer: bool, filmed: int
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, int], list[Any]]:
+    """The same for a manipulation task, ten scenes at a time, and pictures; the flight is that of the first ten."""
     parts: list[_Flown] = []
+    pictures: list[Any] = []
     for first in range(0, episodes, SCENES):
         driver = Bench(task, min(SCENES, episodes - first), seed, first)
+        driver.filmed = 0 if first else min(filmed, driver.num)
         try:
             record = run(policy, driver, transfer=transfer)
+            pictures += driver.pictures
         finally:
             driver.close()
         if record.interrupted:
@@ -88,7 +95,8 @@ def _work(policy: PolicyFile, task: Manipulation, episodes: int, seed: int, tran
         parts.append((task.score(flight), flight, record.interventions))
     scores = {name: np.concatenate([p[0][name] for p in parts]) for name in parts[0][0]}
     reasons = {reason for _, _, counts in parts for reason in counts}
-    return scores, parts[0][1], {r: sum(counts.get(r, 0) for _, _, counts in parts) for r in sorted(reasons)}
+    counted = {r: sum(counts.get(r, 0) for _, _, counts in parts) for r in sorted(reasons)}
+    return scores, parts[0][1], counted, pictures
 
 
 def evaluate(
@@ -100,18 +108,21 @@ def evaluate(
     seed: int = 0,
     conditions: Conditions | None = None,
     transfer: bool = False,
+    filmed: int = 0,
 ) -> Report:
     """Fly `episodes` unseen episodes of `task` (default: the policy's own) and score them.
 
-    The same seed gives the same initial states under all conditions and in all engines.
+    The same seed gives the same initial states under all conditions and in all engines. Of manipulation tasks, the
+    first `filmed` episodes are photographed.
     """
     began = time.perf_counter()
     task = task or task_for(policy)
     conditions = conditions or Conditions()
+    pictures: list[Any] = []
     if is_manipulation(task):
         if changed := _changed(conditions):
             raise ValueError(f"{task.name} brings {OWN}; it has no {', '.join(changed)}")
-        scores, flight, interventions = _work(policy, task, episodes, seed, transfer)
+        scores, flight, interventions, pictures = _work(policy, task, episodes, seed, transfer, filmed)
     else:
         driver = Simulated(cast(Task, task), episodes, engine, seed, conditions)
         scores, flight, interventions = _fly(policy, driver, transfer)
@@ -132,6 +143,7 @@ def evaluate(
         rate_hz=task.rate_hz,
         vehicle=task.robot if isinstance(task.robot, Quadrotor) else None,
         flight=flight,
+        pictures=pictures,
     )
 
 
@@ -202,13 +214,16 @@ def main(argv: Sequence[str]) -> None:
         seed=config.seed,
         conditions=config,
         transfer=config.transfer,
+        filmed=FILMED if config.video else 0,
     )
     print(reports.text(made))
     if config.json:
         _write_json(config.json, made.json())
-    for kind, path, write in (("plot", config.plot, reports.plot), ("video", config.video, reports.video)):
-        if path:
-            print(f"{kind}: {write(made, path)}")
+    if config.plot:
+        draw = partial(work_report.plot, baselines={}, learning=[]) if is_manipulation(task) else reports.plot
+        print(f"plot: {draw(made, config.plot)}")
+    if config.video:
+        print(f"video: {reports.video(made, config.video)}")
 
 
 if __name__ == "__main__":

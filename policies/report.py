@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.controller import Array
 from sim.robots.quadrotors import Quadrotor
@@ -15,6 +16,7 @@ from sim.robots.quadrotors import Quadrotor
 Z = 1.96  # 95 %
 DRAWN = 40  # trajectories in the plot
 FILMED = 8  # robots in the video
+PICTURES_PER_S = 20
 INK, BLUE, ORANGE, GREY = "#1d2330", "#2f6fb2", "#d9772b", "#9aa3b2"
 
 
@@ -75,10 +77,11 @@ class Report:
     rate_hz: float
     vehicle: Quadrotor | None  # what is filmed; None for manipulators
     flight: dict[str, Array]
+    pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (scenes, height, width, 3) each
 
     def json(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        plain = {k: v for k, v in vars(self).items() if k not in ("flight", "vehicle", "score")}
+        plain = {k: v for k, v in vars(self).items() if k not in ("flight", "vehicle", "score", "pictures")}
         return plain | {"score": {name: asdict(score) for name, score in self.score.items()}}
 
     def recording(self, episode: int = 0) -> dict[str, Array]:
@@ -139,7 +142,8 @@ def _positions(report: Report) -> tuple[Array, Array]:
     return report.flight["position"], report.flight["target_position"]
 
 
-def _style(axes: Any, title: str, x: str, y: str) -> None:
+def style(axes: Any, title: str, x: str, y: str) -> None:
+    """A panel's title, labels and colours."""
     axes.set_title(title, loc="left", fontsize=10, color=INK, pad=8)
     axes.set_xlabel(x, fontsize=9, color=INK)
     axes.set_ylabel(y, fontsize=9, color=INK)
@@ -216,10 +220,10 @@ def plot(report: Report, path: str) -> str:
         bar = figure.colorbar(shown, ax=axes[1], shrink=0.85, pad=0.02, ticks=[0, 1])
         bar.ax.set_yticklabels(["start", "end"], fontsize=8)
         bar.outline.set_visible(False)
-    _style(axes[0], f"from above, {len(chosen)} flights", f"x {about} (m)", "y (m)")
-    _style(axes[1], "from the side", f"x {about} (m)", "z (m)")
+    style(axes[0], f"from above, {len(chosen)} flights", f"x {about} (m)", "y (m)")
+    style(axes[1], "from the side", f"x {about} (m)", "z (m)")
     _error_over_time(axes[2], error, report.rate_hz)
-    _style(axes[2], "distance to the target", "time (s)", "m")
+    style(axes[2], "distance to the target", "time (s)", "m")
     low, high = report.success_ci
     figure.suptitle(
         f"{report.task} · {report.robot} · {report.engine} · {report.episodes} episodes · "
@@ -234,10 +238,21 @@ def plot(report: Report, path: str) -> str:
     return path
 
 
+def mosaic(pictures: NDArray[np.uint8], columns: int = 4) -> NDArray[np.uint8]:
+    """Pictures (n, height, width, 3) beside and below each other; what is missing in the last row is black."""
+    n, height, width, _ = pictures.shape
+    rows, columns = -(-n // columns), min(n, columns)
+    padded = np.zeros((rows * columns, height, width, 3), np.uint8)
+    padded[:n] = pictures
+    return padded.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
+
+
 def video(report: Report, path: str) -> str:
     """An mp4 of the first few flights. Returns the path."""
-    from sim.sensors.offscreen import render_flight
+    from sim.sensors.offscreen import render_flight, write_film
 
+    if report.pictures:
+        return write_film(path, (mosaic(shown) for shown in report.pictures), PICTURES_PER_S)
     position, target = _positions(report)
     assert report.vehicle is not None
     chosen = np.flatnonzero(np.isfinite(position).all(axis=(0, 2)))[:FILMED]

@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from policies.config import RunError, Settings
 from policies.log import Log, Progress
 from policies.provenance import Background, randomisation, versions
 from sim.tasks import Task, task_class
+from sim.workcell import is_manipulation
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -74,7 +76,7 @@ def train(settings: Settings, started: float | None = None) -> Path:
         saver.save_or_warn(metrics)
     _say_times(clock, folder, metrics)
     if settings.options.report:
-        _report(policy, folder, settings, task)
+        _report(policy, folder, settings, task, algorithm)
     print(f"policy: {folder / POLICY}", flush=True)
     return folder / POLICY
 
@@ -298,19 +300,38 @@ def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None
     (folder / "timing.json").write_text(json.dumps({name: round(value, 4) for name, value in timing.items()}) + "\n")
 
 
-def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task) -> None:
+def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, algorithm: Algorithm) -> None:
     """Fly the file: a table on the terminal, report.json, report.png and video.mp4; the scores go into the file too."""
     from policies import report as reports
+    from policies import work_report
     from policies.evaluate import evaluate
-    from policies.export import update_evaluation
+    from policies.export import export, update_evaluation
+    from policies.report import FILMED, Report
+    from policies.work_report import beside
 
-    options = settings.options
-    report = evaluate(policy, task=task, engine=options.engine, episodes=options.episodes)
+    options, work = settings.options, is_manipulation(task)
+
+    def flown(one: PolicyFile) -> Report:
+        return evaluate(one, task=task, engine=options.engine, episodes=options.episodes, filmed=FILMED if work else 0)
+
+    report = flown(policy)
     print(f"\n{reports.text(report)}\n", flush=True)
     numbers = report.json()
-    (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
     update_evaluation(folder / POLICY, numbers)
-    for kind, name, write in (("plot", "report.png", reports.plot), ("video", "video.mp4", reports.video)):
+    baselines: dict[str, Report] = {}
+    if work and hasattr(algorithm, "baselines"):
+        for name, controller in algorithm.baselines().items():
+            baselines[name] = flown(export(controller, folder / "baselines" / f"{name.replace(' ', '_')}.onnx"))
+        print(f"{work_report.text(report, baselines)}\n", flush=True)
+        numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
+    (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
+    plot: Callable[[Report, str], str] = reports.plot
+    if work:
+        plot = partial(work_report.plot, baselines=baselines, learning=work_report.metrics(folder))
+        if baselines:  # before above, after below
+            before = next(iter(baselines.values())).pictures
+            report.pictures[:] = beside(before, report.pictures)
+    for kind, name, write in (("plot", "report.png", plot), ("video", "video.mp4", reports.video)):
         try:
             write(report, str(folder / name))
             print(f"{kind}: {folder / name}", flush=True)

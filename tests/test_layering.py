@@ -44,7 +44,7 @@ HOMES = {
     "hydra": ["policies/config.py"],
     "omegaconf": ["policies/config.py"],
     "rich": ["policies/log.py"],
-    "matplotlib": ["policies/report.py"],
+    "matplotlib": ["policies/report.py", "policies/work_report.py"],
     "rclpy": [*ROS2, "deploy/launching/lifecycle.py"],
     "lifecycle_msgs": ["deploy/launching/lifecycle.py"],
     **dict.fromkeys(("rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs"), ROS2),

@@ -7,12 +7,16 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.drivers import Reading
 from deploy.drivers.simulated import EVALUATION, Settings, task_for
 from deploy.policy_file import PolicyFile
 from sim.spec import Group
 from sim.workcell import Array, Manipulation, Workcell
+
+FPS = 20.0  # pictures per simulated second, about
+PICTURE = (240, 240)  # height, width
 
 
 class Bench:
@@ -34,6 +38,8 @@ class Bench:
         self.done = False
         self.seed = int(np.random.SeedSequence([seed, EVALUATION]).generate_state(1)[0])
         self.cell: Workcell | None = None
+        self.filmed = 0  # scenes of which pictures are taken
+        self.pictures: list[NDArray[np.uint8]] = []  # (filmed, height, width, 3) each, FPS of them per second
         self._log: list[dict[str, Array]] = []
 
     @classmethod
@@ -54,7 +60,7 @@ class Bench:
         if self.cell is None:
             self.cell = self.task.open(self.num, self.seed)
         self.cell.reset(range(self.num), range(self.first, self.first + self.num))
-        self.done, self._log = False, []
+        self.done, self._log, self.pictures = False, [], []
         self._decided = np.zeros(self.num, bool)
 
     def read(self) -> Reading:
@@ -64,6 +70,8 @@ class Bench:
 
     def write(self, commands: Mapping[str, Array]) -> None:
         assert self.cell is not None
+        if self.filmed and len(self._log) % max(1, round(self.rate_hz / FPS)) == 0:
+            self.pictures.append(np.stack([self.cell.picture(row, *PICTURE) for row in range(self.filmed)]))
         outcome = self.cell.step(commands)
         self._decided |= outcome.success | outcome.lost
         self.done = bool(self._decided.all())

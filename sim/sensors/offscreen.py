@@ -7,8 +7,9 @@ MuJoCo's, which then draws in software. "mujoco" is there for machines with a GP
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +43,34 @@ def render_flight(
     `position` (steps, n, 3) m and `quaternion` (steps, n, 4) w x y z, body to world, were recorded at `rate_hz`;
     `target` is (steps, n, 3) m. `size` (width, height) is in pixels, both even. The file appears when it is complete.
     """
+    scene = film(position, quaternion, target, robot, rate_hz, fps, size)
+    write_film(path, frames(scene, backend), fps)
+    return backend
+
+
+def write_film(path: str | Path, pictures: Iterable[Frame], fps: int) -> str:
+    """Write an mp4 of pictures (height, width, 3), both sides even; it appears when it is complete. Its path."""
     import imageio_ffmpeg
 
-    path = Path(path)
+    path, pictures = Path(path), iter(pictures)
+    first = next(pictures)
+    size = first.shape[1], first.shape[0]
     if size[0] % 2 or size[1] % 2:
         raise ValueError(f"an mp4 needs an even width and height, got {size[0]} x {size[1]}")
-    scene = film(position, quaternion, target, robot, rate_hz, fps, size)
-    pictures = frames(scene, backend)
     partial = path.with_name(f".{path.stem}.partial.mp4")
     writer = imageio_ffmpeg.write_frames(
         str(partial), size, fps=fps, quality=7, macro_block_size=2, ffmpeg_log_level="error"
     )
     try:
         writer.send(None)
-        for picture in pictures:
+        for picture in itertools.chain([first], pictures):
             writer.send(np.ascontiguousarray(picture))
         writer.close()
         os.replace(partial, path)
     finally:
         writer.close()
         partial.unlink(missing_ok=True)
-    return backend
+    return str(path)
 
 
 def frames(scene: Film, backend: str = "raster") -> Iterator[Frame]:
