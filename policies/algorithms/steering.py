@@ -23,7 +23,7 @@ from torch import Tensor
 from policies.chunked import Base, Chunked, Drawn, Steering
 from policies.controller import Array, Exportable, Mlp
 from policies.improvement import Improvement, Practice
-from policies.networks import Ensemble, linear_layers, mlp, restore, saved
+from policies.networks import Ensemble, cosine, linear_layers, mlp, restore, saved
 from policies.scenes import Transition
 from sim.workcell import Manipulation
 
@@ -37,6 +37,9 @@ class Settings(Practice):
 
     magnitude: float = 1.5  # of w, at most, per element
     prior_std: float = 0.6  # of w
+    mixed: bool = False  # the warm-up's noise is from none to the prior's
+    first_log_std: float = 0.0  # of the actor, relative to the prior's
+    final_rate: float = 1.0  # of the learning rate, in the end, as a share of the first
     same_noise: bool = False  # one w for all actions of a chunk
     first_prior: float = 0.12  # weight of the divergence from the prior, at the beginning
     last_prior: float = 0.04  # and at `prior_steps`, from where it stays
@@ -68,6 +71,8 @@ class Actor(torch.nn.Module):
         super().__init__()
         self.magnitude, self.prior = config.magnitude, config.prior_std
         self.network = mlp([observed, *config.hidden, 2 * size], generator, "relu", last_gain=0.1)
+        with torch.no_grad():
+            [*self.network.parameters()][-1][size:] = config.first_log_std
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log deviation relative to the prior's (n, size)."""
@@ -138,7 +143,8 @@ class Steer:
         noise = torch.randn(len(observation), self.size, generator=self.generator)
         limit = self.config.magnitude
         with torch.no_grad():
-            drawn = (self.config.prior_std * noise).clamp(-limit, limit)
+            less = torch.rand(len(observation), 1, generator=self.generator) if self.config.mixed else 1.0
+            drawn = (less * self.config.prior_std * noise).clamp(-limit, limit)
             w = (drawn if blind else self.actor.sample(self._see(observation), noise)[0]).numpy()
         whole = np.tile(w, (1, base.horizon)) if self.config.same_noise else w
         return w, base.sample(observation, whole)
@@ -156,6 +162,9 @@ class Steer:
 
     def update(self) -> dict[str, float]:
         config = self.config
+        done = self.run.env_steps / config.env_steps
+        for optimizer in (self.actor_optimizer, self.critic_optimizer):
+            optimizer.param_groups[0]["lr"] = cosine(done, config.learning_rate, config.final_rate * config.learning_rate)
         loss, batch = self._update_critic(config.critic_updates)
         for _ in range(config.actor_updates):
             metrics = self._update_actor(batch)
