@@ -38,6 +38,7 @@ REASONS = (
 _CODE = {reason: code for code, reason in enumerate(REASONS)}
 PASS, HOLD, SAFE, OVERRIDE = 0, 1, 2, 3
 WINDOW = 100  # control steps in which `missed_of_100` counts
+LAST = "last"  # in `Envelope.safe`: keeps doing what it was told last
 
 
 POSITIVE = (
@@ -69,7 +70,8 @@ class Envelope:
     max_change: float | None = None  # of a command's range per control step
     min_voltage: float | None = None  # V of the battery
     low_voltage_steps: int = 50  # in a row: it sags under load
-    safe: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # command name -> values; default nearest to 0
+    # Command name -> values; or the signal that says where it is, and where it stays; or LAST. Else nearest to 0.
+    safe: Mapping[str, tuple[float, ...] | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.hold_steps < 0:
@@ -90,8 +92,15 @@ class Envelope:
     @classmethod
     def from_json(cls, items: Mapping[str, Any]) -> Envelope:
         """The inverse of `dataclasses.asdict` by way of JSON, which has no tuples; what is left out has its default."""
-        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in items.items()}
-        return cls(**plain | {"safe": {name: tuple(values) for name, values in items.get("safe", {}).items()}})
+
+        def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+
+        return cls(**plain(items) | {"safe": plain(items.get("safe", {}))})
+
+    def places(self) -> dict[str, str]:
+        """The commands that stay where they are, and the signals that say where that is."""
+        return {command: rule for command, rule in self.safe.items() if isinstance(rule, str) and rule != LAST}
 
     def needs(self) -> dict[str, str]:
         """The rules that are on, and the signal that each one reads."""
@@ -123,25 +132,34 @@ class Guard:
         self.inputs, self.outputs = inputs, outputs
         self.emergency = False
         known = {s.name: s for s in (*(offered or ()), *inputs)}
-        for rule, name in self.envelope.needs().items():
+        self._places = self.envelope.places()
+        needs = self.envelope.needs() | {f"the safe {command}": name for command, name in self._places.items()}
+        for rule, name in needs.items():
             if name not in known:
                 raise ValueError(f"{rule} needs the signal {name!r}; there are: {', '.join(sorted(known))}")
         read = {s.name for s in inputs}
-        self.watched = inputs + tuple(known[n] for n in dict.fromkeys(self.envelope.needs().values()) if n not in read)
+        self.watched = inputs + tuple(known[n] for n in dict.fromkeys(needs.values()) if n not in read)
         self._bounded = {s.name for s in self.watched if math.isfinite(s.low) or math.isfinite(s.high)}
         for name in self.envelope.safe:
             if name not in {s.name for s in outputs}:
                 raise ValueError(f"safe names the command {name!r}; there are: {', '.join(s.name for s in outputs)}")
         self._low = {s.name: np.float32(s.low) for s in outputs}
         self._high = {s.name: np.float32(s.high) for s in outputs}
+        for s in outputs:
+            if s.name in self._places and known[self._places[s.name]].shape != s.shape:
+                raise ValueError(f"the safe {s.name!r} {self._places[s.name]!r} has another shape than {s.shape}")
+        self._kept = {name for name, rule in self.envelope.safe.items() if rule == LAST}
         self._safe = {s.name: self._safe_values(s.name, s.shape) for s in outputs}
+        self.n = 0
+        self._stay: dict[str, AnyArray] = {}
         self.reset(1)
 
     def _safe_values(self, name: str, shape: tuple[int, ...]) -> AnyArray:
         low, high = self._low[name], self._high[name]
-        if name not in self.envelope.safe:
+        rule = self.envelope.safe.get(name, LAST)
+        if isinstance(rule, str):
             return np.full(shape, min(max(0.0, low), high), np.float32)
-        values = np.asarray(self.envelope.safe[name], np.float32)
+        values = np.asarray(rule, np.float32)
         if values.shape != shape or not (
             np.isfinite(values).all() and (values >= low).all() and (values <= high).all()
         ):
@@ -152,6 +170,11 @@ class Guard:
 
     def reset(self, n: int) -> None:
         """Begin a new flight of `n` robots. An emergency stop stays until `release`."""
+        # Where a robot is, was seen just before: it has to stay there, should the first signals of the flight be bad.
+        seen = self.n == n
+        self._stay = {
+            name: self._stay[name] if seen else np.repeat(self._safe[name][None], n, axis=0) for name in self._places
+        }
         self.n = n
         self.latched = np.zeros(n, np.int8)  # why the safe command is being sent, per robot: index into REASONS
         self.verdict = np.full(n, PASS, np.int8)
@@ -188,7 +211,9 @@ class Guard:
 
     def safe_command(self) -> dict[str, AnyArray]:
         """The safe command for all robots (n, *shape), by name."""
-        return {name: np.repeat(value[None], self.n, axis=0) for name, value in self._safe.items()}
+        constant = {name: np.repeat(value[None], self.n, axis=0) for name, value in self._safe.items()}
+        last = {name: self._last_command[name] for name in self._kept & self._last_command.keys()}
+        return {**constant, **self._stay, **last}
 
     def _latch(self, which: Bools, reason: str) -> None:
         self.latched[which & (self.latched == 0)] = _CODE[reason]
@@ -221,6 +246,10 @@ class Guard:
             last = self._last_signals.get(name)
             clean[name] = np.where(good, value, np.zeros_like(value) if last is None else last)
             self._last_signals[name] = clean[name]
+        for name, place in self._places.items():
+            moves = ((self._bad == 0) & (self.latched == 0)).reshape(self.n, *[1] * (clean[place].ndim - 1))
+            here = np.clip(clean[place], self._low[name], self._high[name])
+            self._stay[name] = np.where(moves, here, self._stay[name])
         self._check_envelope(clean)
         return clean
 
@@ -313,14 +342,12 @@ class Guard:
         self.verdict = np.where(stopped, SAFE, np.where(bad, HOLD, PASS)).astype(np.int8)
         self.counts += np.bincount(np.where(stopped, self.latched, self._bad), minlength=len(REASONS))
         self.counts[0] = 0
-        sent = {}
+        sent, safe = {}, self.safe_command()
         for signal in self.outputs:
             choice = self.verdict.reshape(self.n, *[1] * len(signal.shape))
             passed = self._limited(signal.name, np.nan_to_num(commands[signal.name]))
             held = self._last_command.get(signal.name, passed)
-            sent[signal.name] = np.where(
-                choice == PASS, passed, np.where(choice == HOLD, held, self._safe[signal.name])
-            )
+            sent[signal.name] = np.where(choice == PASS, passed, np.where(choice == HOLD, held, safe[signal.name]))
         return sent
 
     def _limited(self, name: str, command: AnyArray) -> AnyArray:

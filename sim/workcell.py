@@ -71,7 +71,7 @@ class Manipulation(Protocol):
     policy: Group
     privileged: Group
     commands: Group
-    envelope: dict[str, float]  # limits at which a real robot is stopped: fields of deploy.guard.Envelope
+    envelope: dict[str, Any]  # limits at which a real robot is stopped, and how: fields of deploy.guard.Envelope
     scores: dict[str, str]  # name -> unit of what `score` returns
     corruption: dict[str, float]  # signal or command -> standard deviation at which the expert is mediocre
 

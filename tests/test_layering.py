@@ -47,8 +47,8 @@ HOMES = {
     "matplotlib": ["policies/report.py", "policies/work_report.py"],
     "rclpy": [*ROS2, "deploy/launching/lifecycle.py"],
     "lifecycle_msgs": ["deploy/launching/lifecycle.py"],
-    **dict.fromkeys(("rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs"), ROS2),
-    **dict.fromkeys(("nav_msgs", "sensor_msgs", "diagnostic_msgs", "rosgraph_msgs", "tf2_msgs"), ROS2),
+    **dict.fromkeys(("rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs", "tf2_msgs"), ROS2),
+    **dict.fromkeys(("nav_msgs", "sensor_msgs", "trajectory_msgs", "diagnostic_msgs", "rosgraph_msgs"), ROS2),
     "launch": ["deploy/launch.py", "deploy/launching/files.py"],
     "launch_ros": ["deploy/launch.py", "deploy/launching/files.py"],
     "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
@@ -72,8 +72,11 @@ TORCH_LATER = ["sim/terms.py", "policies/export.py", "policies/checkpoint.py", "
 FREE_OF_SIM = {"sim.spec", "sim.registry"}
 SIMULATORS = [
     "deploy/drivers/simulated.py",
+    "deploy/drivers/workcell.py",
     "deploy/crazyflie/world.py",
     "deploy/crazyflie/app.py",
+    "deploy/ros2/arm.py",
+    "deploy/ros2/robot.py",
     "deploy/ros2/world.py",
 ]
 

@@ -47,7 +47,7 @@ class Driver(Protocol):
     done: bool  # the flight is over, whatever steps are left: it has landed, or will not fly again
 
     @classmethod
-    def from_config(cls, config: Any, policy: PolicyFile) -> Self:
+    def from_config(cls, config: Any, policy: PolicyFile) -> Driver:
         """The driver that the settings describe, for that policy; ValueError when they make no sense."""
 
     def connect(self) -> None:

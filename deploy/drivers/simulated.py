@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from sim.robots.quadrotors import GRAVITY
 from sim.spec import ANY_ROBOT, Group, Signal
 from sim.tasks import Task, task_class
 from sim.tasks import make as make_task
+from sim.workcell import is_manipulation
+
+if TYPE_CHECKING:
+    from deploy.drivers.workcell import Bench
 
 EVALUATION = int.from_bytes(b"evaluation")  # mixed into the seed: no training seed gives these episodes
 
@@ -79,6 +83,11 @@ class Settings(Conditions):
         super().__post_init__()
         if self.episodes < 1 or self.seed < 0:
             raise ValueError(f"needs episodes >= 1 and seed >= 0, got {self.episodes} and {self.seed}")
+
+    def conditions(self) -> list[str]:
+        """What was asked of the engine and the world: the settings that differ from their defaults."""
+        asked = (*(f for f in fields(self) if f.name == "engine"), *fields(Conditions))
+        return [f.name for f in asked if getattr(self, f.name) != f.default]
 
 
 def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = None, transfer: bool = False) -> Task:
@@ -169,8 +178,14 @@ class Simulated:
         self.engine: Engine = make_engine(engine, task.robot, num, 1.0 / task.rate_hz)
 
     @classmethod
-    def from_config(cls, config: Settings, policy: PolicyFile) -> Simulated:
+    def from_config(cls, config: Settings, policy: PolicyFile) -> Simulated | Bench:
         task = task_for(policy, config.task, config.robot, config.transfer)
+        if is_manipulation(task):
+            from deploy.drivers.workcell import Bench  # which imports this file
+
+            if changed := config.conditions():
+                raise ValueError(f"{task.name} brings its own physics; it has no {', '.join(changed)}")
+            return Bench(task, config.episodes, config.seed, real_time=config.real_time)
         return cls(task, config.episodes, config.engine, config.seed, config, real_time=config.real_time)
 
     def __enter__(self) -> Self:

@@ -100,4 +100,5 @@ class Bench:
             return []
         scores = self.task.score(self.flight())
         units = {name: "" if unit == "1" else unit for name, unit in self.task.scores.items()}
-        return [f"{name:16} {float(np.mean(value)):.4g} {units[name]}".rstrip() for name, value in scores.items()]
+        means = {name: float(np.mean(v)) * (100.0 if units[name] == "%" else 1.0) for name, v in scores.items()}
+        return [f"{name:16} {mean:.4g} {units[name]}".rstrip() for name, mean in means.items()]

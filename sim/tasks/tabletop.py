@@ -56,7 +56,6 @@ class Tabletop(ABC):
     robot: Arm = PANDA
     block: Block | None = CUBE
     rate_hz = RATE
-    envelope: dict[str, float] = {}
     scores = {"success": "%", "duration": "s", "final_distance": "m"}
     offsets: dict[str, float]  # m: how far a mediocre expert misjudges signals
     close: float  # m: success
@@ -65,6 +64,9 @@ class Tabletop(ABC):
         self.config = config or self.Config()
         self.episode_steps = self.config.steps
         self.corruption = {**self.offsets, **CONTROLS[self.config.control]}
+        # An arm that is stopped stays where it is, and holds what it holds.
+        place = {"joint_target": "joint_position"} if self.config.control == "joint" else {}
+        self.envelope: dict[str, Any] = {"safe": {**place, "gripper_target": "last"}}
         pose = (_position("object_position"), Signal("object_rotation", (9,), "1", "world")) if self.block else ()
         pictures = tuple(Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0) for name in CAMERAS)
         self.policy: Group = (
