@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy import arguments
+from deploy.drivers.workcell import Bench
+from deploy.loop import handshake
 from deploy.policy_file import PolicyFile
 from sim import spec
 from sim.spec import Group
@@ -201,21 +203,28 @@ def collect(task: Manipulation, config: Config) -> tuple[int, int]:
     from policies.datasets import Writer
 
     with Writer(config.out, round(task.rate_hz), _features(task), task.robot.name) as writer:
-        begun, succeeded = len(writer), 0
-        if config.policy == "expert":
-            made = demonstrate(task, config.episodes, config.seed, config.corruption, begun)
-        else:
-            own, policy = stream(config.seed, DEMONSTRATIONS), PolicyFile.load(config.policy)
-            act = Filed(policy, max(1, min(SCENES, config.episodes - begun)))
-            made = episodes(task, act, config.episodes, own, first=begun)
+        succeeded = 0
         waiting: dict[int, Episode] = {}
-        for episode in made if begun < config.episodes else ():
+        for episode in _made(task, config, len(writer)):
             waiting[episode.number] = episode
             while (following := waiting.pop(len(writer), None)) is not None:  # in order, so that it can be continued
                 writer.add_episode(_frames(task, following), task.name)
                 succeeded += following.succeeded
                 print(f"\r{len(writer)} episodes, {succeeded} succeeded", end="", file=sys.stderr, flush=True)
         return len(writer), succeeded
+
+
+def _made(task: Manipulation, config: Config, first: int) -> Iterator[Episode]:
+    """Episodes `first` to the last, by whom the settings say."""
+    missing = config.episodes - first
+    if missing <= 0:
+        return iter(())
+    if config.policy == "expert":
+        return demonstrate(task, config.episodes, config.seed, config.corruption, first)
+    policy = PolicyFile.load(config.policy)
+    handshake(policy, Bench(task))
+    own = stream(config.seed, DEMONSTRATIONS)
+    return episodes(task, Filed(policy, min(SCENES, missing)), config.episodes, own, first=first)
 
 
 def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:
