@@ -69,7 +69,8 @@ def numbers(seen) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_signals_reward_and_success_are_the_benchmarks(name: str):
+def test_signals_reward_and_success_are_the_benchmarks(name: str, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # their mazes leave files behind
     task = make(f"gymnasium/{name}")
     cell, theirs = task.open(1, seed=3), gymnasium.make(name, disable_env_checker=True)
     cell.reset([0], [4])
