@@ -123,14 +123,28 @@ class Drawn:
     table: Array  # (rows, noise_size)
 
     @classmethod
-    def normal(cls, size: int, rows: int = 256) -> Drawn:
-        """Standard normal, always the same."""
-        return cls(np.random.default_rng(0).standard_normal((rows, size)).astype(np.float32))
+    def normal(cls, size: int, rows: int = 256, std: float = 1.0) -> Drawn:
+        """Normal, always the same."""
+        return cls((std * np.random.default_rng(0).standard_normal((rows, size))).astype(np.float32))
 
     @classmethod
     def none(cls, size: int) -> Drawn:
         """Always zero."""
         return cls(np.zeros((1, size), np.float32))
+
+    def cut(self, bound: float) -> Drawn:
+        """The same, cut off at +-`bound`."""
+        return Drawn(self.table.clip(-bound, bound))
+
+
+class Planner(Protocol):
+    """What makes a chunk with the base's help, from noise of its own size."""
+
+    def sample(self, base: Denoiser, observation: Array, noise: Array) -> Array:
+        """Chunks (n, horizon * actions) in [-1, 1], for observations (n, o) and noise (n, k)."""
+
+    def write(self, graph: Graph, base: Denoiser, observation: str, noise: str) -> str:
+        """The same as ONNX nodes; the name of the chunk."""
 
 
 @dataclass
@@ -150,6 +164,7 @@ class Chunked:
     base: Denoiser
     chosen: Steering | Drawn
     replan: int
+    planner: Planner | None = None  # none: the base alone
     settings: dict[str, Any] = field(default_factory=dict)
     envelope: dict[str, float] = field(default_factory=dict)
 
@@ -164,7 +179,14 @@ class Chunked:
             )
 
     @classmethod
-    def from_task(cls, task: Manipulation, base: Denoiser, chosen: Steering | Drawn, replan: int) -> Chunked:
+    def from_task(
+        cls,
+        task: Manipulation,
+        base: Denoiser,
+        chosen: Steering | Drawn,
+        replan: int,
+        planner: Planner | None = None,
+    ) -> Chunked:
         """The controller of `task` with a trained base."""
         config: Any = getattr(task, "config", None)
         return cls(
@@ -177,6 +199,7 @@ class Chunked:
             base=base,
             chosen=chosen,
             replan=replan,
+            planner=planner,
             settings=dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
             envelope=dict(task.envelope),
         )
@@ -207,7 +230,12 @@ class Chunked:
             noise = self.chosen.table[state["draw"][:, 0].astype(np.int64)]
             drawn = (state["draw"] + np.float32(1.0)) % np.float32(len(self.chosen.table))
             after["draw"] = np.where(fresh, drawn, state["draw"])
-        chunk = np.where(fresh, self.base.sample(observation, noise), state["chunk"])
+        planned = (
+            self.base.sample(observation, noise)
+            if self.planner is None
+            else self.planner.sample(self.base, observation, noise)
+        )
+        chunk = np.where(fresh, planned, state["chunk"])
         left = np.where(fresh, np.float32(self.replan), state["left"]) - np.float32(1.0)
         k = self.base.actions
         rest = np.concatenate([chunk[:, k:], chunk[:, -k:]], axis=1)
@@ -221,7 +249,12 @@ class Chunked:
             noise = self.chosen.write(graph, observation)
         else:
             noise = self._write_draw(graph, self.chosen, fresh)
-        chunk = graph.add("Where", fresh, self.base.write(graph, observation, noise), "state.chunk")
+        planned = (
+            self.base.write(graph, observation, noise)
+            if self.planner is None
+            else self.planner.write(graph, self.base, observation, noise)
+        )
+        chunk = graph.add("Where", fresh, planned, "state.chunk")
         full = graph.add("Where", fresh, graph.constant(float(self.replan)), "state.left")
         graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
         k, size = self.base.actions, self.base.noise_size

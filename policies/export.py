@@ -88,6 +88,10 @@ class Graph:
         where = (self.constant([k], np.int64) for k in (start, stop, 1))
         return self.add("Slice", x, *where, to=to)
 
+    def rows(self, x: str, *shape: int) -> str:
+        """x as rows of `shape`, as many as there are."""
+        return self.add("Reshape", x, self.constant([-1, *shape], np.int64))
+
     def whole(self, x: str) -> str:
         """x as int64."""
         from onnx import TensorProto, helper

@@ -6,6 +6,8 @@ keeps what came of it and updates. Everything is decided by the seed, and contin
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, demonstrations
-from policies.chunked import Base
-from policies.collect import stream
+from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, demonstrated
+from policies.chunked import Base, Denoiser
+from policies.collect import Episode, stream
 from policies.controller import Array
 from policies.scenes import Rewards, Scenes, Transition
 from sim.workcell import Manipulation, is_manipulation
@@ -79,19 +81,44 @@ class Improvement:
         self.scenes: Scenes | None = None
         self._resumed: Mapping[str, Any] | None = None  # of the scenes, until they are open
 
-    def demonstrations(self) -> Demonstrations:
+    @functools.cached_property
+    def demonstrations(self) -> list[Episode]:
         """Those that the settings ask for; LearningError when none of them succeeds."""
-        return demonstrations(self.task, self.config.base, self.seed)
+        return demonstrated(self.task, self.config.base, self.seed)
+
+    def transitions(self) -> list[Transition]:
+        """From every step of the demonstrations, as the scenes would have made them; what was chosen is empty.
+
+        A failure's last chunks are left out: what came after them was not seen.
+        """
+        made: list[Transition] = []
+        horizon = self.config.base.horizon
+        for episode in self.demonstrations:
+            data = Demonstrations.of([episode], self.task, horizon)
+            success = int(episode.success.argmax()) if episode.succeeded else None
+            made += _transitions(data, success, self.rewards, horizon)
+        return made
+
+    @functools.cached_property
+    def base(self) -> Denoiser:
+        """The cloned base, once it has been trained."""
+        return self.cloning.denoiser()
+
+    @property
+    def rewards(self) -> Rewards:
+        """What the settings say of them."""
+        config = self.config
+        return Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
 
     def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
         """The first fifth of the progress bar is the base."""
         clone = self.cloning
         if clone.done < clone.config.updates:
-            for metrics in clone.learn(self.demonstrations()):
+            shown = Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)
+            for metrics in clone.learn(shown):
                 yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **metrics}
-        config, base = self.config, clone.denoiser()
-        rewards = Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
-        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, rewards)
+        config, base = self.config, self.base
+        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, self.rewards)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)
@@ -137,3 +164,21 @@ class Improvement:
         self.env_steps, self.learning = int(state["env_steps"]), bool(state["learning"])
         self.generator.set_state(state["generator"])
         self._resumed = state["scenes"]
+
+
+def _transitions(shown: Demonstrations, success: int | None, rewards: Rewards, horizon: int) -> Iterator[Transition]:
+    """Of one episode, which ends at the step `success`, if it does well."""
+    end = len(shown.observation) if success is None else success + 1
+    for first in range(end):
+        after = first + rewards.backup * horizon
+        over = after >= end
+        if over and success is None:
+            return
+        chunks = math.ceil((end - first) / horizon) if over else rewards.backup
+        got = [rewards.step] * chunks
+        if over:
+            got[-1] = rewards.success
+        reward = sum(rewards.gamma**k * r for k, r in enumerate(got))
+        discount = 0.0 if over else rewards.gamma**chunks
+        x, next_x = shown.observation[first], shown.observation[min(after, end - 1)]
+        yield Transition(x, np.zeros(0, np.float32), shown.chunk[first], reward, discount, next_x)

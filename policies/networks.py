@@ -82,11 +82,12 @@ class Ensemble(nn.Module):
             self.weights.append(nn.Parameter(torch.stack(drawn).contiguous()))
             self.biases.append(nn.Parameter(torch.zeros(count, 1, outputs)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = x.expand(len(self.weights[0]), *x.shape)
+    def forward(self, x: Tensor, some: Tensor | None = None) -> Tensor:
+        """Of all perceptrons, or of `some`, by their index."""
+        y = x.expand(len(self.weights[0]) if some is None else len(some), *x.shape)
         last = len(self.weights) - 1
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            y = torch.baddbmm(bias, y, weight)
+            y = torch.baddbmm(bias, y, weight) if some is None else torch.baddbmm(bias[some], y, weight[some])
             if index < last:
                 y = functional.relu(functional.layer_norm(y, y.shape[-1:]) if self.layer_norm else y)
         return y.squeeze(-1)

@@ -22,6 +22,8 @@ ALGORITHMS = {
 MANIPULATION = {
     "diffusion": "policies.algorithms.diffusion:Clone",
     "dsrl": "policies.algorithms.steering:Steer",
+    "expo": "policies.algorithms.editing:Edit",
+    "residual": "policies.algorithms.editing:Residual",
 }
 
 

@@ -110,7 +110,7 @@ class Demonstrations:
         return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32))
 
 
-def demonstrations(task: Manipulation, config: BaseConfig, seed: int) -> Demonstrations:
+def demonstrated(task: Manipulation, config: BaseConfig, seed: int) -> list[Episode]:
     """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
     if config.demonstrations:
         shown = stored(task, config.demonstrations, config.episodes)
@@ -121,7 +121,12 @@ def demonstrations(task: Manipulation, config: BaseConfig, seed: int) -> Demonst
             f"none of the {len(shown)} demonstrations succeeds, so there is nothing to learn: "
             "lower algorithm.base.corruption, raise algorithm.base.episodes, or take other data"
         )
-    return Demonstrations.of(shown, task, config.horizon)
+    return shown
+
+
+def demonstrations(task: Manipulation, config: BaseConfig, seed: int) -> Demonstrations:
+    """What a base learns from: `demonstrated`."""
+    return Demonstrations.of(demonstrated(task, config, seed), task, config.horizon)
 
 
 class Cloning:
