@@ -6,17 +6,9 @@ Its topics are those that `ros2 node info` shows; remap them to your robot's.
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
-from deploy.launching.files import checked, flag, node, required
+from deploy.launching.files import checked, flag, node, remappings, required
 
 SWITCHES = dict.fromkeys(("autostart", "armed", "transfer", "use_sim_time"), bool)
-
-
-def remappings(text):
-    """[(from, to), ...] of from:=to,from:=to"""
-    pairs = [pair.partition(":=") for pair in text.split(",") if pair]
-    if any(not source or not target for source, _, target in pairs):
-        raise ValueError(f"remap:={text}: needs from:=to,from:=to")
-    return [(source, target) for source, _, target in pairs]
 
 
 def start(context):

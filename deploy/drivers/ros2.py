@@ -30,12 +30,14 @@ from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from std_msgs.msg import Bool, Float64MultiArray, String
+from std_msgs.msg import Bool, String
 
 from deploy.drivers import Reading
+from deploy.guard import LAST
 from deploy.policy_file import PolicyFile
 from deploy.ros2 import topics
 from deploy.ros2.emergency import EmergencyStop
+from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
 from sim.spec import ANY_ROBOT, Group
 
@@ -63,6 +65,9 @@ class Settings:
     armed: bool = field(default=True, metadata={"help": "fly only while the topic armed says so"})
     silence_s: float = field(default=0.25, metadata={"help": "s for which armed may be silent; it comes every 0.05 s"})
     transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
+    commands: str = field(default=FORWARD, metadata={"help": f"how an arm is commanded, one of: {', '.join(WAYS)}"})
+    joints: str = field(default="", metadata={"help": "names of an arm's joints: a,b,... (default: ROBOT_joint1,...)"})
+    fingers: str = field(default="", metadata={"help": "and of its fingers (default: ROBOT_finger_joint1,...)"})
 
     def __post_init__(self) -> None:
         for name in ("connect_s", "silence_s"):
@@ -93,7 +98,8 @@ class Ros2:
         self.robot = s.robot or policy.robot
         self.num, self.real_time = 1, True
         self.steps: int | None = None
-        self._needed = topics.sources(policy.inputs)
+        joints = Joints.parse(policy.robot, s.joints, s.fingers)
+        self._needed = topics.sources(policy.inputs, joint_sources(policy.inputs, joints))
         self.sources = tuple(dict.fromkeys((*self._needed, topics.BATTERY)))  # a limit on its voltage may be set
         self.signals: Group = tuple(signal for source in self.sources for signal in source.signals)
         self.period = 1.0 / policy.rate_hz
@@ -105,12 +111,13 @@ class Ros2:
         self._values: dict[str, topics.Values] = {}  # by topic, of its newest message
         self._armed = Inbox(node, Bool, topics.ARMED, command_quality())
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
+        self._sinks = command_sources(self.commands, joints, s.commands, self.period)
         self._override = [
-            Inbox(node, Float64MultiArray, topics.command_topic(self.commands, c, topics.OVERRIDE), command_quality())
-            for c in self.commands
+            Inbox(node, sink.message, topics.override(sink.topic), command_quality()) for sink in self._sinks
         ]
         self._publishers: dict[str, Any] = {}
-        self._topics = {c.name: topics.command_topic(self.commands, c) for c in self.commands}
+        self._topics = [sink.topic for sink in self._sinks]
+        self._rules = policy.envelope.safe
         self._heartbeat = node.create_publisher(Bool, topics.HEARTBEAT, command_quality(deadline=2 * HEARTBEAT_PERIOD))
         self._beat = self._before = -math.inf
         self._shift = 0.0  # s
@@ -161,8 +168,8 @@ class Ros2:
         self.done, self.finished, self.timing = False, "", Timing()
         self._beat = self._before = -math.inf
         quality = command_quality(LIFESPAN * self.period)
-        for name, topic in self._topics.items():
-            publisher = self._publishers[name] = self.node.create_publisher(Float64MultiArray, topic, quality)
+        for sink in self._sinks:
+            publisher = self._publishers[sink.topic] = self.node.create_publisher(sink.message, sink.topic, quality)
             while not publisher.get_subscription_count() and time.monotonic() < deadline:
                 time.sleep(self.period)
         if (paced := self._paced) is not None:
@@ -178,7 +185,7 @@ class Ros2:
             self.robot = self._robot.message.data
         if self._wanted not in (self.robot, ANY_ROBOT) and not self.settings.transfer:
             reasons.append(f"the policy is for the robot {self._wanted!r}, here is {self.robot!r} (transfer flies it)")
-        for topic in self._topics.values():
+        for topic in self._topics:
             if rivals := self.node.get_publishers_info_by_topic(self.node.resolve_topic_name(topic)):
                 names = ", ".join(f"{r.node_namespace.rstrip('/')}/{r.node_name}" for r in rivals)
                 reasons.append(f"{topic} has a publisher already: {names} (a killed one counts for up to 20 s)")
@@ -263,7 +270,7 @@ class Ros2:
         if any([inbox.take() for inbox in self._override]):
             self.finish("a human overrides")
         if time.monotonic() - self._beat >= HEARTBEAT_PERIOD:  # a few times per second is enough
-            for topic in self._topics.values():
+            for topic in self._topics:
                 if self.node.count_publishers(topic) > 1:
                     self.finish(f"somebody else publishes {topic}")
 
@@ -309,16 +316,29 @@ class Ros2:
             self._beat = now
             self._heartbeat.publish(Bool(data=True))
 
-    def _publish(self, commands: Mapping[str, Array]) -> None:
-        for command in self.commands:
-            values = np.asarray(commands[command.name]).reshape(command.shape)
-            self._publishers[command.name].publish(topics.command_message(command, values))
+    def _publish(self, wanted: Mapping[str, Array]) -> None:
+        """Those commands that are wanted."""
+        for sink, command in zip(self._sinks, self.commands, strict=True):
+            if command.name in wanted:
+                message = sink.message()
+                if sink.frame:
+                    message.header.stamp, message.header.frame_id = self.node.get_clock().now().to_msg(), sink.frame
+                sink.fill(message, {command.name: np.asarray(wanted[command.name]).reshape(command.shape)})
+                self._publishers[sink.topic].publish(message)
 
     def _safe(self) -> dict[str, Array]:
-        return {c.name: np.full(c.shape, min(max(0.0, c.low), c.high)) for c in self.commands}
+        """The policy file's, else as near to 0 as limits allow; nothing for what keeps what it was told by itself."""
+        seen = {name: value for values in self._values.values() for name, value in values.items()}
+        safe = {}
+        for c in self.commands:
+            rule = self._rules.get(c.name, (0.0,) * c.size)
+            value = seen.get(rule, np.full(c.shape, math.nan)) if isinstance(rule, str) else np.reshape(rule, c.shape)
+            if rule != LAST and np.isfinite(value).all():
+                safe[c.name] = np.clip(value, c.low, c.high)
+        return safe
 
     def stop(self) -> None:
-        """The safe command (each value as near to 0 as its limits allow), then silence."""
+        """The safe command, then silence."""
         if self._publishers:
             self._publish(self._safe())
             self._heartbeat.publish(Bool(data=False))

@@ -19,6 +19,11 @@ FPS = 20.0  # pictures per simulated second, about
 PICTURE = (240, 240)  # height, width
 
 
+def evaluation_seed(seed: int) -> int:
+    """Of scenes whose episodes training never sees."""
+    return int(np.random.SeedSequence([seed, EVALUATION]).generate_state(1)[0])
+
+
 class Bench:
     """`num` scenes, begun together; the flight is over when every one is decided, or out of time.
 
@@ -36,7 +41,7 @@ class Bench:
         self.robot, self.rate_hz = task.robot.name, task.rate_hz
         self.steps: int | None = task.episode_steps
         self.done = False
-        self.seed = int(np.random.SeedSequence([seed, EVALUATION]).generate_state(1)[0])
+        self.seed = evaluation_seed(seed)
         self.cell: Workcell | None = None
         self.filmed = 0  # scenes of which pictures are taken
         self.pictures: list[NDArray[np.uint8]] = []  # (filmed, height, width, 3) each, FPS of them per second

@@ -97,6 +97,14 @@ def flag(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
+def remappings(text: str) -> list[tuple[str, str]]:
+    """[(from, to), ...] of from:=to,from:=to"""
+    pairs = [pair.partition(":=") for pair in text.split(",") if pair]
+    if any(not source or not target for source, _, target in pairs):
+        raise ValueError(f"remap:={text}: needs from:=to,from:=to")
+    return [(source, target) for source, _, target in pairs]
+
+
 def checked(file: str, declarations: list[Any], numbers: Mapping[str, type] | None = None) -> list[Any]:
     """The declarations, and a look at what was given: `ros2 launch` itself ignores misspelt names and wrong types.
 

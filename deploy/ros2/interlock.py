@@ -30,7 +30,7 @@ class Interlock:
         self.emergency = False
         self._armed, self._heard = False, -math.inf
         self._command, self._override = (safe, -math.inf), (safe, -math.inf)  # values, when they came
-        self._sender = b""
+        self._senders: dict[str, bytes] = {}  # by topic
 
     def arm(self, now: float, armed: bool) -> None:
         """`armed` was heard."""
@@ -41,12 +41,13 @@ class Interlock:
             else:
                 self.state, self.reason = DISARMED, ""
 
-    def command(self, now: float, values: Array, sender: bytes) -> None:
-        """A command of the policy arrived."""
-        known = self._sender if now - self._command[1] <= self.hold_s else b""
-        if known not in (b"", sender) and self.state in (ARMED, FLYING):
+    def command(self, now: float, values: Array, sender: bytes, topic: str = "") -> None:
+        """A command of the policy arrived; `values` are those of all topics."""
+        if now - self._command[1] > self.hold_s:
+            self._senders.clear()
+        if self._senders.setdefault(topic, sender) != sender and self.state in (ARMED, FLYING):
             self.stop("two publishers of commands")
-        self._command, self._sender = (values, now), sender
+        self._command, self._senders[topic] = (values, now), sender
 
     def override(self, now: float, values: Array) -> None:
         """A human's command arrived."""

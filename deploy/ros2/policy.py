@@ -30,6 +30,7 @@ from deploy.realtime import PRIORITY, realtime
 from deploy.recorder import Recorder
 from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
+from deploy.ros2.joints import FORWARD, WAYS
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
 
@@ -61,6 +62,9 @@ class Settings:
     max_speed: float = setting(0.0, "m/s beyond which it stops", 0.0, 1e6)
     max_body_rate: float = setting(0.0, "rad/s beyond which it stops", 0.0, 1e6)
     min_voltage: float = setting(0.0, "V of the battery below which it stops", 0.0, 1e3)
+    commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
+    joints: str = setting("", "names of an arm's joints: a,b,...; empty: ROBOT_joint1,ROBOT_joint2,...")
+    fingers: str = setting("", "and of its fingers; empty: ROBOT_finger_joint1,ROBOT_finger_joint2")
     log: str = setting("", "folder for flight logs, one .mcap file per flight; empty: none")
     priority: int = setting(PRIORITY, "of the control loop: of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
 
@@ -110,8 +114,8 @@ class PolicyNode(LifecycleNode):
         if not s.policy:
             raise ValueError("the parameter policy is missing: the policy file")
         file = PolicyFile.load(s.policy)
-        wanted = DriverSettings(robot=s.robot or None, armed=s.armed, silence_s=s.silence_s, transfer=s.transfer)
-        self.driver = Ros2(file, self, wanted)
+        same = {name: getattr(s, name) for name in ("armed", "silence_s", "transfer", "commands", "joints", "fingers")}
+        self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same))
         self._guard = Guard(file.inputs, file.outputs, s.envelope(file), self.driver.signals)
         self.driver.emergency = self.emergency
         self._controller = controller(file, s.controller)

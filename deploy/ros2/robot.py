@@ -1,7 +1,8 @@
 """The robot node: a simulated robot on ROS 2 topics, in real time, with a flight controller's manners (`interlock.py`).
 
-Publishes odometry, imu, target, battery, what it is (robot), whether it flies (state), what its motors got
-(executed/command), /tf where tf2 is installed and, with sim_time, /clock. Takes command, override/command, armed and
+Publishes odometry, imu, target and battery, or an arm's joint_states, hand_pose, object_pose and goal; what it is
+(robot), whether it flies (state), what its motors got (executed/command), /tf where tf2 is installed and, with
+sim_time, /clock. Takes command, or what an arm's controllers take (`joints.py`); override/COMMAND, armed and
 emergency_stop. The parameter `fault` breaks it in flight.
 """
 
@@ -31,9 +32,10 @@ from deploy.ros2.diagnostics import OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.faults import EMPTY, KINDS, Fault
 from deploy.ros2.interlock import FLYING, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
-from deploy.ros2.world import World
+from deploy.ros2.world import world
 from sim.spec import Signal, pack, unpack
 
 try:  # not among the wheels
@@ -50,11 +52,13 @@ SENDERS = 8  # messages between two looks that are all read: of two publishers i
 class Settings:
     """Parameters of the node."""
 
-    task: str = setting("quad_hover", "task whose signals it publishes and whose targets it gives")
-    robot: str = setting("crazyflie", "airframe")
-    engine: str = setting("flight", "physics engine")
-    physics_hz: float = setting(500.0, "rate of the physics, in real time", 50.0, 5000.0)
+    policy: str = setting("", "file of the policy whose task it is, with that task's settings")
+    task: str = setting("", "whose signals it publishes, whose targets it gives; empty: the policy's, or quad_hover")
+    robot: str = setting("", "airframe; empty: crazyflie. Tasks of an arm have their own")
+    engine: str = setting("", "physics engine; empty: flight. Tasks of an arm have their own")
+    physics_hz: float = setting(500.0, "rate of the physics, in real time; an arm's is its task's", 50.0, 5000.0)
     publish_hz: float = setting(100.0, "rate of the signals; the physics' rate must be a multiple of it", 1.0, 1000.0)
+    commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
     hold_s: float = setting(
         0.1, "s for which the last command is held when none comes; then the motors stop", 0.01, 1.0
     )
@@ -78,16 +82,18 @@ class RobotNode(Node):
         super().__init__("robot")
         s = self.settings = declare(self, Settings)
         self.fault = Fault(s.fault)
-        self.world = World(s.task, s.robot, s.engine, s.physics_hz, s.seed)
-        self.battery = Battery(s.battery)
+        self.world = world(s.policy, s.task, s.robot, s.engine, s.physics_hz, s.seed)
+        self.every = max(1, round(1.0 / (self.world.dt * s.publish_hz)))  # steps between two publications
+        self.battery = Battery(s.battery) if self.world.battery else None
+        self.joints = Joints(self.world.robot)
         commands = self.commands = self.world.commands
         limits = [np.concatenate([np.full(c.size, getattr(c, side)) for c in commands]) for side in ("low", "high")]
         self._low, self._high = limits
-        self.interlock = Interlock(np.clip(0.0, *limits), s.hold_s, s.silence_s)
+        self.interlock = Interlock(self.world.safe(), s.hold_s, s.silence_s)
         self.ignored: dict[str, int] = {}  # messages that made no sense, by what was wrong
         self.slipped = 0.0  # s that the simulation fell behind the clock
         self._parts = {name: unpack(commands, self.interlock.safe.copy()) for name in (topics.COMMAND, topics.OVERRIDE)}
-        self._open(sensor_quality(2.0 / s.publish_hz))
+        self._open(sensor_quality(2.0 * self.every * self.world.dt))
         self.emergency = EmergencyStop(self, "~/emergency_stop", lambda: None)
         self.diagnostics = Diagnostics(self, self.world.robot, self._status)
         self.create_service(Trigger, "~/reset", self._asked_to_reset)
@@ -100,9 +106,11 @@ class RobotNode(Node):
 
     def _open(self, quality: Any) -> None:
         """Publishers and inboxes."""
-        sources = [*topics.sources(self.world.signals), topics.IMU]
-        self._sources = [(s, self.create_publisher(s.message, s.topic, quality)) for s in dict.fromkeys(sources)]
-        self._battery = self.create_publisher(topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
+        sources = topics.sources(self.world.signals, joint_sources(self.world.signals, self.joints))
+        # Backwards: a policy waits for the first of its signals, and then takes the others.
+        self._sources = [(s, self.create_publisher(s.message, s.topic, quality)) for s in reversed(sources)]
+        if self.battery:
+            self._battery = self.create_publisher(topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
         self._executed = self.create_publisher(Float64MultiArray, topics.EXECUTED, sensor_quality())
         self._label = self.create_publisher(String, topics.ROBOT, latched_quality())
         self._state = self.create_publisher(String, topics.STATE, latched_quality())
@@ -113,12 +121,10 @@ class RobotNode(Node):
         self._body = f"{self.get_namespace()}/{topics.BODY}".lstrip("/")  # /tf is everybody's
         self._armed = Inbox(self, Bool, topics.ARMED, command_quality())
         every_sender = command_quality(depth=SENDERS)
+        taken = command_sources(self.commands, self.joints, self.settings.commands, self.world.dt)
         self._inboxes = {
-            base: [
-                (c, Inbox(self, Float64MultiArray, topics.command_topic(self.commands, c, base), every_sender))
-                for c in self.commands
-            ]
-            for base in (topics.COMMAND, topics.OVERRIDE)
+            base: [(s, Inbox(self, s.message, name(s.topic), every_sender)) for s in taken]
+            for base, name in ((topics.COMMAND, str), (topics.OVERRIDE, topics.override))
         }
 
     def _set(self, parameters: list[Parameter[Any]]) -> SetParametersResult:
@@ -145,7 +151,7 @@ class RobotNode(Node):
             self._simulate()
 
     def _simulate(self) -> None:
-        period, every = self.world.dt, round(self.settings.physics_hz / self.settings.publish_hz)
+        period, every = self.world.dt, self.every
         due, step = time.monotonic(), 0
         while not self._closing:
             due += period
@@ -156,7 +162,9 @@ class RobotNode(Node):
                 time.sleep(-late)
             if self._reset:
                 self.world.reset()
-                self.battery, self._reset = Battery(self.settings.battery), False
+                self.interlock.safe = self.world.safe()
+                self.battery = Battery(self.settings.battery) if self.battery else None
+                self._reset = False
             self._step()
             if step % every == 0:
                 measured = Time(seconds=self.world.time) if self._ticks else self.get_clock().now()
@@ -171,30 +179,34 @@ class RobotNode(Node):
             self._listen()
         self.interlock.emergency = self.emergency.pressed
         motors = self.motors = self.interlock.motors(now)
-        self.battery.draw(tuple(motors.tolist()), self.world.dt)
-        self.world.step(motors, self.interlock.state in (FLYING, OVERRIDE))
+        flying = self.interlock.state in (FLYING, OVERRIDE)
+        if self.battery:
+            self.battery.draw(tuple(motors.tolist()), self.world.dt)
+        self.world.step(motors, flying)
+        if flying:
+            self.interlock.safe = self.world.safe()
 
     def _listen(self) -> None:
         if self._armed.take():
             self.interlock.arm(self._armed.arrived, self._armed.message.data)
         for inbox, values in self._arrived(topics.COMMAND):
-            self.interlock.command(inbox.arrived, values, inbox.publisher)
+            self.interlock.command(inbox.arrived, values, inbox.publisher, inbox.topic)
         for inbox, values in self._arrived(topics.OVERRIDE):
             self.interlock.override(inbox.arrived, values)
 
     def _arrived(self, base: str) -> Iterator[tuple[Inbox, NDArray[Any]]]:
         """Every command that has come: its values (k,), within the limits."""
-        for command, inbox in self._inboxes[base]:
+        for source, inbox in self._inboxes[base]:
             while inbox.take():
                 try:
-                    values = topics.from_array(inbox.message, command)
+                    ((name, values),) = source.read(inbox.message).items()
                 except topics.TopicError as error:
                     self._ignore(f"{inbox.topic}: {error}")
                     continue
                 if not np.isfinite(values).all():
                     self._ignore(f"{inbox.topic} is not finite")
                     continue
-                self._parts[base][command.name] = values.astype(np.float32)
+                self._parts[base][name] = values.astype(np.float32)
                 yield inbox, np.clip(pack(self.commands, self._parts[base]), self._low, self._high)
 
     def _ignore(self, why: str) -> None:
@@ -214,7 +226,7 @@ class RobotNode(Node):
         for source, publisher in self._sources:
             if publisher.get_subscription_count():
                 self._send(source, publisher, values, stamp, now)
-        if count % max(1, round(self.settings.publish_hz / SLOW_HZ)) == 0:
+        if self.battery and count % max(1, round(self.settings.publish_hz / SLOW_HZ)) == 0:
             voltage = EMPTY if self.fault.kind == "battery" else self.battery.voltage
             charge = {"battery_voltage": np.array([voltage]), "battery_level": np.array(self.battery.level / 100.0)}
             self._send(topics.BATTERY, self._battery, charge, stamp, now)
@@ -242,7 +254,8 @@ class RobotNode(Node):
     def _status(self) -> Status:
         lock = self.interlock
         values: dict[str, Any] = {"reason": lock.reason, "fault": self.fault.kind, "time_s": self.world.time}
-        values |= {"voltage": self.battery.voltage, "slipped_s": self.slipped}
+        values |= {"slipped_s": self.slipped, **self.world.status()}
+        values |= {"voltage": self.battery.voltage} if self.battery else {}
         values |= {f"ignored: {why}": count for why, count in self.ignored.items()}
         return WARN if lock.state == STOPPED else OK, lock.summary, values
 

@@ -1,9 +1,10 @@
 """The supervisor node: who may fly, and for how long.
 
-It arms only when asked (service `arm`) and only while everything is as it should be; it says so twenty times a second
-on `armed`. It disarms, and stays so, when the robot leaves its limits, the battery is low, the robot has stopped or
-is not heard, or the policy falls silent. The emergency stop (service and topic `emergency_stop`) works at any time and
-is latched until `release`. A human who overrides keeps the robot armed without a policy.
+It watches a flying robot's odometry, or an arm's joint_states. It arms only when asked (service `arm`) and only while
+everything is as it should be; it says so twenty times a second on `armed`. It disarms, and stays so, when the robot
+leaves its limits, the battery is low, the robot has stopped or is not heard, or the policy falls silent. The emergency
+stop (service and topic `emergency_stop`) works at any time and is latched until `release`. A human who overrides keeps
+the robot armed without a policy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from nav_msgs.msg import Odometry
 from rclpy.node import Node
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
@@ -23,21 +26,24 @@ from deploy.realtime import PRIORITY, realtime
 from deploy.ros2 import topics
 from deploy.ros2.diagnostics import ERROR, OK, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
-from deploy.ros2.interlock import STOPPED
+from deploy.ros2.interlock import OVERRIDE, STOPPED
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import Inbox, command_quality, every, latched_quality, sensor_quality
 
 LOOK = 0.02  # s between two looks
 BEAT = 0.05  # s between two words on `armed`
+WATCHED = {"odometry": Odometry, "joint_states": JointState}
 
 
 @dataclass
 class Settings:
     """Parameters of the node. 0 switches a limit off."""
 
+    watch: str = setting("odometry", "the robot's state, one of: odometry, joint_states", choices=WATCHED)
     fence: float = setting(3.0, "m from the origin on any axis that it may be", 0.0, 1e6)
     max_tilt: float = setting(100.0, "degrees between body and world z", 0.0, 180.0)
     max_speed: float = setting(5.0, "m/s", 0.0, 1e6)
+    max_joint_speed: float = setting(0.0, "rad/s of any joint of joint_states", 0.0, 1e6)
     min_voltage: float = setting(3.5, "V that the battery must have to be armed", 0.0, 1e3)
     land_voltage: float = setting(3.1, "V below which, for a second, it is disarmed in flight", 0.0, 1e3)
     silence_s: float = setting(0.25, "s for which state, policy or human may be silent", 0.05, 10.0)
@@ -56,11 +62,11 @@ class SupervisorNode(Node):
         self._beat = self._low_since = -math.inf
         self._waits = s.auto_arm
         self._said = self.create_publisher(Bool, topics.ARMED, command_quality(deadline=2 * BEAT))
-        self._odometry = Inbox(self, topics.ODOMETRY.message, topics.ODOMETRY.topic, sensor_quality())
+        self._watched = Inbox(self, WATCHED[s.watch], s.watch, sensor_quality())
         self._battery = Inbox(self, topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
         self._state = Inbox(self, String, topics.STATE, latched_quality())  # of robots that tell
         self._heartbeat = Inbox(self, Bool, topics.HEARTBEAT, command_quality())
-        self._override = Inbox(self, Float64MultiArray, topics.OVERRIDE, command_quality())
+        self._override = Inbox(self, Float64MultiArray, topics.override(topics.COMMAND), command_quality())
         self.emergency = EmergencyStop(self, "emergency_stop", lambda: self._disarm("emergency stop"), leads=True)
         self.create_service(SetBool, "arm", self._asked_to_arm)
         self.create_service(Trigger, "release", self._asked_to_release)
@@ -77,24 +83,37 @@ class SupervisorNode(Node):
             found.append("emergency stop")
         if self._state.message is not None and self._state.message.data.startswith(STOPPED):
             found.append(f"the robot has {self._state.message.data}")
-        if self._odometry.age > s.silence_s:
-            return [*found, f"nothing heard on {self._odometry.topic}"]
+        if self._watched.age > s.silence_s:
+            return [*found, f"nothing heard on {self._watched.topic}"]
         try:
-            state = topics.ODOMETRY.read(self._odometry.message)
+            measured = self._flight() if s.watch == "odometry" else self._joints()
         except topics.TopicError as error:
             return [*found, str(error)]
-        whole = np.concatenate([*state.values()])
-        if not np.isfinite(whole).all():
-            return [*found, f"{self._odometry.topic} is not finite"]
-        tilt = math.degrees(math.acos(min(max(float(state["rotation"][8]), -1.0), 1.0)))
-        for value, limit, name, unit in (
-            (float(np.abs(state["position"]).max()), s.fence, "geofence", "m"),
-            (tilt, s.max_tilt, "tilt", "degrees"),
-            (float(np.linalg.norm(state["linear_velocity"])), s.max_speed, "speed", "m/s"),
-        ):
+        for value, limit, name, unit in measured:
             if limit and value > limit:
                 found.append(f"{name}: {value:.2f} {unit}, more than {limit:g}")
         return found
+
+    def _flight(self) -> list[tuple[float, float, str, str]]:
+        """What is limited of a flying robot: value, limit, name, unit."""
+        s, state = self.settings, topics.ODOMETRY.read(self._watched.message)
+        self._demand_finite(np.concatenate([*state.values()]))
+        tilt = math.degrees(math.acos(min(max(float(state["rotation"][8]), -1.0), 1.0)))
+        return [
+            (float(np.abs(state["position"]).max()), s.fence, "geofence", "m"),
+            (tilt, s.max_tilt, "tilt", "degrees"),
+            (float(np.linalg.norm(state["linear_velocity"])), s.max_speed, "speed", "m/s"),
+        ]
+
+    def _joints(self) -> list[tuple[float, float, str, str]]:
+        """The same of an arm; joints whose speed is not measured say NaN."""
+        self._demand_finite(np.array(self._watched.message.position))
+        speed = max((abs(v) for v in self._watched.message.velocity if not math.isnan(v)), default=0.0)
+        return [(speed, self.settings.max_joint_speed, "joint speed", "rad/s")]
+
+    def _demand_finite(self, values: topics.Array) -> None:
+        if not np.isfinite(values).all():
+            raise topics.TopicError(f"{self._watched.topic} is not finite")
 
     def _voltage(self) -> float:
         """NaN while it is not known."""
@@ -104,11 +123,16 @@ class SupervisorNode(Node):
         s, found = self.settings, self.complaints()
         if s.min_voltage and not self._voltage() >= s.min_voltage:
             found.append(f"the battery has {self._voltage():.2f} V, less than {s.min_voltage:g} V")
-        if self._override.age <= s.silence_s:
+        if self._overrides():
             found.append("a human overrides")
         if self.count_publishers(topics.COMMAND) > 1:
             found.append(f"two publishers on {self.resolve_topic_name(topics.COMMAND)}")
         return found
+
+    def _overrides(self) -> bool:
+        """Whether a human commands the robot now: as is heard here, or as the robot says."""
+        says = self._state.message is not None and self._state.message.data.startswith(OVERRIDE)
+        return says or self._override.age <= self.settings.silence_s
 
     def _arm(self) -> list[str]:
         """Arm unless something speaks against it: what does."""
@@ -131,7 +155,7 @@ class SupervisorNode(Node):
         self._beat = time.monotonic()
 
     def _look(self) -> None:
-        for inbox in (self._odometry, self._battery, self._state, self._heartbeat, self._override):
+        for inbox in (self._watched, self._battery, self._state, self._heartbeat, self._override):
             inbox.take()
         if self.armed:
             for reason in [*self.complaints(), *self._silence(), *self._empty()]:
@@ -144,7 +168,7 @@ class SupervisorNode(Node):
     def _silence(self) -> list[str]:
         """A policy that flew, or a human who did, is heard no more."""
         s, heartbeat = self.settings, self._heartbeat
-        overrides = self._override.age <= s.silence_s
+        overrides = self._overrides()
         flies = heartbeat.age <= s.silence_s and heartbeat.message.data
         self._flown = self._flown or flies or overrides
         if not self._flown or flies or overrides:
@@ -176,7 +200,7 @@ class SupervisorNode(Node):
     def _status(self) -> Status:
         complaints = self.complaints()
         values: dict[str, Any] = {"armed": self.armed, "flown": self._flown, "voltage": self._voltage()}
-        values |= {"override": self._override.age <= self.settings.silence_s}
+        values |= {"override": self._overrides()}
         bad = complaints or self.reason not in ("armed", "not armed yet", "asked to", "the policy has handed over")
         return ERROR if bad else OK, "; ".join(complaints) or self.reason, values
 

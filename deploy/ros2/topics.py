@@ -15,17 +15,18 @@ import numpy as np
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from nav_msgs.msg import Odometry
 from numpy.typing import NDArray
-from sensor_msgs.msg import BatteryState, Imu
+from sensor_msgs.msg import BatteryState, Image, Imu
 from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimension
 
 from deploy.rotations import quaternion, rotation_matrix
 from sim.spec import Group, Signal
 
-Values = dict[str, NDArray[Any]]  # (*shape) by signal name
+Array = NDArray[Any]
+Values = dict[str, Array]  # (*shape) by signal name
 WORLD, BODY = "world", "base_link"
 NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points down
 
-COMMAND, OVERRIDE, EXECUTED = "command", "override/command", "executed/command"
+COMMAND, OVERRIDE, EXECUTED = "command", "override", "executed/command"
 HEARTBEAT, ARMED, EMERGENCY, ROBOT, STATE = "heartbeat", "armed", "emergency_stop", "robot", "state"
 
 
@@ -115,13 +116,18 @@ def _fill_imu(message: Imu, values: Mapping[str, Any]) -> None:
     _set(message.linear_acceleration, values["linear_acceleration"])
 
 
-def _read_target(message: PoseStamped) -> Values:
-    return {"target_position": _three(message.pose.position)}
+def _pose(topic: str, position: Signal, rotation: Signal | None = None, paces: bool = False) -> Source:
+    """A PoseStamped that carries a position, and a rotation where that matters."""
 
+    def read(message: PoseStamped) -> Values:
+        turn = {rotation.name: _rotation(message.pose.orientation)} if rotation else {}
+        return {position.name: _three(message.pose.position), **turn}
 
-def _fill_target(message: PoseStamped, values: Mapping[str, Any]) -> None:
-    _set(message.pose.position, values["target_position"])
-    message.pose.orientation.w = 1.0
+    def fill(message: PoseStamped, values: Mapping[str, Any]) -> None:
+        _set(message.pose.position, values[position.name])
+        _set_quaternion(message.pose.orientation, values[rotation.name] if rotation else np.eye(3).ravel())
+
+    return Source(topic, PoseStamped, (position, rotation) if rotation else (position,), read, fill, paces=paces)
 
 
 def _read_battery(message: BatteryState) -> Values:
@@ -134,7 +140,12 @@ def _fill_battery(message: BatteryState, values: Mapping[str, Any]) -> None:
     message.present = True
 
 
-# One more embodiment is one more entry here: a JointState, a LaserScan, an Image.
+def _world(name: str, **more: Any) -> Signal:
+    rotation = name.endswith("_rotation")
+    return Signal(name, (9,) if rotation else (3,), "1" if rotation else "m", "world", **more)
+
+
+# One more embodiment is one more entry here, as a LaserScan; an arm's joints, whose names differ, are in `joints.py`.
 ODOMETRY = Source(
     "odometry",
     Odometry,
@@ -151,32 +162,65 @@ ODOMETRY = Source(
 IMU = Source(
     "imu", Imu, (Signal("linear_acceleration", (3,), "m/s^2", "body"),), _read_imu, _fill_imu, frame=BODY, paces=True
 )
-TARGET = Source(
-    "target", PoseStamped, (Signal("target_position", (3,), "m", "world", max_age=1.0),), _read_target, _fill_target
-)
+TARGET = _pose("target", _world("target_position", max_age=1.0))
+GOAL = _pose("goal", _world("goal_position", max_age=1.0))
+HAND = _pose("hand_pose", _world("hand_position"), _world("hand_rotation"), paces=True)
+OBJECT = _pose("object_pose", _world("object_position"), _world("object_rotation"))
 BATTERY = Source(
     "battery", BatteryState, (Signal("battery_voltage", (1,), "V", max_age=2.0),), _read_battery, _fill_battery
 )
-STANDARD = {signal.name: source for source in (ODOMETRY, IMU, TARGET, BATTERY) for signal in source.signals}
+STANDARD = {
+    signal.name: source for source in (ODOMETRY, IMU, TARGET, BATTERY, GOAL, HAND, OBJECT) for signal in source.signals
+}
 
 
-def array_source(signal: Signal) -> Source:
-    """The topic signals/NAME of a signal that no standard message carries."""
+def array_source(signal: Signal, topic: str = "", message: Any = Float32MultiArray) -> Source:
+    """The topic signals/NAME, or another, of a signal that no standard message carries."""
 
-    def read(message: Float32MultiArray) -> Values:
+    def read(message: Any) -> Values:
         return {signal.name: from_array(message, signal)}
 
-    def fill(message: Float32MultiArray, values: Mapping[str, Any]) -> None:
+    def fill(message: Any, values: Mapping[str, Any]) -> None:
         fill_array(message, signal, values[signal.name])
 
-    return Source(f"signals/{signal.name}", Float32MultiArray, (signal,), read, fill)
+    return Source(topic or f"signals/{signal.name}", message, (signal,), read, fill, frame="")
 
 
-def sources(inputs: Group) -> tuple[Source, ...]:
-    """The topics that deliver a policy's signals. TopicError where a signal is not what its topic carries."""
+def image_source(signal: Signal) -> Source:
+    """The topic NAME/image_raw of a picture (height, width, 3), 0 to 255; rgb8 or bgr8, in the policy's resolution."""
+    height, width, _ = signal.shape
+
+    def read(message: Image) -> Values:
+        if (message.height, message.width) != (height, width) or message.encoding not in ("rgb8", "bgr8"):
+            raise TopicError(
+                f"got {message.encoding} of {message.width} x {message.height}, not rgb8 or bgr8 of {width} x {height}:"
+                " convert it at its source"
+            )
+        rows = np.frombuffer(message.data, np.uint8).reshape(height, -1)[:, : 3 * width]
+        picture = rows.reshape(signal.shape)
+        return {signal.name: picture if message.encoding == "rgb8" else picture[:, :, ::-1]}
+
+    def fill(message: Image, values: Mapping[str, Any]) -> None:
+        message.height, message.width, message.step, message.encoding = height, width, 3 * width, "rgb8"
+        message.data = np.asarray(values[signal.name]).astype(np.uint8).tobytes()
+
+    return Source(f"{signal.name}/image_raw", Image, (signal,), read, fill, frame=signal.name)
+
+
+def _is_picture(signal: Signal) -> bool:
+    return signal.shape[2:] == (3,) and (signal.low, signal.high) == (0.0, 255.0)
+
+
+def sources(inputs: Group, special: tuple[Source, ...] = ()) -> tuple[Source, ...]:
+    """The topics that deliver a policy's signals; `special` ones go first.
+
+    TopicError where a signal is not what its topic carries.
+    """
+    table = STANDARD | {signal.name: source for source in special for signal in source.signals}
     found: dict[str, Source] = {}
     for signal in inputs:
-        source = STANDARD.get(signal.name) or array_source(signal)
+        other = image_source if _is_picture(signal) else array_source
+        source = table.get(signal.name) or other(signal)
         carried = next(s for s in source.signals if s.name == signal.name)
         for part in ("shape", "unit", "frame"):
             ours, theirs = getattr(signal, part), getattr(carried, part)
@@ -187,9 +231,14 @@ def sources(inputs: Group) -> tuple[Source, ...]:
     return tuple(found.values())
 
 
-def command_topic(outputs: Group, command: Signal, base: str = COMMAND) -> str:
-    """`base` for a robot's only command, base/NAME where there are several."""
-    return base if len(outputs) == 1 else f"{base}/{command.name}"
+def command_topic(outputs: Group, command: Signal) -> str:
+    """`command` for a robot's only command, command/NAME where there are several."""
+    return COMMAND if len(outputs) == 1 else f"{COMMAND}/{command.name}"
+
+
+def override(topic: str) -> str:
+    """Where a human commands what `topic` commands."""
+    return f"{OVERRIDE}/{topic}"
 
 
 def from_array(message: Any, signal: Signal) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The world of one simulated robot on ROS 2: a task's robot in any physics engine, above a floor."""
+"""The world of one simulated robot on ROS 2: a task's robot in any physics engine, above a floor, or an arm's scene."""
 
 from __future__ import annotations
 
@@ -8,25 +8,51 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.drivers.simulated import task_for
+from deploy.policy_file import PolicyFile
+from deploy.ros2.arm import Arm
 from sim.engines import make as make_engine
 from sim.robots.quadrotors import GRAVITY
-from sim.spec import Group, Signal
+from sim.spec import Group, Signal, pack
+from sim.tasks import Task, motion, task_class
 from sim.tasks import make as make_task
-from sim.tasks import motion
+from sim.workcell import is_manipulation
 
 Values = dict[str, NDArray[Any]]  # (k,) by signal name
+TASK, QUADROTOR, ENGINE = "quad_hover", "crazyflie", "flight"  # where none is named
 LIE = math.cos(math.radians(60.0))  # a robot that leans further when it meets the floor stays as it is
+
+
+def world(policy: str, task: str, robot: str, engine: str, rate_hz: float, seed: int) -> World | Arm:
+    """The world of a task, or of the one that a policy file was made for, with its settings.
+
+    ValueError with the choices for an unknown task, robot or engine, and for settings that the task does not have.
+    """
+    if policy:
+        file = PolicyFile.load(policy)
+        arm = is_manipulation(task_class(task or file.task))
+        made = task_for(file, task or None, robot or (None if arm else QUADROTOR), transfer=True)
+    else:
+        arm = is_manipulation(task_class(task or TASK))
+        made = make_task(task or TASK, **({"robot": robot or QUADROTOR} if robot or not arm else {}))
+    if not is_manipulation(made):
+        return World(made, engine or ENGINE, rate_hz, seed)
+    if engine:
+        raise ValueError(f"{made.name} brings its own physics; it has no engine")
+    return Arm(made, seed)
 
 
 class World:
     """The robot starts on the floor below the task's first target, which waits until the robot flies."""
 
-    def __init__(self, task: str, robot: str, engine: str, rate_hz: float, seed: int) -> None:
-        """ValueError with the choices for an unknown task, robot or engine."""
-        self.task = make_task(task, robot=robot)
-        self.robot = self.task.robot.name
+    battery = True
+
+    def __init__(self, task: Task, engine: str, rate_hz: float, seed: int) -> None:
+        """ValueError with the choices for an unknown engine."""
+        self.task, self.robot = task, task.robot.name
         told = Signal("target_velocity", (3,), "m/s", "world", max_age=1.0)
-        self.signals: Group = tuple({s.name: s for s in (told, *self.task.policy)}.values())
+        felt = Signal("linear_acceleration", (3,), "m/s^2", "body")
+        self.signals: Group = tuple({s.name: s for s in (told, *self.task.policy, felt)}.values())
         self.commands: Group = self.task.commands
         self.dt = 1.0 / rate_hz
         self.engine = make_engine(engine, self.task.robot, 1, self.dt)
@@ -78,7 +104,16 @@ class World:
         values = {
             s.name: np.asarray(targets[s.name] if s.name in targets else self.engine.read(s.name))[0]
             for s in self.signals
+            if s.name != "linear_acceleration"
         }
         turn = values["rotation"].reshape(3, 3)
         values["linear_acceleration"] = turn.T @ (self._acceleration + np.array([0.0, 0.0, GRAVITY]))
         return values
+
+    def safe(self) -> NDArray[Any]:
+        """What the motors get (k,) while they may not turn."""
+        return pack(self.commands, {c.name: np.full(c.shape, min(max(0.0, c.low), c.high)) for c in self.commands})
+
+    def status(self) -> dict[str, Any]:
+        """How the task goes, for the diagnostics."""
+        return {}

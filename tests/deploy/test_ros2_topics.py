@@ -88,10 +88,11 @@ def shapes(source: topics.Source) -> dict[str, tuple[int, ...]]:
     return {s.name: s.shape for s in source.signals}
 
 
-@pytest.mark.parametrize("source", [topics.ODOMETRY, topics.IMU, topics.TARGET, topics.BATTERY], ids=lambda s: s.topic)
+@pytest.mark.parametrize("source", dict.fromkeys(topics.STANDARD.values()), ids=lambda s: s.topic)
 def test_every_standard_message_carries_its_signals(source: topics.Source):
     values = {name: np.linspace(0.1, 0.9, math.prod(shape)).reshape(shape) for name, shape in shapes(source).items()}
-    values |= {"rotation": np.eye(3).reshape(9), "angular_velocity": np.ones(3)}
+    turned = np.array([0.0, -1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+    values |= dict.fromkeys(("rotation", "hand_rotation", "object_rotation"), turned) | {"angular_velocity": np.ones(3)}
     message = source.message()
     source.fill(message, values)
     read = source.read(message)
@@ -191,6 +192,16 @@ def test_a_human_goes_first_and_leaves_it_stopped():
     lock.emergency = True
     lock.override(1.21, hand)
     assert lock.motors(1.21) is SAFE  # but not before the emergency stop
+
+
+def test_one_sender_may_command_on_several_topics():
+    lock = flying()
+    for now in (1.02, 1.04):
+        lock.command(now, TURN, b"its arm", "arm")
+        lock.command(now, TURN, b"its gripper", "gripper")
+        assert lock.motors(now) is TURN
+    lock.command(1.05, TURN, b"another gripper", "gripper")
+    assert lock.motors(1.05) is SAFE and lock.reason == "two publishers of commands"
 
 
 def test_a_silent_command_after_another_sender_has_gone():

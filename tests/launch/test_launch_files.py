@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import launch_pytest
+import numpy as np
 import pytest
 from launch import LaunchDescription
 from launch.actions import EmitEvent, IncludeLaunchDescription, OpaqueFunction, RegisterEventHandler
@@ -23,7 +24,13 @@ from launch_ros.event_handlers import OnStateTransition
 from launch_ros.events.lifecycle import ChangeState as ChangeStateOf
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
+from trajectory_msgs.msg import JointTrajectory
 
+from deploy.ros2.polling import command_quality, latched_quality, sensor_quality
+from policies.export import export
+from tests.deploy.arm_policy import POSE, posing
 from tests.deploy.ros2_bench import ACTIVATE, CONFIGURE, Graph
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +120,53 @@ def test_quad_swarm_is_several_robots(graph):
     everywhere = {(name, namespace) for name in nodes for namespace in ("/cf0", "/cf1")}
     found = both[0].node.get_node_names_and_namespaces
     both[0].until(lambda: everywhere <= set(found()), "six nodes", PATIENCE)
+
+
+@launch_pytest.fixture
+def manipulator(domain, tmp_path):
+    policy, patient = tmp_path / "posing.onnx", tmp_path / "patient.yaml"
+    export(posing(), policy)
+    nothing = "watch: joint_states, min_voltage: 0.0, land_voltage: 0.0"
+    patient.write_text(PARAMETERS.replace("fence: 3.0", nothing))
+    return description(
+        "manipulator",
+        policy=str(policy),
+        commands="trajectory",
+        arm="false",
+        params_file=str(patient),
+        namespace="left",
+    )
+
+
+@pytest.mark.launch(fixture=manipulator)
+def test_manipulator_moves_as_its_policy_says_and_stays_where_it_is_disarmed(graph):
+    """Joint states and trajectories as ros2_control has them, in a namespace."""
+    seen, heard = graph("/left"), {}
+    for kind, topic, quality in (
+        (JointState, "joint_states", sensor_quality()),
+        (JointTrajectory, "arm_controller/joint_trajectory", command_quality()),
+        (String, "state", latched_quality()),
+    ):
+        seen.node.create_subscription(kind, topic, lambda message, topic=topic: heard.update({topic: message}), quality)
+
+    def away():
+        message = heard["joint_states"]
+        place = dict(zip(message.name, message.position, strict=True))
+        return np.abs(np.array([place[f"panda_joint{k}"] for k in range(1, 8)]) - POSE).max()
+
+    seen.until(lambda: seen.state == "inactive" and {"joint_states", "state"} <= heard.keys(), "configured", PATIENCE)
+    assert away() > 0.1 and heard["state"].data == "disarmed"
+    seen.until(lambda: seen.arm().success, "armed", PATIENCE)
+    seen.until(lambda: away() < 0.01, "the pose", PATIENCE)
+    assert heard["state"].data == "flying"
+    trajectory = heard["arm_controller/joint_trajectory"]
+    assert list(trajectory.joint_names) == [f"panda_joint{k}" for k in range(1, 8)]
+    assert np.allclose(trajectory.points[0].positions, POSE, atol=1e-6)
+    seen.arm(False)
+    seen.until(lambda: heard["state"].data != "flying", "stopped")
+    seen.until(seen.inactive, "the policy hands over", PATIENCE)
+    seen.rest(0.5)
+    assert away() < 0.01
 
 
 @launch_pytest.fixture
@@ -239,6 +293,20 @@ def test_bad_input_is_named_in_one_line(run, arguments, status, says):
     code, out = run("quad_hover", *arguments)
     assert code == status, out
     assert any(says in line for line in out.splitlines())
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["policy:=arm.onnx", "commands:=servo"], 2, "commands:=servo is not one of: forward, trajectory"),
+        (["policy:=arm.onnx", "remap:=goal"], 1, "remap:=goal: needs from:=to,from:=to"),
+        (["policy:=quad_any", "backend:=ros2_control", "joints:=a,b", "seconds:=-1"], 1, "seconds:=-1 is not a number"),
+    ],
+)
+def test_bad_input_of_a_manipulator_is_named_in_one_line(run, arguments, status, says):
+    code, out = run("manipulator", *arguments)
+    assert code == status and any(says in line for line in out.splitlines()), out
     assert "Traceback" not in out
 
 

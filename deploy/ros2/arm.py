@@ -1,0 +1,64 @@
+"""The world of one simulated manipulator on ROS 2: a scene of a task that brings its own physics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.drivers.workcell import evaluation_seed
+from deploy.guard import Envelope, Guard
+from sim.spec import Group, pack, unpack
+from sim.workcell import Manipulation
+
+
+class Arm:
+    """Time advances by a control step of the task. The scene is that of an episode; each reset begins the next one."""
+
+    battery = False
+
+    def __init__(self, task: Manipulation, seed: int) -> None:
+        self.task, self.robot = task, task.robot.name
+        self.signals: Group = task.policy
+        self.commands: Group = task.commands
+        self.dt = 1.0 / task.rate_hz
+        self.cell = task.open(1, evaluation_seed(seed))
+        self.guard = Guard(task.policy, task.commands, Envelope.from_json(task.envelope))
+        self.episode = -1
+        self.reset()
+
+    def reset(self) -> None:
+        """The next episode's start."""
+        self.time = 0.0  # s since the beginning
+        self.episode += 1
+        self.success = self.lost = False
+        self.cell.reset([0], [self.episode])
+        self.guard.reset(1)
+        self._look()
+        self.guard.filter({c.name: np.full((1, *c.shape), c.high) for c in self.commands})  # a gripper begins open
+
+    def _look(self) -> None:
+        self._seen = self.cell.read()
+        self.guard.screen(self._seen, dict.fromkeys(self._seen, 0.0))
+
+    def step(self, command: NDArray[Any], moving: bool) -> None:
+        """Advance by one control step under a command (k,)."""
+        told = {name: values[None] for name, values in unpack(self.commands, np.asarray(command, np.float32)).items()}
+        outcome = self.cell.step(self.guard.filter(told))
+        self.success, self.lost = bool(outcome.success[0]), bool(outcome.lost[0])
+        self.time += self.dt
+        self._look()
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        """What its sensors say now, without noise."""
+        return {name: values[0] for name, values in self._seen.items()}
+
+    def safe(self) -> NDArray[Any]:
+        """What keeps it where it is (k,): it stays there, and holds what it holds."""
+        kept: NDArray[Any] = pack(self.commands, self.guard.safe_command())[0]
+        return kept
+
+    def status(self) -> dict[str, Any]:
+        """How the task goes, for the diagnostics."""
+        return {"episode": self.episode, "success": self.success, "lost": self.lost}

@@ -1,0 +1,173 @@
+"""An arm on ROS 2, as ros2_control has it: its joints' states, and the commands that its controllers take.
+
+`forward`: plain numbers in the order of the controller's joints, for a forward_command_controller. `trajectory`: one
+point, to be reached in a control period, for a JointTrajectoryController. A velocity of the hand is a TwistStamped
+either way, for MoveIt Servo.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from geometry_msgs.msg import TwistStamped
+from rclpy.duration import Duration
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from deploy.ros2.topics import Array, Source, TopicError, Values, array_source, command_topic
+from sim.spec import Group, Signal
+
+FORWARD, TRAJECTORY = WAYS = ("forward", "trajectory")
+STATES = {
+    "joint_position": ("position", "rad"),
+    "joint_velocity": ("velocity", "rad/s"),
+    "joint_effort": ("effort", "N m"),
+}
+OPENING = "gripper_opening"
+CONTROLLERS = {"joint_target": "arm_controller", "gripper_target": "gripper_controller"}
+SERVO = {"hand_velocity": "servo_node/delta_twist_cmds"}
+
+
+@dataclass(frozen=True)
+class Joints:
+    """The names of an arm's joints and of its fingers, which share the gripper's opening, as in the robot's URDF.
+
+    Where none are given they are called as Franka calls them: ROBOT_joint1, ... and ROBOT_finger_joint1 and 2.
+    """
+
+    robot: str
+    arm: tuple[str, ...] = ()
+    fingers: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, robot: str, arm: str, fingers: str) -> Joints:
+        """From names that commas separate; nothing where none are given."""
+        return cls(robot, *(tuple(n.strip() for n in text.split(",") if n.strip()) for text in (arm, fingers)))
+
+    def of_arm(self, count: int) -> tuple[str, ...]:
+        """`count` names; TopicError when others were given."""
+        names = self.arm or tuple(f"{self.robot}_joint{k + 1}" for k in range(count))
+        if len(names) != count:
+            raise TopicError(f"the policy's arm has {count} joints, named are {len(names)}: {', '.join(names)}")
+        return names
+
+    def of_gripper(self) -> tuple[str, ...]:
+        """The fingers."""
+        return self.fingers or tuple(f"{self.robot}_finger_joint{k}" for k in (1, 2))
+
+
+def joint_sources(inputs: Group, joints: Joints) -> tuple[Source, ...]:
+    """The topic joint_states, matched by name, with those of its signals that are wanted; nothing when none is."""
+    sizes = [s.size for s in inputs if s.name in STATES]
+    arm = joints.of_arm(sizes[0]) if sizes else ()
+    fingers = joints.of_gripper() if any(s.name == OPENING for s in inputs) else ()
+    wanted = {s.name for s in inputs}
+    carried = [Signal(name, (len(arm),), unit) for name, (_, unit) in STATES.items() if name in wanted]
+    carried += [Signal(OPENING, (1,), "m")] * bool(fingers)
+
+    def read(message: JointState) -> Values:
+        values = {s.name: _named(message, STATES[s.name][0], arm) for s in carried if s.name in STATES}
+        if fingers:
+            values[OPENING] = _named(message, "position", fingers).sum(keepdims=True)
+        return values
+
+    def fill(message: JointState, values: Mapping[str, Any]) -> None:
+        """As joint_state_broadcaster does, with NaN for what is not measured."""
+        message.name = [*arm, *fingers]
+        for name, (field, _) in STATES.items():
+            column = np.full(len(message.name), math.nan)
+            column[: len(arm)] = values.get(name, math.nan)
+            if fingers and field == "position":
+                column[len(arm) :] = float(values[OPENING][0]) / len(fingers)
+            setattr(message, field, column.tolist())
+
+    source = Source("joint_states", JointState, tuple(carried), read, fill, frame="", paces=True)
+    return (source,) if carried else ()
+
+
+def _named(message: JointState, field: str, names: Sequence[str]) -> Array:
+    """One field for the joints of these names, in their order; NaN where the message leaves it out."""
+    values, place = getattr(message, field), {name: k for k, name in enumerate(message.name)}
+    missing = [name for name in names if name not in place]
+    if missing:
+        raise TopicError(f"it has no joint {missing[0]!r}; there are: {', '.join(place) or 'none'}")
+    if len(values) not in (0, len(place)):
+        raise TopicError(f"it has {len(values)} numbers of {field} for {len(place)} joints")
+    return np.array([values[place[name]] if len(values) else math.nan for name in names])
+
+
+def command_sources(outputs: Group, joints: Joints, way: str, period: float) -> tuple[Source, ...]:
+    """The topic of each command, in their order; `period` (s) until the next one. TopicError for an unknown `way`."""
+    if way not in WAYS:
+        raise TopicError(f"commands {way!r} is not one of {', '.join(WAYS)}")
+    return tuple(_command(outputs, signal, joints, way, period) for signal in outputs)
+
+
+def _command(outputs: Group, signal: Signal, joints: Joints, way: str, period: float) -> Source:
+    if signal.name in SERVO:
+        return _twist(signal)
+    if signal.name not in CONTROLLERS:
+        return array_source(signal, command_topic(outputs, signal), Float64MultiArray)
+    gripper = signal.unit == "m"
+    names = joints.of_gripper() if gripper else joints.of_arm(signal.size)
+    share = len(names) if gripper else 1  # fingers share the opening
+
+    def fill(message: Any, values: Mapping[str, Any]) -> None:
+        write(message, np.repeat(np.asarray(values[signal.name], np.float64).ravel() / share, share).tolist())
+
+    def read(message: Any) -> Values:
+        given = np.array(take(message))
+        return {signal.name: given.sum(keepdims=True) if gripper else given}
+
+    write, take = _forward(names) if way == FORWARD else _trajectory(names, period)
+    topic, message = ("commands", Float64MultiArray) if way == FORWARD else ("joint_trajectory", JointTrajectory)
+    return Source(f"{CONTROLLERS[signal.name]}/{topic}", message, (signal,), read, fill, frame="")
+
+
+Way = tuple[Callable[[Any, list[float]], None], Callable[[Any], list[float]]]  # into a message, and out of it
+
+
+def _forward(names: tuple[str, ...]) -> Way:
+    def write(message: Float64MultiArray, values: list[float]) -> None:
+        message.data = values
+
+    def take(message: Float64MultiArray) -> list[float]:
+        if len(message.data) != len(names):
+            raise TopicError(f"got {len(message.data)} numbers, not {len(names)} for {', '.join(names)}")
+        return list(message.data)
+
+    return write, take
+
+
+def _trajectory(names: tuple[str, ...], period: float) -> Way:
+    def write(message: JointTrajectory, values: list[float]) -> None:
+        message.joint_names = list(names)
+        reached = Duration(seconds=period).to_msg()
+        message.points = [JointTrajectoryPoint(positions=values, time_from_start=reached)]
+
+    def take(message: JointTrajectory) -> list[float]:
+        if sorted(message.joint_names) != sorted(names):
+            raise TopicError(f"got the joints {', '.join(message.joint_names) or 'none'}, not {', '.join(names)}")
+        if len(message.points) != 1 or len(message.points[0].positions) != len(names):
+            raise TopicError("a trajectory here has one point, with a position for every joint")
+        given = dict(zip(message.joint_names, message.points[0].positions, strict=True))
+        return [given[name] for name in names]
+
+    return write, take
+
+
+def _twist(signal: Signal) -> Source:
+    def fill(message: TwistStamped, values: Mapping[str, Any]) -> None:
+        linear = message.twist.linear
+        linear.x, linear.y, linear.z = (float(v) for v in values[signal.name])
+
+    def read(message: TwistStamped) -> Values:
+        linear = message.twist.linear
+        return {signal.name: np.array([linear.x, linear.y, linear.z])}
+
+    return Source(SERVO[signal.name], TwistStamped, (signal,), read, fill)
