@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,14 @@ from deploy.guard import Envelope, Guard
 from sim.spec import Group, pack, unpack
 from sim.workcell import Manipulation
 
+Result = TypeVar("Result")
+
 
 class Arm:
-    """Time advances by a control step of the task. The scene is that of an episode; each reset begins the next one."""
+    """Time advances by a control step of the task. The scene is that of an episode; each reset begins the next one.
+
+    The scene lives in a thread of its own, whoever calls: what draws its pictures does not change threads.
+    """
 
     battery = False
 
@@ -23,7 +30,8 @@ class Arm:
         self.signals: Group = task.policy
         self.commands: Group = task.commands
         self.dt = 1.0 / task.rate_hz
-        self.cell = task.open(1, evaluation_seed(seed))
+        self._thread = ThreadPoolExecutor(1)
+        self.cell = self._do(task.open, 1, evaluation_seed(seed))
         self.guard = Guard(task.policy, task.commands, Envelope.from_json(task.envelope))
         self.episode = -1
         self.reset()
@@ -33,19 +41,22 @@ class Arm:
         self.time = 0.0  # s since the beginning
         self.episode += 1
         self.success = self.lost = False
-        self.cell.reset([0], [self.episode])
+        self._do(self.cell.reset, [0], [self.episode])
         self.guard.reset(1)
         self._look()
         self.guard.filter({c.name: np.full((1, *c.shape), c.high) for c in self.commands})  # a gripper begins open
 
+    def _do(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        return self._thread.submit(call, *arguments).result()
+
     def _look(self) -> None:
-        self._seen = self.cell.read()
+        self._seen = self._do(self.cell.read)
         self.guard.screen(self._seen, dict.fromkeys(self._seen, 0.0))
 
     def step(self, command: NDArray[Any], moving: bool) -> None:
         """Advance by one control step under a command (k,)."""
         told = {name: values[None] for name, values in unpack(self.commands, np.asarray(command, np.float32)).items()}
-        outcome = self.cell.step(self.guard.filter(told))
+        outcome = self._do(self.cell.step, self.guard.filter(told))
         self.success, self.lost = bool(outcome.success[0]), bool(outcome.lost[0])
         self.time += self.dt
         self._look()
@@ -62,3 +73,8 @@ class Arm:
     def status(self) -> dict[str, Any]:
         """How the task goes, for the diagnostics."""
         return {"episode": self.episode, "success": self.success, "lost": self.lost}
+
+    def close(self) -> None:
+        """Free the scene."""
+        self._do(self.cell.close)
+        self._thread.shutdown()

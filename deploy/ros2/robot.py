@@ -264,4 +264,5 @@ class RobotNode(Node):
         self._closing = True
         for thread in self._threads:
             thread.join()
+        self.world.close()
         self.destroy_node()

@@ -117,3 +117,6 @@ class World:
     def status(self) -> dict[str, Any]:
         """How the task goes, for the diagnostics."""
         return {}
+
+    def close(self) -> None:
+        """Nothing is held."""

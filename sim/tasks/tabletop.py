@@ -76,7 +76,7 @@ class Tabletop(ABC):
             _position("hand_position"),
             Signal("hand_rotation", (9,), "1", "world"),
             *(() if self.config.cameras else pose),
-            _position("goal_position"),
+            Signal("goal_position", (3,), "m", "world", max_age=1.0),
             *(pictures if self.config.cameras else ()),
         )
         self.privileged: Group = pose if self.config.cameras else ()

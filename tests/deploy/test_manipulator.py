@@ -1,5 +1,7 @@
 """A simulated arm as a driver: policy files move it, in C too, are recorded and replayed; it stays where it stops."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -176,6 +178,7 @@ def test_the_arm_of_the_robot_node_is_the_scene_that_evaluation_sees(files):
     arm.reset()
     assert arm.status() == {"episode": 1, "success": False, "lost": False}
     assert arm.read()["goal_position"].tolist() != goal.tolist()
+    arm.close()
 
 
 def posing_task():
@@ -193,3 +196,14 @@ def test_an_arm_that_may_not_move_stays_and_keeps_its_gripper_open():
     stopped = moved(arm, arm.safe(), 20, moving=False)
     assert np.abs(stopped["joint_position"] - where).max() < 0.05 < np.abs(where - before["joint_position"]).max()
     assert stopped["gripper_opening"][0] == pytest.approx(0.01, abs=0.002)
+    arm.close()
+
+
+def test_its_cameras_work_whichever_thread_asks():
+    arm = Arm(ArmReach(ReachConfig(cameras=True)), seed=0)
+    first = arm.read()["scene_camera"]
+    command = spec.pack(arm.commands, {"hand_velocity": np.full(3, 0.2), "gripper_target": np.full(1, 0.08)})
+    with ThreadPoolExecutor(1) as thread:
+        after = thread.submit(moved, arm, command, 3).result()["scene_camera"]
+    arm.close()
+    assert after.shape == (64, 64, 3) and (after != first).mean() > 0.005
