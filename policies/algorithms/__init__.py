@@ -22,6 +22,7 @@ ALGORITHMS = {
 MANIPULATION = {
     "diffusion": "policies.algorithms.diffusion:Clone",
     "dsrl": "policies.algorithms.steering:Steer",
+    "dsrl_na": "policies.algorithms.aliased:Alias",
     "expo": "policies.algorithms.editing:Edit",
     "residual": "policies.algorithms.editing:Residual",
 }

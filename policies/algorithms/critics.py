@@ -131,13 +131,13 @@ class Critics:
         self.optimizer = torch.optim.Adam(self.ensemble.parameters(), config.learning_rate, fused=True)
 
     def fit(self, inputs: Tensor, wanted: Tensor) -> Tensor:
-        """One update per batch of (n, inputs) and what is wanted of it (n,); the last loss.
+        """One update per batch of (n, inputs) and what is wanted of it (n,), or of each critic (n, critics).
 
-        The targets follow once, as far as after each.
+        The targets follow once, as far as after each. Returns the last loss.
         """
         batches = [*zip(torch.split(inputs, self.config.batch), torch.split(wanted, self.config.batch), strict=True)]
         for x, y in batches:
-            loss: Tensor = (self.ensemble(x) - y).square().mean(1).sum()
+            loss: Tensor = (self.ensemble(x) - y.t()).square().mean(1).sum()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
@@ -168,6 +168,12 @@ class Critics:
 
     def _parts(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("ensemble", "target", "optimizer")}
+
+
+def set_rate(rate: float, *parts: Training | Critics) -> None:
+    """Let them learn at that rate from now on."""
+    for part in parts:
+        part.optimizer.param_groups[0]["lr"] = rate
 
 
 def judges(ensemble: Ensemble, normalizer: Normalizer, doubt: float) -> Judges:
@@ -206,3 +212,29 @@ class Replay:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.count = int(state["count"])
         self.data[: len(state["data"])] = state["data"]
+
+
+class Memory:
+    """Own experience, and demonstrations as a share of what is drawn."""
+
+    def __init__(self, capacity: int, shown: float, **columns: int) -> None:
+        if not 0.0 <= shown < 1.0:
+            raise ValueError(f"shown, the share of the demonstrations, lies between 0 and 1, got {shown}")
+        self.shown = shown
+        self.own, self.past = Replay(capacity, **columns), Replay(capacity, **columns)
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """`n` rows, with replacement."""
+        own = self.own.sample(n, generator)
+        if not self.past.count:
+            return own
+        past = self.past.sample(n, generator)
+        old = torch.rand(n, 1, generator=generator) < self.shown
+        return {name: torch.where(old, past[name], value) for name, value in own.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"own": self.own.state_dict(), "past": self.past.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.own.load_state_dict(state["own"])
+        self.past.load_state_dict(state["past"])

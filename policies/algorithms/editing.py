@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.algorithms.critics import Actor, Critics, Learning, Replay, Training, judges
+from policies.algorithms.critics import Actor, Critics, Learning, Memory, Replay, Training, judges, set_rate
 from policies.chunked import Base, Chunked, Drawn, Planner
 from policies.controller import Array, Exportable, Mlp
 from policies.edited import Best, Edited, Judges
@@ -44,11 +44,8 @@ class Settings(Learning):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.candidates < 1 or self.noise_std < 0.0 or not 0.0 <= self.shown < 1.0:
-            raise ValueError(
-                "needs candidates >= 1, noise_std >= 0 and shown between 0 and 1, "
-                f"got {self.candidates}, {self.noise_std} and {self.shown}"
-            )
+        if self.candidates < 1 or self.noise_std < 0.0:
+            raise ValueError(f"needs candidates >= 1 and noise_std >= 0, got {self.candidates} and {self.noise_std}")
 
 
 @dataclass
@@ -83,7 +80,7 @@ class Edit:
         proposed = config.candidates * self.size
         columns = {"x": observed, "proposed": proposed, "chunk": self.size, "reward": 1, "discount": 1}
         columns |= {"next_x": observed, "next_proposed": proposed}
-        self.replay, self.past = (Replay(config.capacity, **columns) for _ in range(2))
+        self.memory = Memory(config.capacity, config.shown, **columns)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.run.learn(self)
@@ -121,7 +118,7 @@ class Edit:
         return self.cloning.normalizer(torch.from_numpy(observation))
 
     def keep(self, transition: Transition) -> None:
-        self._store(self.replay, [transition], transition.choice[None])
+        self._store(self.memory.own, [transition], transition.choice[None])
 
     def _store(self, replay: Replay, made: list[Transition], proposed: Array) -> None:
         next_x = np.stack([t.next_x for t in made])
@@ -133,15 +130,13 @@ class Edit:
     def prepare(self, updates: int) -> None:
         if self.config.shown > 0.0:
             made = self.run.transitions()
-            self._store(self.past, made, self._propose(self.run.base, np.stack([t.x for t in made])))
+            self._store(self.memory.past, made, self._propose(self.run.base, np.stack([t.x for t in made])))
         for _ in range(updates // self.config.critic_updates):
             self._update_critics()
 
     def update(self) -> dict[str, float]:
         config = self.config
-        rate = config.rate(self.run.env_steps)
-        for optimizer in (self.training.optimizer, self.critics.optimizer):
-            optimizer.param_groups[0]["lr"] = rate
+        set_rate(config.rate(self.run.env_steps), self.training, self.critics)
         loss, batch = self._update_critics()
         x, chunk = batch["x"][-config.batch :], batch["proposed"][-config.batch :, : self.size]
         seen = torch.cat([x, chunk], -1)
@@ -157,17 +152,8 @@ class Edit:
 
     def _update_critics(self) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The last update's loss, and the batches."""
-        batch = self._batch(self.config.critic_updates * self.config.batch)
+        batch = self.memory.sample(self.config.critic_updates * self.config.batch, self.generator)
         return self.critics.fit(torch.cat([batch["x"], batch["chunk"]], -1), self._targets(batch)), batch
-
-    def _batch(self, n: int) -> dict[str, Tensor]:
-        """Own experience, and demonstrations among it."""
-        own = self.replay.sample(n, self.generator)
-        if not self.past.count:
-            return own
-        shown = self.past.sample(n, self.generator)
-        old = torch.rand(n, 1, generator=self.generator) < self.config.shown
-        return {name: torch.where(old, shown[name], value) for name, value in own.items()}
 
     @torch.no_grad()
     def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -223,7 +209,7 @@ class Edit:
         restore(self._parts(), state)
 
     def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("run", "training", "critics", "replay", "past")}
+        return {name: getattr(self, name) for name in ("run", "training", "critics", "memory")}
 
 
 class Residual(Edit):

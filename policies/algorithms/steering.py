@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.algorithms.critics import Actor, Critics, Learning, Replay, Training, judges
+from policies.algorithms.critics import Actor, Critics, Learning, Replay, Training, judges, set_rate
 from policies.chunked import Base, Chunked, Drawn, Steering
 from policies.controller import Array, Exportable, Mlp
 from policies.edited import Picked
@@ -59,13 +59,18 @@ class Steer:
         yield from self.run.learn(self)
 
     def choose(self, base: Base, observation: Array, blind: bool) -> tuple[Array, Array]:
-        noise = self._noise(len(observation))
-        limit = self.config.magnitude
         with torch.no_grad():
-            less = torch.rand(len(observation), 1, generator=self.generator) if self.config.mixed else 1.0
-            drawn = (less * self.config.prior_std * noise).clamp(-limit, limit)
-            w = (drawn if blind else self.training.actor.sample(self._see(observation), noise)[0]).numpy()
+            if blind:
+                w = self._drawn(len(observation)).numpy()
+            else:
+                w = self.training.actor.sample(self._see(observation), self._noise(len(observation)))[0].numpy()
         return w, base.sample(observation, self._whole(w))
+
+    def _drawn(self, n: int) -> Tensor:
+        """w (n, size) from the prior, cut off at the magnitude."""
+        config, noise = self.config, self._noise(n)
+        less = torch.rand(n, 1, generator=self.generator) if config.mixed else 1.0
+        return (less * config.prior_std * noise).clamp(-config.magnitude, config.magnitude)
 
     def _noise(self, n: int) -> Tensor:
         return torch.randn(n, self.size, generator=self.generator)
@@ -86,9 +91,7 @@ class Steer:
             self._update_critics()
 
     def update(self) -> dict[str, float]:
-        rate = self.config.rate(self.run.env_steps)
-        for optimizer in (self.training.optimizer, self.critics.optimizer):
-            optimizer.param_groups[0]["lr"] = rate
+        set_rate(self.config.rate(self.run.env_steps), self.training, self.critics)
         loss, x = self._update_critics()
         weight = self.config.prior_weight(self.run.env_steps)
         for _ in range(self.config.actor_updates):

@@ -1,0 +1,93 @@
+"""DSRL with noise aliasing: its critics judge what was executed, not the noise (Wagenmaker et al. 2025, DSRL-NA).
+
+Different noises lead to the same chunk. Critics of (observation, chunk) learn from whatever was executed, of the
+demonstrations too, for which nobody knows a noise; critics of (observation, noise) are distilled from them through the
+base's sampler, and the actor of `steering` climbs those. The noise that they are distilled on is half the prior's,
+drawn once per state, and half the actor's, which the targets need anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from policies.algorithms import steering
+from policies.algorithms.critics import Critics, Memory, Replay, set_rate
+from policies.algorithms.steering import Steer
+from policies.controller import Array
+from policies.scenes import Transition
+from sim.workcell import Manipulation
+
+
+@dataclass
+class Settings(steering.Settings):
+    """Settings of DSRL-NA."""
+
+    critic_updates: int = 2  # per chunk, and as many of the distilled critics
+    shown: float = 0.25  # share of the demonstrations in each batch
+
+
+class Alias(Steer):
+    """An actor that steers a base, learned from executed chunks."""
+
+    Config = Settings
+    config: Settings
+
+    def __init__(
+        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
+        super().__init__(task, config, seed, device)
+        observed, chunk = self.cloning.observed, self.cloning.size
+        self.judges = Critics(config, observed + chunk, self.generator)
+        columns = {"x": observed, "chunk": chunk, "reward": 1, "discount": 1, "next_x": observed}
+        self.memory = Memory(config.capacity, config.shown, **columns, w=self.size, made=chunk)
+
+    def keep(self, transition: Transition) -> None:
+        self._store(self.memory.own, [transition])
+
+    def _store(self, replay: Replay, made: list[Transition]) -> None:
+        """With one noise of the prior each, and what the base makes of it."""
+        x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
+        w = self._drawn(len(made)).numpy()
+        chunks = self.run.base.sample(x, self._whole(w))
+        for t, *row in zip(made, self._see(x), self._see(next_x), w, chunks, strict=True):
+            seen, following, *pair = row
+            replay.add(seen, t.chunk, t.reward, t.discount, following, *pair)
+
+    def prepare(self, updates: int) -> None:
+        if self.config.shown > 0.0:
+            self._store(self.memory.past, self.run.transitions())
+        super().prepare(updates)
+
+    def update(self) -> dict[str, float]:
+        set_rate(self.config.rate(self.run.env_steps), self.judges)
+        return super().update()
+
+    def _update_critics(self) -> tuple[Tensor, Tensor]:
+        """The last update's loss of the critics of chunks, and what was seen in its batch (batch, o)."""
+        config = self.config
+        batch = self.memory.sample(config.critic_updates * config.batch, self.generator)
+        x, next_x, n = batch["x"], batch["next_x"], len(batch["x"])
+        with torch.no_grad():
+            w, _ = self.training.actor.sample(next_x, self._noise(n))
+            made = torch.from_numpy(self.run.base.sample(self._raw(next_x), self._whole(w.numpy())))
+            value = self.judges.lowest(torch.cat([next_x, made], -1), self.generator)
+        wanted = batch["reward"][:, 0] + batch["discount"][:, 0] * value
+        loss = self.judges.fit(torch.cat([x, batch["chunk"]], -1), wanted)
+        some = torch.randperm(2 * n, generator=self.generator)[:n]
+        seen = torch.cat([x, next_x])[some]
+        with torch.no_grad():
+            opinions = self.judges.ensemble(torch.cat([seen, torch.cat([batch["made"], made])[some]], -1)).t()
+        self.critics.fit(torch.cat([seen, torch.cat([batch["w"], w])[some]], -1), opinions)
+        return loss, x[-config.batch :]
+
+    def _raw(self, x: Tensor) -> Array:
+        raw: Array = self.cloning.normalizer.invert(x).numpy()
+        return raw
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"judges": self.judges, "memory": self.memory}
