@@ -37,10 +37,15 @@ def policy(given):
     return texts | {"autostart": True, "transfer": flag(given["transfer"])}
 
 
+def supervisor(given, arm):
+    """Parameters of the supervisor node."""
+    return {"watch": given["watch"], "auto_arm": arm}
+
+
 def simulated(given):
     """Robot, policy and supervisor as nodes on topics, in real time."""
     robot = {name: given[name] for name in ("policy", "task", "commands")} | {"seed": int(given["seed"])}
-    return nodes(given, robot=robot, policy=policy(given), supervisor={"auto_arm": flag(given["arm"])})
+    return nodes(given, robot=robot, policy=policy(given), supervisor=supervisor(given, flag(given["arm"])))
 
 
 def in_the_loop(given):
@@ -50,7 +55,7 @@ def in_the_loop(given):
 
 def ros2_control(given):
     """Policy and supervisor for an arm whose controllers run already; it is armed by the service `arm` only."""
-    return nodes(given, policy=policy(given), supervisor={"auto_arm": False})
+    return nodes(given, policy=policy(given), supervisor=supervisor(given, False))
 
 
 BACKENDS = {"sim": simulated, "hil": in_the_loop, "ros2_control": ros2_control}
@@ -73,6 +78,12 @@ def generate_launch_description():
         DeclareLaunchArgument("seed", default_value="0", description="sim, hil: of the episodes."),
         DeclareLaunchArgument("namespace", default_value="", description="Of nodes and topics."),
         DeclareLaunchArgument("remap", default_value="", description="Topics: from:=to,from:=to."),
+        DeclareLaunchArgument(
+            "watch",
+            default_value="joint_states",
+            choices=["joint_states", "hand_pose"],
+            description="What the supervisor sees of the arm; simulated benchmarks have hand_pose.",
+        ),
         DeclareLaunchArgument(
             "commands",
             default_value="forward",

@@ -65,7 +65,7 @@ def joint_sources(inputs: Group, joints: Joints) -> tuple[Source, ...]:
     """The topic joint_states, matched by name, with those of its signals that are wanted; nothing when none is."""
     sizes = [s.size for s in inputs if s.name in STATES]
     arm = joints.of_arm(sizes[0]) if sizes else ()
-    fingers = joints.of_gripper() if any(s.name == OPENING for s in inputs) else ()
+    fingers = joints.of_gripper() if any((s.name, s.shape, s.unit) == (OPENING, (1,), "m") for s in inputs) else ()
     wanted = {s.name for s in inputs}
     carried = [Signal(name, (len(arm),), unit) for name, (_, unit) in STATES.items() if name in wanted]
     carried += [Signal(OPENING, (1,), "m")] * bool(fingers)

@@ -1,10 +1,10 @@
 """The supervisor node: who may fly, and for how long.
 
-It watches a flying robot's odometry, or an arm's joint_states. It arms only when asked (service `arm`) and only while
-everything is as it should be; it says so twenty times a second on `armed`. It disarms, and stays so, when the robot
-leaves its limits, the battery is low, the robot has stopped or is not heard, or the policy falls silent. The emergency
-stop (service and topic `emergency_stop`) works at any time and is latched until `release`. A human who overrides keeps
-the robot armed without a policy.
+It watches a flying robot's odometry, or an arm's joint_states or hand_pose. It arms only when asked (service `arm`) and
+only while everything is as it should be; it says so twenty times a second on `armed`. It disarms, and stays so, when
+the robot leaves its limits, the battery is low, the robot has stopped or is not heard, or the policy falls silent. The
+emergency stop (service and topic `emergency_stop`) works at any time and is latched until `release`. A human who
+overrides keeps the robot armed without a policy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
@@ -32,14 +33,14 @@ from deploy.ros2.polling import Inbox, command_quality, every, latched_quality, 
 
 LOOK = 0.02  # s between two looks
 BEAT = 0.05  # s between two words on `armed`
-WATCHED = {"odometry": Odometry, "joint_states": JointState}
+WATCHED = {"odometry": Odometry, "joint_states": JointState, "hand_pose": PoseStamped}
 
 
 @dataclass
 class Settings:
     """Parameters of the node. 0 switches a limit off."""
 
-    watch: str = setting("odometry", "the robot's state, one of: odometry, joint_states", choices=WATCHED)
+    watch: str = setting("odometry", f"the robot's state, one of: {', '.join(WATCHED)}", choices=tuple(WATCHED))
     fence: float = setting(3.0, "m from the origin on any axis that it may be", 0.0, 1e6)
     max_tilt: float = setting(100.0, "degrees between body and world z", 0.0, 180.0)
     max_speed: float = setting(5.0, "m/s", 0.0, 1e6)
@@ -62,6 +63,7 @@ class SupervisorNode(Node):
         self._beat = self._low_since = -math.inf
         self._waits = s.auto_arm
         self._said = self.create_publisher(Bool, topics.ARMED, command_quality(deadline=2 * BEAT))
+        self._look_at = {"odometry": self._flight, "joint_states": self._joints, "hand_pose": self._hand}
         self._watched = Inbox(self, WATCHED[s.watch], s.watch, sensor_quality())
         self._battery = Inbox(self, topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
         self._state = Inbox(self, String, topics.STATE, latched_quality())  # of robots that tell
@@ -86,7 +88,7 @@ class SupervisorNode(Node):
         if self._watched.age > s.silence_s:
             return [*found, f"nothing heard on {self._watched.topic}"]
         try:
-            measured = self._flight() if s.watch == "odometry" else self._joints()
+            measured = self._look_at[s.watch]()
         except topics.TopicError as error:
             return [*found, str(error)]
         for value, limit, name, unit in measured:
@@ -110,6 +112,12 @@ class SupervisorNode(Node):
         self._demand_finite(np.array(self._watched.message.position))
         speed = max((abs(v) for v in self._watched.message.velocity if not math.isnan(v)), default=0.0)
         return [(speed, self.settings.max_joint_speed, "joint speed", "rad/s")]
+
+    def _hand(self) -> list[tuple[float, float, str, str]]:
+        """The same of an arm that tells no more than where its hand is."""
+        place = topics.HAND.read(self._watched.message)["hand_position"]
+        self._demand_finite(place)
+        return [(float(np.abs(place).max()), self.settings.fence, "geofence", "m")]
 
     def _demand_finite(self, values: topics.Array) -> None:
         if not np.isfinite(values).all():

@@ -117,7 +117,7 @@ def _fill_imu(message: Imu, values: Mapping[str, Any]) -> None:
 
 
 def _pose(topic: str, position: Signal, rotation: Signal | None = None, paces: bool = False) -> Source:
-    """A PoseStamped that carries a position, and a rotation where that matters."""
+    """A PoseStamped that carries a position, and a rotation where that matters; unknown is a quaternion of zeros."""
 
     def read(message: PoseStamped) -> Values:
         turn = {rotation.name: _rotation(message.pose.orientation)} if rotation else {}
@@ -125,7 +125,9 @@ def _pose(topic: str, position: Signal, rotation: Signal | None = None, paces: b
 
     def fill(message: PoseStamped, values: Mapping[str, Any]) -> None:
         _set(message.pose.position, values[position.name])
-        _set_quaternion(message.pose.orientation, values[rotation.name] if rotation else np.eye(3).ravel())
+        message.pose.orientation.w = 0.0 if rotation else 1.0
+        if rotation and rotation.name in values:
+            _set_quaternion(message.pose.orientation, values[rotation.name])
 
     return Source(topic, PoseStamped, (position, rotation) if rotation else (position,), read, fill, paces=paces)
 

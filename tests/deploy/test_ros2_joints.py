@@ -69,6 +69,16 @@ def test_topics_of_an_arm():
     assert joint_sources((Signal("position", (3,), "m", "world"),), PANDA) == ()
 
 
+def test_what_a_benchmark_lacks_or_has_its_own_way():
+    inputs = (Signal("hand_position", (3,), "m", "world"), Signal("gripper_opening", (1,), "1"))
+    hand, opening = topics.sources(inputs, joint_sources(inputs, PANDA))
+    assert (hand.topic, opening.topic) == ("hand_pose", "signals/gripper_opening")
+    message = hand.message()
+    hand.fill(message, {"hand_position": np.ones(3)})
+    read = hand.read(message)
+    assert read["hand_position"].tolist() == [1.0, 1.0, 1.0] and np.isnan(read["hand_rotation"]).all()
+
+
 @pytest.mark.parametrize(("way", "kind"), [("forward", Float64MultiArray), ("trajectory", JointTrajectory)])
 def test_commands_as_the_controllers_take_them(way, kind):
     arm, gripper = command_sources(JOINT.commands, PANDA, way, 0.05)

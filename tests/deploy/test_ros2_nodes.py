@@ -165,6 +165,13 @@ def test_the_supervisor_keeps_the_limits():
         assert not lab.break_robot("fire")
 
 
+def test_the_supervisor_keeps_an_arm_within_its_limits():
+    limits = {"watch": "hand_pose", "min_voltage": 0.0, "land_voltage": 0.0, "fence": 0.3}  # the hand begins beyond
+    with graph(robot={"task": "arm_reach"}, supervisor=limits) as lab:
+        lab.until(lambda: lab.arm().message.endswith(" m, more than 0.3"), "geofence")
+        assert lab.arm().message.startswith("geofence: 0.") and not lab.armed()
+
+
 def test_two_robots_in_one_domain_and_simulated_time(tmp_path: Path):
     """Each in its namespace; the second with compiled C, in simulated time, logged."""
     second = {

@@ -126,7 +126,7 @@ def test_quad_swarm_is_several_robots(graph):
 def manipulator(domain, tmp_path):
     policy, patient = tmp_path / "posing.onnx", tmp_path / "patient.yaml"
     export(posing(), policy)
-    nothing = "watch: joint_states, min_voltage: 0.0, land_voltage: 0.0"
+    nothing = "min_voltage: 0.0, land_voltage: 0.0"
     patient.write_text(PARAMETERS.replace("fence: 3.0", nothing))
     return description(
         "manipulator",
