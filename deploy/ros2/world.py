@@ -28,13 +28,10 @@ def world(policy: str, task: str, robot: str, engine: str, rate_hz: float, seed:
 
     ValueError with the choices for an unknown task, robot or engine, and for settings that the task does not have.
     """
-    if policy:
-        file = PolicyFile.load(policy)
-        arm = is_manipulation(task_class(task or file.task))
-        made = task_for(file, task or None, robot or (None if arm else QUADROTOR), transfer=True)
-    else:
-        arm = is_manipulation(task_class(task or TASK))
-        made = make_task(task or TASK, **({"robot": robot or QUADROTOR} if robot or not arm else {}))
+    file = PolicyFile.load(policy) if policy else None
+    name = task or (file.task if file else TASK)
+    body = {"robot": robot} if robot else {} if is_manipulation(task_class(name)) else {"robot": QUADROTOR}
+    made = task_for(file, name, **body, transfer=True) if file else make_task(name, **body)
     if not is_manipulation(made):
         return World(made, engine or ENGINE, rate_hz, seed)
     if engine:
