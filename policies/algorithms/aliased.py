@@ -27,7 +27,10 @@ from sim.workcell import Manipulation
 class Settings(steering.Settings):
     """Settings of DSRL-NA."""
 
+    mixed: bool = True
+    first_log_std: float = -0.3
     critic_updates: int = 2  # per chunk, and as many of the distilled critics
+    actor_updates: int = 1
     shown: float = 0.25  # share of the demonstrations in each batch
 
 
@@ -54,9 +57,8 @@ class Alias(Steer):
         x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
         w = self._drawn(len(made)).numpy()
         chunks = self.run.base.sample(x, self._whole(w))
-        for t, *row in zip(made, self._see(x), self._see(next_x), w, chunks, strict=True):
-            seen, following, *pair = row
-            replay.add(seen, t.chunk, t.reward, t.discount, following, *pair)
+        for t, seen, following, noise, chunk in zip(made, self._see(x), self._see(next_x), w, chunks, strict=True):
+            replay.add(seen, t.chunk, t.reward, t.discount, following, noise, chunk)
 
     def prepare(self, updates: int) -> None:
         if self.config.shown > 0.0:

@@ -35,10 +35,12 @@ ROWS = 64  # of the exported table of noise
 class Settings(Learning):
     """Settings of EXPO. What the actor chooses is an edit."""
 
-    magnitude: float = 0.4
-    prior_std: float = 0.15
-    candidates: int = 2  # chunks that the base proposes
-    noise_std: float = 0.6  # of the base's noise; 0 is its most likely chunk
+    magnitude: float = 0.5
+    prior_std: float = 0.2
+    critic_updates: int = 2  # per chunk
+    actor_updates: int = 1
+    candidates: int = 2  # chunks that the base proposes, its most likely one first
+    noise_std: float = 0.6  # of its noise for the others
     same_edit: bool = False  # one edit for all actions of a chunk
     shown: float = 0.25  # share of the demonstrations in each batch
 
@@ -53,7 +55,6 @@ class ResidualSettings(Settings):
     """Settings of residual learning: the base's most likely chunk, edited."""
 
     candidates: int = 1
-    noise_std: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,8 +101,10 @@ class Edit:
     def _propose(self, base: Base, observation: Array) -> Array:
         """The base's chunks (n, candidates * size)."""
         n, candidates = len(observation), self.config.candidates
-        noise = self.config.noise_std * torch.randn(n * candidates, base.noise_size, generator=self.generator)
-        return base.sample(np.repeat(observation, candidates, axis=0), noise.numpy()).reshape(n, -1)
+        noise = self.config.noise_std * torch.randn(n, candidates, base.noise_size, generator=self.generator)
+        noise[:, 0] = 0.0
+        seen = np.repeat(observation, candidates, axis=0)
+        return base.sample(seen, noise.view(len(seen), -1).numpy()).reshape(n, -1)
 
     def _options(self, x: Tensor, proposed: Tensor) -> Tensor:
         """All candidates (n, count, size), for what is seen (n, o) and proposed (n, candidates * size)."""
@@ -121,11 +124,10 @@ class Edit:
         self._store(self.memory.own, [transition], transition.choice[None])
 
     def _store(self, replay: Replay, made: list[Transition], proposed: Array) -> None:
-        next_x = np.stack([t.next_x for t in made])
-        seen, next_seen = self._see(np.stack([t.x for t in made])), self._see(next_x)
-        for t, *row in zip(made, seen, proposed, next_seen, self._propose(self.run.base, next_x), strict=True):
-            x, own, following, next_own = row
-            replay.add(x, own, t.chunk, t.reward, t.discount, following, next_own)
+        x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
+        columns = (made, self._see(x), proposed, self._see(next_x), self._propose(self.run.base, next_x))
+        for t, seen, own, following, next_own in zip(*columns, strict=True):
+            replay.add(seen, own, t.chunk, t.reward, t.discount, following, next_own)
 
     def prepare(self, updates: int) -> None:
         if self.config.shown > 0.0:
@@ -184,9 +186,12 @@ class Edit:
         return Chunked.from_task(self.task, base, drawn, base.horizon, planner)
 
     def _drawn(self, count: int) -> Drawn:
-        """Noise for so many candidates."""
-        std = self.config.noise_std
-        return Drawn.normal(count * self.size, ROWS, std) if std > 0.0 else Drawn.none(count * self.size)
+        """Noise for so many candidates, none for the first."""
+        if count == 1:
+            return Drawn.none(self.size)
+        drawn = Drawn.normal(count * self.size, ROWS, self.config.noise_std)
+        drawn.table[:, : self.size] = 0.0
+        return drawn
 
     def _judges(self) -> Judges:
         return judges(self.critics.ensemble, self.cloning.normalizer, self.config.doubt)
