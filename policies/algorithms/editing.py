@@ -3,8 +3,9 @@
 The base proposes a few chunks, an actor that sees the observation and a chunk edits each a little, and the critics of
 (observation, executed chunk) choose among all of them, in the scenes and in their own targets. Demonstrations are part
 of each batch. Residual learning is the case of one chunk that is always edited (Johannink et al. 2019; arXiv
-2509.19301). Unlike the paper's, the base is not trained any further, so that its proposals for a state are drawn once,
-when the state is stored; and a Gaussian prior over edits takes the place of the entropy, as in `steering`.
+2509.19301). Three things differ from the paper. The first proposal is the base's most likely chunk. The base is not
+trained any further, so that its proposals for a state are drawn once, when the state is stored. And a Gaussian prior
+over edits takes the place of the entropy, as in `steering`.
 """
 
 from __future__ import annotations
