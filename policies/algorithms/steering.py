@@ -34,7 +34,10 @@ DRAWN = 16  # noises that the critics choose from, in the baseline
 class Settings(Learning):
     """Settings of DSRL. What the actor chooses is w."""
 
-    mixed: bool = False  # the warm-up's noise is from none to the prior's
+    mixed: bool = True  # the warm-up's noise is from none to the prior's
+    first_log_std: float = -0.3
+    critic_updates: int = 2
+    actor_updates: int = 1
     same_noise: bool = False  # one w for all actions of a chunk
 
 

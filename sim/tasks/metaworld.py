@@ -90,7 +90,8 @@ class MetaWorld:
     envelope: dict[str, float] = {}
     scores = {"success": "%", "duration": "s"}
     corruption = CORRUPTION
-    recipes = {"dsrl": {"default": {"task.steps": 120}}}  # the expert needs 55 for picking and placing
+    # The expert needs 55 steps to pick and place.
+    recipes = {name: {"default": {"task.steps": 120}} for name in ("diffusion", "dsrl", "expo", "residual")}
 
     def __init__(self, config: Settings | None = None) -> None:
         self.config = config or Settings()
