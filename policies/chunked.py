@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from policies.export import Graph
 
 
+TURNS = 7.0  # of a table of noise, per unit of what is seen
+
+
 class Base(Protocol):
     """Any policy that can be steered through its noise: no gradients, no weights asked for."""
 
@@ -118,9 +121,30 @@ class Steering:
 
 @dataclass
 class Drawn:
-    """Noise of an unsteered base: rows of a table in the file, one after the other; one row of zeros is w = 0."""
+    """Noise of an unsteered base: rows of a table in the file, one after the other; one row of zeros is w = 0.
+
+    The row with which an episode begins follows from what it sees first, so that episodes differ in their noise.
+    """
 
     table: Array  # (rows, noise_size)
+
+    def begin(self, observation: Array) -> Array:
+        """The first row of an episode (n, 1) that begins with this observation (n, o)."""
+        turns = np.float32(TURNS) * observation.sum(axis=1, keepdims=True)
+        first: Array = np.floor((turns - np.floor(turns)) * np.float32(len(self.table)))
+        return first
+
+    def write(self, graph: Graph, observation: str, fresh: str) -> str:
+        """The noise (n, noise_size) as ONNX nodes, the state's next value included."""
+        rows, one = graph.constant(float(len(self.table))), graph.constant([1], np.int64)
+        turns = graph.add("Mul", graph.add("ReduceSum", observation, one, keepdims=1), graph.constant(TURNS))
+        first = graph.add("Floor", graph.add("Mul", graph.add("Sub", turns, graph.add("Floor", turns)), rows))
+        new = graph.add("Less", "state.draw", graph.constant(0.0))
+        row = graph.add("Where", new, first, "state.draw")
+        noise = graph.add("Gather", graph.constant(self.table), graph.add("Squeeze", graph.whole(row), one))
+        following = graph.add("Mod", graph.add("Add", row, graph.constant(1.0)), rows, fmod=1)
+        graph.add("Where", fresh, following, "state.draw", to="next_state.draw")
+        return noise
 
     @classmethod
     def normal(cls, size: int, rows: int = 256, std: float = 1.0) -> Drawn:
@@ -152,7 +176,7 @@ class Chunked:
     """The controller: a new chunk every `replan` control steps, one action of it per step.
 
     State: "chunk", what is left of the plan, next action first (n, horizon * actions) in [-1, 1]; "left", how many of
-    them are still to be executed (n, 1); and with `Drawn` noise "draw", the row of the table (n, 1).
+    them are still to be executed (n, 1); and with `Drawn` noise "draw", the row of the table (n, 1), -1 at first.
     """
 
     name: str
@@ -211,7 +235,7 @@ class Chunked:
     def initial_state(self, n: int) -> dict[str, Array]:
         """Nothing planned yet: name -> (n, k)."""
         state = {"chunk": np.zeros((n, self.base.noise_size), np.float32), "left": np.zeros((n, 1), np.float32)}
-        return state | ({"draw": np.zeros((n, 1), np.float32)} if isinstance(self.chosen, Drawn) else {})
+        return state | ({"draw": np.full((n, 1), -1.0, np.float32)} if isinstance(self.chosen, Drawn) else {})
 
     def limits(self) -> tuple[Array, Array]:
         """Low and high (actions,) of the commands."""
@@ -227,9 +251,10 @@ class Chunked:
         if isinstance(self.chosen, Steering):
             noise = self.chosen.noise(observation)
         else:
-            noise = self.chosen.table[state["draw"][:, 0].astype(np.int64)]
-            drawn = (state["draw"] + np.float32(1.0)) % np.float32(len(self.chosen.table))
-            after["draw"] = np.where(fresh, drawn, state["draw"])
+            row = np.where(state["draw"] < 0.0, self.chosen.begin(observation), state["draw"])
+            noise = self.chosen.table[row[:, 0].astype(np.int64)]
+            following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
+            after["draw"] = np.where(fresh, following, state["draw"])
         planned = (
             self.base.sample(observation, noise)
             if self.planner is None
@@ -248,7 +273,7 @@ class Chunked:
         if isinstance(self.chosen, Steering):
             noise = self.chosen.write(graph, observation)
         else:
-            noise = self._write_draw(graph, self.chosen, fresh)
+            noise = self.chosen.write(graph, observation, fresh)
         planned = (
             self.base.write(graph, observation, noise)
             if self.planner is None
@@ -261,15 +286,6 @@ class Chunked:
         last = graph.columns(chunk, size - k, size)
         graph.join([graph.columns(chunk, k, size), last] if size > k else [last], to="next_state.chunk")
         return graph.columns(chunk, 0, k)
-
-    @staticmethod
-    def _write_draw(graph: Graph, drawn: Drawn, fresh: str) -> str:
-        row = graph.add("Squeeze", graph.whole("state.draw"), graph.constant([1], np.int64))
-        noise = graph.add("Gather", graph.constant(drawn.table), row)
-        following = graph.add("Add", "state.draw", graph.constant(1.0))
-        wrapped = graph.add("Mod", following, graph.constant(float(len(drawn.table))), fmod=1)
-        graph.add("Where", fresh, wrapped, "state.draw", to="next_state.draw")
-        return noise
 
 
 def _times(graph: Graph, x: str, factor: float) -> str:

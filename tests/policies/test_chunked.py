@@ -41,7 +41,7 @@ def controllers():
 def test_file_and_reference_agree_over_closed_loop_episodes(index, tmp_path):
     controller = list(controllers())[index]
     policy = export(controller, tmp_path / "policy.onnx")
-    assert policy.vectors.tolerance <= 1e-5
+    assert policy.vectors.tolerance <= 1e-4  # ten times what was measured
     policy.reset(7)
     state = controller.initial_state(7)
     rng = np.random.default_rng(index)
@@ -63,7 +63,9 @@ def test_a_plan_is_executed_action_by_action(horizon, data):
     for chunk_number in range(5):
         signals = {s.name: rng.uniform(-1.0, 1.0, (2, 2)).astype(np.float32) for s in controller.inputs}
         seen = np.concatenate([signals["position"], signals["goal"]], axis=1)
-        noise = np.tile(controller.chosen.table[chunk_number % 4], (2, 1))
+        if chunk_number == 0:
+            first = controller.chosen.begin(seen)
+        noise = controller.chosen.table[((first[:, 0] + chunk_number) % 4).astype(int)]
         plan = made.sample(seen, noise).reshape(2, horizon, 2)
         for step in range(replan):
             command, state = controller.act(signals, state)
@@ -146,3 +148,14 @@ def test_cloning_is_the_same_in_one_go_and_in_two():
 def test_a_schedule_knows_its_length():
     ones = np.ones(3, np.float32)
     assert Schedule(ones, ones, ones, ones, False).steps == 3
+
+
+def test_episodes_begin_with_different_noise(tmp_path):
+    drawn = Drawn.normal(6, rows=256)
+    policy = export(Chunked.from_task(ToyReach(), base(), drawn, 3), tmp_path / "policy.onnx")
+    policy.reset(50)
+    rng = np.random.default_rng(3)
+    signals = {s.name: rng.uniform(-1.0, 1.0, (50, 2)).astype(np.float32) for s in policy.inputs}
+    policy.step(signals)
+    begun = drawn.begin(np.concatenate([signals["position"], signals["goal"]], axis=1))
+    assert (policy.states()["draw"] == (begun + 1.0) % 256.0).all() and len(np.unique(begun)) > 35

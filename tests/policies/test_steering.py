@@ -39,8 +39,6 @@ class Flown:
     def __call__(self, signals, numbers, begun):
         for name, value in self.state.items():
             value[begun] = self.first[name][begun]
-        if "draw" in self.state:  # other noise in each episode
-            self.state["draw"][begun, 0] = numbers[begun] * 7 % len(self.controller.chosen.table)
         command, self.state = self.controller.act(signals, self.state)
         return command
 
