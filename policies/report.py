@@ -249,14 +249,15 @@ def mosaic(pictures: NDArray[np.uint8], columns: int = 4) -> NDArray[np.uint8]:
 
 def video(report: Report, path: str) -> str:
     """An mp4 of the first few flights. Returns the path."""
-    from sim.sensors.offscreen import render_flight, write_film
+    from sim.sensors import offscreen
 
     if report.pictures:
-        return write_film(path, (mosaic(shown) for shown in report.pictures), PICTURES_PER_S)
+        return offscreen.write_film(path, (mosaic(shown) for shown in report.pictures), PICTURES_PER_S)
     position, target = _positions(report)
     assert report.vehicle is not None
     chosen = np.flatnonzero(np.isfinite(position).all(axis=(0, 2)))[:FILMED]
     if not len(chosen):
         raise ValueError("no flight stayed finite: there is nothing to film")
     quaternion = report.flight["quaternion"][:, chosen]
-    return render_flight(path, position[:, chosen], quaternion, target[:, chosen], report.vehicle, report.rate_hz)
+    seen = position[:, chosen], quaternion, target[:, chosen]
+    return offscreen.render_flight(path, *seen, report.vehicle, report.rate_hz)

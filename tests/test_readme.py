@@ -41,18 +41,23 @@ def test_table_is_what_the_tables_of_contents_say() -> None:
     assert written == table(), "run: python tests/test_readme.py"
 
 
-def test_every_robot_is_named() -> None:
+def test_everything_in_the_tables_is_named() -> None:
+    from policies.algorithms import MANIPULATION
     from sim.robots import ROBOTS
+    from sim.tasks import FAMILIES
+    from sim.tasks import MANIPULATION as TASKS
 
     text = README.read_text()
-    assert [name for name in ROBOTS if f"`{name}`" not in text] == []
+    assert [name for name in (*ROBOTS, *TASKS, *MANIPULATION) if f"`{name}`" not in text] == []
+    assert [name for name in FAMILIES if f"task={name}/" not in text] == []
 
 
 def test_every_module_that_a_command_names_exists() -> None:
     modules = set(re.findall(r"python -m ([\w.]+)", README.read_text()))
     assert {"policies.train", "policies.evaluate", "deploy.inspect", "deploy.run"} <= modules
     root = README.parent
-    assert [m for m in modules if not (root / (m.replace(".", "/") + ".py")).is_file()] == []
+    places = {m: root / m.replace(".", "/") for m in modules}
+    assert [m for m, p in places.items() if not (p.with_suffix(".py").is_file() or (p / "__main__.py").is_file())] == []
 
 
 @pytest.mark.slow

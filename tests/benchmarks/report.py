@@ -27,6 +27,7 @@ BENCHMARKS = (
     "control_loop",
     "guards",
     "arm",
+    "manipulation",
 )
 Rows = dict[str, Any]  # what was measured, by the name of the row
 sys.path.insert(0, str(ROOT))  # a checkout is enough

@@ -30,6 +30,7 @@ FOLDER = Path(__file__).parent
         'control_loop.py --only "C, SCHED_FIFO" "onnxruntime, SCHED_FIFO, under load" "C, usual priority"',
         'guards.py --only tilt "NaN in a signal" "link lost"',
         "arm.py",
+        "manipulation.py --only pick-place",
     ],
 )
 def test_a_benchmark_runs_and_prints_json_and_a_table(command):

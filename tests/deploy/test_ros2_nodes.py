@@ -159,7 +159,7 @@ def refused(lab: Graph, reason: str) -> None:
 
 
 def test_the_supervisor_keeps_the_limits():
-    limits = {"fence": 0.7, "auto_arm": True}  # the target is above 1 m
+    limits = {**GENTLE, "fence": 0.7, "auto_arm": True}  # the target is above 1 m
     with graph(supervisor=limits, policy={"autostart": True}) as lab:
         lab.until(lambda: "geofence" in lab.says("supervisor"), "it left the fence")
         lab.stopped_within(20.0, time.monotonic())

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy import PolicyFile, PolicyFileError
-from policies import export as exporting
-from policies.controller import Controller
+from policies.controller import Controller, Mlp
 from policies.export import export, export_torch, random_signals, update_evaluation
 from sim.spec import Signal
 from sim.tasks import make
@@ -179,8 +178,8 @@ def test_a_graph_that_disagrees_with_the_reference_is_not_written(tmp_path, monk
     path = tmp_path / "p.onnx"
     exported(path)
     before = path.read_bytes()
-    right = exporting._mlp
-    monkeypatch.setattr(exporting, "_mlp", lambda graph, network, x: graph.add("Neg", right(graph, network, x)))
+    right = Mlp.write
+    monkeypatch.setattr(Mlp, "write", lambda network, graph, x: graph.add("Neg", right(network, graph, x)))
     with pytest.raises(
         PolicyFileError, match=r"not exported, the graph and its reference disagree: .*'left' at step 0"
     ):

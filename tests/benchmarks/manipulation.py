@@ -1,0 +1,75 @@
+"""From a mediocre expert's demonstrations to a steered policy, from nothing: success before and after, seconds of CPU.
+
+    python tests/benchmarks/manipulation.py [--quick] [--only pick-place ...]
+
+Each seed demonstrates, clones and steers on one thread with its fixed budget of environment steps; then the policy file
+does 500 unseen episodes, and its baselines the first 200 of them. Success is the benchmark's own, at any step.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import commands
+import report
+
+EPISODES, BASELINES = 500, 200
+CASES = {
+    "pick-place": (5, "task=metaworld/pick-place-v3 preset=dsrl"),
+    "FetchPickAndPlace": (3, "task=gymnasium/FetchPickAndPlace-v4 preset=dsrl"),
+    "AdroitHandDoorSparse": (3, "task=gymnasium/AdroitHandDoorSparse-v1 preset=dsrl"),
+    "arm_pick_place": (3, "task=arm_pick_place preset=dsrl"),
+    "pick-place, dsrl": (3, "task=metaworld/pick-place-v3 algorithm=dsrl"),
+    "pick-place, residual": (3, "task=metaworld/pick-place-v3 algorithm=residual"),
+    "pick-place, expo": (3, "task=metaworld/pick-place-v3 algorithm=expo"),
+}
+SMALL = ["base.updates=20", "base.episodes=8", "base.corruption=0.2", "env_steps=800", "warm_up=1", "head_start=4"]
+
+
+def measure(cases: list[str], quick: bool) -> report.Rows:
+    """Per case: what each seed cost, and success by policy on the same episodes, with 95 % intervals."""
+    rows: report.Rows = {}
+    for name in cases:
+        seeds, arguments = CASES[name]
+        rows[name] = {"runs": []}
+        for seed in range(1 if quick else seeds):
+            with tempfile.TemporaryDirectory() as parent:
+                folder, small = Path(parent) / "run", [f"algorithm.{s}" for s in SMALL] if quick else []
+                wanted = [f"seed={seed}", *arguments.split(), *small]
+                run: dict[str, Any] = commands.train(folder, *wanted, OMP_NUM_THREADS="1")
+                run["success"] = graded(folder, quick)
+                rows[name]["runs"].append(run)
+            print(f"{name}, seed {seed}: {run}", file=sys.stderr, flush=True)
+    return rows
+
+
+def graded(folder: Path, quick: bool) -> dict[str, list[float]]:
+    """Success of the policy and of its baselines in a finished run, each with its interval."""
+    again = [f"resume={folder}", "report=true", f"episodes={4 if quick else BASELINES}"]
+    commands.run([sys.executable, "-m", "policies.train", *again], OMP_NUM_THREADS="1")
+    baselines = json.loads((folder / "report.json").read_text())["baselines"]
+    policies = {"improved": commands.evaluate(folder, f"episodes={4 if quick else EPISODES}"), **baselines}
+    return {name: [one["success"], *one["success_ci"]] for name, one in policies.items()}
+
+
+def markdown(rows: report.Rows) -> str:
+    """Median and worst seed of each case."""
+    names = list(dict.fromkeys(name for row in rows.values() for run in row["runs"] for name in run["success"]))
+    lines = [["seeds", *(str(len(row["runs"])) for row in rows.values())]]
+    lines += [[f"{name}, %", *(_cell(row["runs"], name) for row in rows.values())] for name in names]
+    for what, key in (("CPU-s from nothing to the file", "cpu_s"), ("memory, MB", "memory_mb")):
+        values = [[run[key] for run in row["runs"]] for row in rows.values()]
+        lines.append([what, *(f"{statistics.median(v):.0f} ({max(v):.0f})" for v in values)])
+    return report.table(["median (worst seed)", *rows], lines)
+
+
+def _cell(runs: list[dict[str, Any]], name: str) -> str:
+    values = [100 * run["success"][name][0] for run in runs if name in run["success"]]
+    return f"{statistics.median(values):.1f} ({min(values):.1f})" if values else ""
+
+
+if __name__ == "__main__":
+    report.main("manipulation", CASES, measure)
