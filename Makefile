@@ -27,7 +27,7 @@ lint: .venv/test.installed
 	$(BIN)/mypy
 
 bench: .venv/test.installed
-	@set -e; for name in simulators training transfer tracking foundation recipes adaptation specialists microcontroller ros2 crazyflie control_loop guards arm; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in simulators training transfer tracking foundation recipes adaptation specialists microcontroller ros2 crazyflie control_loop guards arm manipulation; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 clean:
 	rm -rf .venv build dist *.egg-info .*_cache .hypothesis
