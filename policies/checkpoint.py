@@ -47,7 +47,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def load(path: str | os.PathLike[str]) -> Tree:
@@ -97,7 +97,7 @@ def _digest(file: BinaryIO) -> bytes:
     return sha.hexdigest().encode()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name itself survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

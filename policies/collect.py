@@ -21,7 +21,7 @@ from deploy.policy_file import PolicyFile
 from sim import spec
 from sim.spec import Group
 from sim.tasks import make
-from sim.workcell import Array, Manipulation, is_manipulation
+from sim.workcell import Array, Manipulation, is_manipulation, stream
 
 if TYPE_CHECKING:
     from policies.datasets import Feature
@@ -67,11 +67,6 @@ class Episode:
 
 # signals (num, *shape) by name, episode numbers (num,), which of them have just begun (num,) bool -> commands
 Act = Callable[[Mapping[str, Array], Array, Array], Mapping[str, Array]]
-
-
-def stream(seed: int, purpose: int) -> int:
-    """A seed for that purpose, which no other purpose shares."""
-    return int(np.random.SeedSequence([seed, purpose]).generate_state(1)[0])
 
 
 class Corrupted:

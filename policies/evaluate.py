@@ -20,7 +20,7 @@ import numpy as np
 from deploy import arguments
 from deploy.drivers import simulated
 from deploy.drivers.simulated import Conditions, Simulated, task_for
-from deploy.drivers.workcell import Bench
+from deploy.drivers.workcell import Bench, refuse
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from policies import report as reports
@@ -69,34 +69,36 @@ def _fly(policy: PolicyFile, driver: Simulated, transfer: bool) -> _Flown:
         return driver.task.score(flight), flight, record.interventions
 
 
-def _changed(conditions: Conditions) -> dict[str, Any]:
-    """The conditions that are not nominal."""
-    fields = dataclasses.fields(Conditions)
-    return {f.name: getattr(conditions, f.name) for f in fields if getattr(conditions, f.name) != f.default}
-
-
 def _work(
     policy: PolicyFile, task: Manipulation, episodes: int, seed: int, transfer: bool, filmed: int
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, int], list[Any]]:
     """The same for a manipulation task, ten scenes at a time, and pictures; the flight is that of the first ten."""
     parts: list[_Flown] = []
     pictures: list[Any] = []
-    for first in range(0, episodes, SCENES):
-        driver = Bench(task, min(SCENES, episodes - first), seed, first)
-        driver.filmed = 0 if first else min(filmed, driver.num)
+    for num, firsts in _rounds(episodes):
+        driver = Bench(task, num, seed)
         try:
-            record = run(policy, driver, transfer=transfer)
-            pictures += driver.pictures
+            for first in firsts:
+                driver.first, driver.filmed = first, 0 if first else min(filmed, num)
+                record = run(policy, driver, transfer=transfer)
+                if record.interrupted:
+                    raise KeyboardInterrupt
+                pictures += driver.pictures
+                flight = driver.flight()
+                parts.append((task.score(flight), flight, record.interventions))
         finally:
             driver.close()
-        if record.interrupted:
-            raise KeyboardInterrupt
-        flight = driver.flight()
-        parts.append((task.score(flight), flight, record.interventions))
     scores = {name: np.concatenate([p[0][name] for p in parts]) for name in parts[0][0]}
     reasons = {reason for _, _, counts in parts for reason in counts}
     counted = {r: sum(counts.get(r, 0) for _, _, counts in parts) for r in sorted(reasons)}
     return scores, parts[0][1], counted, pictures
+
+
+def _rounds(episodes: int) -> list[tuple[int, range]]:
+    """Sizes of a set of scenes, and the first episode of each of its flights: as few sets as possible are opened."""
+    whole = episodes - episodes % SCENES
+    rounds = [(SCENES, range(0, whole, SCENES)), (episodes - whole, range(whole, episodes, SCENES))]
+    return [(num, firsts) for num, firsts in rounds if firsts]
 
 
 def evaluate(
@@ -120,8 +122,7 @@ def evaluate(
     conditions = conditions or Conditions()
     pictures: list[Any] = []
     if is_manipulation(task):
-        if changed := _changed(conditions):
-            raise ValueError(f"{task.name} brings {OWN}; it has no {', '.join(changed)}")
+        refuse(task, conditions.changed())
         scores, flight, interventions, pictures = _work(policy, task, episodes, seed, transfer, filmed)
     else:
         driver = Simulated(cast(Task, task), episodes, engine, seed, conditions)
@@ -137,7 +138,7 @@ def evaluate(
         success=succeeded / episodes,
         success_ci=reports.wilson(succeeded, episodes),
         score={name: Score.of(values, task.scores[name]) for name, values in scores.items() if name != "success"},
-        conditions=_changed(conditions),
+        conditions=conditions.changed(),
         interventions=interventions,
         seconds=time.perf_counter() - began,
         rate_hz=task.rate_hz,

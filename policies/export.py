@@ -10,12 +10,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
+from policies.checkpoint import sync_folder
 from policies.controller import Array, Controller, Exportable
 from sim import spec
 from sim.spec import Group
@@ -49,11 +51,7 @@ def write_atomic(path: str, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)  # the new name survives a power cut too
-    finally:
-        os.close(handle)
+    sync_folder(Path(folder))
 
 
 class Graph:

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, demonstrated
+from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, check, demonstrated
 from policies.chunked import Base, Denoiser
-from policies.collect import Episode, stream
+from policies.collect import Episode
 from policies.controller import Array
 from policies.scenes import Rewards, Scenes, Transition
-from sim.workcell import Manipulation, is_manipulation
+from sim.workcell import Manipulation, stream
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
 REPORT = 100  # control steps between two rows of metrics
@@ -68,11 +68,7 @@ class Improvement:
     """Base and scenes of one run."""
 
     def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
-        if not is_manipulation(task):
-            raise ValueError(f"this algorithm is for manipulation tasks; {task.name!r} is none")
-        if device != "cpu":
-            raise ValueError("this algorithm learns on the CPU: its scenes and its small networks are there")
-        torch.set_num_threads(1)  # small matrices: threads cost more than they bring
+        check(task, device)
         self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
         self.cloning = Cloning(task, config.base, self.generator)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.drivers.workcell import FPS
 from policies.controller import Array
 from sim.robots.quadrotors import Quadrotor
 
 Z = 1.96  # 95 %
 DRAWN = 40  # trajectories in the plot
 FILMED = 8  # robots in the video
-PICTURES_PER_S = 20
 INK, BLUE, ORANGE, GREY = "#1d2330", "#2f6fb2", "#d9772b", "#9aa3b2"
 
 
@@ -252,7 +252,7 @@ def video(report: Report, path: str) -> str:
     from sim.sensors import offscreen
 
     if report.pictures:
-        return offscreen.write_film(path, (mosaic(shown) for shown in report.pictures), PICTURES_PER_S)
+        return offscreen.write_film(path, (mosaic(shown) for shown in report.pictures), round(FPS))
     position, target = _positions(report)
     assert report.vehicle is not None
     chosen = np.flatnonzero(np.isfinite(position).all(axis=(0, 2)))[:FILMED]

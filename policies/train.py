@@ -311,17 +311,19 @@ def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, al
 
     options, work = settings.options, is_manipulation(task)
 
-    def flown(one: PolicyFile) -> Report:
-        return evaluate(one, task=task, engine=options.engine, episodes=options.episodes, filmed=FILMED if work else 0)
+    def flown(one: PolicyFile, film: bool) -> Report:
+        filmed = FILMED if film else 0
+        return evaluate(one, task=task, engine=options.engine, episodes=options.episodes, filmed=filmed)
 
-    report = flown(policy)
+    report = flown(policy, work)
     print(f"\n{reports.text(report)}\n", flush=True)
     numbers = report.json()
     update_evaluation(folder / POLICY, numbers)
     baselines: dict[str, Report] = {}
     if work and hasattr(algorithm, "baselines"):
         for name, controller in algorithm.baselines().items():
-            baselines[name] = flown(export(controller, folder / "baselines" / f"{name.replace(' ', '_')}.onnx"))
+            file = export(controller, folder / "baselines" / f"{name.replace(' ', '_')}.onnx")
+            baselines[name] = flown(file, film=not baselines)  # the first one is in the film
         print(f"{work_report.text(report, baselines)}\n", flush=True)
         numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
     (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")

@@ -88,3 +88,16 @@ class Manipulation(Protocol):
 def is_manipulation(task: object) -> TypeGuard[Manipulation]:
     """Whether a task brings its own physics; the others are carried out by an engine."""
     return hasattr(task, "open")
+
+
+def stream(seed: int, purpose: int) -> int:
+    """A seed of episodes for that purpose (training, evaluation, ...), which no other purpose shares."""
+    return int(np.random.SeedSequence([seed, purpose]).generate_state(1)[0])
+
+
+def outcome_scores(flight: Mapping[str, Array], rate_hz: float) -> dict[str, Array]:
+    """Of a recorded flight: "success" (0 or 1) and "duration" (s until then, else of all), (n,) float32."""
+    success = flight["success"][..., 0]  # (steps, n)
+    reached = success.any(axis=0)
+    steps: Array = np.where(reached, success.argmax(axis=0) + 1, len(success))
+    return {"success": np.asarray(reached, np.float32), "duration": np.asarray(steps / rate_hz, np.float32)}

@@ -74,6 +74,23 @@ class Driver(Protocol):
         """Stop."""
 
 
+class Connecting:
+    """`with` for drivers that have nothing to undo when connecting fails."""
+
+    def connect(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
 def driver_class(name: str) -> Any:
     """The driver class of that name, or of "module:Class"; ValueError lists the choices."""
     return load("driver", name, DRIVERS)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from deploy.drivers import Reading
+from deploy.drivers import Connecting, Reading
 from deploy.policy_file import PolicyFile
 from sim.engines import Engine
 from sim.engines import make as make_engine
@@ -66,6 +65,10 @@ class Conditions:
             if not (np.isfinite(value).all() and np.min(value) > 0.0):
                 raise ValueError(f"{name} is a factor and must be positive, got {value}")
 
+    def changed(self) -> dict[str, Any]:
+        """The conditions that are not nominal."""
+        return {f.name: getattr(self, f.name) for f in fields(Conditions) if getattr(self, f.name) != f.default}
+
 
 @dataclass
 class Settings(Conditions):
@@ -86,8 +89,8 @@ class Settings(Conditions):
 
     def conditions(self) -> list[str]:
         """What was asked of the engine and the world: the settings that differ from their defaults."""
-        asked = (*(f for f in fields(self) if f.name == "engine"), *fields(Conditions))
-        return [f.name for f in asked if getattr(self, f.name) != f.default]
+        (engine,) = (f.default for f in fields(self) if f.name == "engine")
+        return [*(["engine"] if self.engine != engine else []), *self.changed()]
 
 
 def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = None, transfer: bool = False) -> Task:
@@ -146,7 +149,7 @@ class Channel:
         return value
 
 
-class Simulated:
+class Simulated(Connecting):
     """`num` simulated flights of a task. After the flight, `flight()` has everything that happened, noise-free.
 
     With `copies`, the same num / copies initial states are flown that often, under conditions given per robot.
@@ -183,19 +186,8 @@ class Simulated:
         if is_manipulation(task):
             from deploy.drivers.workcell import Bench  # which imports this file
 
-            if changed := config.conditions():
-                raise ValueError(f"{task.name} brings its own physics; it has no {', '.join(changed)}")
-            return Bench(task, config.episodes, config.seed, real_time=config.real_time)
+            return Bench.of(task, config)
         return cls(task, config.episodes, config.engine, config.seed, config, real_time=config.real_time)
-
-    def __enter__(self) -> Self:
-        self.connect()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def connect(self) -> None:
         streams = np.random.SeedSequence([self.seed, EVALUATION]).spawn(4)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers import Reading
+from deploy.drivers import Connecting, Reading
 from deploy.drivers.simulated import EVALUATION, Settings, task_for
 from deploy.policy_file import PolicyFile
 from sim.spec import Group
-from sim.workcell import Array, Manipulation, Workcell
+from sim.workcell import Array, Manipulation, Workcell, stream
 
 FPS = 20.0  # pictures per simulated second, about
 PICTURE = (240, 240)  # height, width
@@ -21,13 +20,20 @@ PICTURE = (240, 240)  # height, width
 
 def evaluation_seed(seed: int) -> int:
     """Of scenes whose episodes training never sees."""
-    return int(np.random.SeedSequence([seed, EVALUATION]).generate_state(1)[0])
+    return stream(seed, EVALUATION)
 
 
-class Bench:
+def refuse(task: Manipulation, conditions: Iterable[str]) -> None:
+    """ValueError when there are conditions, by name: an engine carries them out, and this task has none."""
+    if names := ", ".join(conditions):
+        raise ValueError(f"{task.name} brings its own physics; it has no {names}")
+
+
+class Bench(Connecting):
     """`num` scenes, begun together; the flight is over when every one is decided, or out of time.
 
-    `first` is the number of the first episode: more episodes than scenes are done in several flights.
+    `first` is the number of the first episode: more episodes than scenes are done in several flights, with `first` set
+    before each of them.
     """
 
     Config: ClassVar[type] = Settings
@@ -50,16 +56,13 @@ class Bench:
     @classmethod
     def from_config(cls, config: Settings, policy: PolicyFile) -> Bench:
         task: Any = task_for(policy, config.task, config.robot, config.transfer)
+        return cls.of(task, config)
+
+    @classmethod
+    def of(cls, task: Manipulation, config: Settings) -> Bench:
+        """The scenes that the settings ask for; ValueError when they ask for an engine's world."""
+        refuse(task, config.conditions())
         return cls(task, config.episodes, config.seed, real_time=config.real_time)
-
-    def __enter__(self) -> Self:
-        self.connect()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def connect(self) -> None:
         if self.cell is None:
@@ -83,10 +86,6 @@ class Bench:
         judged = {"success": outcome.success, "lost": outcome.lost, "reward": outcome.reward}
         columns = {name: value[:, None].astype(np.float32) for name, value in judged.items()}
         self._log.append({**self._seen, **{n: np.array(c) for n, c in commands.items()}, **columns})
-
-    def again(self, first: int) -> None:
-        """The next flight begins with episode `first`."""
-        self.first = first
 
     def stop(self) -> None:
         """Nothing can be hurt. The scenes stay open for the next flight."""

@@ -27,10 +27,6 @@ from sim.workcell import Manipulation
 class Settings(steering.Settings):
     """Settings of DSRL-NA."""
 
-    mixed: bool = True
-    first_log_std: float = -0.3
-    critic_updates: int = 2  # per chunk, and as many of the distilled critics
-    actor_updates: int = 1
     shown: float = 0.25  # share of the demonstrations in each batch
 
 
@@ -46,8 +42,11 @@ class Alias(Steer):
         super().__init__(task, config, seed, device)
         observed, chunk = self.cloning.observed, self.cloning.size
         self.judges = Critics(config, observed + chunk, self.generator)
+
+    def _remember(self) -> Memory:
+        observed, chunk = self.cloning.observed, self.cloning.size
         columns = {"x": observed, "chunk": chunk, "reward": 1, "discount": 1, "next_x": observed}
-        self.memory = Memory(config.capacity, config.shown, **columns, w=self.size, made=chunk)
+        return Memory(self.config.capacity, self.config.shown, **columns, w=self.size, made=chunk)
 
     def keep(self, transition: Transition) -> None:
         self._store(self.memory.own, [transition])
@@ -57,7 +56,9 @@ class Alias(Steer):
         x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
         w = self._drawn(len(made)).numpy()
         chunks = self.run.base.sample(x, self._whole(w))
-        for t, seen, following, noise, chunk in zip(made, self._see(x), self._see(next_x), w, chunks, strict=True):
+        for t, seen, following, noise, chunk in zip(
+            made, self.cloning.see(x), self.cloning.see(next_x), w, chunks, strict=True
+        ):
             replay.add(seen, t.chunk, t.reward, t.discount, following, noise, chunk)
 
     def prepare(self, updates: int) -> None:
@@ -92,4 +93,4 @@ class Alias(Steer):
         return raw
 
     def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"judges": self.judges, "memory": self.memory}
+        return super()._parts() | {"judges": self.judges}

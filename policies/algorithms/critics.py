@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.controller import Mlp
 from policies.edited import Judges
 from policies.improvement import Practice
-from policies.networks import Ensemble, Normalizer, cosine, mlp, restore, saved
+from policies.networks import Ensemble, Normalizer, cosine, linear_layers, mlp, restore, saved
 
 WIDEST = math.log(2.0)  # of the actor's log deviation, relative to the prior's
 NARROWEST = math.log(0.02)
@@ -110,6 +111,14 @@ class Training:
         with torch.no_grad():
             torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], self.config.ema)
         return {"divergence": divergence.detach().mean(), "value": value.detach().mean()}
+
+    def mean(self, inputs: Normalizer) -> Mlp:
+        """The average's mean choice, over its magnitude, with the normaliser of its inputs folded in."""
+        layers = linear_layers(self.average.network, inputs)
+        weight, bias = layers[-1]
+        size = len(bias) // 2  # the rest are deviations
+        layers[-1] = weight[:size], bias[:size]
+        return Mlp(layers, "relu")
 
     def state_dict(self) -> dict[str, Any]:
         return saved(self._parts())

@@ -129,6 +129,15 @@ def demonstrations(task: Manipulation, config: BaseConfig, seed: int) -> Demonst
     return Demonstrations.of(demonstrated(task, config, seed), task, config.horizon)
 
 
+def check(task: Manipulation, device: str) -> None:
+    """ValueError unless this is a manipulation task and the CPU is to learn it, on one thread from then on."""
+    if not is_manipulation(task):
+        raise ValueError(f"this algorithm is for manipulation tasks; {task.name!r} is none")
+    if device != "cpu":
+        raise ValueError("this algorithm learns on the CPU: its scenes and its small networks are there")
+    torch.set_num_threads(1)  # small matrices: threads cost more than they bring
+
+
 class Cloning:
     """Trains a base on demonstrations."""
 
@@ -178,6 +187,10 @@ class Cloning:
             x, wanted = share[:, None] * chunk + rest[:, None] * noise, chunk
         return nn.functional.mse_loss(self.network(torch.cat([seen, x, embed(time)], -1)), wanted)
 
+    def see(self, observation: Array) -> Tensor:
+        """What learners that improve the base see of an observation (n, o)."""
+        return self.normalizer(torch.from_numpy(observation))
+
     def denoiser(self) -> Denoiser:
         """The averaged network with its sampler."""
         steps = schedule(self.config.kind, self.config.steps)
@@ -220,11 +233,9 @@ class Clone:
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
-        if not is_manipulation(task):
-            raise ValueError(f"this algorithm is for manipulation tasks; {task.name!r} is none")
-        if config.noise not in ("normal", "none") or device != "cpu":
-            raise ValueError(f"needs noise=normal or none, and device=cpu, got {config.noise!r} and {device!r}")
-        torch.set_num_threads(1)
+        check(task, device)
+        if config.noise not in ("normal", "none"):
+            raise ValueError(f"noise {config.noise!r} is not one of normal, none")
         self.task, self.config, self.seed = task, config, seed
         self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed))
 

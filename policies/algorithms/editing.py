@@ -21,10 +21,10 @@ from torch import Tensor
 
 from policies.algorithms.critics import Actor, Critics, Learning, Memory, Replay, Training, judges, set_rate
 from policies.chunked import Base, Chunked, Drawn, Planner
-from policies.controller import Array, Exportable, Mlp
+from policies.controller import Array, Exportable
 from policies.edited import Best, Edited, Judges
 from policies.improvement import Improvement
-from policies.networks import Normalizer, linear_layers, restore, saved
+from policies.networks import Normalizer, restore, saved
 from policies.scenes import Transition
 from sim.workcell import Manipulation
 
@@ -89,7 +89,7 @@ class Edit:
 
     def choose(self, base: Base, observation: Array, blind: bool) -> tuple[Array, Array]:
         proposed = self._propose(base, observation)
-        x = self._see(observation)
+        x = self.cloning.see(observation)
         with torch.no_grad():
             options = self._options(x, torch.from_numpy(proposed))
             count = options.shape[1]
@@ -118,15 +118,12 @@ class Edit:
     def _edited(self, chunk: Tensor, edit: Tensor) -> Tensor:
         return (chunk + edit.tile(self.size // self.edits)).clamp(-1.0, 1.0)
 
-    def _see(self, observation: Array) -> Tensor:
-        return self.cloning.normalizer(torch.from_numpy(observation))
-
     def keep(self, transition: Transition) -> None:
         self._store(self.memory.own, [transition], transition.choice[None])
 
     def _store(self, replay: Replay, made: list[Transition], proposed: Array) -> None:
         x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
-        columns = (made, self._see(x), proposed, self._see(next_x), self._propose(self.run.base, next_x))
+        columns = (made, self.cloning.see(x), proposed, self.cloning.see(next_x), self._propose(self.run.base, next_x))
         for t, seen, own, following, next_own in zip(*columns, strict=True):
             replay.add(seen, own, t.chunk, t.reward, t.discount, following, next_own)
 
@@ -167,10 +164,7 @@ class Edit:
 
     def controller(self) -> Exportable:
         """The averaged actor's mean edit; the critics choose among the candidates."""
-        layers = linear_layers(self.training.average.network, self._inputs())
-        weight, bias = layers[-1]
-        layers[-1] = weight[: self.edits], bias[: self.edits]
-        edited = Edited(Mlp(layers, "relu"), self.config.magnitude, self.size // self.edits)
+        edited = Edited(self.training.mean(self._inputs()), self.config.magnitude, self.size // self.edits)
         count = self.config.candidates
         return self._chunked(self._drawn(count), Best(self._judges(), count, edited) if self.unedited else edited)
 

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from policies.algorithms.critics import Actor, Critics, Learning, Replay, Training, judges, set_rate
 from policies.chunked import Base, Chunked, Drawn, Steering
-from policies.controller import Array, Exportable, Mlp
+from policies.controller import Array, Exportable
 from policies.edited import Picked
 from policies.improvement import Improvement
-from policies.networks import linear_layers, restore, saved
+from policies.networks import restore, saved
 from policies.scenes import Transition
 from sim.workcell import Manipulation
 
@@ -56,7 +56,12 @@ class Steer:
         observed = self.cloning.observed
         self.training = Training(Actor(config, observed, self.size, self.generator), config)
         self.critics = Critics(config, observed + self.size, self.generator)
-        self.replay = Replay(config.capacity, x=observed, w=self.size, reward=1, discount=1, next_x=observed)
+        self.memory = self._remember()
+
+    def _remember(self) -> Any:
+        """What transitions are kept in."""
+        observed = self.cloning.observed
+        return Replay(self.config.capacity, x=observed, w=self.size, reward=1, discount=1, next_x=observed)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.run.learn(self)
@@ -66,7 +71,7 @@ class Steer:
             if blind:
                 w = self._drawn(len(observation)).numpy()
             else:
-                w = self.training.actor.sample(self._see(observation), self._noise(len(observation)))[0].numpy()
+                w = self.training.actor.sample(self.cloning.see(observation), self._noise(len(observation)))[0].numpy()
         return w, base.sample(observation, self._whole(w))
 
     def _drawn(self, n: int) -> Tensor:
@@ -82,12 +87,9 @@ class Steer:
         """The base's noise (n, horizon * k) for w."""
         return np.tile(w, (1, self.config.base.horizon)) if self.config.same_noise else w
 
-    def _see(self, observation: Array) -> Tensor:
-        return self.cloning.normalizer(torch.from_numpy(observation))
-
     def keep(self, transition: Transition) -> None:
-        x, next_x = (self._see(v) for v in (transition.x, transition.next_x))
-        self.replay.add(x, transition.choice, transition.reward, transition.discount, next_x)
+        x, next_x = (self.cloning.see(v) for v in (transition.x, transition.next_x))
+        self.memory.add(x, transition.choice, transition.reward, transition.discount, next_x)
 
     def prepare(self, updates: int) -> None:
         for _ in range(updates // self.config.critic_updates):
@@ -109,7 +111,7 @@ class Steer:
         The targets of all updates are worked out at once, which is quicker.
         """
         config = self.config
-        batch = self.replay.sample(config.critic_updates * config.batch, self.generator)
+        batch = self.memory.sample(config.critic_updates * config.batch, self.generator)
         loss = self.critics.fit(torch.cat([batch["x"], batch["w"]], -1), self._targets(batch))
         return loss, batch["x"][-config.batch :]
 
@@ -122,11 +124,10 @@ class Steer:
     def controller(self) -> Exportable:
         """The averaged actor's mean on the base."""
         config = self.config
-        layers = linear_layers(self.training.average.network, self.cloning.normalizer)
-        weight, bias = layers[-1]
-        layers[-1] = weight[: self.size], bias[: self.size]
         horizon = self.cloning.config.horizon
-        steering = Steering(Mlp(layers, "relu"), config.magnitude, horizon if config.same_noise else 1)
+        steering = Steering(
+            self.training.mean(self.cloning.normalizer), config.magnitude, horizon if config.same_noise else 1
+        )
         return Chunked.from_task(self.task, self.cloning.denoiser(), steering, horizon)
 
     def baselines(self) -> dict[str, Exportable]:
@@ -154,4 +155,4 @@ class Steer:
         restore(self._parts(), state)
 
     def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("run", "training", "critics", "replay")}
+        return {name: getattr(self, name) for name in ("run", "training", "critics", "memory")}

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from policies.checkpoint import sync_folder
 from policies.datasets.features import CAMERA, NUMBERS, DatasetError, Feature
 
 VERSION = "v3.0"
@@ -175,16 +176,8 @@ def replace_all(files: Sequence[tuple[Path, bytes]]) -> None:
                 os.fsync(file.fileno())
         for temporary, path in staged:
             os.replace(temporary, path)
-            _sync_folder(path.parent)  # before the next one: the order holds in a power cut too
+            sync_folder(path.parent)  # before the next one: the order holds in a power cut too
     except BaseException:
         for temporary, _ in staged:
             temporary.unlink(missing_ok=True)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,7 +24,7 @@ from sim import spec
 from sim.spec import Group
 from sim.tasks.gymnasium_experts import MAZE_RADIUS
 from sim.tasks.gymnasium_kinds import KINDS, Kind
-from sim.workcell import Array, Manipulator, NoExpertError, Outcome
+from sim.workcell import Array, Manipulator, NoExpertError, Outcome, outcome_scores
 
 MUJOCO_PY = "MujocoPy"  # in the name of classes that need the bindings of old, which no longer install
 KITCHEN = ("bottom burner", "top burner", "light switch", "slide cabinet", "hinge cabinet", "microwave", "kettle")
@@ -163,10 +163,7 @@ class GymnasiumRobotics:
         return np.asarray(np.linalg.norm(achieved - goal, axis=-1) <= MAZE_RADIUS)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        success = flight["success"][..., 0]  # (steps, n)
-        reached: Array = np.any(success, axis=0)
-        steps: Array = np.where(reached, success.argmax(axis=0) + 1, len(success))
-        found = {"success": reached.astype(np.float32), "duration": (steps / self.rate_hz).astype(np.float32)}
+        found = outcome_scores(flight, self.rate_hz)
         if "tasks" in self.scores:
             found["tasks"] = flight["reward"][..., 0].sum(axis=0)  # 1 for every task, once
         return found

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.spec import Group, Signal
-from sim.workcell import Array, Manipulator, Outcome, Workcell
+from sim.workcell import Array, Manipulator, Outcome, Workcell, outcome_scores
 
 RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
@@ -128,10 +128,7 @@ class MetaWorld:
         return {"hand_velocity": velocity, "gripper_effort": actions[:, 3:]}
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        success = flight["success"][..., 0]  # (steps, n)
-        reached = success.any(axis=0)
-        steps: Array = np.where(reached, success.argmax(axis=0) + 1, len(success))
-        return {"success": np.asarray(reached, np.float32), "duration": np.asarray(steps / RATE, np.float32)}
+        return outcome_scores(flight, RATE)
 
 
 def _position(name: str) -> Signal:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sim.engines.table import TABLE, Block
 from sim.robots.arm import DOWN, PANDA, Arm, Double
 from sim.spec import Group, Signal
-from sim.workcell import Array, Outcome
+from sim.workcell import Array, Outcome, outcome_scores
 
 RATE = 20.0  # Hz
 SPEED = 0.5  # m/s of the hand, per axis
@@ -118,15 +118,8 @@ class Tabletop(ABC):
         return {"joint_target": (joints + 1.5 * (there - joints)).astype(np.float32), "gripper_target": opening}
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        success = flight["success"][..., 0]  # (steps, n)
-        reached = success.any(axis=0)
-        steps = np.where(reached, success.argmax(axis=0) + 1, len(success))
         last = {name: values[-1] for name, values in flight.items()}
-        return {
-            "success": np.asarray(reached, np.float32),
-            "duration": np.asarray(steps / RATE, np.float32),
-            "final_distance": self.distance(last).astype(np.float32),
-        }
+        return outcome_scores(flight, RATE) | {"final_distance": self.distance(last).astype(np.float32)}
 
 
 def _position(name: str) -> Signal:

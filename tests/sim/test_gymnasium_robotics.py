@@ -12,6 +12,7 @@ from policies.collect import demonstrate
 from sim import spec
 from sim.tasks import make, task_class
 from sim.workcell import NoExpertError
+from tests.sim.scenes import assert_same, run
 
 NAMES = [
     "FetchReach-v4",
@@ -41,23 +42,6 @@ def noise(task, num: int) -> list[dict[str, np.ndarray]]:
 
 def hold(task, num: int) -> dict[str, np.ndarray]:
     return {s.name: np.zeros((num, *s.shape), np.float32) for s in task.commands}
-
-
-def run(cell, commands, row: int) -> list[dict[str, np.ndarray]]:
-    """What scene `row` shows before, between and after these commands for a batch."""
-    seen = [{name: value[row].copy() for name, value in cell.read().items()}]
-    for command in commands:
-        outcome = cell.step(command)
-        after = {name: value[row].copy() for name, value in cell.read().items()}
-        seen.append({**after, "reward": outcome.reward[row], "success": outcome.success[row]})
-    return seen
-
-
-def assert_same(a: list[dict[str, np.ndarray]], b: list[dict[str, np.ndarray]]):
-    for one, other in zip(a, b, strict=True):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
 def numbers(seen) -> np.ndarray:

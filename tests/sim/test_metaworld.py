@@ -13,6 +13,7 @@ from policies.collect import demonstrate
 from sim.tasks import make, task_class
 from sim.tasks.metaworld import names
 from sim.workcell import Outcome
+from tests.sim.scenes import assert_same, run
 
 TASKS = sorted(ALL_V3_ENVIRONMENTS)
 STEPS = 12
@@ -24,23 +25,6 @@ def noise(task, num: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
         {s.name: rng.uniform(s.low, s.high, (num, *s.shape)).astype(np.float32) for s in task.commands}
         for _ in range(STEPS)
     ]
-
-
-def run(cell, commands, row: int) -> list[dict[str, np.ndarray]]:
-    """What scene `row` shows before, between and after these commands for a batch."""
-    seen = [{name: value[row].copy() for name, value in cell.read().items()}]
-    for command in commands:
-        outcome = cell.step(command)
-        after = {name: value[row].copy() for name, value in cell.read().items()}
-        seen.append({**after, "reward": outcome.reward[row], "success": outcome.success[row]})
-    return seen
-
-
-def assert_same(a: list[dict[str, np.ndarray]], b: list[dict[str, np.ndarray]]):
-    for one, other in zip(a, b, strict=True):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
 def benchmark(name: str, drawn: np.ndarray):
