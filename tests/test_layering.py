@@ -24,6 +24,7 @@ HOMES = {
         "sim/engines/workbench.py",
         "sim/sensors/offscreen.py",
         "sim/sensors/camera.py",
+        "sim/tasks/metaworld.py",
     ],
     "pybullet": ["sim/engines/bullet.py"],
     "gymnasium": ["sim/gym.py", "sim/tasks/gymnasium_robotics.py", "sim/tasks/metaworld.py"],
