@@ -204,6 +204,8 @@ def main(argv: Sequence[str]) -> None:
     (config,) = arguments.parse(argv, Config)
     policy = PolicyFile.load(config.policy)
     task = task_for(policy, config.task, config.robot, config.transfer)
+    if is_manipulation(task):
+        refuse(task, [*config.conditions(), *(["grid"] if config.grid else [])])
     if config.grid:
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return

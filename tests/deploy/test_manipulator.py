@@ -13,6 +13,7 @@ from deploy.guard import SAFE, Envelope, Guard
 from deploy.loop import run as fly
 from deploy.policy_file import PolicyFile
 from deploy.ros2.arm import Arm
+from policies import evaluate
 from policies.chunked import Chunked, Denoiser, Drawn, Schedule, Steering
 from policies.controller import Mlp
 from policies.export import export
@@ -84,6 +85,12 @@ def test_in_real_time(files):
 def test_what_it_does_not_have_is_refused(files, words, complaint):
     with pytest.raises(ValueError, match=complaint):
         run.main([f"policy={files['reaching']}", *words])
+
+
+@pytest.mark.parametrize(("words", "missing"), [("engine=mujoco", "engine"), ("grid=true", "grid")])
+def test_its_evaluation_has_no_engine_to_choose(files, words, missing):
+    with pytest.raises(ValueError, match=f"arm_reach brings its own physics; it has no {missing}"):
+        evaluate.main([f"policy={files['reaching']}", words])
 
 
 @pytest.mark.parametrize("task", [ArmReach(), ArmPickPlace()], ids=lambda t: t.name)
