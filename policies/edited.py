@@ -34,7 +34,7 @@ class Judges:
             away = y - y.mean(-1, keepdims=True)
             y = away / np.sqrt((away**2).mean(-1, keepdims=True) + np.float32(EPSILON))
             y = np.maximum(y, np.float32(0.0)) @ weight + bias
-        believed: Array = y.mean(0) - np.float32(self.doubt) * y.std(0, ddof=1)
+        believed: Array = y.mean(0) - (np.float32(self.doubt) * y.std(0, ddof=1) if self.doubt else np.float32(0.0))
         return believed[:, 0]
 
     def write(self, graph: Graph, x: str) -> str:
@@ -47,6 +47,8 @@ class Judges:
             y = graph.add("Add", graph.add("MatMul", y, graph.constant(weight)), graph.constant(bias))
         first, count = graph.constant([0], np.int64), len(self.weights[0])
         mean = graph.add("ReduceMean", y, first, keepdims=0)
+        if not self.doubt:
+            return mean
         away = graph.add("Sub", y, mean)
         square = graph.add("ReduceSum", graph.add("Mul", away, away), first, keepdims=0)
         spread = graph.add("Sqrt", graph.add("Div", square, graph.constant(float(count - 1))))

@@ -1,9 +1,9 @@
 """DSRL with noise aliasing: its critics judge what was executed, not the noise (Wagenmaker et al. 2025, DSRL-NA).
 
 Different noises lead to the same chunk. Critics of (observation, chunk) learn from whatever was executed, of the
-demonstrations too, for which nobody knows a noise; critics of (observation, noise) are distilled from them through the
-base's sampler, and the actor of `steering` climbs those. The noise that they are distilled on is half the prior's,
-drawn once per state, and half the actor's, which the targets need anyway.
+demonstrations too, for which nobody knows a noise; what they believe is distilled through the base's sampler into one
+critic of (observation, noise), and the actor of `steering` climbs that. The noise that it is distilled on is half the
+prior's, drawn once per state, and half the actor's, which the targets need anyway.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Alias(Steer):
     ) -> None:
         super().__init__(task, config, seed, device)
         observed, chunk = self.cloning.observed, self.cloning.size
-        self.judges = Critics(config, observed + chunk, self.generator)
+        self.judges = Critics(config, observed + chunk, self.generator, config.critics)
+
+    def _judge(self) -> Critics:
+        return Critics(self.config, self.cloning.observed + self.size, self.generator, 1)
 
     def _remember(self) -> Memory:
         observed, chunk = self.cloning.observed, self.cloning.size
@@ -84,8 +87,8 @@ class Alias(Steer):
         some = torch.randperm(2 * n, generator=self.generator)[:n]
         seen = torch.cat([x, next_x])[some]
         with torch.no_grad():
-            opinions = self.judges.ensemble(torch.cat([seen, torch.cat([batch["made"], made])[some]], -1)).t()
-        self.critics.fit(torch.cat([seen, torch.cat([batch["w"], w])[some]], -1), opinions)
+            value = self.judges.believed(torch.cat([seen, torch.cat([batch["made"], made])[some]], -1))
+        self.critics.fit(torch.cat([seen, torch.cat([batch["w"], w])[some]], -1), value)
         return loss, x[-config.batch :]
 
     def _raw(self, x: Tensor) -> Array:

@@ -131,22 +131,22 @@ class Training:
 
 
 class Critics:
-    """An ensemble, the targets that follow it, and its optimizer."""
+    """An ensemble of `count`, the targets that follow it, and its optimizer. One alone is believed without doubt."""
 
-    def __init__(self, config: Learning, inputs: int, generator: torch.Generator) -> None:
-        self.config = config
-        self.ensemble = Ensemble(config.critics, [inputs, *config.hidden], generator, layer_norm=True)
+    def __init__(self, config: Learning, inputs: int, generator: torch.Generator, count: int) -> None:
+        self.config, self.doubt = config, config.doubt if count > 1 else 0.0
+        self.ensemble = Ensemble(count, [inputs, *config.hidden], generator, layer_norm=True)
         self.target = copy.deepcopy(self.ensemble).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.ensemble.parameters(), config.learning_rate, fused=True)
 
     def fit(self, inputs: Tensor, wanted: Tensor) -> Tensor:
-        """One update per batch of (n, inputs) and what is wanted of it (n,), or of each critic (n, critics).
+        """One update per batch of (n, inputs) and what is wanted of it (n,).
 
         The targets follow once, as far as after each. Returns the last loss.
         """
         batches = [*zip(torch.split(inputs, self.config.batch), torch.split(wanted, self.config.batch), strict=True)]
         for x, y in batches:
-            loss: Tensor = (self.ensemble(x) - y.t()).square().mean(1).sum()
+            loss: Tensor = (self.ensemble(x) - y).square().mean(1).sum()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
@@ -160,8 +160,8 @@ class Critics:
         self.ensemble.requires_grad_(False)
         values = self.ensemble(inputs)
         self.ensemble.requires_grad_(True)
-        believed: Tensor = values.mean(0) - self.config.doubt * values.std(0)
-        return believed
+        believed: Tensor = values.mean(0)
+        return believed - self.doubt * values.std(0) if self.doubt else believed
 
     def lowest(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """The smallest value of some target critics (n,)."""
@@ -185,15 +185,16 @@ def set_rate(rate: float, *parts: Training | Critics) -> None:
         part.optimizer.param_groups[0]["lr"] = rate
 
 
-def judges(ensemble: Ensemble, normalizer: Normalizer, doubt: float) -> Judges:
+def judges(critics: Critics, normalizer: Normalizer) -> Judges:
     """Critics of what is seen and a choice as numpy data, with the normaliser of what is seen folded in."""
+    ensemble = critics.ensemble
     weights = [w.detach().numpy().copy() for w in ensemble.weights]
     biases = [b.detach().numpy().copy() for b in ensemble.biases]
     seen = len(normalizer.shift)
     for critic, (weight, bias) in enumerate(zip(weights[0], biases[0], strict=True)):
         folded, biases[0][critic] = normalizer.fold(weight[:seen].T, bias)
         weights[0][critic, :seen] = folded.T
-    return Judges(weights, biases, doubt)
+    return Judges(weights, biases, critics.doubt)
 
 
 class Replay:

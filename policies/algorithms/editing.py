@@ -78,7 +78,7 @@ class Edit:
         self.size, observed = self.cloning.size, self.cloning.observed
         self.edits = self.cloning.actions if config.same_edit else self.size
         self.training = Training(Actor(config, observed + self.size, self.edits, self.generator), config)
-        self.critics = Critics(config, observed + self.size, self.generator)
+        self.critics = Critics(config, observed + self.size, self.generator, config.critics)
         proposed = config.candidates * self.size
         columns = {"x": observed, "proposed": proposed, "chunk": self.size, "reward": 1, "discount": 1}
         columns |= {"next_x": observed, "next_proposed": proposed}
@@ -189,7 +189,7 @@ class Edit:
         return drawn
 
     def _judges(self) -> Judges:
-        return judges(self.critics.ensemble, self.cloning.normalizer, self.config.doubt)
+        return judges(self.critics, self.cloning.normalizer)
 
     def _inputs(self) -> Normalizer:
         """Of what the actor takes: the observation's, and none of the chunk."""

@@ -55,8 +55,12 @@ class Steer:
         self.size = self.cloning.actions * (1 if config.same_noise else config.base.horizon)
         observed = self.cloning.observed
         self.training = Training(Actor(config, observed, self.size, self.generator), config)
-        self.critics = Critics(config, observed + self.size, self.generator)
+        self.critics = self._judge()
         self.memory = self._remember()
+
+    def _judge(self) -> Critics:
+        """Whom the actor believes, about what is seen and w."""
+        return Critics(self.config, self.cloning.observed + self.size, self.generator, self.config.critics)
 
     def _remember(self) -> Any:
         """What transitions are kept in."""
@@ -135,9 +139,7 @@ class Steer:
         config, base = self.config, self.cloning.denoiser()
         random = Drawn.normal(base.noise_size)
         prior = Drawn.normal(DRAWN * self.size, 64, config.prior_std)
-        picked = Picked(
-            judges(self.critics.ensemble, self.cloning.normalizer, config.doubt), DRAWN, base.noise_size // self.size
-        )
+        picked = Picked(judges(self.critics, self.cloning.normalizer), DRAWN, base.noise_size // self.size)
         return {
             "random noise": Chunked.from_task(self.task, base, random, base.horizon),
             "cut noise": Chunked.from_task(self.task, base, random.cut(config.magnitude), base.horizon),

@@ -93,15 +93,16 @@ def test_the_file_is_the_whole_controller(kind, same, tmp_path):
         agree(controller, tmp_path / f"{name}.onnx", rng)
 
 
-def drawn_judges(size):
+def drawn_judges(size, count=4):
     learner = Improvement(ToyReach(), small(Edit), 0)
     learner.cloning.normalizer.update(torch.randn(50, 4, generator=learner.generator) * 3.0 + 1.0)
-    critics = Critics(small(Edit), 4 + size, learner.generator)
-    return learner.cloning.normalizer, critics, judges(critics.ensemble, learner.cloning.normalizer, 0.5)
+    critics = Critics(small(Edit), 4 + size, learner.generator, count)
+    return learner.cloning.normalizer, critics, judges(critics, learner.cloning.normalizer)
 
 
-def test_the_exported_critics_are_the_trained_ones():
-    normalizer, critics, exported = drawn_judges(6)
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_exported_critics_are_the_trained_ones(count):
+    normalizer, critics, exported = drawn_judges(6, count)
     seen, choice = (torch.randn(20, size, generator=torch.Generator().manual_seed(1)) for size in (4, 6))
     with torch.no_grad():
         believed = critics.believed(torch.cat([normalizer(seen), choice], -1))
@@ -126,9 +127,9 @@ def test_the_best_is_what_the_critics_say():
         assert np.allclose(picked[row], made.sample(here, np.tile(best, 3)[None])[0], atol=1e-6)
 
 
-@pytest.mark.parametrize(("size", "repeat"), [(6, 1), (2, 3)])
-def test_a_choice_of_noise_is_in_the_file(size, repeat, tmp_path):
-    _, _, exported = drawn_judges(size)
+@pytest.mark.parametrize(("size", "repeat", "count"), [(6, 1, 4), (2, 3, 4), (6, 1, 1)])
+def test_a_choice_of_noise_is_in_the_file(size, repeat, count, tmp_path):
+    _, _, exported = drawn_judges(size, count)
     controller = Chunked.from_task(ToyReach(), base(), Drawn.normal(5 * size, 8), 3, Picked(exported, 5, repeat))
     agree(controller, tmp_path / "picked.onnx", np.random.default_rng(3))
 
