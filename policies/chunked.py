@@ -196,10 +196,10 @@ class Chunked:
         if not 1 <= self.replan <= self.base.horizon:
             raise ValueError(f"replan is between 1 and the chunk's {self.base.horizon} actions, got {self.replan}")
         limits(self.outputs)
-        if spec.size(self.inputs) != self.base.see.shape[1] or spec.size(self.outputs) != self.base.actions:
+        if self.told != self.base.see.shape[1] or spec.size(self.outputs) != self.base.actions:
             raise ValueError(
                 f"the base takes {self.base.see.shape[1]} numbers and gives {self.base.actions}, the signals have "
-                f"{spec.size(self.inputs)} and the commands {spec.size(self.outputs)}"
+                f"{self.told} and the commands {spec.size(self.outputs)}"
             )
 
     @classmethod
@@ -212,21 +212,16 @@ class Chunked:
         planner: Planner | None = None,
     ) -> Chunked:
         """The controller of `task` with a trained base."""
-        config: Any = getattr(task, "config", None)
-        return cls(
-            name=task.name.replace("/", "_"),
-            task=task.name,
-            robot=task.robot.name,
-            rate_hz=task.rate_hz,
-            inputs=task.policy,
-            outputs=task.commands,
-            base=base,
-            chosen=chosen,
-            replan=replan,
-            planner=planner,
-            settings=dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
-            envelope=dict(task.envelope),
-        )
+        return cls(**contract(task), base=base, chosen=chosen, replan=replan, planner=planner)
+
+    @property
+    def told(self) -> int:
+        """How many numbers the base is told."""
+        return spec.size(self.inputs)
+
+    def plan(self) -> dict[str, int]:
+        """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""
+        return {"horizon": self.base.horizon, "replan": self.replan}
 
     def state(self) -> Group:
         """The state as signals."""
@@ -255,16 +250,23 @@ class Chunked:
             noise = self.chosen.table[row[:, 0].astype(np.int64)]
             following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
             after["draw"] = np.where(fresh, following, state["draw"])
-        planned = (
-            self.base.sample(observation, noise)
-            if self.planner is None
-            else self.planner.sample(self.base, observation, noise)
-        )
-        chunk = np.where(fresh, planned, state["chunk"])
+        chunk = np.where(fresh, self._planned(observation, noise, state), state["chunk"])
         left = np.where(fresh, np.float32(self.replan), state["left"]) - np.float32(1.0)
         k = self.base.actions
         rest = np.concatenate([chunk[:, k:], chunk[:, -k:]], axis=1)
         return physical(self.outputs, chunk[:, :k]), {"chunk": rest, "left": left} | after
+
+    def _planned(self, observation: Array, noise: Array, state: Mapping[str, Array]) -> Array:
+        """New chunks (n, horizon * actions)."""
+        if self.planner is None:
+            return self.base.sample(observation, noise)
+        return self.planner.sample(self.base, observation, noise)
+
+    def _write_planned(self, graph: Graph, observation: str, noise: str) -> str:
+        """The same as ONNX nodes."""
+        if self.planner is None:
+            return self.base.write(graph, observation, noise)
+        return self.planner.write(graph, self.base, observation, noise)
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
@@ -274,18 +276,28 @@ class Chunked:
             noise = self.chosen.write(graph, observation)
         else:
             noise = self.chosen.write(graph, observation, fresh)
-        planned = (
-            self.base.write(graph, observation, noise)
-            if self.planner is None
-            else self.planner.write(graph, self.base, observation, noise)
-        )
-        chunk = graph.add("Where", fresh, planned, "state.chunk")
+        chunk = graph.add("Where", fresh, self._write_planned(graph, observation, noise), "state.chunk")
         full = graph.add("Where", fresh, graph.constant(float(self.replan)), "state.left")
         graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
         k, size = self.base.actions, self.base.noise_size
         last = graph.columns(chunk, size - k, size)
         graph.join([graph.columns(chunk, k, size), last] if size > k else [last], to="next_state.chunk")
         return graph.columns(chunk, 0, k)
+
+
+def contract(task: Manipulation) -> dict[str, Any]:
+    """What a controller's fields say of its task."""
+    config: Any = getattr(task, "config", None)
+    return {
+        "name": task.name.replace("/", "_"),
+        "task": task.name,
+        "robot": task.robot.name,
+        "rate_hz": task.rate_hz,
+        "inputs": task.policy,
+        "outputs": task.commands,
+        "settings": dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
+        "envelope": dict(task.envelope),
+    }
 
 
 def _times(graph: Graph, x: str, factor: float) -> str:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,14 @@ class Exportable(Protocol):
 
     def write(self, graph: Graph) -> str:
         """The same as ONNX nodes, from signals and `state.NAME`, `next_state.NAME` included; the action in [-1, 1]."""
+
+
+@runtime_checkable
+class Planning(Protocol):
+    """A controller that plans some steps ahead."""
+
+    def plan(self) -> dict[str, int]:
+        """What the policy file says of its plans, in control steps."""
 
 
 def _check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> int:

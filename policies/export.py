@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
 from policies.checkpoint import sync_folder
-from policies.controller import Array, Controller, Exportable
+from policies.controller import Array, Controller, Exportable, Planning
 from sim import spec
 from sim.spec import Group
 from sim.tasks import Task
@@ -229,6 +229,7 @@ def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 def _metadata(controller: Exportable, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
     initial = {name: value[0] for name, value in controller.initial_state(1).items()}
     texts = _exact(initial)
+    plan = {"plan": controller.plan()} if isinstance(controller, Planning) else {}
     return {
         "name": controller.name,
         "task": controller.task,
@@ -238,6 +239,7 @@ def _metadata(controller: Exportable, signals: Mapping[str, Array], expected: Ma
         "outputs": spec.to_json(controller.outputs),
         "state": [{"name": n, "shape": list(v.shape), "initial": texts[n]} for n, v in initial.items()],
         "envelope": controller.envelope,
+        **plan,
         "training": {},
         "evaluation": None,
         "vectors": {

@@ -73,6 +73,7 @@ class Manipulation(Protocol):
     commands: Group
     envelope: dict[str, Any]  # limits at which a real robot is stopped, and how: fields of deploy.guard.Envelope
     scores: dict[str, str]  # name -> unit of what `score` returns
+    goal: str  # the signal that says what to achieve; "" where there is none
     corruption: dict[str, float]  # signal or command -> standard deviation at which the expert is mediocre
 
     def open(self, num: int, seed: int) -> Workcell:

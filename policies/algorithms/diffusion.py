@@ -2,7 +2,8 @@
 
 `flow`: straight paths from noise to action, integrated by Euler's method (Lipman et al. 2023). `diffusion`: the network
 predicts the action under a cosine noise schedule (Nichol & Dhariwal 2021), sampled by DDIM without noise (Song et al.
-2021). Either way the base is a `Denoiser`: numpy data, and nobody who steers it needs its gradients.
+2021). `beso`: see `score`. In every case the base is a `Denoiser`: numpy data, and nobody who steers it needs its
+gradients.
 """
 
 from __future__ import annotations
@@ -18,24 +19,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.algorithms import LearningError
-from policies.chunked import Chunked, Denoiser, Drawn, Schedule
+from policies.algorithms import LearningError, score
+from policies.chunked import Denoiser, Drawn, Schedule
 from policies.collect import Episode, demonstrate, stored
 from policies.controller import Array, Exportable, limits
+from policies.guidance import goal, guided
 from policies.networks import Normalizer, cosine, mlp, restore, saved
+from policies.realtime import check as check_plan
+from policies.realtime import planned
 from sim import spec
 from sim.workcell import Manipulation, is_manipulation
 
 FREQUENCIES = 4  # of the time's embedding: sin and cos of pi 2^k t
 SMALLEST = 1e-3  # of the noise schedule's signal, at its noisy end
-KINDS = ("flow", "diffusion")
+KINDS = ("flow", "diffusion", "beso")
 
 
 @dataclass
 class BaseConfig:
     """The base policy and its demonstrations."""
 
-    kind: str = "flow"  # or "diffusion"
+    kind: str = "flow"  # or "diffusion", "beso"
     horizon: int = 4  # actions in a chunk
     steps: int = 5  # evaluations of the network per chunk
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])
@@ -47,6 +51,8 @@ class BaseConfig:
     episodes: int = 80  # demonstrated by the task's expert
     corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
     demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
+    goal_dropout: float = 0.0  # share of the training in which the goal is hidden
+    guidance: float = 0.0  # how much the base overstates what its goal changes; needs goal_dropout
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -56,6 +62,12 @@ class BaseConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 <= self.ema < 1.0 or self.corruption < 0.0:
             raise ValueError(f"needs 0 <= ema < 1 and corruption >= 0, got {self.ema} and {self.corruption}")
+        if not 0.0 <= self.goal_dropout < 1.0 or self.guidance < 0.0:
+            raise ValueError(
+                f"needs 0 <= goal_dropout < 1 and guidance >= 0, got {self.goal_dropout} and {self.guidance}"
+            )
+        if self.guidance > 0.0 and self.goal_dropout == 0.0:
+            raise ValueError("guidance needs a base that can do without its goal: set goal_dropout, to 0.1 for example")
 
 
 def embed(time: Tensor) -> Tensor:
@@ -72,6 +84,8 @@ def signal_share(time: Tensor) -> tuple[Tensor, Tensor]:
 
 def schedule(kind: str, steps: int) -> Schedule:
     """The sampler's steps, from noise to action."""
+    if kind == "beso":
+        return score.schedule(steps)
     if kind == "flow":
         time, one = np.arange(steps) / steps, np.ones(steps)
         rows = (time, one, one, one / steps)
@@ -139,13 +153,18 @@ def check(task: Manipulation, device: str) -> None:
 
 
 class Cloning:
-    """Trains a base on demonstrations."""
+    """Trains a base on demonstrations; with `delay`, one that goes on from up to so many actions of a chunk."""
 
-    def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator) -> None:
+    def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
-        self.size = self.actions * config.horizon
-        sizes = [self.observed + self.size + 1 + 2 * FREQUENCIES, *config.hidden, self.size]
+        self.size, self.delay = self.actions * config.horizon, delay
+        self.goal = goal(task) if config.goal_dropout > 0.0 else np.zeros(self.observed, bool)
+        sizes = [
+            self.observed + delay * (self.actions + 1) + self.size + 1 + 2 * FREQUENCIES,
+            *config.hidden,
+            self.size,
+        ]
         self.network = silu(mlp(sizes, generator, last_gain=0.1))
         self.average = copy.deepcopy(self.network)
         self.normalizer = Normalizer(self.observed)
@@ -182,25 +201,47 @@ class Cloning:
         noise = torch.randn(chunk.shape, generator=self.generator)
         if self.config.kind == "flow":
             x, wanted = torch.lerp(noise, chunk, time[:, None]), chunk - noise
+        elif self.config.kind == "beso":
+            x, wanted, time = score.noised(chunk, noise, time)
         else:
             share, rest = signal_share(time)
             x, wanted = share[:, None] * chunk + rest[:, None] * noise, chunk
-        return nn.functional.mse_loss(self.network(torch.cat([seen, x, embed(time)], -1)), wanted)
+        return nn.functional.mse_loss(self.network(torch.cat([self._told(seen, chunk), x, embed(time)], -1)), wanted)
+
+    def _told(self, seen: Tensor, chunk: Tensor) -> Tensor:
+        """What the network is told of a batch, beside noise and time: the goal or not, some first actions or none."""
+        if self.config.goal_dropout > 0.0:
+            hidden = torch.rand(len(seen), 1, generator=self.generator) < self.config.goal_dropout
+            seen = seen.masked_fill(hidden & torch.from_numpy(self.goal), 0.0)
+        if self.delay == 0:
+            return seen
+        given = torch.arange(self.delay) < torch.randint(self.delay + 1, (len(seen), 1), generator=self.generator)
+        first = chunk[:, : self.delay * self.actions] * given.repeat_interleave(self.actions, 1)
+        return torch.cat([seen, first, given], -1)
 
     def see(self, observation: Array) -> Tensor:
         """What learners that improve the base see of an observation (n, o)."""
         return self.normalizer(torch.from_numpy(observation))
 
-    def denoiser(self) -> Denoiser:
-        """The averaged network with its sampler."""
+    def denoiser(self, delay: int = 0) -> Denoiser:
+        """The averaged network and its sampler; told, after the observation, `delay` actions and whether there are."""
         steps = schedule(self.config.kind, self.config.steps)
         first, *layers = (layer for layer in self.average if isinstance(layer, nn.Linear))
         weight, bias = (p.detach().numpy() for p in (first.weight, first.bias))
-        see, look, tell = np.split(weight, [self.observed, self.observed + self.size], axis=1)
+        widths = (self.observed, self.delay * self.actions, self.delay, self.size)
+        see, given, counts, look, tell = np.split(weight, np.cumsum(widths), axis=1)
         see, bias = self.normalizer.fold(see, bias)
         timed = embed(torch.from_numpy(steps.time)).numpy() @ tell.T + bias
         rest = [(p.weight.detach().numpy().copy(), p.bias.detach().numpy().copy()) for p in layers]
-        return Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed.astype(np.float32), rest)
+        if delay:
+            count = counts[:, :delay].sum(axis=1, keepdims=True)
+            see = np.concatenate([see, given[:, : delay * self.actions], count], axis=1)
+        base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed.astype(np.float32), rest)
+        if self.config.guidance == 0.0:
+            return base
+        told = (0, see.shape[1] - self.observed)
+        hidden, neutral = np.pad(self.goal, told), np.pad(self.normalizer.shift.numpy(), told)
+        return guided(base, hidden, neutral, self.config.guidance)
 
     def state_dict(self) -> dict[str, Any]:
         return {**saved(self._parts()), "done": self.done}
@@ -223,6 +264,19 @@ class Settings(BaseConfig):
     """Of cloning alone."""
 
     noise: str = "normal"  # of the exported policy: "normal", or "none", its most likely chunk
+    replan: int = 0  # control steps between two plans; 0: as many as a plan allows
+    delay: int = 0  # actions of the old plan that are executed while a new one is worked out: real-time chunking
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise not in ("normal", "none"):
+            raise ValueError(f"noise {self.noise!r} is not one of normal, none")
+        check_plan(self.horizon, self.steps_between, self.delay)
+
+    @property
+    def steps_between(self) -> int:
+        """Control steps between two plans."""
+        return self.replan or self.horizon - self.delay
 
 
 class Clone:
@@ -234,19 +288,17 @@ class Clone:
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
         check(task, device)
-        if config.noise not in ("normal", "none"):
-            raise ValueError(f"noise {config.noise!r} is not one of normal, none")
         self.task, self.config, self.seed = task, config, seed
-        self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed))
+        self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed), config.delay)
 
     def learn(self) -> Iterator[dict[str, float]]:
         for metrics in self.cloning.learn(demonstrations(self.task, self.config, self.seed)):
             yield {"progress": self.cloning.done / self.config.updates, "env_steps": 0.0, **metrics}
 
     def controller(self) -> Exportable:
-        base = self.cloning.denoiser()
+        base = self.cloning.denoiser(self.config.delay)
         drawn = Drawn.normal(base.noise_size) if self.config.noise == "normal" else Drawn.none(base.noise_size)
-        return Chunked.from_task(self.task, base, drawn, base.horizon)
+        return planned(self.task, base, drawn, self.config.steps_between, self.config.delay)
 
     def dump_to(self, folder: Path) -> None:
         """Nothing is flown."""

@@ -85,6 +85,7 @@ class MetaWorld:
     rate_hz = RATE
     policy: Group
     privileged: Group = ()
+    goal = "goal_position"
     commands: Group = (
         Signal("hand_velocity", (3,), "m/s", "world", -SPEED, SPEED),
         Signal("gripper_effort", (1,), "1", "", -1.0, 1.0),  # 1 closes

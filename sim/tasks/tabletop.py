@@ -56,6 +56,7 @@ class Tabletop(ABC):
     robot: Arm = PANDA
     block: Block | None = CUBE
     rate_hz = RATE
+    goal = "goal_position"
     scores = {"success": "%", "duration": "s", "final_distance": "m"}
     offsets: dict[str, float]  # m: how far a mediocre expert misjudges signals
     close: float  # m: success

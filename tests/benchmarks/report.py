@@ -28,6 +28,7 @@ BENCHMARKS = (
     "guards",
     "arm",
     "manipulation",
+    "sampling",
 )
 Rows = dict[str, Any]  # what was measured, by the name of the row
 sys.path.insert(0, str(ROOT))  # a checkout is enough

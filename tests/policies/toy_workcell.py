@@ -25,6 +25,7 @@ class ToyReach:
     rate_hz = RATE
     policy = (Signal("position", (2,), "m", "world"), Signal("goal", (2,), "m", "world"))
     privileged = ()
+    goal = "goal"
     commands = (Signal("velocity", (2,), "m/s", "world", -1.0, 1.0),)
     envelope = {}
     scores = {"success": "%", "distance": "m"}

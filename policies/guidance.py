@@ -1,0 +1,49 @@
+"""Classifier-free guidance (Ho & Salimans 2022): a base that overstates what the goal changes.
+
+A base that was trained with its goal dropped now and then can be asked with and without it. The guided network is
+(1 + g) times the one that sees the goal minus g times the one that does not, at every step of the sampler. Both are
+written as one network of twice the width, so that a guided base is a `Denoiser` like any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.chunked import Denoiser
+from policies.controller import Array, Layer
+from sim import spec
+from sim.workcell import Manipulation
+
+
+def goal(task: Manipulation) -> NDArray[np.bool_]:
+    """Which of the numbers that a policy of the task sees (o,) are its goal; ValueError when it declares none."""
+    if not task.goal:
+        raise ValueError(f"{task.name} declares no goal that could be dropped: set goal_dropout=0")
+    where: NDArray[np.bool_] = np.zeros(spec.size(task.policy), bool)
+    where[spec.slices(task.policy)[task.goal]] = True
+    return where
+
+
+def guided(base: Denoiser, hidden: NDArray[np.bool_], neutral: Array, guidance: float) -> Denoiser:
+    """The base, guided. Not to see the numbers `hidden` (o,) is to see them as `neutral` (o,), as in training."""
+    blind = np.where(hidden, np.float32(0.0), base.see)
+    bias = base.bias + base.see @ np.where(hidden, neutral, np.float32(0.0))
+    *inner, (weight, last) = base.layers
+    both = np.concatenate([np.float32(1.0 + guidance) * weight, np.float32(-guidance) * weight], axis=1)
+    return dataclasses.replace(
+        base,
+        see=np.concatenate([base.see, blind]),
+        look=np.concatenate([base.look, base.look]),
+        bias=np.concatenate([base.bias, bias], axis=1),
+        layers=[*map(_twice, inner), (both, last)],
+    )
+
+
+def _twice(layer: Layer) -> Layer:
+    """Two of the same, side by side."""
+    weight, bias = layer
+    zero = np.zeros_like(weight)
+    return np.block([[weight, zero], [zero, weight]]), np.concatenate([bias, bias])
