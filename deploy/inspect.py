@@ -62,7 +62,8 @@ def describe(policy: PolicyFile) -> list[str]:
         "",
     ]
     lines = head + table(rows)
-    for part in ("envelope", "training", "evaluation"):
+    planning = ("plan",) if "plan" in policy.metadata else ()
+    for part in ("envelope", *planning, "training", "evaluation"):
         leaves = list(_leaves("", policy.metadata.get(part) or {}))
         width = max((len(key) for key, _ in leaves), default=0)
         lines += ["", f"{part}:" if leaves else f"{part}: not recorded"]

@@ -1,10 +1,11 @@
 """The policy file: an ONNX graph that is the whole controller, with its contract, provenance and test vectors inside.
 
 One metadata key, "sim2metal", holds JSON: `schema`, `digest`, `name`, `task`, `robot`, `rate_hz`, `inputs` and
-`outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `envelope` (rules of `deploy.guard.Envelope`),
-`training`, `evaluation` and `vectors`. The metadata comes first in the file and begins with the schema and a SHA-256
-of the whole file (with the digest's own 64 digits as zeros), so that damage is found before any of it is interpreted.
-The vectors are a closed-loop sequence: the state of one step feeds the next.
+`outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `envelope` (rules of `deploy.guard.Envelope`), `plan`
+(of one that plans ahead: horizon, replan, delay in control steps), `training`, `evaluation` and `vectors`. The metadata
+comes first in the file and begins with the schema and a SHA-256 of the whole file (with the digest's own 64 digits as
+zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop sequence: the state of
+one step feeds the next.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_a_dropped_goal_is_learned_and_guidance_overstates_it():
     mean = np.where(GOAL, cloning.normalizer.shift.numpy(), seen[:300])
     without = plain.sample(mean, noise)
     assert abs(without.mean(axis=0) - [0.15, 0.0]).max() < 0.08
-    assert without.std(axis=0).min() > 0.2  # any goal's: of one it is 0.1
+    assert without.std(axis=0).min() > 0.15  # any goal's: of one it is 0.1
     slopes = []
     for guidance in (0.0, 1.0):
         cloning.config.guidance = guidance

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.controllers import Compiled
+from deploy.inspect import describe
 from policies.algorithms.diffusion import BaseConfig, Clone, Cloning, Demonstrations, Settings
 from policies.chunked import Chunked, Drawn
 from policies.controller import physical
@@ -68,6 +69,7 @@ def test_what_a_plan_sees_counts_only_after_the_delay(delay, replan, horizon, tm
     controller = planned(ToyReach(), aware(horizon, delay), Drawn.normal(2 * horizon, 5), replan, delay)
     policy, rng = export(controller, tmp_path / "policy.onnx"), np.random.default_rng(0)
     assert policy.metadata["plan"] == {"horizon": horizon, "replan": replan, "delay": delay}
+    assert "plan:" in describe(policy)
     policy.reset(2)
     for _ in range(replan):
         policy.step({name: np.repeat(value, 2, axis=0) for name, value in signals_of(rng, 1).items()})
