@@ -27,10 +27,10 @@ def goal(task: Manipulation) -> NDArray[np.bool_]:
     return where
 
 
-def guided(base: Denoiser, hidden: NDArray[np.bool_], neutral: Array, guidance: float) -> Denoiser:
-    """The base, guided. Not to see the numbers `hidden` (o,) is to see them as `neutral` (o,), as in training."""
-    blind = np.where(hidden, np.float32(0.0), base.see)
-    bias = base.bias + base.see @ np.where(hidden, neutral, np.float32(0.0))
+def guided(base: Denoiser, goal: NDArray[np.int64], unseen: Array, guidance: float) -> Denoiser:
+    """The base, guided. When it does not see its `goal`, these of the numbers, `unseen` (h,) enters its first layer."""
+    blind, bias = base.see.copy(), base.bias + unseen
+    blind[:, goal] = 0.0
     *inner, (weight, last) = base.layers
     both = np.concatenate([np.float32(1.0 + guidance) * weight, np.float32(-guidance) * weight], axis=1)
     return dataclasses.replace(

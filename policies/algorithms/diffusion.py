@@ -160,11 +160,9 @@ class Cloning:
         self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
         self.size, self.delay = self.actions * config.horizon, delay
         self.goal = goal(task) if config.goal_dropout > 0.0 else np.zeros(self.observed, bool)
-        sizes = [
-            self.observed + delay * (self.actions + 1) + self.size + 1 + 2 * FREQUENCIES,
-            *config.hidden,
-            self.size,
-        ]
+        told = (self.observed, int(self.goal.any()), delay * self.actions, delay, self.size, 1 + 2 * FREQUENCIES)
+        self.parts = np.cumsum(told)  # of what the network is told: see `_told`; then noise and time
+        sizes = [int(self.parts[-1]), *config.hidden, self.size]
         self.network = silu(mlp(sizes, generator, last_gain=0.1))
         self.average = copy.deepcopy(self.network)
         self.normalizer = Normalizer(self.observed)
@@ -209,15 +207,15 @@ class Cloning:
         return nn.functional.mse_loss(self.network(torch.cat([self._told(seen, chunk), x, embed(time)], -1)), wanted)
 
     def _told(self, seen: Tensor, chunk: Tensor) -> Tensor:
-        """What the network is told of a batch, beside noise and time: the goal or not, some first actions or none."""
-        if self.config.goal_dropout > 0.0:
+        """What is seen, the goal or that it is hidden, some of the first actions or none, and which of them."""
+        told = [seen]
+        if self.goal.any():
             hidden = torch.rand(len(seen), 1, generator=self.generator) < self.config.goal_dropout
-            seen = seen.masked_fill(hidden & torch.from_numpy(self.goal), 0.0)
-        if self.delay == 0:
-            return seen
-        given = torch.arange(self.delay) < torch.randint(self.delay + 1, (len(seen), 1), generator=self.generator)
-        first = chunk[:, : self.delay * self.actions] * given.repeat_interleave(self.actions, 1)
-        return torch.cat([seen, first, given], -1)
+            told = [seen.masked_fill(hidden & torch.from_numpy(self.goal), 0.0), hidden]
+        if self.delay:
+            given = torch.arange(self.delay) < torch.randint(self.delay + 1, (len(seen), 1), generator=self.generator)
+            told += [chunk[:, : self.delay * self.actions] * given.repeat_interleave(self.actions, 1), given]
+        return torch.cat(told, -1)
 
     def see(self, observation: Array) -> Tensor:
         """What learners that improve the base see of an observation (n, o)."""
@@ -228,20 +226,18 @@ class Cloning:
         steps = schedule(self.config.kind, self.config.steps)
         first, *layers = (layer for layer in self.average if isinstance(layer, nn.Linear))
         weight, bias = (p.detach().numpy() for p in (first.weight, first.bias))
-        widths = (self.observed, self.delay * self.actions, self.delay, self.size)
-        see, given, counts, look, tell = np.split(weight, np.cumsum(widths), axis=1)
+        see, hides, given, counts, look, tell = np.split(weight, self.parts[:-1], axis=1)
         see, bias = self.normalizer.fold(see, bias)
         timed = embed(torch.from_numpy(steps.time)).numpy() @ tell.T + bias
         rest = [(p.weight.detach().numpy().copy(), p.bias.detach().numpy().copy()) for p in layers]
+        unseen = see @ np.where(self.goal, self.normalizer.shift.numpy(), np.float32(0.0)) + hides.sum(axis=1)
         if delay:
             count = counts[:, :delay].sum(axis=1, keepdims=True)
             see = np.concatenate([see, given[:, : delay * self.actions], count], axis=1)
         base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed.astype(np.float32), rest)
         if self.config.guidance == 0.0:
             return base
-        told = (0, see.shape[1] - self.observed)
-        hidden, neutral = np.pad(self.goal, told), np.pad(self.normalizer.shift.numpy(), told)
-        return guided(base, hidden, neutral, self.config.guidance)
+        return guided(base, np.flatnonzero(self.goal), unseen, self.config.guidance)
 
     def state_dict(self) -> dict[str, Any]:
         return {**saved(self._parts()), "done": self.done}

@@ -10,7 +10,6 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ PURPOSE = int.from_bytes(b"sampling")  # of the episodes that grade
 SCENES, EPISODES, FEWER = 8, 500, 100
 SEEDS, LATE_SEEDS = 3, 2
 CORRUPTION, DROPOUT = 0.3, 0.1  # of the expert; of the goal
-STEPS, GUIDANCE, DELAYS = (3, 5, 20), (0.5, 1.0, 2.0), (0, 1, 2, 3)
+STEPS, GUIDANCE, DELAYS = (3, 5, 20), (0.0, 0.5, 1.0, 2.0), (0, 1, 2, 3)
 LATE: dict[str, Any] = {"horizon": 8, "replan": 4}
 TASKS = {"pick-place": "metaworld/pick-place-v3", "arm_pick_place": "arm_pick_place"}
 KINDS = {"pick-place": ("beso",), "arm_pick_place": ("beso", "flow", "diffusion")}
@@ -46,8 +45,12 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
         rows[case] = {"runs": []}
         for seed in range(1 if quick else LATE_SEEDS if late else SEEDS):
             began = time.process_time()
-            run = delayed(task, seed, quick) if late else sampled(task, seed, quick, KINDS[name])
-            rows[case]["runs"].append({**run, "cpu_s": round(time.process_time() - began, 1)})
+            if late:
+                parts = [delayed(task, seed, quick)]
+            else:
+                parts = [*(sampled(task, seed, quick, kind) for kind in KINDS[name]), guided(task, seed, quick)]
+            cost = {"cpu_s": round(time.process_time() - began, 1)}
+            rows[case]["runs"].append({key: value for part in (*parts, cost) for key, value in part.items()})
             print(f"{case}, seed {seed}: {rows[case]['runs'][-1]}", file=sys.stderr, flush=True)
     return rows
 
@@ -61,25 +64,28 @@ def cloned(task: Manipulation, seed: int, quick: bool, **settings: Any) -> Clone
     return clone
 
 
-def sampled(task: Manipulation, seed: int, quick: bool, kinds: Sequence[str]) -> dict[str, Any]:
-    """Kinds of bases by their steps; and guided, the first, in few steps, on the first episodes of all."""
-    run: dict[str, Any] = {}
-    few, *some, many = STEPS
-    for kind in kinds:
-        clone, first = cloned(task, seed, quick, kind=kind, goal_dropout=DROPOUT), kind == kinds[0]
-        done = {}
-        for steps in (few, *some, many) if len(kinds) > 1 else (few, many):
-            clone.config.steps = steps
-            count = EPISODES if first and steps in (few, many) else FEWER
-            done[steps] = [e.succeeded for e in flown(task, clone.controller(), count, quick)]
-            run[f"{kind}, {steps} steps"] = counted(done[steps])
-        if first:
-            pairs = list(zip(done[few], done[many], strict=True))
-            run[f"only {few} steps, only {many}"] = [sum(a > b for a, b in pairs), sum(b > a for a, b in pairs)]
-            run["guidance 0"], clone.config.steps = counted(done[few][:FEWER]), few
-            for clone.config.guidance in GUIDANCE:
-                guided = flown(task, clone.controller(), FEWER, quick)
-                run[f"guidance {clone.config.guidance:g}"] = counted([e.succeeded for e in guided])
+def sampled(task: Manipulation, seed: int, quick: bool, kind: str) -> dict[str, Any]:
+    """A kind of base by its steps: `beso` with few and many on more episodes, and how often only one succeeds."""
+    clone = cloned(task, seed, quick, kind=kind)
+    run, done = {}, {}
+    few, _, many = STEPS
+    for clone.config.steps in STEPS:
+        count = EPISODES if kind == "beso" and clone.config.steps in (few, many) else FEWER
+        found = [e.succeeded for e in flown(task, clone.controller(), count, quick)]
+        run[f"{kind}, {clone.config.steps} steps"], done[clone.config.steps] = counted(found), found
+    if kind == "beso":
+        pairs = list(zip(done[few], done[many], strict=True))
+        run[f"only {few} steps, only {many}"] = [sum(a > b for a, b in pairs), sum(b > a for a, b in pairs)]
+    return run
+
+
+def guided(task: Manipulation, seed: int, quick: bool) -> dict[str, Any]:
+    """A base that did without its goal now and then, in few steps."""
+    clone = cloned(task, seed, quick, kind="beso", steps=STEPS[0], goal_dropout=DROPOUT)
+    run = {}
+    for clone.config.guidance in GUIDANCE:
+        found = [e.succeeded for e in flown(task, clone.controller(), FEWER, quick)]
+        run[f"guidance {clone.config.guidance:g}"] = counted(found)
     return run
 
 

@@ -31,6 +31,7 @@ FOLDER = Path(__file__).parent
         'guards.py --only tilt "NaN in a signal" "link lost"',
         "arm.py",
         "manipulation.py --only pick-place",
+        'sampling.py --only arm_pick_place "arm_pick_place, late"',
     ],
 )
 def test_a_benchmark_runs_and_prints_json_and_a_table(command):

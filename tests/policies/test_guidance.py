@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deploy.controllers import Compiled
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations
+from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, embed
 from policies.chunked import Chunked, Drawn
 from policies.export import export
 from policies.guidance import goal, guided
@@ -15,17 +15,16 @@ from tests.policies.test_chunked import base, steering
 from tests.policies.test_editing import agree
 from tests.policies.toy_workcell import ToyReach
 
-GOAL = np.array([False, False, True, True])  # of ToyReach
-NEUTRAL = np.array([0.3, -2.0, 0.4, -0.7], np.float32)
+GOAL = np.array([2, 3])  # of ToyReach's numbers
+UNSEEN = np.random.default_rng(5).normal(size=24).astype(np.float32)
 
 
 def mixed(made, seen, noise, guidance):
     """The sampler of the guided policy, one evaluation after the other."""
     x, s = noise, made.schedule
-    blind = np.where(GOAL, NEUTRAL, seen)
     for k in range(s.steps):
-        inner = s.scale[k] * x @ made.look.T + made.bias[k]
-        told, untold = (made._forward(v @ made.see.T + inner) for v in (seen, blind))
+        inner = seen[:, :2] @ made.see[:, :2].T + s.scale[k] * x @ made.look.T + made.bias[k]
+        told, untold = made._forward(inner + seen[:, 2:] @ made.see[:, 2:].T), made._forward(inner + UNSEEN)
         out = (1.0 + guidance) * told - guidance * untold
         x = s.keep[k] * x + s.gain[k] * (out.clip(-1.0, 1.0) if s.clip else out)
     return x.clip(-1.0, 1.0)
@@ -36,21 +35,21 @@ def mixed(made, seen, noise, guidance):
 def test_a_guided_network_is_the_sum_that_it_stands_for(kind, guidance):
     made, rng = base(kind), np.random.default_rng(0)
     seen, noise = rng.normal(size=(20, 4)).astype(np.float32), rng.normal(size=(20, 6)).astype(np.float32)
-    got = guided(made, GOAL, NEUTRAL, guidance).sample(seen, noise)
+    got = guided(made, GOAL, UNSEEN, guidance).sample(seen, noise)
     assert np.abs(got - mixed(made, seen, noise, guidance)).max() < 1e-5
     assert np.abs(got - made.sample(seen, noise)).max() > 0.05  # and another than without
 
 
 @pytest.mark.parametrize("kind", ["flow", "diffusion", "beso"])
 def test_it_is_all_in_the_file(kind, tmp_path):
-    made = guided(base(kind, steps=3), GOAL, NEUTRAL, 1.0)
+    made = guided(base(kind, steps=3), GOAL, UNSEEN, 1.0)
     agree(
         Chunked.from_task(ToyReach(), made, Drawn.normal(6, rows=5), 1), tmp_path / "a.onnx", np.random.default_rng(1)
     )
 
 
 def test_a_steered_and_guided_base_is_c(tmp_path):
-    made = guided(base("beso", steps=3), GOAL, NEUTRAL, 1.0)
+    made = guided(base("beso", steps=3), GOAL, UNSEEN, 1.0)
     policy = export(Chunked.from_task(ToyReach(), made, steering(6), 2), tmp_path / "policy.onnx")
     compiled, rng = Compiled(policy), np.random.default_rng(1)
     policy.reset(2)
@@ -71,12 +70,44 @@ def trained(**settings):
     return cloning, seen
 
 
+def alone(cloning):
+    """The base that does not see its goal: the guided one's second half."""
+    cloning.config.guidance = 1.0
+    both = cloning.denoiser()
+    cloning.config.guidance = 0.0
+    half = both.see.shape[0] // 2
+    layers = [(weight[half:, half:], bias[half:]) for weight, bias in both.layers[:-1]]
+    last = (-both.layers[-1][0][:, half:], both.layers[-1][1])
+    parts = {"see": both.see[half:], "look": both.look[half:], "bias": both.bias[:, half:]}
+    return dataclasses.replace(both, **parts, layers=[*layers, last])
+
+
+def test_with_and_without_the_goal_it_is_the_trained_network():
+    config = BaseConfig(kind="flow", horizon=3, steps=4, hidden=[24, 24], goal_dropout=0.4)
+    cloning = Cloning(ToyReach(), config, torch.Generator().manual_seed(0), delay=2)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in cloning.average.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    seen = torch.randn(20, 4, generator=generator) * 2.0 + 1.0
+    cloning.normalizer.update(seen)
+    x = torch.randn(20, 6, generator=generator)
+    for hidden, made in ((False, cloning.denoiser()), (True, alone(cloning))):
+        told = cloning.normalizer(seen)
+        if hidden:
+            told[:, 2:] = 0.0
+        flag, prefix = torch.full((20, 1), float(hidden)), torch.zeros(20, 6)
+        time = embed(torch.full((20,), float(made.schedule.time[1])))
+        with torch.no_grad():
+            wanted = cloning.average(torch.cat([told, flag, prefix, x, time], -1)).numpy()
+        got = made._forward(seen.numpy() @ made.see.T + x.numpy() @ made.look.T + made.bias[1])
+        assert np.abs(got - wanted).max() < 1e-5
+
+
 def test_a_dropped_goal_is_learned_and_guidance_overstates_it():
     cloning, seen = trained(goal_dropout=0.3)
-    plain = cloning.denoiser()
     noise = np.random.default_rng(1).normal(size=(300, 2)).astype(np.float32)
-    mean = np.where(GOAL, cloning.normalizer.shift.numpy(), seen[:300])
-    without = plain.sample(mean, noise)
+    without = alone(cloning).sample(seen[:300], noise)
     assert abs(without.mean(axis=0) - [0.15, 0.0]).max() < 0.08
     assert without.std(axis=0).min() > 0.15  # any goal's: of one it is 0.1
     slopes = []
@@ -97,7 +128,7 @@ def test_without_guidance_nothing_is_evaluated_twice():
 def test_the_goal_is_what_the_task_says():
     from sim.tasks import make
 
-    assert goal(ToyReach()).tolist() == GOAL.tolist()
+    assert np.flatnonzero(goal(ToyReach())).tolist() == GOAL.tolist()
     for name in ("arm_push", "metaworld/reach-v3"):
         task = make(name)
         assert goal(task).sum() == 3
