@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from policies.controller import Array, Layer, Mlp, limits, physical, sigmoid
+from policies.vision import Eye
 from sim import spec
 from sim.spec import Group, Signal
 from sim.workcell import Manipulation
@@ -67,6 +68,7 @@ class Denoiser:
     look: Array  # (hidden, horizon * actions)
     bias: Array  # (K, hidden)
     layers: list[Layer]  # after the first
+    eye: Eye | None = None  # what makes its observation of signals; none: they are numbers
 
     @property
     def noise_size(self) -> int:
@@ -123,7 +125,7 @@ class Steering:
 class Drawn:
     """Noise of an unsteered base: rows of a table in the file, one after the other; one row of zeros is w = 0.
 
-    The row with which an episode begins follows from what it sees first, so that episodes differ in their noise.
+    The row with which an episode begins follows from what is measured first, so that episodes differ in their noise.
     """
 
     table: Array  # (rows, noise_size)
@@ -196,10 +198,11 @@ class Chunked:
         if not 1 <= self.replan <= self.base.horizon:
             raise ValueError(f"replan is between 1 and the chunk's {self.base.horizon} actions, got {self.replan}")
         limits(self.outputs)
-        if spec.size(self.inputs) != self.base.see.shape[1] or spec.size(self.outputs) != self.base.actions:
+        self._eye = self.base.eye or Eye(self.inputs)
+        if self._eye.size != self.base.see.shape[1] or spec.size(self.outputs) != self.base.actions:
             raise ValueError(
                 f"the base takes {self.base.see.shape[1]} numbers and gives {self.base.actions}, the signals have "
-                f"{spec.size(self.inputs)} and the commands {spec.size(self.outputs)}"
+                f"{self._eye.size} and the commands {spec.size(self.outputs)}"
             )
 
     @classmethod
@@ -245,13 +248,13 @@ class Chunked:
         self, signals: Mapping[str, Array], state: Mapping[str, Array]
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Commands name -> (n, *shape) and the next state, from signals and state name -> (n, *shape)."""
-        observation = spec.pack(self.inputs, signals)
+        observation = self._eye.see(signals)
         fresh = state["left"] <= 0.0
         after: dict[str, Array] = {}
         if isinstance(self.chosen, Steering):
             noise = self.chosen.noise(observation)
         else:
-            row = np.where(state["draw"] < 0.0, self.chosen.begin(observation), state["draw"])
+            row = np.where(state["draw"] < 0.0, self.chosen.begin(observation[:, : self._eye.measured]), state["draw"])
             noise = self.chosen.table[row[:, 0].astype(np.int64)]
             following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
             after["draw"] = np.where(fresh, following, state["draw"])
@@ -268,12 +271,12 @@ class Chunked:
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
-        observation = graph.join([s.name for s in self.inputs])
+        observation = self._eye.write(graph)
         fresh = graph.add("LessOrEqual", "state.left", graph.constant(0.0))
         if isinstance(self.chosen, Steering):
             noise = self.chosen.write(graph, observation)
         else:
-            noise = self.chosen.write(graph, observation, fresh)
+            noise = self.chosen.write(graph, self._eye.write_measured(graph, observation), fresh)
         planned = (
             self.base.write(graph, observation, noise)
             if self.planner is None
