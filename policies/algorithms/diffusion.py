@@ -213,8 +213,8 @@ class Cloning:
         points = torch.cat([self.average_eyes({name: some[k] for name, some in pictures.items()}) for k in pieces])
         mean, std = points.mean(0), points.std(0, unbiased=False).clamp_min(STILL)
         weight, bias, *_ = self.average.parameters()
-        bias += weight[:, self.measured : self.observed] @ mean
-        weight[:, self.measured : self.observed] *= std
+        bias.add_(weight[:, self.measured : self.observed] @ mean)
+        weight[:, self.measured : self.observed].mul_(std)
         before = self.normalizer.state_dict()
         for name, value in (("mean", mean), ("variance", std**2)):
             before[name][self.measured :] = value
