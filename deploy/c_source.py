@@ -19,6 +19,7 @@ from deploy.c_operators import SUPPORTED, number
 from deploy.c_weights import FORMATS, Format
 from deploy.graph import AnyArray, Graph, GraphError, read, run
 from deploy.policy_file import PolicyFile, content_of
+from sim import spec
 from sim.spec import Signal
 
 FIRMWARE = Path(__file__).parents[1] / "firmware"
@@ -222,6 +223,8 @@ class Source:
         """
         if weights not in WEIGHTS:
             raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
+        if seen := spec.pictures(policy.inputs):
+            raise GraphError(f"the policy sees pictures ({seen[0].name}); C is for policies of numbers alone")
         self.policy, self.weights = policy, weights
         graph = read(content, SUPPORTED)
         self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]

@@ -5,16 +5,18 @@ One metadata key, "sim2metal", holds JSON: `schema`, `digest`, `name`, `task`, `
 (of one that plans ahead: horizon, replan, delay in control steps), `training`, `evaluation` and `vectors`. The metadata
 comes first in the file and begins with the schema and a SHA-256 of the whole file (with the digest's own 64 digits as
 zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop sequence: the state of
-one step feeds the next.
+one step feeds the next. Their pictures are text: the bytes of all of them, deflated, in base 64.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,12 +141,27 @@ def _state(items: Any) -> tuple[State, ...]:
     return tuple(states)
 
 
-def _vectors(items: Mapping[str, Any]) -> Vectors:
+def packed(pictures: NDArray[np.uint8]) -> str:
+    """Pictures as the vectors hold them."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(pictures).tobytes(), 9)).decode()
+
+
+def _unpacked(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Pictures (steps, *shape); ValueError when the text holds none."""
+    try:
+        return np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), np.uint8).reshape(-1, *shape)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"the vectors' pictures cannot be read: {error}") from None
+
+
+def _vectors(items: Mapping[str, Any], inputs: Group) -> Vectors:
     tolerance = float(items["tolerance"])
     if not 0.0 < tolerance <= 1e-2:
         raise ValueError(f"vectors state a tolerance of {tolerance}, which is not in (0, 0.01]")
+    shapes = {s.name: s.shape for s in spec.pictures(inputs)}
     named = (
-        {name: np.asarray(value) for name, value in items[part].items()} for part in ("inputs", "outputs", "state")
+        {n: _unpacked(v, shapes[n]) if n in shapes else np.asarray(v) for n, v in items[part].items()}
+        for part in ("inputs", "outputs", "state")
     )
     return Vectors(tolerance, *named)
 
@@ -166,7 +183,7 @@ class PolicyFile:
         if not (self.inputs and self.outputs):
             raise ValueError("it declares no inputs or no outputs")
         self.state = _state(metadata["state"])
-        self.vectors = _vectors(metadata["vectors"])
+        self.vectors = _vectors(metadata["vectors"], self.inputs)
         self.envelope = Envelope.from_json(dict(metadata.get("envelope", {})))
         self._session = session
         self.types = self._match_graph()  # of every graph input, as numpy has them

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from policies.controller import Array, Layer, Mlp, limits, physical, sigmoid
+from policies.vision import Eye
 from sim import spec
 from sim.spec import Group, Signal
 from sim.workcell import Manipulation
@@ -67,6 +68,7 @@ class Denoiser:
     look: Array  # (hidden, horizon * actions)
     bias: Array  # (K, hidden)
     layers: list[Layer]  # after the first
+    eye: Eye | None = None  # what makes its observation of signals; none: they are numbers
 
     @property
     def noise_size(self) -> int:
@@ -123,7 +125,7 @@ class Steering:
 class Drawn:
     """Noise of an unsteered base: rows of a table in the file, one after the other; one row of zeros is w = 0.
 
-    The row with which an episode begins follows from what it sees first, so that episodes differ in their noise.
+    The row with which an episode begins follows from what is measured first, so that episodes differ in their noise.
     """
 
     table: Array  # (rows, noise_size)
@@ -196,6 +198,7 @@ class Chunked:
         if not 1 <= self.replan <= self.base.horizon:
             raise ValueError(f"replan is between 1 and the chunk's {self.base.horizon} actions, got {self.replan}")
         limits(self.outputs)
+        self._eye = self.base.eye or Eye(self.inputs)
         if self.told != self.base.see.shape[1] or spec.size(self.outputs) != self.base.actions:
             raise ValueError(
                 f"the base takes {self.base.see.shape[1]} numbers and gives {self.base.actions}, the signals have "
@@ -217,7 +220,7 @@ class Chunked:
     @property
     def told(self) -> int:
         """How many numbers the base is told."""
-        return spec.size(self.inputs)
+        return self._eye.size
 
     def plan(self) -> dict[str, int]:
         """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""
@@ -240,13 +243,13 @@ class Chunked:
         self, signals: Mapping[str, Array], state: Mapping[str, Array]
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Commands name -> (n, *shape) and the next state, from signals and state name -> (n, *shape)."""
-        observation = spec.pack(self.inputs, signals)
+        observation = self._eye.see(signals)
         fresh = state["left"] <= 0.0
         after: dict[str, Array] = {}
         if isinstance(self.chosen, Steering):
             noise = self.chosen.noise(observation)
         else:
-            row = np.where(state["draw"] < 0.0, self.chosen.begin(observation), state["draw"])
+            row = np.where(state["draw"] < 0.0, self.chosen.begin(observation[:, : self._eye.measured]), state["draw"])
             noise = self.chosen.table[row[:, 0].astype(np.int64)]
             following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
             after["draw"] = np.where(fresh, following, state["draw"])
@@ -270,12 +273,12 @@ class Chunked:
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
-        observation = graph.join([s.name for s in self.inputs])
+        observation = self._eye.write(graph)
         fresh = graph.add("LessOrEqual", "state.left", graph.constant(0.0))
         if isinstance(self.chosen, Steering):
             noise = self.chosen.write(graph, observation)
         else:
-            noise = self.chosen.write(graph, observation, fresh)
+            noise = self.chosen.write(graph, self._eye.write_measured(graph, observation), fresh)
         chunk = graph.add("Where", fresh, self._write_planned(graph, observation, noise), "state.chunk")
         full = graph.add("Where", fresh, graph.constant(float(self.replan)), "state.left")
         graph.add("Sub", full, graph.constant(1.0), to="next_state.left")

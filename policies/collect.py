@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEMONSTRATIONS = int.from_bytes(b"demonstrations")  # mixed into the seed: other episodes than training's, evaluation's
 SCENES = 8  # flown together
-STATE, ACTION = "observation.state", "action"  # LeRobot's names
+STATE, ACTION, PICTURES = "observation.state", "action", "observation.images."  # LeRobot's names
 REWARD, SUCCESS = "next.reward", "next.success"
 
 
@@ -42,6 +42,8 @@ class Config:
     episodes: int = field(default=80, metadata={"help": "in the dataset, in the end"})
     corruption: float = field(default=0.0, metadata={"help": "of the expert: 0 none, 1 mediocre"})
     steps: int = field(default=0, metadata={"help": "of an episode at most (0: the task's)"})
+    cameras: str = field(default="", metadata={"help": "pictures of these, of a task that has cameras: NAME,NAME"})
+    film: bool = field(default=False, metadata={"help": "pictures as films, a tenth of the size and not exact"})
     seed: int = field(default=0, metadata={"help": "of the episodes"})
 
     def __post_init__(self) -> None:
@@ -75,15 +77,16 @@ class Corrupted:
     def __init__(self, task: Manipulation, corruption: float, seed: int, num: int) -> None:
         self.task, self.corruption, self.seed = task, corruption, seed
         self._rng = [np.random.default_rng() for _ in range(num)]
-        self._offsets = {s.name: np.zeros((num, *s.shape), np.float32) for s in task.policy}
+        self._judged = spec.numbers((*task.policy, *task.privileged))
+        self._offsets = {s.name: np.zeros((num, *s.shape), np.float32) for s in self._judged}
 
     def __call__(self, signals: Mapping[str, Array], numbers: Array, begun: Array) -> dict[str, Array]:
         for row in np.flatnonzero(begun):
             self._rng[row] = np.random.default_rng([self.seed, 1, int(numbers[row])])
-            for signal in self.task.policy:
+            for signal in self._judged:
                 std = self.corruption * self.task.corruption.get(signal.name, 0.0)
                 self._offsets[signal.name][row] = std * self._rng[row].standard_normal(signal.shape)
-        commands = self.task.expert({name: value + self._offsets.get(name, 0.0) for name, value in signals.items()})
+        commands = self.task.expert({s.name: signals[s.name] + self._offsets[s.name] for s in self._judged})
         for signal in self.task.commands:
             std = self.corruption * self.task.corruption.get(signal.name, 0.0)
             trembling = np.stack([rng.standard_normal(signal.shape) for rng in self._rng])
@@ -160,12 +163,14 @@ def _elements(group: Group) -> tuple[str, ...]:
     return tuple(f"{s.name}.{k}" for s in group for k in range(s.size))
 
 
-def _features(task: Manipulation) -> dict[str, Feature]:
+def _features(task: Manipulation, film: bool = False) -> dict[str, Feature]:
     """What a dataset of the task holds."""
     from policies.datasets import Feature
 
+    numbers, kind = spec.numbers(task.policy), "video" if film else "image"
     return {
-        STATE: Feature("float32", (spec.size(task.policy),), _elements(task.policy)),
+        STATE: Feature("float32", (spec.size(numbers),), _elements(numbers)),
+        **{PICTURES + s.name: Feature(kind, s.shape) for s in spec.pictures(task.policy)},
         ACTION: Feature("float32", (spec.size(task.commands),), _elements(task.commands)),
         REWARD: Feature("float32", (1,)),
         SUCCESS: Feature("bool", (1,)),
@@ -177,7 +182,8 @@ def stored(task: Manipulation, folder: str, count: int) -> list[Episode]:
     from policies.datasets import Dataset, DatasetError
 
     dataset, features = Dataset(folder), _features(task)
-    dataset.require({name: f.shape for name, f in features.items() if name in (STATE, ACTION)}, fps=task.rate_hz)
+    needed = {name: f.shape for name, f in features.items() if name not in (REWARD, SUCCESS)}
+    dataset.require(needed, fps=task.rate_hz)
     for name in (STATE, ACTION):
         if (names := dataset.features[name].names) not in (None, features[name].names):
             wanted = ", ".join(features[name].names or ())
@@ -189,7 +195,9 @@ def _read(task: Manipulation, episode: Mapping[str, Array], number: int) -> Epis
     steps = len(episode[ACTION])
     reward = episode[REWARD][:, 0] if REWARD in episode else np.zeros(steps, np.float32)
     success = episode[SUCCESS][:, 0] if SUCCESS in episode else np.arange(steps) == steps - 1  # others keep successes
-    signals, commands = spec.unpack(task.policy, episode[STATE]), spec.unpack(task.commands, episode[ACTION])
+    signals = spec.unpack(spec.numbers(task.policy), episode[STATE])
+    commands = spec.unpack(task.commands, episode[ACTION])
+    signals |= {s.name: episode[PICTURES + s.name] for s in spec.pictures(task.policy)}
     return Episode(number, signals, commands, reward, success.astype(bool))
 
 
@@ -197,7 +205,7 @@ def collect(task: Manipulation, config: Config) -> tuple[int, int]:
     """Add what is missing to the dataset; the number of its episodes and of those that were new and succeeded."""
     from policies.datasets import Writer
 
-    with Writer(config.out, round(task.rate_hz), _features(task), task.robot.name) as writer:
+    with Writer(config.out, round(task.rate_hz), _features(task, config.film), task.robot.name) as writer:
         succeeded = 0
         waiting: dict[int, Episode] = {}
         for episode in _made(task, config, len(writer)):
@@ -224,7 +232,8 @@ def _made(task: Manipulation, config: Config, first: int) -> Iterator[Episode]:
 
 def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:
     return {
-        STATE: spec.pack(task.policy, episode.signals),
+        STATE: spec.pack(spec.numbers(task.policy), episode.signals),
+        **{PICTURES + s.name: episode.signals[s.name] for s in spec.pictures(task.policy)},
         ACTION: spec.pack(task.commands, episode.commands),
         REWARD: episode.reward[:, None],
         SUCCESS: episode.success[:, None],
@@ -237,7 +246,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{arguments.usage(Config)}")
         return
     (config,) = arguments.parse(argv, Config)
-    task: Any = make(config.task, **({"steps": config.steps} if config.steps else {}))
+    said = {"steps": config.steps, "cameras": [name for name in config.cameras.split(",") if name]}
+    task: Any = make(config.task, **{name: value for name, value in said.items() if value})
     if not is_manipulation(task):
         raise ValueError(f"task={config.task}: episodes are collected of manipulation tasks only")
     count, succeeded = collect(task, config)

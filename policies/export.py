@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
+from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest, packed
 from policies.checkpoint import sync_folder
 from policies.controller import Array, Controller, Exportable, Planning
 from sim import spec
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 OPSET = 18
 IR_VERSION = 8  # what opset 18 came with: read by every onnxruntime since 1.14
 STEPS = 16  # control steps in the test vectors
+BLOTCH = 8  # pixels, of random pictures in them
 TOLERANCE = 1e-5  # of the command's range; widened to ten times what was measured
 LARGEST_TOLERANCE = 1e-3
 
@@ -92,10 +93,21 @@ class Graph:
 
     def whole(self, x: str) -> str:
         """x as int64."""
-        from onnx import TensorProto, helper
+        from onnx import TensorProto
+
+        return self._cast(x, TensorProto.INT64)
+
+    def real(self, x: str) -> str:
+        """x as float32."""
+        from onnx import TensorProto
+
+        return self._cast(x, TensorProto.FLOAT)
+
+    def _cast(self, x: str, kind: int) -> str:
+        from onnx import helper
 
         name = f"cast_{len(self.nodes)}"
-        self.nodes.append(helper.make_node("Cast", [x], [name], name=name, to=TensorProto.INT64))
+        self.nodes.append(helper.make_node("Cast", [x], [name], name=name, to=kind))
         return name
 
     def split(self, x: str, sizes: list[int]) -> list[str]:
@@ -132,7 +144,8 @@ def build(controller: Exportable) -> onnx.ModelProto:
     _commands(graph, controller, controller.write(graph))
 
     def values(group: Group, prefix: str = "") -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(prefix + s.name, TensorProto.FLOAT, ["N", *s.shape]) for s in group]
+        kinds = {s.name: TensorProto.UINT8 if s.is_picture else TensorProto.FLOAT for s in group}
+        return [helper.make_tensor_value_info(prefix + s.name, kinds[s.name], ["N", *s.shape]) for s in group]
 
     state = controller.state()
     made = helper.make_graph(
@@ -178,14 +191,23 @@ def random_signals(inputs: Group, steps: int, rng: np.random.Generator) -> dict[
     """Plausible signals (steps, *shape): inside finite limits; rotation matrices where they turn body into world."""
     signals = {}
     for signal in inputs:
-        if signal.shape == (9,) and signal.frame == "body->world":
+        if signal.is_picture:
+            value: NDArray[Any] = _blotches(signal.shape, steps, rng)
+        elif signal.shape == (9,) and signal.frame == "body->world":
             value = np.linalg.qr(rng.normal(size=(steps, 3, 3)))[0].reshape(steps, 9)
         elif np.isfinite(signal.low) and np.isfinite(signal.high):
             value = rng.uniform(signal.low, signal.high, (steps, *signal.shape))
         else:
             value = np.clip(rng.normal(0.0, 0.5, (steps, *signal.shape)), signal.low, signal.high)
-        signals[signal.name] = value.astype(np.float32)
+        signals[signal.name] = value.astype(signal.dtype)
     return signals
+
+
+def _blotches(shape: tuple[int, ...], steps: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Pictures (steps, *shape) of coloured squares: like real ones in that neighbours are alike, so that they pack."""
+    height, width, channels = shape
+    coarse = rng.integers(0, 256, (steps, -(-height // BLOTCH), -(-width // BLOTCH), channels), np.uint8)
+    return coarse.repeat(BLOTCH, axis=1).repeat(BLOTCH, axis=2)[:, :height, :width]
 
 
 def closed_loop(controller: Exportable, signals: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
@@ -218,12 +240,12 @@ def _compare_reference(controller: Exportable, signals: Mapping[str, Array], ref
 
 
 def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Nested lists with the shortest decimal text that reads back as the same float32."""
+    """Nested lists with the shortest decimal text that reads back as the same float32; pictures as packed text."""
 
     def shortest(value: Any) -> Any:
         return [shortest(v) for v in value] if value.ndim else float(str(value))
 
-    return {name: shortest(value) for name, value in values.items()}
+    return {n: packed(value) if value.dtype == np.uint8 else shortest(value) for n, value in values.items()}
 
 
 def _metadata(controller: Exportable, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,7 +279,7 @@ def _recorded(controller: Exportable, flight: Mapping[str, Array]) -> dict[str, 
     for signal in controller.inputs:
         if signal.name not in flight:
             raise ValueError(f"the recorded flight lacks the signal {signal.name!r}")
-        signals[signal.name] = np.asarray(flight[signal.name][:STEPS], np.float32)
+        signals[signal.name] = np.asarray(flight[signal.name][:STEPS], signal.dtype)
         if len(signals[signal.name]) < FEWEST_STEPS or signals[signal.name].shape[1:] != signal.shape:
             shape = signals[signal.name].shape
             raise ValueError(

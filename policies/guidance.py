@@ -18,12 +18,13 @@ from sim import spec
 from sim.workcell import Manipulation
 
 
-def goal(task: Manipulation) -> NDArray[np.bool_]:
-    """Which of the numbers that a policy of the task sees (o,) are its goal; ValueError when it declares none."""
-    if not task.goal:
-        raise ValueError(f"{task.name} declares no goal that could be dropped: set goal_dropout=0")
-    where: NDArray[np.bool_] = np.zeros(spec.size(task.policy), bool)
-    where[spec.slices(task.policy)[task.goal]] = True
+def goal(task: Manipulation, observed: int) -> NDArray[np.bool_]:
+    """Which of the `observed` numbers that a policy of the task sees are its goal; ValueError when none is."""
+    where: NDArray[np.bool_] = np.zeros(observed, bool)
+    slices = spec.slices(spec.numbers(task.policy))
+    if task.goal not in slices:
+        raise ValueError(f"the policy of {task.name} is told no goal that could be dropped: set goal_dropout=0")
+    where[slices[task.goal]] = True
     return where
 
 

@@ -91,6 +91,8 @@ class Improvement:
         horizon = self.config.base.horizon
         for episode in self.demonstrations:
             data = Demonstrations.of([episode], self.task, horizon)
+            if self.base.eye:
+                data.observation = self.base.eye.see(episode.signals)
             success = int(episode.success.argmax()) if episode.succeeded else None
             made += _transitions(data, success, self.rewards, horizon)
         return made
@@ -114,7 +116,8 @@ class Improvement:
             for metrics in clone.learn(shown):
                 yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **metrics}
         config, base = self.config, self.base
-        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, self.rewards)
+        see = base.eye.see if base.eye else None
+        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, self.rewards, see)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)

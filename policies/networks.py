@@ -135,6 +135,13 @@ class Normalizer:
         scaled = weight / std
         return scaled.astype("float32"), (bias - scaled @ shift).astype("float32")
 
+    def wider(self, more: int) -> Normalizer:
+        """The same, with `more` inputs behind, which it leaves as they are."""
+        other = Normalizer(len(self.mean) + more)
+        mean, variance = torch.cat([self.mean, torch.zeros(more)]), torch.cat([self.variance, torch.ones(more)])
+        other.load_state_dict({"mean": mean, "variance": variance, "count": self.count})
+        return other
+
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self.mean.clone(), "variance": self.variance.clone(), "count": self.count}
 

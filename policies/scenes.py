@@ -6,8 +6,9 @@ as soon as one ends. One transition spans up to `backup` chunks; its discount fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,18 @@ class _Chunk:
 class Scenes:
     """`num` scenes of the episode stream `seed`."""
 
-    def __init__(self, task: Manipulation, seed: int, num: int, horizon: int, rewards: Rewards) -> None:
+    def __init__(
+        self,
+        task: Manipulation,
+        seed: int,
+        num: int,
+        horizon: int,
+        rewards: Rewards,
+        see: Callable[[Mapping[str, Array]], Array] | None = None,
+    ) -> None:
+        """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other."""
         self.task, self.num, self.horizon, self.rewards = task, num, horizon, rewards
+        self._see = see or partial(spec.pack, task.policy)
         self.cell = task.open(num, seed)
         self.actions = spec.size(task.commands)
         self.numbers = np.arange(num)
@@ -69,7 +80,7 @@ class Scenes:
         self.seen = self._look()
 
     def _look(self) -> Array:
-        return spec.pack(self.task.policy, self.cell.read())
+        return self._see(self.cell.read())
 
     def idle(self) -> NDArray[np.int64]:
         """The scenes that wait for a chunk."""
@@ -89,8 +100,9 @@ class Scenes:
         outcome = self.cell.step(physical(self.task.commands, action))
         self._left -= 1
         self._length += 1
-        self.seen = self._look()
         out_of_time = self._length >= self.task.episode_steps
+        if (outcome.success | outcome.lost | out_of_time | (self._left == 0)).any():  # else nobody asks for it
+            self.seen = self._look()
         made: list[Transition] = []
         for row in range(self.num):
             over = bool(outcome.success[row] or outcome.lost[row])

@@ -54,6 +54,16 @@ class Signal:
         """The number of elements."""
         return math.prod(self.shape)
 
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is a picture: (height, width, 3), 0 to 255, first row on top. Its arrays are uint8."""
+        return len(self.shape) == 3 and self.shape[2] == 3 and (self.low, self.high) == (0.0, 255.0)
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Of its arrays."""
+        return np.uint8 if self.is_picture else np.float32
+
     def noise_std(self) -> float:
         """Standard deviation of the white noise, in the signal's unit."""
         return math.sqrt(sum(i.std**2 for i in self.imperfections if isinstance(i, Noise)))
@@ -79,6 +89,16 @@ Group = tuple[Signal, ...]
 def size(group: Group) -> int:
     """The length of the group's vector."""
     return sum(signal.size for signal in group)
+
+
+def numbers(group: Group) -> Group:
+    """The signals that are no pictures."""
+    return tuple(signal for signal in group if not signal.is_picture)
+
+
+def pictures(group: Group) -> Group:
+    """The signals that are pictures."""
+    return tuple(signal for signal in group if signal.is_picture)
 
 
 def slices(group: Group) -> dict[str, slice]:

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from policies.algorithms import LearningError, score
+from policies.algorithms.seeing import Eyes, Sight
 from policies.chunked import Denoiser, Drawn, Schedule
 from policies.collect import Episode, demonstrate, stored
 from policies.controller import Array, Exportable, limits
@@ -27,11 +29,13 @@ from policies.guidance import goal, guided
 from policies.networks import Normalizer, cosine, mlp, restore, saved
 from policies.realtime import check as check_plan
 from policies.realtime import planned
+from policies.vision import Eye
 from sim import spec
 from sim.workcell import Manipulation, is_manipulation
 
 FREQUENCIES = 4  # of the time's embedding: sin and cos of pi 2^k t
 SMALLEST = 1e-3  # of the noise schedule's signal, at its noisy end
+STILL = 0.02  # of a picture's half width: a point that moves less counts as moving so much
 KINDS = ("flow", "diffusion", "beso")
 
 
@@ -53,6 +57,7 @@ class BaseConfig:
     demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
     goal_dropout: float = 0.0  # share of the training in which the goal is hidden
     guidance: float = 0.0  # how much the base overstates what its goal changes; needs goal_dropout
+    sight: Sight = field(default_factory=Sight)  # of a task that shows pictures
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -103,8 +108,9 @@ def schedule(kind: str, steps: int) -> Schedule:
 class Demonstrations:
     """Every step of the episodes: what was seen (n, o) and the chunk that followed (n, horizon * k) in [-1, 1]."""
 
-    observation: Array
+    observation: Array  # numbers
     chunk: Array
+    pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)  # (n, height, width, 3)
 
     @classmethod
     def of(cls, episodes: list[Episode], task: Manipulation, horizon: int) -> Demonstrations:
@@ -112,7 +118,7 @@ class Demonstrations:
         low, high = limits(task.commands)
         seen, chunks = [], []
         for episode in episodes:
-            observation = spec.pack(task.policy, episode.signals)
+            observation = spec.pack(spec.numbers(task.policy), episode.signals)
             action = (spec.pack(task.commands, episode.commands) - low) / (0.5 * (high - low)) - 1.0
             if not (np.isfinite(observation).all() and np.isfinite(action).all()):
                 raise ValueError(f"demonstration {episode.number} holds a value that is not finite")
@@ -121,7 +127,8 @@ class Demonstrations:
             chunks.append(action[ahead].reshape(len(action), -1))
         if not seen:
             raise ValueError("there is no demonstration")
-        return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32))
+        shown = {s.name: np.concatenate([e.signals[s.name] for e in episodes]) for s in spec.pictures(task.policy)}
+        return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32), shown)
 
 
 def demonstrated(task: Manipulation, config: BaseConfig, seed: int) -> list[Episode]:
@@ -157,42 +164,84 @@ class Cloning:
 
     def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
         self.task, self.config, self.generator = task, config, generator
-        self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
+        self.eyes = Eyes(spec.pictures(task.policy), config.sight, generator)
+        self.measured = spec.size(spec.numbers(task.policy))
+        self.actions, self.observed = spec.size(task.commands), self.measured + self.eyes.size
         self.size, self.delay = self.actions * config.horizon, delay
-        self.goal = goal(task) if config.goal_dropout > 0.0 else np.zeros(self.observed, bool)
+        self.goal = goal(task, self.observed) if config.goal_dropout > 0.0 else np.zeros(self.observed, bool)
         told = (self.observed, int(self.goal.any()), delay * self.actions, delay, self.size, 1 + 2 * FREQUENCIES)
         self.parts = np.cumsum(told)  # of what the network is told: see `_told`; then noise and time
         sizes = [int(self.parts[-1]), *config.hidden, self.size]
         self.network = silu(mlp(sizes, generator, last_gain=0.1))
-        self.average = copy.deepcopy(self.network)
+        self.average, self.average_eyes = copy.deepcopy((self.network, self.eyes))
         self.normalizer = Normalizer(self.observed)
         self.optimizer = torch.optim.AdamW(
-            self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
+            self._weights(), config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
         self.done = 0
 
     def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
         """The updates that are left; yields the mean loss of every `report`."""
         if self.done == 0:
-            self.normalizer.update(torch.from_numpy(data.observation))
-        seen, chunk = self.normalizer(torch.from_numpy(data.observation)), torch.from_numpy(data.chunk)
+            measured = Normalizer(self.measured)
+            measured.update(torch.from_numpy(data.observation))
+            self.normalizer = measured.wider(self.eyes.size)
+        shown = self._tensors(data)
         total = torch.zeros(())
         while self.done < self.config.updates:
             for group in self.optimizer.param_groups:
                 group["lr"] = cosine(self.done / self.config.updates, self.config.learning_rate, 0.0)
-            index = torch.randint(len(seen), (self.config.batch,), generator=self.generator)
-            loss = self._loss(seen[index], chunk[index])
+            loss = self._loss(*self._batch(*shown))
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.done += 1
             with torch.no_grad():
                 rate = max(1.0 - self.config.ema, 1.0 / self.done)
-                torch._foreach_lerp_([*self.average.parameters()], [*self.network.parameters()], rate)
+                torch._foreach_lerp_(self._averages(), self._weights(), rate)
+            if self.done == self.config.updates and data.pictures:
+                self._settle(shown[1])
             total += loss.detach()
             if self.done % report == 0 or self.done == self.config.updates:
                 yield {"loss": float(total) / report}
                 total = torch.zeros(())
+
+    def _tensors(self, data: Demonstrations) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """What was measured, normalised; pictures; chunks."""
+        shift, std = self.normalizer.shift[: self.measured], self.normalizer.std[: self.measured]
+        pictures = {name: torch.from_numpy(some) for name, some in data.pictures.items()}
+        return (torch.from_numpy(data.observation) - shift) / std, pictures, torch.from_numpy(data.chunk)
+
+    def _batch(self, measured: Tensor, pictures: Mapping[str, Tensor], chunk: Tensor) -> tuple[Tensor, Tensor]:
+        """What is seen and the chunks. Pictures are dear: each serves several draws of noise."""
+        draws = self.config.sight.draws if pictures else 1
+        index = torch.randint(len(measured), (max(1, self.config.batch // draws),), generator=self.generator)
+        if not pictures:
+            return measured[index], chunk[index]
+        moved = self.eyes.moved({name: some[index] for name, some in pictures.items()}, self.generator)
+        seen = torch.cat([measured[index], self.eyes(moved)], -1)
+        return seen.repeat(draws, 1), chunk[index].repeat(draws, 1)
+
+    @torch.no_grad()
+    def _settle(self, pictures: Mapping[str, Tensor]) -> None:
+        """From now on points are normalised like what is measured; the averaged network makes of them what it did."""
+        count = len(next(iter(pictures.values())))
+        pieces = [slice(k, k + self.config.batch) for k in range(0, count, self.config.batch)]
+        points = torch.cat([self.average_eyes({name: some[k] for name, some in pictures.items()}) for k in pieces])
+        mean, std = points.mean(0), points.std(0, unbiased=False).clamp_min(STILL)
+        weight, bias, *_ = self.average.parameters()
+        bias.add_(weight[:, self.measured : self.observed] @ mean)
+        weight[:, self.measured : self.observed].mul_(std)
+        before = self.normalizer.state_dict()
+        for name, value in (("mean", mean), ("variance", std**2)):
+            before[name][self.measured :] = value
+        self.normalizer.load_state_dict(before)
+
+    def _weights(self) -> list[Tensor]:
+        return [*self.network.parameters(), *self.eyes.parameters()]
+
+    def _averages(self) -> list[Tensor]:
+        return [*self.average.parameters(), *self.average_eyes.parameters()]
 
     def _loss(self, seen: Tensor, chunk: Tensor) -> Tensor:
         time = torch.rand(len(seen), generator=self.generator)
@@ -234,7 +283,9 @@ class Cloning:
         if delay:
             count = counts[:, :delay].sum(axis=1, keepdims=True)
             see = np.concatenate([see, given[:, : delay * self.actions], count], axis=1)
-        base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed.astype(np.float32), rest)
+        eye = Eye(self.task.policy, self.average_eyes.exported()) if self.eyes.size else None
+        timed = timed.astype(np.float32)
+        base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed, rest, eye)
         if self.config.guidance == 0.0:
             return base
         return guided(base, np.flatnonzero(self.goal), unseen, self.config.guidance)
@@ -247,7 +298,8 @@ class Cloning:
         self.done = int(state["done"])
 
     def _parts(self) -> dict[str, Any]:
-        return {n: getattr(self, n) for n in ("network", "average", "normalizer", "optimizer")}
+        eyes = ("eyes", "average_eyes") if self.eyes.size else ()
+        return {n: getattr(self, n) for n in ("network", "average", "normalizer", "optimizer", *eyes)}
 
 
 def silu(network: nn.Sequential) -> nn.Sequential:

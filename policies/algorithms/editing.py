@@ -193,11 +193,7 @@ class Edit:
 
     def _inputs(self) -> Normalizer:
         """Of what the actor takes: the observation's, and none of the chunk."""
-        both, seen = Normalizer(self.cloning.observed + self.size), self.cloning.normalizer.state_dict()
-        mean, variance = torch.zeros_like(both.mean), torch.ones_like(both.variance)
-        mean[: self.cloning.observed], variance[: self.cloning.observed] = seen["mean"], seen["variance"]
-        both.load_state_dict({"mean": mean, "variance": variance, "count": seen["count"]})
-        return both
+        return self.cloning.normalizer.wider(self.size)
 
     def dump_to(self, folder: Path) -> None:
         """Nothing is dumped: a scene that is not finite ends its episode."""

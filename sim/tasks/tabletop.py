@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,16 @@ class Settings:
     """Of a task at the table."""
 
     control: str = "velocity"
-    cameras: bool = False  # the policy sees pictures in place of the object's pose
+    cameras: list[str] = field(default_factory=list)  # whose pictures the policy sees in place of the object's pose
     robust: bool = False  # block, arm and cameras differ from episode to episode
     steps: int = 100  # of an episode at most
 
     def __post_init__(self) -> None:
         if self.control not in CONTROLS:
             raise ValueError(f"control {self.control!r} is not one of {', '.join(CONTROLS)}")
+        for name in self.cameras:
+            if name not in CAMERAS:
+                raise ValueError(f"camera {name!r} is not one of {', '.join(CAMERAS)}")
         if not 1 <= self.steps <= 1000:
             raise ValueError(f"steps must be between 1 and 1000, got {self.steps}")
 
@@ -69,18 +72,19 @@ class Tabletop(ABC):
         place = {"joint_target": "joint_position"} if self.config.control == "joint" else {}
         self.envelope: dict[str, Any] = {"safe": {**place, "gripper_target": "last"}}
         pose = (_position("object_position"), Signal("object_rotation", (9,), "1", "world")) if self.block else ()
-        pictures = tuple(Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0) for name in CAMERAS)
+        cameras = self.config.cameras
+        pictures = tuple(Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0) for name in cameras)
         self.policy: Group = (
             Signal("joint_position", (7,), "rad"),
             Signal("joint_velocity", (7,), "rad/s"),
             Signal("gripper_opening", (1,), "m"),
             _position("hand_position"),
             Signal("hand_rotation", (9,), "1", "world"),
-            *(() if self.config.cameras else pose),
+            *(() if cameras else pose),
             Signal("goal_position", (3,), "m", "world", max_age=1.0),
-            *(pictures if self.config.cameras else ()),
+            *pictures,
         )
-        self.privileged: Group = pose if self.config.cameras else ()
+        self.privileged: Group = pose if cameras else ()
         arm = (
             Signal("hand_velocity", (3,), "m/s", "world", -SPEED, SPEED)
             if self.config.control == "velocity"
@@ -160,8 +164,8 @@ class Scenes:
     def read(self) -> dict[str, Array]:
         if not self._seen:
             self._seen = self._state()
-        if self.task.config.cameras and CAMERAS[0] not in self._seen:
-            for name in CAMERAS:
+        for name in self.task.config.cameras:
+            if name not in self._seen:
                 pictures = [self.bench.see(row, name, self._goal[row], PIXELS, PIXELS) for row in range(self.num)]
                 self._seen[name] = np.stack(pictures)
         return dict(self._seen)

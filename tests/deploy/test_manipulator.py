@@ -21,6 +21,7 @@ from sim import spec
 from sim.spec import Signal
 from sim.tasks.arm_pick_place import ArmPickPlace
 from sim.tasks.arm_reach import ArmReach, ReachConfig
+from sim.tasks.tabletop import CAMERAS
 from tests.deploy.arm_policy import POSE, posing, reaching
 
 
@@ -207,7 +208,7 @@ def test_an_arm_that_may_not_move_stays_and_keeps_its_gripper_open():
 
 
 def test_its_cameras_work_whichever_thread_asks():
-    arm = Arm(ArmReach(ReachConfig(cameras=True)), seed=0)
+    arm = Arm(ArmReach(ReachConfig(cameras=[*CAMERAS])), seed=0)
     first = arm.read()["scene_camera"]
     command = spec.pack(arm.commands, {"hand_velocity": np.full(3, 0.2), "gripper_target": np.full(1, 0.08)})
     with ThreadPoolExecutor(1) as thread:

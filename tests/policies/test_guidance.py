@@ -11,6 +11,7 @@ from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, e
 from policies.chunked import Chunked, Drawn
 from policies.export import export
 from policies.guidance import goal, guided
+from sim import spec
 from tests.policies.test_chunked import base, steering
 from tests.policies.test_editing import agree
 from tests.policies.toy_workcell import ToyReach
@@ -128,12 +129,12 @@ def test_without_guidance_nothing_is_evaluated_twice():
 def test_the_goal_is_what_the_task_says():
     from sim.tasks import make
 
-    assert np.flatnonzero(goal(ToyReach())).tolist() == GOAL.tolist()
+    assert np.flatnonzero(goal(ToyReach(), 4)).tolist() == GOAL.tolist()
     for name in ("arm_push", "metaworld/reach-v3"):
         task = make(name)
-        assert goal(task).sum() == 3
+        assert goal(task, spec.size(task.policy)).sum() == 3
     door = make("gymnasium/AdroitHandDoorSparse-v1")
-    with pytest.raises(ValueError, match="AdroitHandDoorSparse-v1 declares no goal that could be dropped"):
+    with pytest.raises(ValueError, match="AdroitHandDoorSparse-v1 is told no goal that could be dropped"):
         Cloning(door, BaseConfig(goal_dropout=0.1), torch.Generator())
 
 

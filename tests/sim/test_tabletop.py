@@ -216,7 +216,7 @@ def orange(picture, colour):
 
 
 def test_cameras_see_the_object_and_the_goal_and_policies_do_not_see_more():
-    task = made(ArmPickPlace, cameras=True)
+    task = made(ArmPickPlace, cameras=[*CAMERAS])
     assert {s.name for s in task.privileged} == {"object_position", "object_rotation"}
     assert not {"object_position", "object_rotation"} & {s.name for s in task.policy}
     assert find(task.policy, CAMERAS[0]).shape == (PIXELS, PIXELS, 3)

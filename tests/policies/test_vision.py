@@ -1,0 +1,260 @@
+"""Policies that see: what torch trains, numpy and the file compute; learned from pictures alone; exactly continued."""
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.c_source import generate
+from deploy.graph import GraphError
+from deploy.policy_file import PolicyFile, PolicyFileError
+from policies import collect
+from policies.algorithms.aliased import Alias
+from policies.algorithms.diffusion import BaseConfig, Clone, Cloning, Demonstrations
+from policies.algorithms.diffusion import Settings as CloneSettings
+from policies.algorithms.seeing import Eyes, Sight, _moved
+from policies.algorithms.steering import Settings, Steer
+from policies.chunked import Chunked, Drawn
+from policies.collect import Config, Corrupted, demonstrate, episodes, stored, stream
+from policies.datasets import Dataset, DatasetError
+from policies.evaluate import evaluate
+from policies.export import export, random_signals, serialise
+from policies.vision import Eye
+from sim.spec import Signal
+from sim.tasks.arm_reach import ArmReach, ReachConfig
+from tests.policies.toy_sight import ToySight
+from tests.policies.toy_workcell import ToyReach
+
+TOY = "tests.policies.toy_sight:ToySight"
+SIGHT = Sight(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
+BASE = BaseConfig(
+    horizon=2, hidden=[32, 32], updates=400, episodes=80, corruption=0.5, batch=128, learning_rate=4e-3, sight=SIGHT
+)
+
+
+def picture(name="camera", height=16, width=16):
+    return Signal(name, (height, width, 3), "1", "", 0.0, 255.0)
+
+
+def untrained(task=None, **changes):
+    return Cloning(task or ToySight(), dataclasses.replace(BASE, **changes), torch.Generator().manual_seed(0))
+
+
+class Flown:
+    """A controller at work in scenes, blindfolded or not."""
+
+    def __init__(self, controller, num, blind=False):
+        self.controller, self.blind = controller, blind
+        self.state, self.first = (controller.initial_state(num) for _ in range(2))
+
+    def __call__(self, signals, numbers, begun):
+        for name, value in self.state.items():
+            value[begun] = self.first[name][begun]
+        if self.blind:
+            signals = {**signals, "camera": np.zeros_like(signals["camera"])}
+        command, self.state = self.controller.act(signals, self.state)
+        return command
+
+
+def success(controller, blind=False):
+    flown = episodes(ToySight(), Flown(controller, 10, blind), 60, stream(0, 99), num=10)
+    return np.mean([e.succeeded for e in flown])
+
+
+@given(st.integers(5, 19), st.integers(5, 19), st.lists(st.integers(1, 2), min_size=1, max_size=3))
+@settings(max_examples=25, deadline=None)
+def test_numpy_computes_what_torch_trained(height, width, strides):
+    config = Sight(channels=[5, 4, 3][: len(strides)], strides=strides)
+    group = (picture("a", height, width), picture("b", width, height))
+    eyes = Eyes(group, config, torch.Generator().manual_seed(1))
+    shown = random_signals(group, 3, np.random.default_rng(0))
+    with torch.no_grad():
+        wanted = eyes({name: torch.from_numpy(some) for name, some in shown.items()}).numpy()
+    eye = Eye(group, eyes.exported())
+    assert wanted.shape == (3, eye.size) == (3, eyes.size) and eye.measured == 0
+    np.testing.assert_allclose(eye.see(shown), wanted, atol=2e-5)
+    np.testing.assert_array_equal(eye.see({n: v[1:2] for n, v in shown.items()}), eye.see(shown)[1:2])
+
+
+def test_a_channel_finds_where_its_spot_is():
+    eyes = Eyes((picture(),), Sight(channels=[3], strides=[1]), torch.Generator())
+    with torch.no_grad():
+        eyes.encoders["camera"][0].weight.zero_()
+        eyes.encoders["camera"][0].weight[torch.arange(3), torch.arange(3), 1, 1] = 40.0
+    seen = np.zeros((1, 16, 16, 3), np.uint8)
+    seen[0, 3, 12, 1] = 255  # green
+    points = Eye((picture(),), eyes.exported()).see({"camera": seen})[0].reshape(3, 2)
+    np.testing.assert_allclose(points[1], [2 * 12 / 15 - 1, 2 * 3 / 15 - 1], atol=1e-3)
+    np.testing.assert_allclose(points[0], 0.0, atol=1e-6)  # nothing red: the middle
+
+
+def test_pictures_are_moved_each_by_itself_and_keep_their_edge():
+    shown = torch.arange(40 * 6 * 7 * 3).reshape(40, 6, 7, 3)
+    moved = _moved(shown, 2, torch.Generator().manual_seed(0))
+    found = set()
+    for one, other in zip(shown, moved, strict=True):
+        row, column = (int(v) for v in torch.nonzero(one[:, :, 0] == other[3, 3, 0])[0])
+        found.add((row - 3, column - 3))
+        rows = (torch.arange(6) + row - 3).clamp(0, 5)
+        assert torch.equal(other, one[rows][:, (torch.arange(7) + column - 3).clamp(0, 6)])
+    assert len(found) > 12 and max(max(abs(a), abs(b)) for a, b in found) == 2
+    assert _moved(shown, 0, torch.Generator()) is shown
+
+
+@pytest.fixture(scope="module")
+def cloned():
+    """A base that has seen the goal in pictures alone."""
+    learner = Clone(ToySight(), CloneSettings(**{**vars(BASE), "corruption": 0.0}, noise="none"), 0)
+    losses = [row["loss"] for row in learner.learn()]
+    assert losses[-1] < 0.5 * losses[0]
+    return learner
+
+
+def test_it_learns_what_only_the_picture_tells(cloned):
+    assert "goal" not in {s.name for s in cloned.controller().inputs}
+    assert success(cloned.controller()) > 0.8 > 0.4 > success(cloned.controller(), blind=True)
+
+
+def test_file_and_reference_agree_and_the_file_stays_small(cloned, tmp_path):
+    base = cloned.cloning.denoiser()
+    for controller in (cloned.controller(), Chunked.from_task(ToySight(), base, Drawn.normal(4, rows=50), 2)):
+        policy = export(controller, tmp_path / "policy.onnx")
+        assert policy.types["camera"] is np.uint8 and policy.size < 150_000
+        reference = controller.initial_state(5)
+        policy.reset(5)
+        rng = np.random.default_rng(1)
+        for _ in range(20):
+            signals = {s.name: v for s in policy.inputs for v in [random_signals((s,), 5, rng)[s.name]]}
+            wanted, reference = controller.act(signals, reference)
+            assert np.abs(policy.step(signals)["velocity"] - wanted["velocity"]).max() < 1e-5
+            for name, value in policy.states().items():
+                assert np.abs(value - reference[name]).max() < 1e-5
+    with pytest.raises(PolicyFileError, match="'camera' holds values that are no uint8"):
+        policy.step({**signals, "camera": signals["camera"] + 0.5})
+
+
+def test_pictures_in_the_vectors_are_those_that_were_shown(cloned, tmp_path):
+    rng = np.random.default_rng(3)
+    flight = {"position": rng.normal(size=(9, 2)), "camera": rng.integers(0, 256, (9, 16, 16, 3), np.uint8)}
+    policy = export(cloned.controller(), tmp_path / "policy.onnx", vectors_from=flight)
+    np.testing.assert_array_equal(policy.vectors.inputs["camera"], flight["camera"])
+    metadata = {k: v for k, v in policy.metadata.items() if k not in ("schema", "digest")}
+    for text in ("no base 64!", metadata["vectors"]["inputs"]["camera"][:100]):
+        metadata["vectors"] = {**metadata["vectors"], "inputs": {**metadata["vectors"]["inputs"], "camera": text}}
+        with pytest.raises(PolicyFileError, match="the vectors' pictures cannot be read"):
+            PolicyFile.from_bytes(serialise(onnx.load(tmp_path / "policy.onnx"), metadata), "damaged")
+
+
+def test_c_is_refused(cloned, tmp_path):
+    export(cloned.controller(), tmp_path / "policy.onnx")
+    with pytest.raises(GraphError, match=r"the policy sees pictures \(camera\); C is for policies of numbers alone"):
+        generate(str(tmp_path / "policy.onnx"))
+
+
+def test_points_are_normalised_in_the_end_and_nothing_else_changes():
+    cloning = untrained()
+    data = Demonstrations.of(list(demonstrate(ToySight(), 10, 0)), ToySight(), 2)
+    assert data.pictures["camera"].dtype == np.uint8 and data.observation.shape[1] == 2
+    cloning.normalizer = cloning.normalizer.wider(0)
+    noise = np.random.default_rng(0).normal(size=(len(data.chunk), 4)).astype(np.float32)
+    observation = cloning.denoiser().eye.see({"position": data.observation, **data.pictures})
+    before = cloning.denoiser().sample(observation, noise)
+    cloning._settle({name: torch.from_numpy(some) for name, some in data.pictures.items()})
+    np.testing.assert_allclose(cloning.denoiser().sample(observation, noise), before, atol=1e-5)
+    points = cloning.see(observation)[:, 2:]
+    assert points.mean(0).abs().max() < 1e-4 and 0.05 < points.std(0).max() < 1.01
+
+
+def small(kind, **changes):
+    base = dataclasses.replace(BASE, updates=20, episodes=12)
+    return kind.Config(
+        base=base, env_steps=800, warm_up=4, head_start=8, batch=16, hidden=[16], critic_updates=1, **changes
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_steering_continues_exactly(rows):
+    whole, first, second = (Alias(ToySight(), small(Alias), seed) for seed in (0, 0, 1))
+    *_, last = whole.learn()
+    running = first.learn()
+    for _ in range(rows):
+        next(running)
+    second.load_state_dict(first.state_dict())
+    assert [*second.learn()][-1] == last and last["env_steps"] == 800.0
+
+
+def test_steering_from_pictures_improves_the_base(tmp_path):
+    quick = {"env_steps": 2400, "warm_up": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000}
+    base = dataclasses.replace(BASE, corruption=1.4, updates=350)
+    learner = Steer(ToySight(), Settings(base=base, **quick), 0)
+    list(learner.learn())
+    before = learner.baselines()
+    after = success(learner.controller())
+    assert after > 0.6 and after > max(success(before[n]) for n in ("random noise", "no noise")) + 0.2
+    export(before["best of 16"], tmp_path / "best.onnx")
+    assert export(learner.controller(), tmp_path / "policy.onnx").inputs == ToySight.policy
+
+
+def test_a_dataset_with_pictures_is_read_back(tmp_path):
+    task, config = ToySight(), Config(task=TOY, out=str(tmp_path / "data"), episodes=5, corruption=1.0)
+    assert collect.collect(task, config)[0] == 5
+    made = sorted(demonstrate(task, 5, 0, 1.0), key=lambda e: e.number)
+    for a, b in zip(made, stored(task, config.out, 5), strict=True):
+        assert b.signals["camera"].dtype == np.uint8 and b.signals.keys() == {"position", "camera"}
+        for name, value in b.signals.items():
+            np.testing.assert_array_equal(a.signals[name], value)
+    film = dataclasses.replace(config, out=str(tmp_path / "film"), film=True)
+    collect.collect(task, film)
+    assert Dataset(film.out).features["observation.images.camera"].dtype == "video"
+    read = stored(task, film.out, 1)[0].signals["camera"]
+    assert read.shape == made[0].signals["camera"].shape
+    assert np.abs(read.astype(int) - made[0].signals["camera"]).mean() < 12.0  # a film is not exact
+
+
+def test_a_dataset_without_the_camera_is_refused(tmp_path):
+    collect.collect(ToyReach(), Config(task="toy", out=str(tmp_path), episodes=2))
+    task = ToySight()
+    task.policy = (*ToyReach.policy, picture())
+    with pytest.raises(DatasetError, match=r"has no camera 'observation\.images\.camera'"):
+        stored(task, str(tmp_path), 2)
+
+
+def test_a_corrupted_expert_misjudges_what_the_policy_cannot_measure():
+    task = ToySight()
+    signals = {"position": np.zeros((1, 2), np.float32), "goal": np.full((1, 2), 0.1, np.float32)}
+    signals["camera"] = np.zeros((1, 16, 16, 3), np.uint8)
+    told = [Corrupted(task, c, 0, 1)(signals, np.zeros(1, int), np.ones(1, bool))["velocity"] for c in (0.0, 1.0)]
+    task.corruption = {"velocity": 0.3}
+    trembling = Corrupted(task, 1.0, 0, 1)(signals, np.zeros(1, int), np.ones(1, bool))["velocity"]
+    assert np.abs(told[1] - told[0]).max() > 0.01 and not np.allclose(told[1], trembling)
+
+
+def test_the_arm_is_moved_by_what_its_camera_sees(tmp_path):
+    task = ArmReach(ReachConfig(cameras=["wrist_camera"], steps=8))
+    learner = Clone(task, CloneSettings(horizon=2, hidden=[16], updates=3, episodes=2, corruption=0.0, steps=2), 0)
+    learner.task.config.steps = task.episode_steps = 30
+    try:
+        list(learner.learn())
+    except RuntimeError as error:  # no OpenGL on this machine
+        assert "OpenGL" in str(error)
+        return
+    policy = export(learner.controller(), tmp_path / "policy.onnx")
+    assert policy.size < 200_000 and policy.types["wrist_camera"] is np.uint8
+    report = evaluate(policy, episodes=2)
+    assert report.task == "arm_reach" and report.episodes == 2
+    assert report.flight["wrist_camera"].dtype == np.uint8 and len(report.flight["hand_velocity"]) <= 30
+
+
+def test_wrong_settings_are_named():
+    with pytest.raises(ValueError, match=r"one stride per convolution, got \[16, 32\] and \[2\]"):
+        Sight(channels=[16, 32], strides=[2])
+    with pytest.raises(ValueError, match="shift >= 0"):
+        Sight(shift=-1)
+    with pytest.raises(ValueError, match=r"picture 'camera' of shape \(16, 16, 3\) has no encoder"):
+        Eye(ToySight.policy)
+    with pytest.raises(ValueError, match="camera 'ceiling' is not one of wrist_camera, scene_camera"):
+        ReachConfig(cameras=["ceiling"])
