@@ -55,6 +55,7 @@ class BaseConfig:
     episodes: int = 80  # demonstrated by the task's expert
     corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
     demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
+    goal_jitter: float = 0.0  # of the goal in training, in its deviations: few goals are not learned by heart then
     goal_dropout: float = 0.0  # share of the training in which the goal is hidden
     guidance: float = 0.0  # how much the base overstates what its goal changes; needs goal_dropout
     sight: Sight = field(default_factory=Sight)  # of a task that shows pictures
@@ -71,6 +72,8 @@ class BaseConfig:
             raise ValueError(
                 f"needs 0 <= goal_dropout < 1 and guidance >= 0, got {self.goal_dropout} and {self.guidance}"
             )
+        if self.goal_jitter < 0.0:
+            raise ValueError(f"goal_jitter must be zero or positive, got {self.goal_jitter}")
         if self.guidance > 0.0 and self.goal_dropout == 0.0:
             raise ValueError("guidance needs a base that can do without its goal: set goal_dropout, to 0.1 for example")
 
@@ -168,8 +171,17 @@ class Cloning:
         self.measured = spec.size(spec.numbers(task.policy))
         self.actions, self.observed = spec.size(task.commands), self.measured + self.eyes.size
         self.size, self.delay = self.actions * config.horizon, delay
-        self.goal = goal(task, self.observed) if config.goal_dropout > 0.0 else np.zeros(self.observed, bool)
-        told = (self.observed, int(self.goal.any()), delay * self.actions, delay, self.size, 1 + 2 * FREQUENCIES)
+        self.goal = goal(task, self.observed)
+        if config.goal_dropout > 0.0 and not self.goal.any():
+            raise ValueError(f"the policy of {task.name} is told no goal that could be dropped: set goal_dropout=0")
+        told = (
+            self.observed,
+            int(config.goal_dropout > 0.0),
+            delay * self.actions,
+            delay,
+            self.size,
+            1 + 2 * FREQUENCIES,
+        )
         self.parts = np.cumsum(told)  # of what the network is told: see `_told`; then noise and time
         sizes = [int(self.parts[-1]), *config.hidden, self.size]
         self.network = silu(mlp(sizes, generator, last_gain=0.1))
@@ -257,10 +269,13 @@ class Cloning:
 
     def _told(self, seen: Tensor, chunk: Tensor) -> Tensor:
         """What is seen, the goal or that it is hidden, some of the first actions or none, and which of them."""
+        which = torch.from_numpy(self.goal)
+        if self.config.goal_jitter > 0.0:
+            seen = seen + self.config.goal_jitter * which * torch.randn(seen.shape, generator=self.generator)
         told = [seen]
-        if self.goal.any():
+        if self.config.goal_dropout > 0.0:
             hidden = torch.rand(len(seen), 1, generator=self.generator) < self.config.goal_dropout
-            told = [seen.masked_fill(hidden & torch.from_numpy(self.goal), 0.0), hidden]
+            told = [seen.masked_fill(hidden & which, 0.0), hidden]
         if self.delay:
             given = torch.arange(self.delay) < torch.randint(self.delay + 1, (len(seen), 1), generator=self.generator)
             told += [chunk[:, : self.delay * self.actions] * given.repeat_interleave(self.actions, 1), given]

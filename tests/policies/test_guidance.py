@@ -138,7 +138,17 @@ def test_the_goal_is_what_the_task_says():
         Cloning(door, BaseConfig(goal_dropout=0.1), torch.Generator())
 
 
+def test_the_goal_alone_is_jittered():
+    cloning = Cloning(ToyReach(), BaseConfig(hidden=[32], goal_jitter=0.5), torch.Generator().manual_seed(0))
+    seen = torch.randn(4000, 4, generator=cloning.generator)
+    moved = cloning._told(seen, torch.zeros(4000, 8)) - seen
+    others = np.setdiff1d(np.arange(4), GOAL)
+    assert (moved[:, others] == 0.0).all() and (moved[:, GOAL].std(0) - 0.5).abs().max() < 0.03
+
+
 def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="goal_jitter must be zero or positive, got -0.1"):
+        BaseConfig(goal_jitter=-0.1)
     with pytest.raises(ValueError, match="guidance needs a base that can do without its goal: set goal_dropout"):
         BaseConfig(guidance=1.0)
     with pytest.raises(ValueError, match="needs 0 <= goal_dropout < 1 and guidance >= 0, got 1.0 and 0.0"):
