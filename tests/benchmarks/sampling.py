@@ -131,7 +131,7 @@ def jerk(task: Manipulation, done: list[Episode], delay: int) -> list[float]:
 
 
 def markdown(rows: report.Rows) -> str:
-    """Success of all seeds together, in % with the half of a 95 % interval, and how jerky late plans are."""
+    """Success in % of all seeds together, ± half of a 95 % interval (episodes), and how jerky late plans are."""
     totals = {case: _total(row["runs"]) for case, row in rows.items()}
     parts = []
     for late in (False, True):
@@ -144,16 +144,17 @@ def markdown(rows: report.Rows) -> str:
 
 
 def _total(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """What the seeds measured, together; with the number of episodes."""
     found = {}
-    for name in (key for key in runs[0] if key != "cpu_s"):
-        values = np.array([run[name] for run in runs], float)
+    for name in dict.fromkeys(key for run in runs for key in run if key != "cpu_s"):
+        values = np.array([run[name] for run in runs if name in run], float)
         if name.startswith("only"):
             found[name] = " and ".join(f"{value:.0f}" for value in values.sum(axis=0))
             continue
         good, count = values[:, :2].sum(axis=0)
         half = 1.96 * np.sqrt(good / count * (1.0 - good / count) / count)
         rest = "".join(f"; {value:.3f}" for value in values[:, 2:].mean(axis=0))
-        found[name] = f"{100 * good / count:.1f} ± {100 * half:.1f}{rest}"
+        found[name] = f"{100 * good / count:.1f} ± {100 * half:.1f} ({count:.0f}){rest}"
     return found
 
 
