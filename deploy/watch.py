@@ -76,7 +76,7 @@ def _serve(port: int, recording: rr.RecordingStream) -> str:
     return f"{page}\non another machine, this one's name in both places of localhost; Ctrl-C ends it"
 
 
-def _open(config: Config, recording: rr.RecordingStream) -> str:
+def open_viewer(config: Config, recording: rr.RecordingStream) -> str:
     """Connect the recording with where it is shown, or written; what to tell the user."""
     import rerun as rr
 
@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> None:
     recording = rr.RecordingStream("sim2metal")
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the watching before the program
     try:
-        told = _open(config, recording)
+        told = open_viewer(config, recording)
         what = f"{about['policy']} on {about['driver']} ({about['robot']}), {about['started']}"
         print(f"{config.log}: {what}\n{told}", flush=True)
         recording.send_recording_name(Path(config.log).name)
