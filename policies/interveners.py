@@ -1,8 +1,9 @@
 """Who watches a policy at work and takes over: the task's expert by a rule, or a human (`policies.teleop`).
 
-The rule needs nothing but an expert, so that it holds for every task that has one: the expert takes over when its
-action and the policy's have been apart for a while, and gives back once they agree. That is geometry. RLIF's own rule
-(Luo et al. 2023) asks for a critic of the expert's, which scripts do not have.
+The rule needs nothing but an expert, so that it holds for every task that has one: the expert takes over after its
+action and the executed one have been apart for a while, keeps what it took for a while, and gives it back. So the last
+action before an intervention is one that it objected to. RLIF's own rule (Luo et al. 2023) asks for a critic of the
+expert's, which scripts do not have.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from sim.spec import Group
 from sim.workcell import Manipulation, Workcell
 
 EXPERT = "expert"
-AGREEMENT = 0.5  # of the threshold: below it the expert gives back
 
 
 @dataclass
@@ -31,13 +31,13 @@ class Watch:
     intervener: str = EXPERT  # or a human with keyboard, /dev/input/js0, ros2
     threshold: float = 0.25  # apart: root of the mean squared difference of actions in [-1, 1]
     patience: float = 0.1  # s apart before it takes over
-    least: float = 0.25  # s that it keeps what it took
+    hold: float = 0.25  # s that it keeps what it took
 
     def __post_init__(self) -> None:
-        if not self.threshold > 0.0 or self.patience < 0.0 or self.least < 0.0:
+        if not self.threshold > 0.0 or self.patience < 0.0 or self.hold < 0.0:
             raise ValueError(
-                "needs threshold > 0, patience >= 0 and least >= 0, "
-                f"got {self.threshold}, {self.patience} and {self.least}"
+                "needs threshold > 0, patience >= 0 and hold >= 0, "
+                f"got {self.threshold}, {self.patience} and {self.hold}"
             )
 
 
@@ -83,27 +83,27 @@ class Expert:
     def __init__(self, task: Manipulation, watch: Watch, num: int) -> None:
         self.task, self.threshold = task, watch.threshold
         self.patience = max(1, round(watch.patience * task.rate_hz))  # steps
-        self.least = max(1, round(watch.least * task.rate_hz))
-        self.apart = np.zeros(num, np.int64)  # steps in a row, until now
-        self.held = np.zeros(num, np.int64)  # steps since it took over; 0: it has not
+        self.hold = max(1, round(watch.hold * task.rate_hz))
+        self.apart = np.zeros(num, np.int64)  # steps in a row that were executed so
+        self.left = np.zeros(num, np.int64)  # steps until it gives back
 
     def decide(
         self, signals: Mapping[str, Array], wanted: Array, begun: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], Array]:
         told = action_of(self.task.commands, self.task.expert(signals))
         away = np.sqrt(np.square(told - wanted).mean(axis=1))  # NaN is neither far nor near: nobody takes over
-        self.apart[begun] = self.held[begun] = 0
-        self.apart = np.where(away > self.threshold, self.apart + 1, 0)
-        agreed = (self.held >= self.least) & (away < AGREEMENT * self.threshold)
-        taken = np.where(self.held > 0, ~agreed, self.apart >= self.patience) & np.isfinite(away)
-        self.held = np.where(taken, self.held + 1, 0)
+        self.apart[begun] = self.left[begun] = 0
+        self.left = np.where(self.apart >= self.patience, self.hold, self.left)
+        taken = (self.left > 0) & np.isfinite(away)
+        self.apart = np.where(~taken & (away > self.threshold), self.apart + 1, 0)
+        self.left = np.maximum(self.left - 1, 0)
         return taken, told
 
     def state_dict(self) -> dict[str, Any]:
-        return {"apart": self.apart.copy(), "held": self.held.copy()}
+        return {"apart": self.apart.copy(), "left": self.left.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.apart, self.held = state["apart"].copy(), state["held"].copy()
+        self.apart, self.left = state["apart"].copy(), state["left"].copy()
 
     def close(self) -> None:
         """Nothing is held."""
@@ -144,4 +144,4 @@ def opening(task: Manipulation, watch: Watch, scenes: int) -> Opening:
     if scenes != 1:
         raise ValueError(f"intervener={watch.intervener} watches one scene, not scenes={scenes}")
     settings = Settings(device=watch.intervener)
-    return functools.partial(Human.open, task, settings, watch.least)
+    return functools.partial(Human.open, task, settings, watch.hold)

@@ -24,7 +24,6 @@ from policies.screen import Screen, screen
 from sim.workcell import Manipulation, Outcome, Workcell
 
 WAYS = {"+x": (1.0, 0.0), "-x": (-1.0, 0.0), "+y": (0.0, 1.0), "-y": (0.0, -1.0)}
-LAG = 1.5  # of a joint's way to where it is told to be: servos lag behind by about half a step
 
 
 @dataclass
@@ -71,7 +70,7 @@ class Hand:
 
             now = signals["joint_position"].astype(np.float64)
             there = self.kinematics(now, signals["hand_position"] + velocity / self.task.rate_hz, DOWN)
-            found = {self.arm.name: (now + LAG * (there - now)).astype(np.float32)}
+            found = {self.arm.name: there.astype(np.float32)}
         else:
             found = {self.arm.name: velocity[:, : self.arm.size].astype(np.float32)}
         for gripper in self.gripper:
@@ -179,18 +178,18 @@ def _judged(episode: Episode, verdict: str) -> Episode:
 
 
 class Human:
-    """A human who watches one scene and takes over by moving, for at least `least` s beyond the last movement."""
+    """A human who watches one scene and takes over by moving, for `hold` s beyond the last movement."""
 
     advises = False
 
-    def __init__(self, cockpit: Cockpit, least: float) -> None:
-        self.cockpit, self.least = cockpit, max(1, round(least * cockpit.task.rate_hz))
+    def __init__(self, cockpit: Cockpit, hold: float) -> None:
+        self.cockpit, self.hold = cockpit, max(1, round(hold * cockpit.task.rate_hz))
         self._left = self._steps = 0
 
     @classmethod
-    def open(cls, task: Manipulation, settings: Settings, least: float, cell: Workcell) -> Self:
+    def open(cls, task: Manipulation, settings: Settings, hold: float, cell: Workcell) -> Self:
         """At that scene; TeleopError when the device is not there."""
-        return cls(Cockpit(task, cell, settings), least)
+        return cls(Cockpit(task, cell, settings), hold)
 
     def decide(
         self, signals: Mapping[str, Array], wanted: Array, begun: NDArray[np.bool_]
@@ -203,7 +202,7 @@ class Human:
         said = self.cockpit.turn(signals, f"{self._steps / task.rate_hz:4.1f} s  {acting} in control")
         if said.verdict == QUIT:
             signal.raise_signal(signal.SIGINT)  # as Ctrl-C: training leaves a checkpoint
-        self._left = self.least if said.active else max(0, self._left - 1)
+        self._left = self.hold if said.active else max(0, self._left - 1)
         told = action_of(task.commands, self.cockpit.hand.commands(signals, said))
         taken = np.array([self._left > 0])
         return taken, np.where(taken[:, None], told, np.nan).astype(np.float32)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import rclpy
 from geometry_msgs.msg import Twist, TwistStamped
+from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Bool, String
@@ -39,7 +40,7 @@ class Topics:
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         try:
             self.node = node or Node("teleop", namespace=namespace or None)
-        except ValueError as error:  # of rclpy, in several lines
+        except NameValidationException as error:  # in several lines
             if self._started:
                 rclpy.shutdown()
             raise TeleopError(f"ros2:{namespace}: {str(error).splitlines()[0]}") from None

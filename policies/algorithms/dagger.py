@@ -35,8 +35,8 @@ class Settings(Watch):
     base: BaseConfig = field(default_factory=BaseConfig)
     env_steps: int = 10_000
     scenes: int = 4  # flown together
-    episodes: int = 20  # between two rounds of training
-    updates: int = 500  # in a round
+    episodes: int = 10  # between two rounds of training
+    updates: int = 400  # in a round
     shown: float = 0.25  # share of the demonstrations in what a round learns from
     noise: str = "none"  # of the policy: none, its most likely chunk, or "normal"
 

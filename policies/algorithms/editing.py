@@ -67,13 +67,12 @@ class Edit:
     """An actor that edits what a base proposes which was cloned before; see `policies.improvement`."""
 
     Config: type[Settings] = Settings
-    Run: type[Improvement] = Improvement
     unedited = True  # the base's own chunks are candidates, too
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
-        self.run = self.Run(task, config, seed, device)
+        self.run = Improvement(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
         self.size, observed = self.cloning.size, self.cloning.observed

@@ -3,8 +3,8 @@
 Nobody's actions are imitated, so who intervenes may be worse than what is learned. The step before an intervention
 costs 1, every other step nothing; a scene that is lost costs as much. Off-policy reinforcement learning on all that was
 executed, by the policy or by the intervener, and on successful demonstrations, in which nobody would have intervened.
-Two things differ from the paper: the policy edits a cloned base (`residual`) instead of beginning from nothing, and an
-episode is learned from when it is over.
+Two things differ from the paper: a cloned base is steered through its noise (`dsrl_na`, whose critics judge what was
+executed) instead of beginning from nothing, and an episode is learned from when it is over.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from policies.algorithms import LearningError
-from policies.algorithms.critics import Replay
-from policies.algorithms.editing import Residual, ResidualSettings
+from policies.algorithms import LearningError, aliased
+from policies.algorithms.aliased import Alias
+from policies.algorithms.steering import Steer
 from policies.chunked import Base
 from policies.controller import Array
 from policies.interveners import Watch, opening
@@ -27,7 +27,7 @@ from sim.workcell import Manipulation
 
 
 @dataclass
-class Settings(Watch, ResidualSettings):
+class Settings(Watch, aliased.Settings):
     """Settings of RLIF."""
 
     env_steps: int = 10_000
@@ -37,14 +37,14 @@ class Settings(Watch, ResidualSettings):
     backup: int = 1
 
     def __post_init__(self) -> None:
-        ResidualSettings.__post_init__(self)
+        aliased.Settings.__post_init__(self)
         Watch.__post_init__(self)
         if not self.cost > 0.0:
             raise ValueError(f"an intervention needs cost > 0, got {self.cost}")
 
 
-class Rlif(Residual):
-    """The base's most likely chunk, edited so that nobody intervenes."""
+class Rlif(Alias):
+    """An actor that steers a base so that nobody intervenes."""
 
     Config = Settings
     Run = Supervision
@@ -66,12 +66,8 @@ class Rlif(Residual):
         return self.choose(base, observation, not self.run.learning)[1]
 
     def hear(self, lesson: Lesson) -> None:
-        self._remember(self.memory.own, lesson)
+        self._store(self.memory.own, self.transitions(lesson))
         self.heard += 1
-
-    def _remember(self, replay: Replay, lesson: Lesson) -> None:
-        made = self.transitions(lesson)
-        self._store(replay, made, self._propose(self.run.base, np.stack([t.x for t in made])))
 
     def transitions(self, lesson: Lesson) -> list[Transition]:
         """From every step, `backup` chunks on; discounted by control steps."""
@@ -117,9 +113,8 @@ class Rlif(Residual):
         if self.config.shown > 0.0:
             for episode in self.run.demonstrations:
                 if episode.succeeded:
-                    self._remember(self.memory.past, Lesson.shown(episode, self.task))
-        for _ in range(updates // self.config.critic_updates):
-            self._update_critics()
+                    self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task)))
+        Steer.prepare(self, updates)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "due": self.due, "heard": self.heard}
