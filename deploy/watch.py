@@ -49,7 +49,8 @@ class Config:
             raise ValueError(f"port={self.port}: needs 1 to 65534")
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
+    """Whether a window can be opened."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
@@ -71,7 +72,7 @@ def _serve(port: int, recording: rr.RecordingStream) -> str:
         _check_free(each)
     # Rerun lets only pages from localhost have the data: here also those that this very server delivered.
     data = recording.serve_grpc(grpc_port=port + 1, cors_allow_origin=[f"http://*:{port}"])
-    rr.serve_web_viewer(web_port=port, open_browser=_has_display(), connect_to=data)
+    rr.serve_web_viewer(web_port=port, open_browser=has_display(), connect_to=data)
     page = f"http://localhost:{port}/?url={quote(f'rerun+http://localhost:{port + 1}/proxy', safe='')}"
     return f"{page}\non another machine, this one's name in both places of localhost; Ctrl-C ends it"
 
@@ -88,7 +89,7 @@ def open_viewer(config: Config, recording: rr.RecordingStream) -> str:
         return f"writing {config.out}, to be opened with: rerun {config.out}"
     if config.web:
         return _serve(config.port, recording)
-    if not _has_display():
+    if not has_display():
         raise ValueError("there is no display here: web=true shows the flight in a browser, out=FILE.rrd writes it")
     beside = Path(sys.executable).with_name("rerun")  # an environment that is not activated is not searched
     rr.spawn(recording=recording, executable_path=str(beside) if beside.exists() else None)

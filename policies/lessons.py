@@ -48,16 +48,17 @@ class Lesson:
         said, taken = np.full_like(action, np.nan), np.zeros(len(action), bool)
         return cls(np.concatenate([seen, seen[-1:]]), action, said, taken, episode.succeeded, lost=False)
 
-    def chunks(self, action: Array, horizon: int) -> Array:
-        """From every step the next actions, the last one held beyond the end: (n, horizon * k)."""
-        ahead = np.minimum(np.arange(len(action))[:, None] + np.arange(horizon), len(action) - 1)
-        chunks: Array = action[ahead].reshape(len(action), -1)
-        return chunks
-
     @property
     def begins(self) -> NDArray[np.bool_]:
         """(n,) whether the intervener takes over in this step."""
         return np.asarray(self.taken & ~np.concatenate([[False], self.taken[:-1]]))
+
+
+def chunked(action: Array, horizon: int) -> Array:
+    """From every step of (n, k) the next actions, the last one held beyond the end: (n, horizon * k)."""
+    ahead = np.minimum(np.arange(len(action))[:, None] + np.arange(horizon), len(action) - 1)
+    chunks: Array = action[ahead].reshape(len(action), -1)
+    return chunks
 
 
 class Pupil(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
@@ -84,12 +85,13 @@ class Terminal:
         began = time.monotonic()
         if self.drawing:
             columns, rows = shutil.get_terminal_size()
-            side = int(np.clip(min(columns, 2 * (rows - 4)), *SIDE)) // 2 * 2
+            told = [*textwrap.wrap(self.help, columns - 1), line[: columns - 1]]
+            side = int(np.clip(min(columns, 2 * (rows - len(told) - 2)), *SIDE)) // 2 * 2
             try:
                 text = blocks(draw(side))
             except RuntimeError as error:  # no OpenGL
                 self.drawing, text = False, [f"no picture: {error}"]
-            self._out.write("\x1b[H" + "".join(f"{row}\x1b[K\n" for row in [*text, self.help, line]))
+            self._out.write("\x1b[H" + "".join(f"{row}\x1b[K\n" for row in [*text, *told]))
         elif self._out.isatty():
             self._out.write(f"\r{line}\x1b[K")
         self._out.flush()
@@ -104,9 +106,11 @@ class Terminal:
 class Viewer:
     """Rerun's viewer, in a window or served to a browser on any machine."""
 
-    def __init__(self, web: bool, help: str) -> None:
+    def __init__(self, web: bool, help: str, port: int = 9090) -> None:
         from deploy import watch
 
+        if not web and not watch.has_display():
+            raise ValueError("there is no display here: view=web shows it in a browser, view=terminal in the terminal")
         try:
             import rerun as rr
         except ModuleNotFoundError as error:
@@ -115,7 +119,12 @@ class Viewer:
             raise ValueError("Rerun shows it: pip install 'sim2metal[watch]', or view=terminal") from None
         self._rerun: Any = rr
         self._recording = rr.RecordingStream("sim2metal")
-        print(watch.open_viewer(watch.Config(log="", web=web), self._recording), help, sep="\n", file=sys.stderr)
+        print(
+            watch.open_viewer(watch.Config(log="", web=web, port=port), self._recording),
+            help,
+            sep="\n",
+            file=sys.stderr,
+        )
         self._pace = Pace()
 
     def show(self, draw: Draw, line: str) -> None:

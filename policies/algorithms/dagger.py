@@ -8,6 +8,7 @@ what the expert said in the states that the policy went through.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from policies.algorithms.diffusion import BaseConfig, Demonstrations
 from policies.chunked import Base, Chunked, Drawn
 from policies.controller import Array, Exportable
 from policies.interveners import EXPERT, Adviser, Opening, Watch
-from policies.lessons import Lesson, Supervision
+from policies.lessons import Lesson, Supervision, chunked
 from policies.networks import restore, saved
 from sim.workcell import Manipulation, Workcell, stream
 
@@ -68,7 +69,7 @@ class DaggerSettings(Settings):
             )
 
 
-class Corrected:
+class Corrected(ABC):
     """A cloned policy that is trained on, with what an intervener corrected; subclasses say what that is."""
 
     Config: type[Settings]
@@ -83,13 +84,13 @@ class Corrected:
         self.chunks = np.zeros((0, self.cloning.size), np.float32)
         self.rounds = self.waiting = 0  # of training; episodes since the last one
 
+    @abstractmethod
     def _opening(self) -> Opening:
         """Of who intervenes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
         """What was seen (n, o) and the chunks (n, horizon * k) that are right there."""
-        raise NotImplementedError
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.run.teach(self, self.opening)
@@ -165,5 +166,5 @@ class Dagger(Corrected):
 
     def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
         said = np.isfinite(lesson.told).all(axis=1)
-        chunks = lesson.chunks(lesson.told[said], self.cloning.config.horizon)
+        chunks = chunked(lesson.told[said], self.cloning.config.horizon)
         return lesson.seen[:-1][said], chunks

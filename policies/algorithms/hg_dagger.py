@@ -13,7 +13,7 @@ from policies.algorithms import LearningError
 from policies.algorithms.dagger import Corrected, Settings
 from policies.controller import Array
 from policies.interveners import Opening, opening
-from policies.lessons import Lesson
+from policies.lessons import Lesson, chunked
 
 
 class HgDagger(Corrected):
@@ -33,5 +33,5 @@ class HgDagger(Corrected):
             )
 
     def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
-        chunks = lesson.chunks(lesson.action, self.cloning.config.horizon)
+        chunks = chunked(lesson.action, self.cloning.config.horizon)
         return lesson.seen[:-1][lesson.taken], chunks[lesson.taken]

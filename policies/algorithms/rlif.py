@@ -21,7 +21,7 @@ from policies.algorithms.steering import Steer
 from policies.chunked import Base
 from policies.controller import Array
 from policies.interveners import Watch, opening
-from policies.lessons import Lesson, Supervision
+from policies.lessons import Lesson, Supervision, chunked
 from policies.scenes import Transition
 from sim.workcell import Manipulation
 
@@ -84,7 +84,7 @@ class Rlif(Alias):
         discount = gamma ** (last - first)
         gained = to_go[first] - discount * to_go[last]
         discount[(last == steps) & (lesson.success or lesson.lost)] = 0.0
-        chunks, none = lesson.chunks(lesson.action, horizon), np.zeros(0, np.float32)
+        chunks, none = chunked(lesson.action, horizon), np.zeros(0, np.float32)
         columns = zip(lesson.seen[:-1], chunks, gained, discount, lesson.seen[last], strict=True)
         return [Transition(x, none, chunk, float(r), float(d), next_x) for x, chunk, r, d, next_x in columns]
 
@@ -110,7 +110,7 @@ class Rlif(Alias):
         self.prepare(self.config.head_start)
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0:
+        if self.config.shown > 0.0:  # rewards are others than those of `dsrl_na`
             for episode in self.run.demonstrations:
                 if episode.succeeded:
                     self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task)))

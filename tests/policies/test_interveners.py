@@ -5,7 +5,7 @@ import pytest
 
 from policies.controller import physical
 from policies.interveners import Adviser, Expert, Watch, action_of, opening
-from policies.lessons import Lesson, Lessons
+from policies.lessons import Lessons, chunked
 from sim.tasks import make
 from tests.policies.toy_workcell import ToyReach
 
@@ -143,8 +143,7 @@ def test_lessons_continue_exactly(opened):
 
 def test_chunks_hold_the_last_action():
     action = np.arange(8, dtype=np.float32).reshape(4, 2)
-    lesson = Lesson(np.zeros((5, 4)), action, action, np.zeros(4, bool), True, False)
-    assert lesson.chunks(action, 3).tolist()[1:3] == [[2, 3, 4, 5, 6, 7], [4, 5, 6, 7, 6, 7]]
+    assert chunked(action, 3).tolist()[1:3] == [[2, 3, 4, 5, 6, 7], [4, 5, 6, 7, 6, 7]]
 
 
 def test_settings_that_do_not_fit_are_refused():

@@ -5,11 +5,13 @@ import os
 import pty
 import re
 import select
+import socket
 import struct
 import subprocess
 import sys
 import termios
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ import pytest
 from deploy.teleop import Said, TeleopError
 from policies import collect
 from policies.collect import Config, stored
-from policies.screen import Terminal, blocks, screen
+from policies.screen import Terminal, Viewer, blocks, screen
 from policies.teleop import Hand, Settings, teleoperate
 from sim.tasks import make
 from tests.policies.toy_workcell import ToyReach
@@ -53,7 +55,7 @@ class Session:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0.0 and select.select([self.user], [], [], left)[0]:
             try:
-                self.shown += os.read(self.user, 65536).decode()
+                self.shown += os.read(self.user, 65536).decode(errors="replace")
             except OSError:  # it has ended
                 return
 
@@ -162,10 +164,25 @@ def test_a_screen_shows_the_scene(tmp_path):
         shown.show(draw, "too early")
         out.seek(0)
         text = out.read()
-    assert len(asked) == 1 and text.count("\n") == asked[0] // 2 + 2
+    assert len(asked) == 1 and text.count("\n") == asked[0] // 2 + 2  # the picture, help, the line
     assert "keys" in text and "first" in text and "too early" not in text
     with pytest.raises(ValueError, match="view 'radio' is not one of auto, terminal, web, window, none"):
         screen("radio", "")
+
+
+def test_a_browser_shows_the_scene(monkeypatch, capsys):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    with pytest.raises(ValueError, match="there is no display here: view=web shows it in a browser"):
+        screen("window", "")
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = min(probe.getsockname()[1], 65000)
+    viewer = Viewer(True, "keys", port)
+    viewer.show(lambda side: np.zeros((side, side, 3), np.uint8), "episode 0")
+    page = urllib.request.urlopen(f"http://localhost:{port}", timeout=PATIENCE).read()
+    viewer.close()
+    assert b"rerun" in page.lower() and "keys" in capsys.readouterr().err
 
 
 def said(x, y, z, closed=False):
