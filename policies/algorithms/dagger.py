@@ -131,6 +131,7 @@ class Corrected(ABC):
 
     def dump_to(self, folder: Path) -> None:
         """Nothing is dumped: a scene that is not finite ends its episode."""
+        del folder
 
     def state_dict(self) -> dict[str, Any]:
         counts = {"rounds": self.rounds, "waiting": self.waiting}
