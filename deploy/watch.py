@@ -49,7 +49,8 @@ class Config:
             raise ValueError(f"port={self.port}: needs 1 to 65534")
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
+    """Whether a window can be opened."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
@@ -71,12 +72,12 @@ def _serve(port: int, recording: rr.RecordingStream) -> str:
         _check_free(each)
     # Rerun lets only pages from localhost have the data: here also those that this very server delivered.
     data = recording.serve_grpc(grpc_port=port + 1, cors_allow_origin=[f"http://*:{port}"])
-    rr.serve_web_viewer(web_port=port, open_browser=_has_display(), connect_to=data)
+    rr.serve_web_viewer(web_port=port, open_browser=has_display(), connect_to=data)
     page = f"http://localhost:{port}/?url={quote(f'rerun+http://localhost:{port + 1}/proxy', safe='')}"
     return f"{page}\non another machine, this one's name in both places of localhost; Ctrl-C ends it"
 
 
-def _open(config: Config, recording: rr.RecordingStream) -> str:
+def open_viewer(config: Config, recording: rr.RecordingStream) -> str:
     """Connect the recording with where it is shown, or written; what to tell the user."""
     import rerun as rr
 
@@ -88,7 +89,7 @@ def _open(config: Config, recording: rr.RecordingStream) -> str:
         return f"writing {config.out}, to be opened with: rerun {config.out}"
     if config.web:
         return _serve(config.port, recording)
-    if not _has_display():
+    if not has_display():
         raise ValueError("there is no display here: web=true shows the flight in a browser, out=FILE.rrd writes it")
     beside = Path(sys.executable).with_name("rerun")  # an environment that is not activated is not searched
     rr.spawn(recording=recording, executable_path=str(beside) if beside.exists() else None)
@@ -127,7 +128,7 @@ def main(argv: Sequence[str]) -> None:
     recording = rr.RecordingStream("sim2metal")
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the watching before the program
     try:
-        told = _open(config, recording)
+        told = open_viewer(config, recording)
         what = f"{about['policy']} on {about['driver']} ({about['robot']}), {about['started']}"
         print(f"{config.log}: {what}\n{told}", flush=True)
         recording.send_recording_name(Path(config.log).name)

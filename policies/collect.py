@@ -1,8 +1,8 @@
 """python -m policies.collect task=metaworld/pick-place-v3 out=DIR [key=value ...]: episodes into a dataset.
 
-By the task's scripted expert or by a policy file. A corrupted expert misjudges where things are, by an offset per
-episode, and its hand trembles: `corruption` = 1 is what the task declares as mediocre. What is in the folder already is
-continued. The dataset is in LeRobot's format v3.
+By the task's scripted expert, by a policy file, or by hand (policy=teleop). A corrupted expert misjudges where things
+are, by an offset per episode, and its hand trembles: `corruption` = 1 is what the task declares as mediocre. What is in
+the folder already is continued. The dataset is in LeRobot's format v3.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from sim.workcell import Array, Manipulation, is_manipulation, stream
 
 if TYPE_CHECKING:
     from policies.datasets import Feature
+    from policies.teleop import Settings as Hands
 
 DEMONSTRATIONS = int.from_bytes(b"demonstrations")  # mixed into the seed: other episodes than training's, evaluation's
 SCENES = 8  # flown together
 STATE, ACTION, PICTURES = "observation.state", "action", "observation.images."  # LeRobot's names
 REWARD, SUCCESS = "next.reward", "next.success"
+TELEOP = "teleop"
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Config:
 
     task: str = field(metadata={"help": "manipulation task"})
     out: str = field(metadata={"help": "folder of the dataset, new or to be continued"})
-    policy: str = field(default="expert", metadata={"help": "expert, or a policy file"})
+    policy: str = field(default="expert", metadata={"help": "expert, teleop (a human), or a policy file"})
     episodes: int = field(default=80, metadata={"help": "in the dataset, in the end"})
     corruption: float = field(default=0.0, metadata={"help": "of the expert: 0 none, 1 mediocre"})
     steps: int = field(default=0, metadata={"help": "of an episode at most (0: the task's)"})
@@ -130,7 +132,7 @@ def episodes(
                 done = {s.name: np.asarray(commands[s.name][row]).copy() for s in task.commands}
                 records[row].append((seen, done, float(outcome.reward[row]), bool(outcome.success[row])))
                 if outcome.success[row] or outcome.lost[row] or len(records[row]) >= task.episode_steps:
-                    yield _whole(int(numbers[row]), records[row])
+                    yield whole(int(numbers[row]), records[row])
                     records[row], busy[row] = [], following < count
                     numbers[row], following = following, following + 1
                     if busy[row]:
@@ -140,7 +142,8 @@ def episodes(
         cell.close()
 
 
-def _whole(number: int, steps: list[tuple[dict[str, Array], dict[str, Array], float, bool]]) -> Episode:
+def whole(number: int, steps: list[tuple[dict[str, Array], dict[str, Array], float, bool]]) -> Episode:
+    """Of its steps: signals, commands, reward, success."""
     seen, done, reward, success = zip(*steps, strict=True)
     return Episode(
         number,
@@ -201,14 +204,14 @@ def _read(task: Manipulation, episode: Mapping[str, Array], number: int) -> Epis
     return Episode(number, signals, commands, reward, success.astype(bool))
 
 
-def collect(task: Manipulation, config: Config) -> tuple[int, int]:
+def collect(task: Manipulation, config: Config, hands: Hands | None = None) -> tuple[int, int]:
     """Add what is missing to the dataset; the number of its episodes and of those that were new and succeeded."""
     from policies.datasets import Writer
 
     with Writer(config.out, round(task.rate_hz), _features(task, config.film), task.robot.name) as writer:
         succeeded = 0
         waiting: dict[int, Episode] = {}
-        for episode in _made(task, config, len(writer)):
+        for episode in _made(task, config, hands, len(writer)):
             waiting[episode.number] = episode
             while (following := waiting.pop(len(writer), None)) is not None:  # in order, so that it can be continued
                 writer.add_episode(_frames(task, following), task.name)
@@ -217,16 +220,20 @@ def collect(task: Manipulation, config: Config) -> tuple[int, int]:
         return len(writer), succeeded
 
 
-def _made(task: Manipulation, config: Config, first: int) -> Iterator[Episode]:
+def _made(task: Manipulation, config: Config, hands: Hands | None, first: int) -> Iterator[Episode]:
     """Episodes `first` to the last, by whom the settings say."""
     missing = config.episodes - first
     if missing <= 0:
         return iter(())
     if config.policy == "expert":
         return demonstrate(task, config.episodes, config.seed, config.corruption, first)
+    own = stream(config.seed, DEMONSTRATIONS)
+    if config.policy == TELEOP:
+        from policies.teleop import Settings, teleoperate
+
+        return teleoperate(task, hands or Settings(), config.episodes, own, first)
     policy = PolicyFile.load(config.policy)
     handshake(policy, Bench(task))
-    own = stream(config.seed, DEMONSTRATIONS)
     return episodes(task, Filed(policy, min(SCENES, missing)), config.episodes, own, first=first)
 
 
@@ -242,15 +249,17 @@ def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> None:
     """Collect, and say what came of it."""
+    from policies.teleop import Settings
+
     if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+        print(f"{__doc__}\n\n{arguments.usage(Config)}\n\npolicy=teleop:\n{arguments.usage(Settings)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    config, hands = arguments.parse(argv, Config, Settings)
     said = {"steps": config.steps, "cameras": [name for name in config.cameras.split(",") if name]}
     task: Any = make(config.task, **{name: value for name, value in said.items() if value})
     if not is_manipulation(task):
         raise ValueError(f"task={config.task}: episodes are collected of manipulation tasks only")
-    count, succeeded = collect(task, config)
+    count, succeeded = collect(task, config, hands)
     print(f"\n{config.out}: {count} episodes of {task.name}; of the new ones {succeeded} succeeded")
 
 

@@ -36,7 +36,7 @@ HOMES = {
     "h5py": ["policies/datasets/minari.py"],
     "onnxruntime": ["deploy/policy_file.py"],
     "mcap": ["deploy/flight_log.py", "deploy/recorder.py"],
-    "rerun": ["deploy/picture.py", "deploy/watch.py", "policies/datasets/__main__.py"],
+    "rerun": ["deploy/picture.py", "deploy/watch.py", "policies/datasets/__main__.py", "policies/screen.py"],
     "cflib": ["deploy/crazyflie/link.py"],
     "onnx": ["policies/export.py", "deploy/graph.py"],
     "unicorn": ["deploy/emulator.py"],

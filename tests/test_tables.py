@@ -142,7 +142,9 @@ def test_environment_repeats_itself_per_seed(task_name: str, engine_name: str):
 def learner(name: str, seed: int = 0) -> Any:
     cls = algorithm_class(name)
     if name in MANIPULATION:
-        return cls(ToyReach(), cls.Config(**(BASE if issubclass(cls.Config, BaseConfig) else PRACTICE)), seed)
+        wanted = BASE if issubclass(cls.Config, BaseConfig) else PRACTICE
+        known = {key: value for key, value in wanted.items() if key in cls.Config.__dataclass_fields__}
+        return cls(ToyReach(), cls.Config(**known), seed)
     return cls(tasks.make("quad_hover"), cls.Config(**SMALL.get(name, {})), seed)
 
 

@@ -20,11 +20,14 @@ ALGORITHMS = {
 }
 # For tasks that bring their own physics: see `sim.workcell`.
 MANIPULATION = {
+    "dagger": "policies.algorithms.dagger:Dagger",
     "diffusion": "policies.algorithms.diffusion:Clone",
     "dsrl": "policies.algorithms.steering:Steer",
     "dsrl_na": "policies.algorithms.aliased:Alias",
     "expo": "policies.algorithms.editing:Edit",
+    "hg_dagger": "policies.algorithms.hg_dagger:HgDagger",
     "residual": "policies.algorithms.editing:Residual",
+    "rlif": "policies.algorithms.rlif:Rlif",
 }
 
 

@@ -45,11 +45,12 @@ class Steer:
     """An actor that steers a base which was cloned before; see `policies.improvement`."""
 
     Config = Settings
+    Run: type[Improvement] = Improvement
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
-        self.run = Improvement(task, config, seed, device)
+        self.run = self.Run(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
         self.size = self.cloning.actions * (1 if config.same_noise else config.base.horizon)

@@ -126,6 +126,7 @@ class GymnasiumRobotics:
     envelope: dict[str, float] = {}
     scores: dict[str, str]
     corruption: dict[str, float]
+    closed = -1.0  # what closes the gripper
     goal = ""  # the signal that says what to achieve, and
     achieved = ""  # the one that says what was: for learners that relabel goals; "" where there is none
 

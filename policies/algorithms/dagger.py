@@ -1,0 +1,171 @@
+"""DAgger: the expert says what is right wherever the policy gets to, and the policy learns that (Ross et al. 2011).
+
+The policy begins as a clone of the demonstrations and is trained on after every few episodes, on all that has been said
+so far and on the demonstrations. In the i-th round the expert acts in a share beta^i of the steps: 0 leaves the scenes
+to the policy; 1 leaves them to the expert, which is cloning with as many labels, the baseline. The label of a chunk is
+what the expert said in the states that the policy went through.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from policies.algorithms.diffusion import BaseConfig, Demonstrations
+from policies.chunked import Base, Chunked, Drawn
+from policies.controller import Array, Exportable
+from policies.interveners import EXPERT, Adviser, Opening, Watch
+from policies.lessons import Lesson, Supervision, chunked
+from policies.networks import restore, saved
+from sim.workcell import Manipulation, Workcell, stream
+
+ADVICE = int.from_bytes(b"advice")  # mixed into the seed: when the expert acts
+NOISES = ("none", "normal")
+
+
+@dataclass
+class Settings(Watch):
+    """What all share that learn from corrections."""
+
+    base: BaseConfig = field(default_factory=BaseConfig)
+    env_steps: int = 10_000
+    scenes: int = 4  # flown together
+    episodes: int = 10  # between two rounds of training
+    updates: int = 400  # in a round
+    shown: float = 0.25  # share of the demonstrations in what a round learns from
+    noise: str = "none"  # of the policy: none, its most likely chunk, or "normal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("env_steps", "scenes", "episodes", "updates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0.0 <= self.shown < 1.0:
+            raise ValueError(f"shown, the share of the demonstrations, lies between 0 and 1, got {self.shown}")
+        if self.noise not in NOISES:
+            raise ValueError(f"noise {self.noise!r} is not one of {', '.join(NOISES)}")
+
+
+@dataclass
+class DaggerSettings(Settings):
+    """Settings of DAgger."""
+
+    beta: float = 0.0  # to the power of the round's number: share of the steps in which the expert acts
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.beta <= 1.0:
+            raise ValueError(f"beta, the expert's share of the steps, lies between 0 and 1, got {self.beta}")
+        if self.intervener != EXPERT:
+            raise ValueError(
+                f"intervener={self.intervener}: DAgger asks in every state, which only the task's expert can answer; "
+                "a human intervenes with algorithm=hg_dagger or rlif"
+            )
+
+
+class Corrected(ABC):
+    """A cloned policy that is trained on, with what an intervener corrected; subclasses say what that is."""
+
+    Config: type[Settings]
+
+    def __init__(
+        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
+        self.run = Supervision(task, config, seed, device)
+        self.task, self.config, self.cloning = task, config, self.run.cloning
+        self.opening = self._opening()
+        self.seen = np.zeros((0, self.cloning.observed), np.float32)
+        self.chunks = np.zeros((0, self.cloning.size), np.float32)
+        self.rounds = self.waiting = 0  # of training; episodes since the last one
+
+    @abstractmethod
+    def _opening(self) -> Opening:
+        """Of who intervenes."""
+
+    @abstractmethod
+    def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
+        """What was seen (n, o) and the chunks (n, horizon * k) that are right there."""
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        yield from self.run.teach(self, self.opening)
+
+    def plan(self, base: Base, observation: Array) -> Array:
+        noise = np.zeros((len(observation), base.noise_size), np.float32)
+        if self.config.noise == "normal":
+            noise = torch.randn(noise.shape, generator=self.run.generator).numpy()
+        return base.sample(observation, noise)
+
+    def hear(self, lesson: Lesson) -> None:
+        seen, chunks = self.corrections(lesson)
+        self.seen, self.chunks = np.concatenate([self.seen, seen]), np.concatenate([self.chunks, chunks])
+        self.waiting += 1
+
+    def improve(self) -> dict[str, float]:
+        done = self.run.env_steps >= self.config.env_steps
+        if not len(self.seen) or self.waiting < (1 if done else self.config.episodes):
+            return {}
+        self.waiting, self.rounds = 0, self.rounds + 1
+        return self.run.refine(self._aggregate(), self.config.updates)
+
+    def _aggregate(self) -> Demonstrations:
+        """Demonstrations and corrections, the rarer ones repeated so that their shares are what was asked for."""
+        shown = Demonstrations.of(self.run.demonstrations, self.task, self.cloning.config.horizon)
+        share, old, new = self.config.shown, len(shown.observation), len(self.seen)
+        size = round(max(old / share, new / (1.0 - share))) if share else new
+        past, own = (np.arange(round(part)) for part in (share * size, (1.0 - share) * size))
+        return Demonstrations(
+            np.concatenate([shown.observation[past % old], self.seen[own % new]]),
+            np.concatenate([shown.chunk[past % old], self.chunks[own % new]]),
+        )
+
+    def controller(self) -> Exportable:
+        base = self.cloning.denoiser()
+        kind = Drawn.none if self.config.noise == "none" else Drawn.normal
+        return Chunked.from_task(self.task, base, kind(base.noise_size), base.horizon)
+
+    def dump_to(self, folder: Path) -> None:
+        """Nothing is dumped: a scene that is not finite ends its episode."""
+        del folder
+
+    def state_dict(self) -> dict[str, Any]:
+        counts = {"rounds": self.rounds, "waiting": self.waiting}
+        return {**saved({"run": self.run}), **counts, "seen": self.seen.copy(), "chunks": self.chunks.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        restore({"run": self.run}, state)
+        self.rounds, self.waiting = int(state["rounds"]), int(state["waiting"])
+        self.seen, self.chunks = state["seen"].copy(), state["chunks"].copy()
+
+
+class Dagger(Corrected):
+    """A cloned policy, corrected in every state that it gets to."""
+
+    Config = DaggerSettings
+    config: DaggerSettings
+
+    def _opening(self) -> Opening:
+        return self._ask
+
+    def _ask(self, cell: Workcell) -> Adviser:
+        self.adviser = Adviser(self.task, self._share(), stream(self.run.seed, ADVICE))
+        return self.adviser
+
+    def _share(self) -> float:
+        """Of the steps, in which the expert acts: beta to the power of the round's number, from 1."""
+        return float(self.config.beta ** (self.rounds + 1))
+
+    def improve(self) -> dict[str, float]:
+        metrics = super().improve()
+        self.adviser.share = self._share()
+        return metrics
+
+    def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
+        said = np.isfinite(lesson.told).all(axis=1)
+        chunks = chunked(lesson.told[said], self.cloning.config.horizon)
+        return lesson.seen[:-1][said], chunks

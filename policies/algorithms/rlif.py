@@ -1,0 +1,124 @@
+"""RLIF: that somebody intervenes is itself the reward, a negative one (Luo et al. 2023, arXiv 2311.12996).
+
+Nobody's actions are imitated, so who intervenes may be worse than what is learned. The step before an intervention
+costs 1, every other step nothing; a scene that is lost costs as much. Off-policy reinforcement learning on all that was
+executed, by the policy or by the intervener, and on successful demonstrations, in which nobody would have intervened.
+Two things differ from the paper: a cloned base is steered through its noise (`dsrl_na`, whose critics judge what was
+executed) instead of beginning from nothing, and an episode is learned from when it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from policies.algorithms import LearningError, aliased
+from policies.algorithms.aliased import Alias
+from policies.algorithms.steering import Steer
+from policies.chunked import Base
+from policies.controller import Array
+from policies.interveners import Watch, opening
+from policies.lessons import Lesson, Supervision, chunked
+from policies.scenes import Transition
+from sim.workcell import Manipulation
+
+
+@dataclass
+class Settings(Watch, aliased.Settings):
+    """Settings of RLIF."""
+
+    env_steps: int = 10_000
+    warm_up: int = 10
+    success_reward: float = 0.0  # of the task's own; RLIF knows none
+    cost: float = 3.0  # of an intervention; what the prior's weight is relative to
+    backup: int = 1
+
+    def __post_init__(self) -> None:
+        aliased.Settings.__post_init__(self)
+        Watch.__post_init__(self)
+        if not self.cost > 0.0:
+            raise ValueError(f"an intervention needs cost > 0, got {self.cost}")
+
+
+class Rlif(Alias):
+    """An actor that steers a base so that nobody intervenes."""
+
+    Config = Settings
+    Run = Supervision
+    config: Settings
+    run: Supervision
+
+    def __init__(
+        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
+        super().__init__(task, config, seed, device)
+        self.opening = opening(task, config, config.scenes)
+        self.due = 0  # control steps that no update was made for
+        self.heard = 0  # episodes
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        yield from self.run.teach(self, self.opening)
+
+    def plan(self, base: Base, observation: Array) -> Array:
+        return self.choose(base, observation, not self.run.learning)[1]
+
+    def hear(self, lesson: Lesson) -> None:
+        self._store(self.memory.own, self.transitions(lesson))
+        self.heard += 1
+
+    def transitions(self, lesson: Lesson) -> list[Transition]:
+        """From every step, `backup` chunks on; discounted by control steps."""
+        config, steps, horizon = self.config, len(lesson.action), self.cloning.config.horizon
+        reward = np.full(steps, config.step_reward / horizon)
+        reward[:-1] -= config.cost * lesson.begins[1:]
+        reward[-1] += config.success_reward * lesson.success - config.cost * lesson.lost
+        gamma = config.gamma ** (1.0 / horizon)
+        to_go = np.zeros(steps + 1)
+        for k in reversed(range(steps)):
+            to_go[k] = reward[k] + gamma * to_go[k + 1]
+        first = np.arange(steps)
+        last = np.minimum(first + config.backup * horizon, steps)
+        discount = gamma ** (last - first)
+        gained = to_go[first] - discount * to_go[last]
+        discount[(last == steps) & (lesson.success or lesson.lost)] = 0.0
+        chunks, none = chunked(lesson.action, horizon), np.zeros(0, np.float32)
+        columns = zip(lesson.seen[:-1], chunks, gained, discount, lesson.seen[last], strict=True)
+        return [Transition(x, none, chunk, float(r), float(d), next_x) for x, chunk, r, d, next_x in columns]
+
+    def improve(self) -> dict[str, float]:
+        if not self.run.learning:
+            if self.heard >= self.config.warm_up:
+                self._begin()
+            return {}
+        metrics = {}
+        self.due += self.config.scenes
+        while self.due >= self.cloning.config.horizon:
+            metrics, self.due = self.update(), self.due - self.cloning.config.horizon
+        return metrics
+
+    def _begin(self) -> None:
+        """The warm-up is over. LearningError when nobody intervened in it."""
+        if self.run.lessons is not None and not self.run.lessons.interventions:
+            raise LearningError(
+                f"nobody intervened in the {self.heard} episodes of the warm-up, so there is nothing to learn: "
+                "lower algorithm.threshold or algorithm.patience, or raise algorithm.warm_up"
+            )
+        self.run.learning = True
+        self.prepare(self.config.head_start)
+
+    def prepare(self, updates: int) -> None:
+        if self.config.shown > 0.0:  # rewards are others than those of `dsrl_na`
+            for episode in self.run.demonstrations:
+                if episode.succeeded:
+                    self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task)))
+        Steer.prepare(self, updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "due": self.due, "heard": self.heard}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.due, self.heard = int(state["due"]), int(state["heard"])

@@ -1,0 +1,139 @@
+"""A live picture of a scene for whoever steers it: in the terminal, which works over ssh, or in Rerun's viewer."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+TERMINAL, WEB, WINDOW, NONE = VIEWS = ("terminal", "web", "window", "none")
+RATE = 8.0  # Hz, of pictures at most
+SHARE = 0.3  # of the time that drawing may take: software draws slowly
+SIDE = (32, 96)  # pixels of a picture in the terminal
+PIXELS = 240  # of one in the viewer
+
+Picture = NDArray[np.uint8]
+Draw = Callable[[int], Picture]  # a square picture with so many pixels per side
+
+
+class Screen(Protocol):
+    """Where pictures and a line about them go."""
+
+    def show(self, draw: Draw, line: str) -> None:
+        """Show both, or nothing when it is too early for it."""
+
+    def close(self) -> None:
+        """Leave it as it was found."""
+
+
+def screen(view: str, help: str) -> Screen:
+    """The one of that name; "auto" is the terminal where there is one. ValueError lists the choices."""
+    if view == "auto":
+        view = TERMINAL if sys.stderr.isatty() else NONE
+    if view not in VIEWS:
+        raise ValueError(f"view {view!r} is not one of auto, {', '.join(VIEWS)}")
+    if view in (WEB, WINDOW):
+        return Viewer(view == WEB, help)
+    return Terminal(help, drawing=view == TERMINAL)
+
+
+def blocks(picture: Picture) -> list[str]:
+    """Lines of text that show a picture (height, width, 3) in 24-bit colours, two pixels on top of each other each."""
+    upper, lower = picture[::2], picture[1::2]
+    return [
+        "".join(f"\x1b[38;2;{a[0]};{a[1]};{a[2]};48;2;{b[0]};{b[1]};{b[2]}m\u2580" for a, b in zip(*pair, strict=True))
+        + "\x1b[0m"
+        for pair in zip(upper[: len(lower)].tolist(), lower.tolist(), strict=True)
+    ]
+
+
+class Pace:
+    """When it is time for the next picture."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def ready(self) -> bool:
+        """Whether it is."""
+        return time.monotonic() >= self._next
+
+    def drawn(self, began: float) -> None:
+        """One was drawn, beginning at `began` (s, monotonic)."""
+        now = time.monotonic()
+        self._next = max(began + 1.0 / RATE, now + (1.0 / SHARE - 1.0) * (now - began))
+
+
+class Terminal:
+    """Pictures at the terminal's top, in coloured blocks; help and the line below. Without `drawing` the line alone."""
+
+    def __init__(self, help: str, drawing: bool, out: TextIO | None = None) -> None:
+        self.help, self.drawing, self._out, self._pace = help, drawing, out or sys.stderr, Pace()
+        if drawing:
+            self._out.write("\x1b[?25l\x1b[2J")  # no cursor, an empty screen
+        elif self._out.isatty():
+            self._out.write(f"{help}\n")
+
+    def show(self, draw: Draw, line: str) -> None:
+        if not self._pace.ready():
+            return
+        began = time.monotonic()
+        if self.drawing:
+            columns, rows = shutil.get_terminal_size()
+            told = [*textwrap.wrap(self.help, columns - 1), line[: columns - 1]]
+            side = int(np.clip(min(columns, 2 * (rows - len(told) - 2)), *SIDE)) // 2 * 2
+            try:
+                text = blocks(draw(side))
+            except RuntimeError as error:  # no OpenGL
+                self.drawing, text = False, [f"no picture: {error}"]
+            self._out.write("\x1b[H" + "".join(f"{row}\x1b[K\n" for row in [*text, *told]))
+        elif self._out.isatty():
+            self._out.write(f"\r{line}\x1b[K")
+        self._out.flush()
+        self._pace.drawn(began)
+
+    def close(self) -> None:
+        if self._out.isatty():
+            self._out.write("\x1b[?25h\n")
+            self._out.flush()
+
+
+class Viewer:
+    """Rerun's viewer, in a window or served to a browser on any machine."""
+
+    def __init__(self, web: bool, help: str, port: int = 9090) -> None:
+        from deploy import watch
+
+        if not web and not watch.has_display():
+            raise ValueError("there is no display here: view=web shows it in a browser, view=terminal in the terminal")
+        try:
+            import rerun as rr
+        except ModuleNotFoundError as error:
+            if error.name != "rerun":
+                raise
+            raise ValueError("Rerun shows it: pip install 'sim2metal[watch]', or view=terminal") from None
+        self._rerun: Any = rr
+        self._recording = rr.RecordingStream("sim2metal")
+        print(
+            watch.open_viewer(watch.Config(log="", web=web, port=port), self._recording),
+            help,
+            sep="\n",
+            file=sys.stderr,
+        )
+        self._pace = Pace()
+
+    def show(self, draw: Draw, line: str) -> None:
+        if not self._pace.ready():
+            return
+        began = time.monotonic()
+        self._recording.log("scene", self._rerun.Image(draw(PIXELS)))
+        self._recording.log("status", self._rerun.TextDocument(line))
+        self._pace.drawn(began)
+
+    def close(self) -> None:
+        self._recording.disconnect()
