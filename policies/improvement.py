@@ -17,8 +17,9 @@ import torch
 
 from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, check, demonstrated
 from policies.chunked import Base, Denoiser
-from policies.collect import Episode
+from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
+from policies.hindsight import Hindsight
 from policies.scenes import Rewards, Scenes, Transition
 from sim.workcell import Manipulation, stream
 
@@ -67,11 +68,14 @@ class Learner(Protocol):
 class Improvement:
     """Base and scenes of one run."""
 
-    def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
+    def __init__(
+        self, task: Manipulation, config: Practice, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
+    ) -> None:
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.cloning = Cloning(task, config.base, self.generator)
+        self.cloning = kind(task, config.base, self.generator)
+        self.hindsight: Hindsight | None = None
         self.env_steps = 0
         self.learning = False  # the warm-up is over
         self.scenes: Scenes | None = None
@@ -93,6 +97,9 @@ class Improvement:
             data = Demonstrations.of([episode], self.task, horizon)
             success = int(episode.success.argmax()) if episode.succeeded else None
             made += _transitions(data, success, self.rewards, horizon)
+            if self.hindsight is not None:
+                starts = [*enumerate(data.chunk[:-1])]
+                made += self.hindsight.transitions((DEMONSTRATIONS, episode.number), data.observation, starts)
         return made
 
     @functools.cached_property
@@ -109,12 +116,13 @@ class Improvement:
     def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
         """The first fifth of the progress bar is the base."""
         clone = self.cloning
-        if clone.done < clone.config.updates:
+        if not clone.finished:
             shown = Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)
             for metrics in clone.learn(shown):
                 yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **metrics}
         config, base = self.config, self.base
-        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, self.rewards)
+        own = stream(self.seed, TRAINING)
+        scenes = Scenes(self.task, own, config.scenes, base.horizon, self.rewards, self.hindsight)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)
@@ -171,10 +179,7 @@ def _transitions(shown: Demonstrations, success: int | None, rewards: Rewards, h
         if over and success is None:
             return
         chunks = math.ceil((end - first) / horizon) if over else rewards.backup
-        got = [rewards.step] * chunks
-        if over:
-            got[-1] = rewards.success
-        reward = sum(rewards.gamma**k * r for k, r in enumerate(got))
+        reward = rewards.over(chunks, over)
         discount = 0.0 if over else rewards.gamma**chunks
         x, next_x = shown.observation[first], shown.observation[min(after, end - 1)]
         yield Transition(x, np.zeros(0, np.float32), shown.chunk[first], reward, discount, next_x)

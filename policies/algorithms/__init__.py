@@ -25,6 +25,7 @@ MANIPULATION = {
     "dsrl_na": "policies.algorithms.aliased:Alias",
     "expo": "policies.algorithms.editing:Edit",
     "residual": "policies.algorithms.editing:Residual",
+    "rlpd": "policies.algorithms.rlpd:Rlpd",
 }
 
 
