@@ -25,7 +25,7 @@ class Hindsight:
     def __init__(self, task: Manipulation, count: int, rewards: Rewards, horizon: int, seed: int) -> None:
         goal, achieved = (getattr(task, name, "") for name in ("goal", "achieved"))
         if not (goal and achieved):
-            raise ValueError(f"hindsight needs a task that tells its goal and what was achieved; {task.name!r} does not")
+            raise ValueError(f"hindsight needs a task with goals that can be relabelled; {task.name!r} has none")
         where = spec.slices(task.policy)
         self.goal, self.achieved = where[goal], where[achieved]
         self.task: Any = task
@@ -47,14 +47,13 @@ class Hindsight:
 
     def _toward(self, goal: Array, seen: Array, chunk: Array) -> list[Transition]:
         """The chunk with which what is seen begins, under another goal."""
-        window = seen[: self.rewards.backup * self.horizon + 1].copy()
-        window[:, self.goal] = goal
-        reached = self.task.reached(window[:, self.achieved], window[:, self.goal])
+        reached = self.task.reached(seen[:, self.achieved], np.broadcast_to(goal, (len(seen), len(goal))))
         if reached[0]:
             return []
-        over = bool(reached.any())
-        steps = int(reached.argmax()) if over else len(window) - 1
-        chunks = math.ceil(steps / self.horizon)
-        discount = 0.0 if over else self.rewards.gamma**chunks
-        reward = self.rewards.over(chunks, over)
-        return [Transition(window[0], np.zeros(0, np.float32), chunk, reward, discount, window[steps])]
+        left = math.ceil(int(reached.argmax()) / self.horizon)  # chunks until then
+        chunks, over = min(left, self.rewards.backup), left <= self.rewards.backup
+        x, next_x = seen[0].copy(), seen[int(reached.argmax()) if over else chunks * self.horizon].copy()
+        x[self.goal] = next_x[self.goal] = goal
+        reward, discount = self.rewards.over(chunks, over), 0.0 if over else self.rewards.gamma**chunks
+        value = self.rewards.over(left, True)
+        return [Transition(x, np.zeros(0, np.float32), chunk, reward, discount, next_x, value)]

@@ -102,6 +102,13 @@ class Improvement:
                 made += self.hindsight.transitions((DEMONSTRATIONS, episode.number), data.observation, starts)
         return made
 
+    def look_back(self, count: int) -> None:
+        """Make so many transitions more of each, with other goals; ValueError when the task has none."""
+        if count < 0:
+            raise ValueError(f"hindsight, the copies of each transition, must be at least 0, got {count}")
+        if count:
+            self.hindsight = Hindsight(self.task, count, self.rewards, self.config.base.horizon, self.seed)
+
     @functools.cached_property
     def base(self) -> Denoiser:
         """The cloned base, once it has been trained."""
@@ -113,20 +120,24 @@ class Improvement:
         config = self.config
         return Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
 
-    def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
-        """The first fifth of the progress bar is the base."""
+    def begin(self) -> Iterator[dict[str, float]]:
+        """Clone the base, unless that is done."""
         clone = self.cloning
         if not clone.finished:
             shown = Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)
             for metrics in clone.learn(shown):
                 yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **metrics}
+
+    def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
+        """The first fifth of the progress bar is the base."""
+        yield from self.begin()
         config, base = self.config, self.base
+        metrics: dict[str, float] = {}
         own = stream(self.seed, TRAINING)
         scenes = Scenes(self.task, own, config.scenes, base.horizon, self.rewards, self.hindsight)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)
-        metrics = {}
         try:
             while self.env_steps < config.env_steps:
                 metrics = self._step(learner, base, scenes) or metrics
@@ -178,8 +189,9 @@ def _transitions(shown: Demonstrations, success: int | None, rewards: Rewards, h
         over = after >= end
         if over and success is None:
             return
+        value = rewards.worst if success is None else rewards.over(math.ceil((end - first) / horizon), True)
         chunks = math.ceil((end - first) / horizon) if over else rewards.backup
         reward = rewards.over(chunks, over)
         discount = 0.0 if over else rewards.gamma**chunks
         x, next_x = shown.observation[first], shown.observation[min(after, end - 1)]
-        yield Transition(x, np.zeros(0, np.float32), shown.chunk[first], reward, discount, next_x)
+        yield Transition(x, np.zeros(0, np.float32), shown.chunk[first], reward, discount, next_x, value)

@@ -35,6 +35,11 @@ class Rewards:
         got = [self.step] * (chunks - 1) + [self.success if success else self.step]
         return float(sum(self.gamma**k * reward for k, reward in enumerate(got)))
 
+    @property
+    def worst(self) -> float:
+        """The discounted sum when no chunk ever succeeds."""
+        return self.step / (1.0 - self.gamma)
+
 
 @dataclass
 class Transition:
@@ -46,6 +51,7 @@ class Transition:
     reward: float  # discounted sum
     discount: float  # 0: the episode ended with success, or was lost
     next_x: Array
+    value: float = 0.0  # at least, of what was done from there on: known of demonstrations
 
 
 @dataclass

@@ -26,6 +26,7 @@ MANIPULATION = {
     "expo": "policies.algorithms.editing:Edit",
     "residual": "policies.algorithms.editing:Residual",
     "rlpd": "policies.algorithms.rlpd:Rlpd",
+    "wsrl": "policies.algorithms.wsrl:Wsrl",
 }
 
 

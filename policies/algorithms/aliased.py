@@ -28,6 +28,7 @@ class Settings(steering.Settings):
     """Settings of DSRL-NA."""
 
     shown: float = 0.25  # share of the demonstrations in each batch
+    hindsight: int = 0  # copies of each transition with another goal; see `policies.hindsight`
 
 
 class Alias(Steer):
@@ -45,6 +46,7 @@ class Alias(Steer):
 
     def _judge(self) -> Critics:
         return Critics(self.config, self.cloning.observed + self.size, self.generator, 1)
+        self.run.look_back(config.hindsight)
 
     def _remember(self) -> Memory:
         observed, chunk = self.cloning.observed, self.cloning.size

@@ -8,6 +8,7 @@ several of them, and a Gaussian prior over actions takes the place of the entrop
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +20,8 @@ from policies.algorithms import steering
 from policies.algorithms.critics import Memory
 from policies.algorithms.diffusion import Cloning, Demonstrations, Shown
 from policies.algorithms.steering import Steer
-from policies.chunked import Denoiser, Schedule
-from policies.controller import Array, Exportable
-from policies.hindsight import Hindsight
+from policies.chunked import Chunked, Denoiser, Schedule, Steering
+from policies.controller import Exportable
 from policies.networks import Normalizer
 from policies.scenes import Transition
 from sim import spec
@@ -35,12 +35,15 @@ class Settings(steering.Settings):
     base: Shown = field(default_factory=Shown)  # type: ignore[assignment]  # demonstrations, and no base
     magnitude: float = 1.0
     prior_std: float = 1.0
+    first_prior: float = 0.05
+    last_prior: float = 0.02
+    prior_steps: int = 10_000
     mixed: bool = False
     warm_up: int = 4
     critic_updates: int = 4  # per chunk
     actor_updates: int = 1
     shown: float = 0.5  # share of the demonstrations in each batch
-    hindsight: int = 0  # copies of each transition with another goal
+    hindsight: int = 0  # copies of each transition with another goal; see `policies.hindsight`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,9 +73,9 @@ class Unaided(Cloning):
 
     def denoiser(self) -> Denoiser:
         """A sampler of no steps."""
-        none, nothing = np.zeros(0, np.float32), np.zeros((0, self.size), np.float32)
-        see = np.zeros((0, self.observed), np.float32)
-        return Denoiser(self.config.horizon, self.actions, Schedule(none, none, none, none, clip=False), see, nothing, none, [])
+        none, see, look = np.zeros(0, np.float32), np.zeros((0, self.observed)), np.zeros((0, self.size))
+        never = Schedule(none, none, none, none, clip=False)
+        return Denoiser(self.config.horizon, self.actions, never, see, look, bias=none, layers=[])
 
     def _parts(self) -> dict[str, Any]:
         return {"normalizer": self.normalizer}
@@ -81,7 +84,7 @@ class Unaided(Cloning):
 class Rlpd(Steer):
     """An actor that chooses chunks."""
 
-    Config: type = Settings
+    Config: type[Settings] = Settings
     config: Settings
     kind = Unaided
 
@@ -89,8 +92,8 @@ class Rlpd(Steer):
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
         super().__init__(task, config, seed, device)
-        if config.hindsight:
-            self.run.hindsight = Hindsight(task, config.hindsight, self.run.rewards, config.base.horizon, seed)
+        self.before = copy.deepcopy(self.training)
+        self.run.look_back(config.hindsight)
 
     def _remember(self) -> Memory:
         observed = self.cloning.observed
@@ -98,17 +101,23 @@ class Rlpd(Steer):
         return Memory(self.config.capacity, self.config.shown, **columns)
 
     def keep(self, transition: Transition) -> None:
-        self._store(self.memory.own, transition)
+        self.memory.own.add(*self._row(transition))
 
-    def _store(self, replay: Any, made: Transition) -> None:
+    def _row(self, made: Transition) -> tuple[Any, ...]:
         x, next_x = (self.cloning.see(v) for v in (made.x, made.next_x))
-        replay.add(x, made.chunk, made.reward, made.discount, next_x)
+        return x, made.chunk, made.reward, made.discount, next_x
 
     def prepare(self, updates: int) -> None:
         if self.config.shown > 0.0:
             for transition in self.run.transitions():
-                self._store(self.memory.past, transition)
+                self.memory.past.add(*self._row(transition))
         super().prepare(updates)
 
     def baselines(self) -> dict[str, Exportable]:
-        return {}
+        """The actor before it practised."""
+        before = Steering(self.before.mean(self.cloning.normalizer), self.config.magnitude)
+        base = self.cloning.denoiser()
+        return {"before practice": Chunked.from_task(self.task, base, before, base.horizon)}
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"before": self.before}

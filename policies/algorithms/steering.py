@@ -45,8 +45,8 @@ class Settings(Learning):
 class Steer:
     """An actor that steers a base which was cloned before; see `policies.improvement`."""
 
-    Config = Settings
-    kind = Cloning  # of base
+    Config: type[Settings] = Settings
+    kind: type[Cloning] = Cloning  # of base
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
