@@ -73,7 +73,7 @@ class Unaided(Cloning):
 
     def denoiser(self) -> Denoiser:
         """A sampler of no steps."""
-        none, see, look = np.zeros(0, np.float32), np.zeros((0, self.observed)), np.zeros((0, self.size))
+        none, see, look = (np.zeros(shape, np.float32) for shape in (0, (0, self.observed), (0, self.size)))
         never = Schedule(none, none, none, none, clip=False)
         return Denoiser(self.config.horizon, self.actions, never, see, look, bias=none, layers=[])
 
