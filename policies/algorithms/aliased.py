@@ -43,10 +43,10 @@ class Alias(Steer):
         super().__init__(task, config, seed, device)
         observed, chunk = self.cloning.observed, self.cloning.size
         self.judges = Critics(config, observed + chunk, self.generator, config.critics)
+        self.run.look_back(config.hindsight)
 
     def _judge(self) -> Critics:
         return Critics(self.config, self.cloning.observed + self.size, self.generator, 1)
-        self.run.look_back(config.hindsight)
 
     def _remember(self) -> Memory:
         observed, chunk = self.cloning.observed, self.cloning.size
