@@ -71,7 +71,7 @@ class Unaided(Cloning):
         self.done = 1
         yield from ()
 
-    def denoiser(self) -> Denoiser:
+    def denoiser(self, delay: int = 0) -> Denoiser:
         """A sampler of no steps."""
         none, see, look = (np.zeros(shape, np.float32) for shape in (0, (0, self.observed), (0, self.size)))
         never = Schedule(none, none, none, none, clip=False)
