@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.critics import Actor, Critics, Learning, Replay, Training, judges, set_rate
+from policies.algorithms.diffusion import Cloning
 from policies.chunked import Base, Chunked, Drawn, Steering
 from policies.controller import Array, Exportable
 from policies.edited import Picked
@@ -44,13 +45,14 @@ class Settings(Learning):
 class Steer:
     """An actor that steers a base which was cloned before; see `policies.improvement`."""
 
-    Config = Settings
+    Config: type[Settings] = Settings
     Run: type[Improvement] = Improvement
+    kind: type[Cloning] = Cloning  # of base
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
-        self.run = self.Run(task, config, seed, device)
+        self.run = self.Run(task, config, seed, device, self.kind)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
         self.size = self.cloning.actions * (1 if config.same_noise else config.base.horizon)

@@ -13,6 +13,7 @@ from deploy.c_source import generate
 from deploy.graph import GraphError
 from deploy.policy_file import PolicyFile, PolicyFileError
 from policies import collect
+from policies.algorithms import MANIPULATION
 from policies.algorithms.aliased import Alias
 from policies.algorithms.diffusion import BaseConfig, Clone, Cloning, Demonstrations
 from policies.algorithms.diffusion import Settings as CloneSettings
@@ -24,6 +25,7 @@ from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
 from policies.export import export, random_signals, serialise
 from policies.vision import Eye
+from sim.registry import load
 from sim.spec import Signal
 from sim.tasks.arm_reach import ArmReach, ReachConfig
 from tests.policies.toy_sight import ToySight
@@ -258,3 +260,10 @@ def test_wrong_settings_are_named():
         Eye(ToySight.policy)
     with pytest.raises(ValueError, match="camera 'ceiling' is not one of wrist_camera, scene_camera"):
         ReachConfig(cameras=["ceiling"])
+
+
+@pytest.mark.parametrize("name", ["rlpd", "wsrl", "dagger", "hg_dagger", "rlif"])
+def test_learners_without_eyes_say_so(name):
+    kind = load("algorithm", name, MANIPULATION)
+    with pytest.raises(ValueError, match="toy_sight shows pictures, .*take another algorithm"):
+        kind(ToySight(), kind.Config(), 0)
