@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy import run
 from deploy.c_source import generate
 from deploy.graph import GraphError
 from deploy.policy_file import PolicyFile, PolicyFileError
@@ -21,12 +22,14 @@ from policies.algorithms.seeing import Eyes, Sight, _moved
 from policies.algorithms.steering import Settings, Steer
 from policies.chunked import Chunked, Drawn
 from policies.collect import Config, Corrupted, demonstrate, episodes, stored, stream
+from policies.config import compose
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
 from policies.export import export, random_signals, serialise
 from policies.vision import Eye
 from sim.registry import load
 from sim.spec import Signal
+from sim.tasks.arm_push import ArmPush
 from sim.tasks.arm_reach import ArmReach, ReachConfig
 from tests.policies.toy_sight import ToySight
 from tests.policies.toy_workcell import ToyReach
@@ -235,10 +238,10 @@ def test_a_corrupted_expert_misjudges_what_the_policy_cannot_measure():
     assert np.abs(told[1] - told[0]).max() > 0.01 and not np.allclose(told[1], trembling)
 
 
-def test_the_arm_is_moved_by_what_its_camera_sees(tmp_path):
+def test_the_arm_is_moved_by_what_its_camera_sees(tmp_path, capsys):
     task = ArmReach(ReachConfig(cameras=["wrist_camera"], steps=8))
     learner = Clone(task, CloneSettings(horizon=2, hidden=[16], updates=3, episodes=2, corruption=0.0, steps=2), 0)
-    learner.task.config.steps = task.episode_steps = 30
+    task.config.steps = task.episode_steps = 30  # of the demonstrations; the file keeps it
     try:
         list(learner.learn())
     except RuntimeError as error:  # no OpenGL on this machine
@@ -249,6 +252,15 @@ def test_the_arm_is_moved_by_what_its_camera_sees(tmp_path):
     report = evaluate(policy, episodes=2)
     assert report.task == "arm_reach" and report.episodes == 2
     assert report.flight["wrist_camera"].dtype == np.uint8 and len(report.flight["hand_velocity"]) <= 30
+    run.main([f"policy={policy.path}", "seconds=0.2", f"log={tmp_path / 'flight.mcap'}"])
+    assert "4 control steps at 20 Hz" in capsys.readouterr().out
+
+
+def test_cameras_and_encoders_are_settings_of_the_command_line():
+    said = ["task=arm_push", "task.cameras=[scene_camera]", "algorithm=dsrl", "algorithm.base.sight.shift=1"]
+    settings = compose(said)
+    assert [s.name for s in ArmPush(settings.task_config).policy][-1] == "scene_camera"
+    assert settings.algorithm_config.base.sight.shift == 1
 
 
 def test_wrong_settings_are_named():
