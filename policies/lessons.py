@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.algorithms import LearningError
-from policies.algorithms.diffusion import Cloning, Demonstrations
+from policies.algorithms.diffusion import Demonstrations
 from policies.chunked import Base
 from policies.collect import Episode
 from policies.controller import Array
@@ -168,13 +168,9 @@ class Supervision(Improvement):
 
     config: Any
 
-    def __init__(
-        self, task: Manipulation, config: Any, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
-    ) -> None:
-        """`config` has `base`, `env_steps` and `scenes`; ValueError for a task that shows pictures."""
-        if spec.pictures(task.policy):
-            raise ValueError(f"{task.name} shows pictures, and lessons hold numbers alone: take another algorithm")
-        super().__init__(task, config, seed, device, kind)
+    def __init__(self, task: Manipulation, config: Any, seed: int, device: str = "cpu") -> None:
+        """`config` has `base`, `env_steps` and `scenes`."""
+        super().__init__(task, config, seed, device)
         self.lessons: Lessons | None = None
         self.metrics: dict[str, float] = {}  # the learner's newest
 

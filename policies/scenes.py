@@ -94,7 +94,7 @@ class Scenes:
         self._planned: list[list[Array]] = [[] for _ in range(num)]  # chunks, likewise
         self.cell.reset(range(num), range(num))
         self.seen = self._look()
-        self._trail = [[seen] for seen in self.seen]  # everything seen, likewise, for hindsight
+        self._trail = [[seen] for seen in self.seen]  # everything seen, likewise
 
     def _look(self) -> Array:
         return self._see(self.cell.read())
@@ -120,9 +120,8 @@ class Scenes:
         self._length += 1
         out_of_time = self._length >= self.task.episode_steps
         asked = outcome.success | outcome.lost | out_of_time | (self._left == 0)
-        if asked.any() or self.hindsight is not None:
+        if self.hindsight is not None or asked.any():  # else nobody asks for it
             self.seen = self._look()
-        if self.hindsight is not None:
             for row in range(self.num):
                 self._trail[row].append(self.seen[row])
         made: list[Transition] = []

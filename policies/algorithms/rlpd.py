@@ -22,6 +22,7 @@ from policies.algorithms.diffusion import Cloning, Demonstrations, Shown
 from policies.algorithms.steering import Steer
 from policies.chunked import Chunked, Denoiser, Schedule, Steering
 from policies.controller import Exportable
+from policies.improvement import Improvement, Practice
 from policies.networks import Normalizer
 from policies.scenes import Transition
 from sim import spec
@@ -56,7 +57,7 @@ class Unaided(Cloning):
 
     def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
         if spec.pictures(task.policy):
-            raise ValueError(f"{task.name} shows pictures, which are learned with a base: take another algorithm")
+            raise ValueError(f"{task.name} shows pictures, which only a base can see; see algorithm=dsrl_na")
         self.task, self.config, self.generator = task, config, generator
         self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
         self.size = self.actions * config.horizon
@@ -83,12 +84,19 @@ class Unaided(Cloning):
         return {"normalizer": self.normalizer}
 
 
+class Alone(Improvement):
+    """Practice without a base."""
+
+    def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
+        super().__init__(task, config, seed, device, Unaided)
+
+
 class Rlpd(Steer):
     """An actor that chooses chunks."""
 
     Config: type[Settings] = Settings
     config: Settings
-    kind = Unaided
+    Run = Alone
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.critics import Actor, Critics, Learning, Replay, Training, judges, set_rate
-from policies.algorithms.diffusion import Cloning
 from policies.chunked import Base, Chunked, Drawn, Steering
 from policies.controller import Array, Exportable
 from policies.edited import Picked
@@ -47,12 +46,11 @@ class Steer:
 
     Config: type[Settings] = Settings
     Run: type[Improvement] = Improvement
-    kind: type[Cloning] = Cloning  # of base
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
-        self.run = self.Run(task, config, seed, device, self.kind)
+        self.run = self.Run(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
         self.size = self.cloning.actions * (1 if config.same_noise else config.base.horizon)
