@@ -42,7 +42,7 @@ def weights(learner):
 @pytest.fixture(scope="module")
 def cloned():
     """Success of the base alone."""
-    clone = Clone(ToyReach(), CloneSettings(**dataclasses.asdict(BASE), noise="none"), 0)
+    clone = Clone(ToyReach(), CloneSettings(**vars(BASE), noise="none"), 0)
     list(clone.learn())
     return success(ToyReach(), clone.controller(), 100)
 
