@@ -8,7 +8,7 @@ its end. Everything is decided by the seed and the intervener; a scripted one co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from policies.algorithms import LearningError
 from policies.algorithms.diffusion import Demonstrations
-from policies.chunked import Base
+from policies.chunked import Base, Denoiser
 from policies.collect import Episode
 from policies.controller import Array
 from policies.improvement import REPORT, TRAINING, Improvement
@@ -27,6 +27,7 @@ from sim import spec
 from sim.workcell import Manipulation, NoExpertError, stream
 
 RECENT = 100  # episodes that the rates of the metrics are over
+See = Callable[[Mapping[str, Array]], Array]
 STEPWISE = Rewards(success=1.0, step=0.0, gamma=0.5, backup=1)  # one transition per control step
 
 
@@ -42,9 +43,10 @@ class Lesson:
     lost: bool
 
     @classmethod
-    def shown(cls, episode: Episode, task: Manipulation) -> Lesson:
+    def shown(cls, episode: Episode, task: Manipulation, base: Denoiser) -> Lesson:
         """A demonstration, in which nobody intervened; after its last step it is where it was before it."""
-        seen, action = spec.pack(task.policy, episode.signals), action_of(task.commands, episode.commands)
+        seen = base.eye.see(episode.signals) if base.eye else spec.pack(task.policy, episode.signals)
+        action = action_of(task.commands, episode.commands)
         said, taken = np.full_like(action, np.nan), np.zeros(len(action), bool)
         return cls(np.concatenate([seen, seen[-1:]]), action, said, taken, episode.succeeded, lost=False)
 
@@ -87,9 +89,12 @@ class _Row:
 class Lessons:
     """`num` scenes in which a policy acts and an intervener watches."""
 
-    def __init__(self, task: Manipulation, seed: int, num: int, horizon: int, opening: Opening) -> None:
+    def __init__(
+        self, task: Manipulation, seed: int, num: int, horizon: int, opening: Opening, see: See | None = None
+    ) -> None:
+        """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other."""
         self.task, self.num, self.horizon = task, num, horizon
-        self.scenes = Scenes(task, seed, num, 1, STEPWISE)
+        self.scenes = Scenes(task, seed, num, 1, STEPWISE, see)
         self.intervener: Intervener = opening(self.scenes.cell)
         self.plans = np.zeros((num, horizon, self.scenes.actions), np.float32)
         self.left = np.zeros(num, np.int64)  # actions of the plan still to be executed
@@ -190,7 +195,8 @@ class Supervision(Improvement):
             for metrics in clone.learn(Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)):
                 self.metrics = metrics
                 yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **self.metrics}
-        lessons = Lessons(self.task, stream(self.seed, TRAINING), config.scenes, config.base.horizon, opening)
+        see = self.base.eye.see if self.base.eye else None
+        lessons = Lessons(self.task, stream(self.seed, TRAINING), config.scenes, config.base.horizon, opening, see)
         self.lessons = lessons
         if self._resumed is not None:
             lessons.load_state_dict(self._resumed)

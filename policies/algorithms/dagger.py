@@ -23,6 +23,7 @@ from policies.controller import Array, Exportable
 from policies.interveners import EXPERT, Adviser, Opening, Watch
 from policies.lessons import Lesson, Supervision, chunked
 from policies.networks import restore, saved
+from sim import spec
 from sim.workcell import Manipulation, Workcell, stream
 
 ADVICE = int.from_bytes(b"advice")  # mixed into the seed: when the expert acts
@@ -79,6 +80,9 @@ class Corrected(ABC):
     ) -> None:
         self.run = Supervision(task, config, seed, device)
         self.task, self.config, self.cloning = task, config, self.run.cloning
+        if pictures := spec.pictures(task.policy):
+            names = ", ".join(s.name for s in pictures)
+            raise ValueError(f"corrections are kept as numbers, but {task.name} shows pictures: {names}; see rlif")
         self.opening = self._opening()
         self.seen = np.zeros((0, self.cloning.observed), np.float32)
         self.chunks = np.zeros((0, self.cloning.size), np.float32)

@@ -113,7 +113,7 @@ class Rlif(Alias):
         if self.config.shown > 0.0:  # rewards are others than those of `dsrl_na`
             for episode in self.run.demonstrations:
                 if episode.succeeded:
-                    self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task)))
+                    self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task, self.run.base)))
         Steer.prepare(self, updates)
 
     def state_dict(self) -> dict[str, Any]:

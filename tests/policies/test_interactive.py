@@ -15,6 +15,7 @@ from policies.algorithms.diffusion import Settings as CloneSettings
 from policies.algorithms.hg_dagger import HgDagger
 from policies.algorithms.rlif import Rlif
 from policies.lessons import Lesson
+from sim.spec import Signal
 from sim.workcell import NoExpertError
 from tests.policies.test_editing import agree
 from tests.policies.test_steering import success
@@ -41,7 +42,7 @@ def weights(learner):
 @pytest.fixture(scope="module")
 def cloned():
     """Success of the base alone."""
-    clone = Clone(ToyReach(), CloneSettings(**dataclasses.asdict(BASE), noise="none"), 0)
+    clone = Clone(ToyReach(), CloneSettings(**vars(BASE), noise="none"), 0)
     list(clone.learn())
     return success(ToyReach(), clone.controller(), 100)
 
@@ -214,6 +215,14 @@ def test_where_nothing_can_be_learned():
     for kind in KINDS:
         with pytest.raises(LearningError, match="orphan has no scripted expert; a human can intervene: algorithm=hg_"):
             list(kind(Orphan(), small(kind), 0).learn())
+
+
+@pytest.mark.parametrize("kind", [Dagger, HgDagger])
+def test_pictures_are_refused_where_they_are_not_kept(kind):
+    task = ToyReach()
+    task.policy = (*task.policy, Signal("camera", (16, 16, 3), "1", "", 0.0, 255.0))
+    with pytest.raises(ValueError, match="corrections are kept as numbers, but toy_reach shows pictures: camera"):
+        kind(task, small(kind), 0)
 
 
 @pytest.mark.parametrize(
