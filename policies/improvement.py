@@ -17,8 +17,9 @@ import torch
 
 from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, check, demonstrated
 from policies.chunked import Base, Denoiser
-from policies.collect import Episode
+from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
+from policies.hindsight import Hindsight
 from policies.scenes import Rewards, Scenes, Transition
 from sim.workcell import Manipulation, stream
 
@@ -67,11 +68,14 @@ class Learner(Protocol):
 class Improvement:
     """Base and scenes of one run."""
 
-    def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
+    def __init__(
+        self, task: Manipulation, config: Practice, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
+    ) -> None:
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.cloning = Cloning(task, config.base, self.generator)
+        self.cloning = kind(task, config.base, self.generator)
+        self.hindsight: Hindsight | None = None
         self.env_steps = 0
         self.learning = False  # the warm-up is over
         self.scenes: Scenes | None = None
@@ -95,7 +99,17 @@ class Improvement:
                 data.observation = self.base.eye.see(episode.signals)
             success = int(episode.success.argmax()) if episode.succeeded else None
             made += _transitions(data, success, self.rewards, horizon)
+            if self.hindsight is not None:
+                starts = [*enumerate(data.chunk[:-1])]
+                made += self.hindsight.transitions((DEMONSTRATIONS, episode.number), data.observation, starts)
         return made
+
+    def look_back(self, count: int) -> None:
+        """Make so many transitions more of each, with other goals; ValueError when the task has none."""
+        if count < 0:
+            raise ValueError(f"hindsight, the copies of each transition, must be at least 0, got {count}")
+        if count:
+            self.hindsight = Hindsight(self.task, count, self.rewards, self.config.base.horizon, self.seed)
 
     @functools.cached_property
     def base(self) -> Denoiser:
@@ -108,20 +122,25 @@ class Improvement:
         config = self.config
         return Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
 
-    def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
-        """The first fifth of the progress bar is the base."""
+    def begin(self) -> Iterator[dict[str, float]]:
+        """Clone the base, unless that is done."""
         clone = self.cloning
-        if clone.done < clone.config.updates:
+        if not clone.finished:
             shown = Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)
             for metrics in clone.learn(shown):
                 yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **metrics}
+
+    def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
+        """The first fifth of the progress bar is the base."""
+        yield from self.begin()
         config, base = self.config, self.base
+        metrics: dict[str, float] = {}
         see = base.eye.see if base.eye else None
-        scenes = Scenes(self.task, stream(self.seed, TRAINING), config.scenes, base.horizon, self.rewards, see)
+        own = stream(self.seed, TRAINING)
+        scenes = Scenes(self.task, own, config.scenes, base.horizon, self.rewards, see, self.hindsight)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)
-        metrics = {}
         try:
             while self.env_steps < config.env_steps:
                 metrics = self._step(learner, base, scenes) or metrics
@@ -173,11 +192,9 @@ def _transitions(shown: Demonstrations, success: int | None, rewards: Rewards, h
         over = after >= end
         if over and success is None:
             return
+        value = rewards.worst if success is None else rewards.over(math.ceil((end - first) / horizon), True)
         chunks = math.ceil((end - first) / horizon) if over else rewards.backup
-        got = [rewards.step] * chunks
-        if over:
-            got[-1] = rewards.success
-        reward = sum(rewards.gamma**k * r for k, r in enumerate(got))
+        reward = rewards.over(chunks, over)
         discount = 0.0 if over else rewards.gamma**chunks
         x, next_x = shown.observation[first], shown.observation[min(after, end - 1)]
-        yield Transition(x, np.zeros(0, np.float32), shown.chunk[first], reward, discount, next_x)
+        yield Transition(x, np.zeros(0, np.float32), shown.chunk[first], reward, discount, next_x, value)

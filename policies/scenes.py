@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from policies.controller import Array, physical
 from sim import spec
 from sim.workcell import Manipulation
+
+if TYPE_CHECKING:
+    from policies.hindsight import Hindsight
 
 
 @dataclass
@@ -27,6 +30,16 @@ class Rewards:
     step: float  # for every other chunk
     gamma: float  # per whole chunk
     backup: int  # chunks in a transition
+
+    def over(self, chunks: int, success: bool) -> float:
+        """The discounted sum of so many chunks, of which the last one succeeds or none does."""
+        got = [self.step] * (chunks - 1) + [self.success if success else self.step]
+        return float(sum(self.gamma**k * reward for k, reward in enumerate(got)))
+
+    @property
+    def worst(self) -> float:
+        """The discounted sum when no chunk ever succeeds."""
+        return self.step / (1.0 - self.gamma)
 
 
 @dataclass
@@ -39,6 +52,7 @@ class Transition:
     reward: float  # discounted sum
     discount: float  # 0: the episode ended with success, or was lost
     next_x: Array
+    value: float = 0.0  # at least, of what was done from there on: known of demonstrations
 
 
 @dataclass
@@ -61,9 +75,10 @@ class Scenes:
         horizon: int,
         rewards: Rewards,
         see: Callable[[Mapping[str, Array]], Array] | None = None,
+        hindsight: Hindsight | None = None,
     ) -> None:
         """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other."""
-        self.task, self.num, self.horizon, self.rewards = task, num, horizon, rewards
+        self.task, self.num, self.horizon, self.rewards, self.hindsight = task, num, horizon, rewards, hindsight
         self._see = see or partial(spec.pack, task.policy)
         self.cell = task.open(num, seed)
         self.actions = spec.size(task.commands)
@@ -76,8 +91,10 @@ class Scenes:
         self._length = np.zeros(num, np.int64)  # control steps of the episode
         self._pending: list[list[_Chunk]] = [[] for _ in range(num)]
         self._sent: list[list[Array]] = [[] for _ in range(num)]  # since the episode's beginning
+        self._planned: list[list[Array]] = [[] for _ in range(num)]  # chunks, likewise
         self.cell.reset(range(num), range(num))
         self.seen = self._look()
+        self._trail = [[seen] for seen in self.seen]  # everything seen, likewise
 
     def _look(self) -> Array:
         return self._see(self.cell.read())
@@ -91,6 +108,7 @@ class Scenes:
         self._pending[row].append(_Chunk(self.seen[row], choice, chunk))
         self._plan[row] = chunk.reshape(self.horizon, self.actions)
         self._left[row] = self.horizon
+        self._planned[row].append(chunk)
 
     def step(self) -> list[Transition]:
         """One control step in every scene; the transitions that it completes."""
@@ -101,8 +119,11 @@ class Scenes:
         self._left -= 1
         self._length += 1
         out_of_time = self._length >= self.task.episode_steps
-        if (outcome.success | outcome.lost | out_of_time | (self._left == 0)).any():  # else nobody asks for it
+        asked = outcome.success | outcome.lost | out_of_time | (self._left == 0)
+        if self.hindsight is not None or asked.any():  # else nobody asks for it
             self.seen = self._look()
+            for row in range(self.num):
+                self._trail[row].append(self.seen[row])
         made: list[Transition] = []
         for row in range(self.num):
             over = bool(outcome.success[row] or outcome.lost[row])
@@ -111,6 +132,7 @@ class Scenes:
                 self._pending[row][-1].reward = self.rewards.success if outcome.success[row] else self.rewards.step
             if over or out_of_time[row]:
                 made += [self._transition(row, first, over) for first in range(len(self._pending[row]))]
+                made += self._relabelled(row)
                 self._begin(row, bool(outcome.success[row]))
             elif self._left[row] == 0 and len(self._pending[row]) == self.rewards.backup:
                 made.append(self._transition(row, 0, False))
@@ -126,15 +148,22 @@ class Scenes:
         next_x = np.nan_to_num(self.seen[row])
         return Transition(begun.x, begun.choice, begun.chunk, reward, 0.0 if over else discount, next_x)
 
+    def _relabelled(self, row: int) -> list[Transition]:
+        if self.hindsight is None:
+            return []
+        starts = [(k * self.horizon, chunk) for k, chunk in enumerate(self._planned[row])]
+        return self.hindsight.transitions((int(self.numbers[row]),), np.stack(self._trail[row]), starts)
+
     def _begin(self, row: int, succeeded: bool) -> None:
         """The next episode."""
         self.outcomes = [*self.outcomes, succeeded][-100:]
         self.finished += 1
         self.numbers[row], self.following = self.following, self.following + 1
         self._left[row] = self._length[row] = 0
-        self._pending[row], self._sent[row] = [], []
+        self._pending[row], self._sent[row], self._planned[row] = [], [], []
         self.cell.reset([row], [int(self.numbers[row])])
         self.seen[row] = self._look()[row]
+        self._trail[row] = [self.seen[row].copy()]
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers of the open episodes and what was sent in them: physics are found again by doing it again."""
@@ -142,7 +171,7 @@ class Scenes:
         counts = {"following": self.following, "finished": self.finished, "outcomes": list(self.outcomes)}
         sent = [np.stack(row) if row else np.zeros((0, self.actions), np.float32) for row in self._sent]
         arrays = {"numbers": self.numbers.copy(), "plan": self._plan.copy(), "left": self._left.copy()}
-        return {**counts, **arrays, "pending": pending, "sent": sent}
+        return {**counts, **arrays, "pending": pending, "sent": sent, "planned": [[*row] for row in self._planned]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.following, self.finished = int(state["following"]), int(state["finished"])
@@ -150,20 +179,32 @@ class Scenes:
         self.numbers, self._plan = state["numbers"].copy(), state["plan"].copy()
         self._left = state["left"].copy()
         self._pending = [[_Chunk(**chunk) for chunk in row] for row in state["pending"]]
-        self._sent = [list(row) for row in state["sent"]]
+        self._sent, self._planned = ([list(row) for row in state[name]] for name in ("sent", "planned"))
         self._length = np.array([len(row) for row in self._sent])
         longest = int(self._length.max())
         for step in range(longest):
             begins = [row for row in range(self.num) if self._length[row] == longest - step]
             self.cell.reset(begins, [int(self.numbers[row]) for row in begins])
+            self._retrace(begins, [])
             at = [step - (longest - len(row)) for row in self._sent]
             rows = [
                 row[k] if k >= 0 else np.zeros(self.actions, np.float32) for row, k in zip(self._sent, at, strict=True)
             ]
             self.cell.step(physical(self.task.commands, np.stack(rows)))
+            self._retrace([], [row for row in range(self.num) if at[row] >= 0])
         fresh = [row for row in range(self.num) if self._length[row] == 0]
         self.cell.reset(fresh, [int(self.numbers[row]) for row in fresh])
+        self._retrace(fresh, [])
         self.seen = self._look()
+
+    def _retrace(self, begun: list[int], moved: list[int]) -> None:
+        """What these rows see, whose episodes have begun or gone on."""
+        if self.hindsight is not None and (begun or moved):
+            seen = self._look()
+            for row in begun:
+                self._trail[row] = [seen[row]]
+            for row in moved:
+                self._trail[row].append(seen[row])
 
     def close(self) -> None:
         """Free the scenes."""

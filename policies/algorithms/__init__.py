@@ -28,6 +28,8 @@ MANIPULATION = {
     "hg_dagger": "policies.algorithms.hg_dagger:HgDagger",
     "residual": "policies.algorithms.editing:Residual",
     "rlif": "policies.algorithms.rlif:Rlif",
+    "rlpd": "policies.algorithms.rlpd:Rlpd",
+    "wsrl": "policies.algorithms.wsrl:Wsrl",
 }
 
 

@@ -28,6 +28,7 @@ class Settings(steering.Settings):
     """Settings of DSRL-NA."""
 
     shown: float = 0.25  # share of the demonstrations in each batch
+    hindsight: int = 0  # copies of each transition with another goal; see `policies.hindsight`
 
 
 class Alias(Steer):
@@ -42,6 +43,7 @@ class Alias(Steer):
         super().__init__(task, config, seed, device)
         observed, chunk = self.cloning.observed, self.cloning.size
         self.judges = Critics(config, observed + chunk, self.generator, config.critics)
+        self.run.look_back(config.hindsight)
 
     def _judge(self) -> Critics:
         return Critics(self.config, self.cloning.observed + self.size, self.generator, 1)

@@ -147,13 +147,21 @@ class Critics:
         batches = [*zip(torch.split(inputs, self.config.batch), torch.split(wanted, self.config.batch), strict=True)]
         for x, y in batches:
             loss: Tensor = (self.ensemble(x) - y).square().mean(1).sum()
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-        with torch.no_grad():
-            rate = 1.0 - (1.0 - self.config.target_rate) ** len(batches)
-            torch._foreach_lerp_([*self.target.parameters()], [*self.ensemble.parameters()], rate)
+            self.descend(loss)
+        self.follow(len(batches))
         return loss.detach()
+
+    def descend(self, loss: Tensor) -> None:
+        """One update."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def follow(self, updates: int) -> None:
+        """The targets, after so many."""
+        rate = 1.0 - (1.0 - self.config.target_rate) ** updates
+        torch._foreach_lerp_([*self.target.parameters()], [*self.ensemble.parameters()], rate)
 
     def believed(self, inputs: Tensor) -> Tensor:
         """The mean minus `doubt` deviations (n,), with gradients to the inputs alone."""

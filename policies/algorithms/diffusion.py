@@ -40,11 +40,27 @@ KINDS = ("flow", "diffusion", "beso")
 
 
 @dataclass
-class BaseConfig:
+class Shown:
+    """Demonstrations, in chunks."""
+
+    horizon: int = 4  # actions in a chunk
+    episodes: int = 80  # demonstrated by the task's expert
+    corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
+    demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
+
+    def __post_init__(self) -> None:
+        for name in ("horizon", "episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.corruption < 0.0:
+            raise ValueError(f"corruption must be at least 0, got {self.corruption}")
+
+
+@dataclass
+class BaseConfig(Shown):
     """The base policy and its demonstrations."""
 
     kind: str = "flow"  # or "diffusion", "beso"
-    horizon: int = 4  # actions in a chunk
     steps: int = 5  # evaluations of the network per chunk
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])
     updates: int = 3000
@@ -52,22 +68,20 @@ class BaseConfig:
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     ema: float = 0.995  # kept of the averaged weights per update
-    episodes: int = 80  # demonstrated by the task's expert
-    corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
-    demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
     goal_jitter: float = 0.0  # of the goal in training, in its deviations: few goals are not learned by heart then
     goal_dropout: float = 0.0  # share of the training in which the goal is hidden
     guidance: float = 0.0  # how much the base overstates what its goal changes; needs goal_dropout
     sight: Sight = field(default_factory=Sight)  # of a task that shows pictures
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}")
-        for name in ("horizon", "steps", "updates", "batch", "episodes"):
+        for name in ("steps", "updates", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.ema < 1.0 or self.corruption < 0.0:
-            raise ValueError(f"needs 0 <= ema < 1 and corruption >= 0, got {self.ema} and {self.corruption}")
+        if not 0.0 <= self.ema < 1.0:
+            raise ValueError(f"needs 0 <= ema < 1, got {self.ema}")
         if not 0.0 <= self.goal_dropout < 1.0 or self.guidance < 0.0:
             raise ValueError(
                 f"needs 0 <= goal_dropout < 1 and guidance >= 0, got {self.goal_dropout} and {self.guidance}"
@@ -134,7 +148,7 @@ class Demonstrations:
         return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32), shown)
 
 
-def demonstrated(task: Manipulation, config: BaseConfig, seed: int) -> list[Episode]:
+def demonstrated(task: Manipulation, config: Shown, seed: int) -> list[Episode]:
     """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
     if config.demonstrations:
         shown = stored(task, config.demonstrations, config.episodes)
@@ -191,6 +205,11 @@ class Cloning:
             self._weights(), config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
         self.done = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to learn."""
+        return self.done >= self.config.updates
 
     def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
         """The updates that are left; yields the mean loss of every `report`."""

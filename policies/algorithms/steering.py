@@ -44,7 +44,7 @@ class Settings(Learning):
 class Steer:
     """An actor that steers a base which was cloned before; see `policies.improvement`."""
 
-    Config = Settings
+    Config: type[Settings] = Settings
     Run: type[Improvement] = Improvement
 
     def __init__(

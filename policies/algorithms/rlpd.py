@@ -1,0 +1,133 @@
+"""RLPD: reinforcement learning of actions with prior data (Ball et al. 2023, arXiv 2302.02948).
+
+No base: the actor chooses the chunk itself, from nothing. Half of each batch are demonstrations, whatever they are
+worth; an ensemble of critics with layer norm, a random subset of them in the targets, and many updates per chunk make
+that work. What differs from the paper: actions come in chunks (`base.horizon`; 1 is the paper's), returns go over
+several of them, and a Gaussian prior over actions takes the place of the entropy, as in `steering`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from policies.algorithms import steering
+from policies.algorithms.critics import Memory
+from policies.algorithms.diffusion import Cloning, Demonstrations, Shown
+from policies.algorithms.steering import Steer
+from policies.chunked import Chunked, Denoiser, Schedule, Steering
+from policies.controller import Exportable
+from policies.improvement import Improvement, Practice
+from policies.networks import Normalizer
+from policies.scenes import Transition
+from sim import spec
+from sim.workcell import Manipulation
+
+
+@dataclass
+class Settings(steering.Settings):
+    """Settings of RLPD. What the actor chooses are actions in [-1, 1]."""
+
+    base: Shown = field(default_factory=Shown)  # type: ignore[assignment]  # demonstrations, and no base
+    magnitude: float = 1.0
+    prior_std: float = 1.0
+    first_prior: float = 0.05
+    last_prior: float = 0.02
+    prior_steps: int = 10_000
+    mixed: bool = False
+    warm_up: int = 4
+    critic_updates: int = 4  # per chunk
+    actor_updates: int = 1
+    shown: float = 0.5  # share of the demonstrations in each batch
+    hindsight: int = 0  # copies of each transition with another goal; see `policies.hindsight`
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.same_noise:
+            raise ValueError("same_noise=true does not go with demonstrations: their chunks are not one action")
+
+
+class Unaided(Cloning):
+    """In the place of a base: what is seen is normalised as the demonstrations show it, and a chunk is its noise."""
+
+    def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
+        if spec.pictures(task.policy):
+            raise ValueError(f"{task.name} shows pictures, which only a base can see; see algorithm=dsrl_na")
+        self.task, self.config, self.generator = task, config, generator
+        self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
+        self.size = self.actions * config.horizon
+        self.normalizer = Normalizer(self.observed)
+        self.done = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.done > 0
+
+    def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
+        """The normaliser."""
+        self.normalizer.update(torch.from_numpy(data.observation))
+        self.done = 1
+        yield from ()
+
+    def denoiser(self, delay: int = 0) -> Denoiser:
+        """A sampler of no steps."""
+        none, see, look = (np.zeros(shape, np.float32) for shape in (0, (0, self.observed), (0, self.size)))
+        never = Schedule(none, none, none, none, clip=False)
+        return Denoiser(self.config.horizon, self.actions, never, see, look, bias=none, layers=[])
+
+    def _parts(self) -> dict[str, Any]:
+        return {"normalizer": self.normalizer}
+
+
+class Alone(Improvement):
+    """Practice without a base."""
+
+    def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
+        super().__init__(task, config, seed, device, Unaided)
+
+
+class Rlpd(Steer):
+    """An actor that chooses chunks."""
+
+    Config: type[Settings] = Settings
+    config: Settings
+    Run = Alone
+
+    def __init__(
+        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
+        super().__init__(task, config, seed, device)
+        self.before = copy.deepcopy(self.training)
+        self.run.look_back(config.hindsight)
+
+    def _remember(self) -> Memory:
+        observed = self.cloning.observed
+        columns = {"x": observed, "w": self.size, "reward": 1, "discount": 1, "next_x": observed}
+        return Memory(self.config.capacity, self.config.shown, **columns)
+
+    def keep(self, transition: Transition) -> None:
+        self.memory.own.add(*self._row(transition))
+
+    def _row(self, made: Transition) -> tuple[Any, ...]:
+        x, next_x = (self.cloning.see(v) for v in (made.x, made.next_x))
+        return x, made.chunk, made.reward, made.discount, next_x
+
+    def prepare(self, updates: int) -> None:
+        if self.config.shown > 0.0:
+            for transition in self.run.transitions():
+                self.memory.past.add(*self._row(transition))
+        super().prepare(updates)
+
+    def baselines(self) -> dict[str, Exportable]:
+        """The actor before it practised."""
+        before = Steering(self.before.mean(self.cloning.normalizer), self.config.magnitude)
+        base = self.cloning.denoiser()
+        return {"before practice": Chunked.from_task(self.task, base, before, base.horizon)}
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"before": self.before}
