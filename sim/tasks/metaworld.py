@@ -26,8 +26,8 @@ RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
 CORRUPTION = {"object_position": 0.0155, "goal_position": 0.0385, "hand_velocity": 0.174, "gripper_effort": 0.216}
 COLLECTIONS = ("MT10", "MT50")
-CLONING, LEARNING = ("dagger", "diffusion", "hg_dagger"), ("dsrl", "dsrl_na", "expo", "residual", "rlif", "rlpd", "wsrl")
-MANIPULATORS = CLONING + LEARNING  # algorithms
+CLONING = ("dagger", "diffusion", "hg_dagger")  # algorithms
+MANIPULATORS = (*CLONING, "dsrl", "dsrl_na", "expo", "residual", "rlif", "rlpd", "wsrl")
 VIEW = {"lookat": (0.0, 0.7, 0.1), "distance": 1.0, "azimuth": -55.0, "elevation": -28.0}  # their own are askew
 FRAME = 18  # numbers of theirs that describe one moment: hand, gripper, two objects of seven
 

@@ -32,7 +32,7 @@ def practised(task, horizon, steps, low=-1.0):
         return made
 
     hindsight.transitions = noted
-    scenes = Scenes(task, 5, 2, horizon, REWARDS, hindsight)
+    scenes = Scenes(task, 5, 2, horizon, REWARDS, hindsight=hindsight)
     rng, all_made = np.random.default_rng(0), []
     for _ in range(steps):
         for row in scenes.idle():
