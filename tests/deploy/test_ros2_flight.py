@@ -178,6 +178,7 @@ def test_two_who_command_at_once_stop_the_motors(lab: Graph):
     def stopped() -> bool:
         """What follows when a second publisher joins one that flies."""
         lab.until(lambda: lab.arm().success, "armed")
+        lab.until(lambda: lab.says("robot") == "armed", "heard by the robot")  # which is not armed under commands
         with commanding(lab) as second:
 
             def command() -> bool:
