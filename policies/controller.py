@@ -243,6 +243,14 @@ def physical(commands: Group, action: Array) -> dict[str, Array]:
     return spec.unpack(commands, np.clip((action + np.float32(1.0)) * half + low, low, high))
 
 
+def normalised(commands: Group, values: Mapping[str, Array]) -> Array:
+    """The inverse of `physical`: actions (n, k), beyond [-1, 1] where commands (n, *shape) are beyond their limits."""
+    low, high = limits(commands)
+    half = np.float32(0.5) * (high - low)
+    action: Array = (spec.pack(commands, values) - low) / half - np.float32(1.0)
+    return action
+
+
 @dataclass
 class Controller:
     """Everything between raw signals and commands. State: "history" (own past actions) and the network's own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
 from policies.hindsight import Hindsight
 from policies.scenes import Rewards, Scenes, Transition
+from policies.vision import Eye
 from sim.workcell import Manipulation, stream
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
@@ -95,8 +96,7 @@ class Improvement:
         horizon = self.config.base.horizon
         for episode in self.demonstrations:
             data = Demonstrations.of([episode], self.task, horizon)
-            if self.base.eye:
-                data.observation = self.base.eye.see(episode.signals)
+            data.observation = self.see(episode.signals)
             success = int(episode.success.argmax()) if episode.succeeded else None
             made += _transitions(data, success, self.rewards, horizon)
             if self.hindsight is not None:
@@ -115,6 +115,11 @@ class Improvement:
     def base(self) -> Denoiser:
         """The cloned base, once it has been trained."""
         return self.cloning.denoiser()
+
+    @functools.cached_property
+    def see(self) -> Callable[[Mapping[str, Any]], Array]:
+        """What learners see (n, o) of the task's signals, through the base's eye if it has one."""
+        return (self.base.eye or Eye(self.task.policy)).see
 
     @property
     def rewards(self) -> Rewards:
@@ -135,9 +140,8 @@ class Improvement:
         yield from self.begin()
         config, base = self.config, self.base
         metrics: dict[str, float] = {}
-        see = base.eye.see if base.eye else None
         own = stream(self.seed, TRAINING)
-        scenes = Scenes(self.task, own, config.scenes, base.horizon, self.rewards, see, self.hindsight)
+        scenes = Scenes(self.task, own, config.scenes, base.horizon, self.rewards, self.see, self.hindsight)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)

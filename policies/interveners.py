@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.controller import Array, limits
-from sim import spec
+from policies.controller import Array, normalised
 from sim.spec import Group
 from sim.workcell import Manipulation, Workcell
 
@@ -69,10 +68,8 @@ Opening = Callable[[Workcell], Intervener]  # for the scenes that it shall watch
 
 
 def action_of(commands: Group, values: Mapping[str, Array]) -> Array:
-    """Actions (n, k) in [-1, 1] for commands by name: the inverse of `policies.controller.physical`."""
-    low, high = limits(commands)
-    action: Array = ((spec.pack(commands, values) - low) / (0.5 * (high - low)) - 1.0).clip(-1.0, 1.0)
-    return action
+    """Actions (n, k) in [-1, 1] for commands by name, cut off at their limits."""
+    return normalised(commands, values).clip(-1.0, 1.0)
 
 
 class Expert:

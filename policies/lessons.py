@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from policies.algorithms import LearningError
 from policies.algorithms.diffusion import Demonstrations
-from policies.chunked import Base, Denoiser
+from policies.chunked import Base
 from policies.collect import Episode
 from policies.controller import Array
 from policies.improvement import REPORT, TRAINING, Improvement
 from policies.interveners import Intervener, Opening, action_of
 from policies.scenes import Rewards, Scenes
-from sim import spec
 from sim.workcell import Manipulation, NoExpertError, stream
 
 RECENT = 100  # episodes that the rates of the metrics are over
@@ -43,10 +42,9 @@ class Lesson:
     lost: bool
 
     @classmethod
-    def shown(cls, episode: Episode, task: Manipulation, base: Denoiser) -> Lesson:
+    def shown(cls, episode: Episode, task: Manipulation, see: See) -> Lesson:
         """A demonstration, in which nobody intervened; after its last step it is where it was before it."""
-        seen = base.eye.see(episode.signals) if base.eye else spec.pack(task.policy, episode.signals)
-        action = action_of(task.commands, episode.commands)
+        seen, action = see(episode.signals), action_of(task.commands, episode.commands)
         said, taken = np.full_like(action, np.nan), np.zeros(len(action), bool)
         return cls(np.concatenate([seen, seen[-1:]]), action, said, taken, episode.succeeded, lost=False)
 
@@ -54,13 +52,6 @@ class Lesson:
     def begins(self) -> NDArray[np.bool_]:
         """(n,) whether the intervener takes over in this step."""
         return np.asarray(self.taken & ~np.concatenate([[False], self.taken[:-1]]))
-
-
-def chunked(action: Array, horizon: int) -> Array:
-    """From every step of (n, k) the next actions, the last one held beyond the end: (n, horizon * k)."""
-    ahead = np.minimum(np.arange(len(action))[:, None] + np.arange(horizon), len(action) - 1)
-    chunks: Array = action[ahead].reshape(len(action), -1)
-    return chunks
 
 
 class Pupil(Protocol):
@@ -190,13 +181,12 @@ class Supervision(Improvement):
 
     def teach(self, pupil: Pupil, opening: Opening) -> Iterator[dict[str, float]]:
         """The first fifth of the progress bar is the base. LearningError when nobody can intervene."""
-        config, clone = self.config, self.cloning
-        if clone.done < clone.config.updates:
-            for metrics in clone.learn(Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)):
-                self.metrics = metrics
-                yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **self.metrics}
-        see = self.base.eye.see if self.base.eye else None
-        lessons = Lessons(self.task, stream(self.seed, TRAINING), config.scenes, config.base.horizon, opening, see)
+        config = self.config
+        for row in self.begin():
+            self.metrics = {"loss": row["loss"]}
+            yield row
+        own = stream(self.seed, TRAINING)
+        lessons = Lessons(self.task, own, config.scenes, config.base.horizon, opening, self.see)
         self.lessons = lessons
         if self._resumed is not None:
             lessons.load_state_dict(self._resumed)

@@ -122,6 +122,7 @@ class Scenes:
         asked = outcome.success | outcome.lost | out_of_time | (self._left == 0)
         if self.hindsight is not None or asked.any():  # else nobody asks for it
             self.seen = self._look()
+        if self.hindsight is not None:
             for row in range(self.num):
                 self._trail[row].append(self.seen[row])
         made: list[Transition] = []

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.algorithms.diffusion import BaseConfig, Demonstrations
+from policies.algorithms.diffusion import BaseConfig, Demonstrations, chunked
 from policies.chunked import Base, Chunked, Drawn
 from policies.controller import Array, Exportable
 from policies.interveners import EXPERT, Adviser, Opening, Watch
-from policies.lessons import Lesson, Supervision, chunked
+from policies.lessons import Lesson, Supervision
 from policies.networks import restore, saved
 from sim import spec
 from sim.workcell import Manipulation, Workcell, stream

@@ -24,7 +24,7 @@ from policies.algorithms import LearningError, score
 from policies.algorithms.seeing import Eyes, Sight
 from policies.chunked import Denoiser, Drawn, Schedule
 from policies.collect import Episode, demonstrate, stored
-from policies.controller import Array, Exportable, limits
+from policies.controller import Array, Exportable, normalised
 from policies.guidance import goal, guided
 from policies.networks import Normalizer, cosine, mlp, restore, saved
 from policies.realtime import check as check_plan
@@ -121,6 +121,13 @@ def schedule(kind: str, steps: int) -> Schedule:
     return Schedule(when, scale, keep, gain, clip=kind == "diffusion")
 
 
+def chunked(action: Array, horizon: int) -> Array:
+    """From every step of (n, k) the next actions, the last one held beyond the end: (n, horizon * k)."""
+    ahead = np.minimum(np.arange(len(action))[:, None] + np.arange(horizon), len(action) - 1)
+    chunks: Array = action[ahead].reshape(len(action), -1)
+    return chunks
+
+
 @dataclass
 class Demonstrations:
     """Every step of the episodes: what was seen (n, o) and the chunk that followed (n, horizon * k) in [-1, 1]."""
@@ -132,16 +139,14 @@ class Demonstrations:
     @classmethod
     def of(cls, episodes: list[Episode], task: Manipulation, horizon: int) -> Demonstrations:
         """After an episode's end its last action is held. ValueError names an episode that is not finite."""
-        low, high = limits(task.commands)
         seen, chunks = [], []
         for episode in episodes:
             observation = spec.pack(spec.numbers(task.policy), episode.signals)
-            action = (spec.pack(task.commands, episode.commands) - low) / (0.5 * (high - low)) - 1.0
+            action = normalised(task.commands, episode.commands)
             if not (np.isfinite(observation).all() and np.isfinite(action).all()):
                 raise ValueError(f"demonstration {episode.number} holds a value that is not finite")
-            ahead = np.minimum(np.arange(len(action))[:, None] + np.arange(horizon), len(action) - 1)
             seen.append(observation)
-            chunks.append(action[ahead].reshape(len(action), -1))
+            chunks.append(chunked(action, horizon))
         if not seen:
             raise ValueError("there is no demonstration")
         shown = {s.name: np.concatenate([e.signals[s.name] for e in episodes]) for s in spec.pictures(task.policy)}

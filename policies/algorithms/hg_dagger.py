@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from policies.algorithms import LearningError
 from policies.algorithms.dagger import Corrected, Settings
+from policies.algorithms.diffusion import chunked
 from policies.controller import Array
 from policies.interveners import Opening, opening
-from policies.lessons import Lesson, chunked
+from policies.lessons import Lesson
 
 
 class HgDagger(Corrected):

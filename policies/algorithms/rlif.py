@@ -17,11 +17,12 @@ import numpy as np
 
 from policies.algorithms import LearningError, aliased
 from policies.algorithms.aliased import Alias
+from policies.algorithms.diffusion import chunked
 from policies.algorithms.steering import Steer
 from policies.chunked import Base
 from policies.controller import Array
 from policies.interveners import Watch, opening
-from policies.lessons import Lesson, Supervision, chunked
+from policies.lessons import Lesson, Supervision
 from policies.scenes import Transition
 from sim.workcell import Manipulation
 
@@ -113,7 +114,7 @@ class Rlif(Alias):
         if self.config.shown > 0.0:  # rewards are others than those of `dsrl_na`
             for episode in self.run.demonstrations:
                 if episode.succeeded:
-                    self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task, self.run.base)))
+                    self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task, self.run.see)))
         Steer.prepare(self, updates)
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from policies.algorithms.diffusion import chunked
 from policies.controller import physical
 from policies.interveners import Adviser, Expert, Watch, action_of, opening
-from policies.lessons import Lessons, chunked
+from policies.lessons import Lessons
 from sim.tasks import make
 from tests.policies.toy_workcell import ToyReach
 
