@@ -195,7 +195,7 @@ def touching(environment: Any, thing: int) -> bool:
     on_thing = (pairs == thing).any(axis=1)
     for pad in ("leftpad_geom", "rightpad_geom"):
         pressed = on_thing & (pairs == data.geom(pad).id).any(axis=1)
-        if not 0 < sum(data.efc_force[row] for row in rows[pressed]):
+        if not sum(data.efc_force[row] for row in rows[pressed]) > 0:
             return False
     return True
 

@@ -27,7 +27,8 @@ CASES = {
     **{f"pick-place, {name}": (3, f"{OTHERS} algorithm={name}") for name in ("dsrl", "residual", "expo")},
     **{f"pick-place, {name}": (3, f"task=metaworld/pick-place-v3 algorithm={name}") for name in ("rlpd", "wsrl")},
 }
-SMALL = ["base.updates=20", "base.episodes=8", "base.corruption=0.2", "env_steps=800", "warm_up=1", "head_start=4"]
+SMALL = ["base.episodes=8", "base.corruption=0.2", "env_steps=800", "warm_up=1", "head_start=4"]
+CLONE = {"rlpd": [], "wsrl": ["offline_updates=20"]}  # the others clone
 
 
 def measure(cases: list[str], quick: bool) -> report.Rows:
@@ -38,13 +39,19 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
         rows[name] = {"runs": []}
         for seed in range(1 if quick else seeds):
             with tempfile.TemporaryDirectory() as parent:
-                folder, small = Path(parent) / "run", [f"algorithm.{s}" for s in SMALL] if quick else []
+                folder, small = Path(parent) / "run", shortened(name) if quick else []
                 wanted = [f"seed={seed}", *arguments.split(), *small]
                 run: dict[str, Any] = commands.train(folder, *wanted, OMP_NUM_THREADS="1")
                 run["success"] = graded(folder, quick, baselines="preset=dsrl" in arguments)
                 rows[name]["runs"].append(run)
             print(f"{name}, seed {seed}: {run}", file=sys.stderr, flush=True)
     return rows
+
+
+def shortened(name: str) -> list[str]:
+    """What makes a case small."""
+    own = CLONE.get(name.rpartition(", ")[2], ["base.updates=20"])
+    return [f"algorithm.{setting}" for setting in SMALL + own]
 
 
 def graded(folder: Path, quick: bool, baselines: bool) -> dict[str, list[float]]:
