@@ -221,8 +221,15 @@ class Replay:
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """`n` rows, with replacement."""
-        index = torch.randint(min(self.count, len(self.data)), (n,), generator=generator)
-        return dict(zip(self.columns, torch.split(self.data[index], [*self.columns.values()], -1), strict=True))
+        return self.named(self.drawn(n, generator))
+
+    def drawn(self, n: int, generator: torch.Generator) -> Tensor:
+        """The same, all columns beside each other."""
+        return self.data[torch.randint(min(self.count, len(self.data)), (n,), generator=generator)]
+
+    def named(self, rows: Tensor) -> dict[str, Tensor]:
+        """Each column of `rows` by its name."""
+        return dict(zip(self.columns, torch.split(rows, [*self.columns.values()], -1), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         return {"data": self.data[: self.count].clone(), "count": self.count}
@@ -243,12 +250,11 @@ class Memory:
 
     def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         """`n` rows, with replacement."""
-        own = self.own.sample(n, generator)
-        if not self.past.count:
-            return own
-        past = self.past.sample(n, generator)
-        old = torch.rand(n, 1, generator=generator) < self.shown
-        return {name: torch.where(old, past[name], value) for name, value in own.items()}
+        rows = self.own.drawn(n, generator)
+        if self.past.count:
+            past = self.past.drawn(n, generator)
+            rows = torch.where(torch.rand(n, 1, generator=generator) < self.shown, past, rows)
+        return self.own.named(rows)
 
     def state_dict(self) -> dict[str, Any]:
         return {"own": self.own.state_dict(), "past": self.past.state_dict()}
