@@ -69,6 +69,11 @@ def test_recipes_of_the_task_win_over_those_of_the_algorithm(monkeypatch):
     assert compose([TOY, "task=richer", "quality=high", "robust=true"]).algorithm_config.updates == 99
 
 
+def test_goals_are_relabelled_where_a_task_tells_them():
+    for task, copies in (("gymnasium/FetchPush-v4", 4), ("gymnasium/AdroitHandDoor-v1", 0)):
+        assert compose([f"task={task}", "preset=dsrl"]).algorithm_config.hindsight == copies
+
+
 def test_written_settings_come_back(tmp_path):
     settings = compose([TOY, "task=quad_track", "task.path=random", "algorithm.rate=1e-5", "quality=high", "out=a: b"])
     config.write(settings, tmp_path / "config.yaml")
