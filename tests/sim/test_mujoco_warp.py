@@ -126,7 +126,7 @@ def test_contacts_without_room_are_named():
     class Cramped(WarpBench):
         contacts = 1
 
-    bench = Cramped(PANDA, CUBE, 1, 0.0025)
+    bench = Cramped(PANDA, CUBE, 1, 0.01)
     begin(bench, [0], np.array([0.5]))
     said = "scene 0 has no room for its contacts: 1 per scene and 192 rows are too few; set more in Cramped.contacts"
     with pytest.raises(NoRoomError, match=said):
