@@ -1,7 +1,8 @@
 """Arms at tables in MuJoCo Warp: all scenes are one batch on the GPU, or, where there is none, slowly on the CPU.
 
-The same model and the same steps as in MuJoCo, but in single precision. On a GPU the order of additions is not fixed:
-there an episode repeats itself but for rounding.
+The same model and the same steps as in MuJoCo, but in single precision; and where boxes have sunk deep into each other,
+MuJoCo drops contacts that Warp keeps. On a GPU the order of additions is not fixed: there an episode repeats itself but
+for rounding.
 """
 
 from __future__ import annotations
