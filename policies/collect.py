@@ -21,7 +21,7 @@ from deploy.policy_file import PolicyFile
 from sim import spec
 from sim.spec import Group
 from sim.tasks import make
-from sim.workcell import Array, Manipulation, is_manipulation, stream
+from sim.workcell import Array, Manipulation, choose_engine, is_manipulation, stream
 
 if TYPE_CHECKING:
     from policies.datasets import Feature
@@ -47,6 +47,7 @@ class Config:
     cameras: str = field(default="", metadata={"help": "pictures of these, of a task that has cameras: NAME,NAME"})
     film: bool = field(default=False, metadata={"help": "pictures as films, a tenth of the size and not exact"})
     seed: int = field(default=0, metadata={"help": "of the episodes"})
+    engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or self.seed < 0 or self.steps < 0 or self.corruption < 0.0:
@@ -259,6 +260,8 @@ def main(argv: Sequence[str]) -> None:
     task: Any = make(config.task, **{name: value for name, value in said.items() if value})
     if not is_manipulation(task):
         raise ValueError(f"task={config.task}: episodes are collected of manipulation tasks only")
+    if config.engine:
+        choose_engine(task, config.engine)
     count, succeeded = collect(task, config, hands)
     print(f"\n{config.out}: {count} episodes of {task.name}; of the new ones {succeeded} succeeded")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
 from sim import tasks
-from sim.engines import ENGINES
+from sim.engines import BENCHES, ENGINES
 from sim.tasks import FAMILIES, TASKS, task_class
 
 DEFAULTS = {"task": "quad_hover", "algorithm": "apg"}
@@ -33,6 +33,8 @@ EXTRAS = {
     "pyarrow": "datasets",
     "metaworld": "manipulation",
     "gymnasium_robotics": "manipulation",
+    "mujoco_warp": "warp",
+    "warp": "warp",
 }  # where a missing package is; others: train
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 
@@ -62,8 +64,9 @@ class Options:
     checkpoint_s: float = 10.0  # s between checkpoints
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES and ":" not in self.engine:
-            raise SettingsError(_unknown("engine", self.engine, ENGINES) + ", or module:Class")
+        engines = ENGINES | BENCHES
+        if self.engine not in engines and ":" not in self.engine:
+            raise SettingsError(_unknown("engine", self.engine, engines) + ", or module:Class")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
         if self.seed < 0:
@@ -402,7 +405,7 @@ def _help(overrides: list[str]) -> str:
         f"task       {', '.join([*TASKS, *tasks.MANIPULATION, *(f'{f}/NAME' for f in FAMILIES)])}, or module:Class\n"
         f"algorithm  {', '.join([*ALGORITHMS, *MANIPULATION])}, or module:Class\n"
         f"preset     {', '.join(sorted(path.stem for path in PRESETS.glob('*.yaml')))}\n"
-        f"engine     {', '.join(ENGINES)}, or module:Class\n\n"
+        f"engine     {', '.join(ENGINES | BENCHES)}, or module:Class\n\n"
         f"Settings with task={settings['task']} algorithm={settings['algorithm']} (nested ones as task.NAME=VALUE):\n"
         f"{OmegaConf.to_yaml(OmegaConf.create(values))}"
     )

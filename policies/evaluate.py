@@ -30,7 +30,7 @@ from policies.export import write_atomic
 from policies.report import FILMED, Report, Score
 from sim.robots.quadrotors import Quadrotor
 from sim.tasks import Task
-from sim.workcell import Manipulation, is_manipulation
+from sim.workcell import Manipulation, choose_engine, is_manipulation
 
 DELAYS = (0.0, 0.010, 0.020)  # s
 ROTOR_LAGS = (0.6, 1.0, 1.6)
@@ -122,6 +122,7 @@ def evaluate(
     conditions = conditions or Conditions()
     pictures: list[Any] = []
     if is_manipulation(task):
+        choose_engine(task, engine)
         refuse(task, conditions.changed())
         scores, flight, interventions, pictures = _work(policy, task, episodes, seed, transfer, filmed)
     else:
@@ -132,7 +133,7 @@ def evaluate(
         policy=policy.path,
         task=task.name,
         robot=task.robot.name,
-        engine=OWN if is_manipulation(task) else engine,
+        engine=getattr(task, "engine", OWN) if is_manipulation(task) else engine,
         episodes=episodes,
         seed=seed,
         success=succeeded / episodes,
@@ -205,7 +206,7 @@ def main(argv: Sequence[str]) -> None:
     policy = PolicyFile.load(config.policy)
     task = task_for(policy, config.task, config.robot, config.transfer)
     if is_manipulation(task):
-        refuse(task, [*config.conditions(), *(["grid"] if config.grid else [])])
+        refuse(task, [*config.changed(), *(["grid"] if config.grid else [])])
     if config.grid:
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return

@@ -25,7 +25,7 @@ from policies.config import RunError, Settings
 from policies.log import Log, Progress
 from policies.provenance import Background, randomisation, versions
 from sim.tasks import Task, task_class
-from sim.workcell import is_manipulation
+from sim.workcell import choose_engine, is_manipulation
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -85,6 +85,8 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
     options = settings.options
     try:
         task: Task = task_class(settings.task)(settings.task_config)
+        if is_manipulation(task):
+            choose_engine(task, options.engine)
         algorithm: Algorithm = algorithm_class(settings.algorithm)(
             task, settings.algorithm_config, options.seed, device=options.device, engine=options.engine
         )

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.registry import load
 from sim.spec import Group
 
 Array = NDArray[Any]
@@ -89,6 +90,20 @@ class Manipulation(Protocol):
 def is_manipulation(task: object) -> TypeGuard[Manipulation]:
     """Whether a task brings its own physics; the others are carried out by an engine."""
     return hasattr(task, "open")
+
+
+def choose_engine(task: Manipulation, engine: str) -> None:
+    """Have another engine of the task's `engines` step its scenes; ValueError when it is none of them.
+
+    The default engine of other tasks, "flight", changes nothing.
+    """
+    engines: Mapping[str, str] = getattr(task, "engines", {})
+    if engine in engines:
+        load("engine", engine, engines)  # says now what is not installed
+        task.engine = engine  # type: ignore[attr-defined]  # what has engines to choose from has this
+    elif engine != "flight":
+        choices = f"; it has {', '.join(engines)}" if engines else ""
+        raise ValueError(f"{task.name} brings its own physics; it has no engine {engine!r}{choices}")
 
 
 def stream(seed: int, purpose: int) -> int:

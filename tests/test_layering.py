@@ -22,10 +22,13 @@ HOMES = {
     "mujoco": [
         "sim/engines/mujoco.py",
         "sim/engines/workbench.py",
+        "sim/engines/mujoco_warp.py",
         "sim/sensors/offscreen.py",
         "sim/sensors/camera.py",
         "sim/tasks/metaworld.py",
     ],
+    "mujoco_warp": ["sim/engines/mujoco_warp.py"],
+    "warp": ["sim/engines/mujoco_warp.py"],
     "pybullet": ["sim/engines/bullet.py"],
     "gymnasium": ["sim/gym.py", "sim/tasks/gymnasium_robotics.py", "sim/tasks/metaworld.py"],
     "gymnasium_robotics": ["sim/tasks/gymnasium_robotics.py"],

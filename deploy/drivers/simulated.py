@@ -87,11 +87,6 @@ class Settings(Conditions):
         if self.episodes < 1 or self.seed < 0:
             raise ValueError(f"needs episodes >= 1 and seed >= 0, got {self.episodes} and {self.seed}")
 
-    def conditions(self) -> list[str]:
-        """What was asked of the engine and the world: the settings that differ from their defaults."""
-        (engine,) = (f.default for f in fields(self) if f.name == "engine")
-        return [*(["engine"] if self.engine != engine else []), *self.changed()]
-
 
 def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = None, transfer: bool = False) -> Task:
     """The task that the policy was trained for, with the settings stored in the file; or another one.

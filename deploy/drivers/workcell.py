@@ -12,7 +12,7 @@ from deploy.drivers import Connecting, Reading
 from deploy.drivers.simulated import EVALUATION, Settings, task_for
 from deploy.policy_file import PolicyFile
 from sim.spec import Group
-from sim.workcell import Array, Manipulation, Workcell, stream
+from sim.workcell import Array, Manipulation, Workcell, choose_engine, stream
 
 FPS = 20.0  # pictures per simulated second, about
 PICTURE = (240, 240)  # height, width
@@ -24,7 +24,7 @@ def evaluation_seed(seed: int) -> int:
 
 
 def refuse(task: Manipulation, conditions: Iterable[str]) -> None:
-    """ValueError when there are conditions, by name: an engine carries them out, and this task has none."""
+    """ValueError when there are conditions, by name: the engines of quadrotors carry them out."""
     if names := ", ".join(conditions):
         raise ValueError(f"{task.name} brings its own physics; it has no {names}")
 
@@ -60,8 +60,9 @@ class Bench(Connecting):
 
     @classmethod
     def of(cls, task: Manipulation, config: Settings) -> Bench:
-        """The scenes that the settings ask for; ValueError when they ask for an engine's world."""
-        refuse(task, config.conditions())
+        """The scenes that the settings ask for; ValueError when they ask for what the task has not got."""
+        choose_engine(task, config.engine)
+        refuse(task, config.changed())
         return cls(task, config.episodes, config.seed, real_time=config.real_time)
 
     def connect(self) -> None:

@@ -13,6 +13,11 @@ ENGINES = {
     "mujoco": "sim.engines.mujoco:Mujoco",
     "bullet": "sim.engines.bullet:Bullet",
 }
+# Of tasks that bring their own physics, for arms at tables: see `sim.engines.workbench`.
+BENCHES = {
+    "mujoco": "sim.engines.workbench:Workbench",
+    "mujoco_warp": "sim.engines.mujoco_warp:WarpBench",
+}
 
 
 class Engine(Protocol):

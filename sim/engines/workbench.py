@@ -153,6 +153,11 @@ class Workbench:
         broken = ~np.isfinite(self._control).all(axis=(1, 2)) | ~np.isfinite(self._state).all(axis=1)
         if broken.any():  # MuJoCo would write a warning file for them
             self._control[broken] = self._state[broken] = 0.0
+        self._state = self._advance()
+        self._state[broken] = np.nan
+
+    def _advance(self) -> Double:
+        """The states dt later."""
         self._pool.rollout(
             self._models,
             self._data,
@@ -162,8 +167,7 @@ class Workbench:
             state=self._path,
             skip_checks=True,
         )
-        self._state = self._path[:, -1].copy()
-        self._state[broken] = np.nan
+        return self._path[:, -1].copy()
 
     def see(self, row: int, camera: str, goal: Double, height: int, width: int, fine: bool = False) -> NDArray[Any]:
         """A picture (height, width, 3) uint8 by a named camera of one scene, with a mark at `goal` (3,) m."""

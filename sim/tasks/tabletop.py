@@ -10,15 +10,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engines import BENCHES
 from sim.engines.table import TABLE, Block
+from sim.registry import load
 from sim.robots.arm import DOWN, PANDA, Arm, Double
 from sim.spec import Group, Signal
 from sim.workcell import Array, Outcome, outcome_scores
+
+if TYPE_CHECKING:
+    from sim.engines.workbench import Workbench
 
 RATE = 20.0  # Hz
 SPEED = 0.5  # m/s of the hand, per axis
@@ -59,6 +64,8 @@ class Tabletop(ABC):
     robot: Arm = PANDA
     block: Block | None = CUBE
     rate_hz = RATE
+    engines = BENCHES
+    engine = "mujoco"
     goal = "goal_position"
     scores = {"success": "%", "duration": "s", "final_distance": "m"}
     offsets: dict[str, float]  # m: how far a mediocre expert misjudges signals
@@ -135,10 +142,8 @@ class Scenes:
     """`num` tables; see `sim.workcell.Workcell`. A scene that is told NaN is lost."""
 
     def __init__(self, task: Tabletop, num: int, seed: int, threads: int | None = None) -> None:
-        from sim.engines.workbench import Workbench
-
         self.task, self.num, self.seed = task, num, seed
-        self.bench = Workbench(task.robot, task.block, num, 1.0 / RATE, threads)
+        self.bench: Workbench = load("engine", task.engine, BENCHES)(task.robot, task.block, num, 1.0 / RATE, threads)
         self._goal, self._target = np.zeros((2, num, 3))
         self._gone = np.zeros(num, bool)  # lost in this episode
         self._seen: dict[str, Array] = {}

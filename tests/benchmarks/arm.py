@@ -16,8 +16,10 @@ import report
 
 from sim.sensors.camera import Camera
 from sim.tasks.arm_pick_place import ArmPickPlace
+from sim.workcell import choose_engine
 
 SIZES = {"4 scenes": 4, "16 scenes": 16, "64 scenes": 64, "256 scenes": 256}
+ON_GPU = {"1024 scenes in Warp": 1024, "4096 scenes in Warp": 4096}
 PICTURES = "pictures"
 ROUNDS, SECONDS = 5, 60.0
 AGES = 36  # control steps, about an episode
@@ -27,8 +29,9 @@ CORES = len(os.sched_getaffinity(0))
 class Grasping:
     """Scenes in the middle of episodes of arm_pick_place: some reach, some grasp, some carry."""
 
-    def __init__(self, num: int) -> None:
+    def __init__(self, num: int, engine: str) -> None:
         self.task = ArmPickPlace()
+        choose_engine(self.task, engine)
         self.cell = self.task.open(num, seed=0)
         self.bench = self.cell.bench
         self.cell.reset(range(num), range(num))
@@ -71,10 +74,10 @@ class Grasping:
         return advance
 
 
-def scenes(num: int, quick: bool) -> dict[str, Any]:
+def scenes(num: int, quick: bool, engine: str) -> dict[str, Any]:
     """Rates per second. The contestants take turns, one control step each; each one's shortest step counts."""
     load = os.getloadavg()[0]
-    grasping = Grasping(num)
+    grasping = Grasping(num, engine)
     contestants = {"batch": grasping.physics, "single": grasping.single(), "whole": grasping.whole}
     shortest = dict.fromkeys(contestants, math.inf)
     end = time.perf_counter() + (0.2 if quick else SECONDS)
@@ -117,11 +120,23 @@ def pictures(quick: bool) -> dict[str, Any]:
     return row
 
 
+def gpu() -> bool:
+    """Whether Warp finds one."""
+    import warp
+
+    return bool(warp.get_device().is_cuda)
+
+
 def measure(cases: list[str], quick: bool) -> report.Rows:
     """One row per case."""
     rows: report.Rows = {}
     for case in cases:
-        rows[case] = pictures(quick) if case == PICTURES else scenes(8 if quick else SIZES[case], quick)
+        if case in ON_GPU and not gpu():
+            print(f"{case}: not measured, there is no GPU", file=sys.stderr)
+            continue
+        engine = "mujoco_warp" if case in ON_GPU else "mujoco"
+        num = 8 if quick else (SIZES | ON_GPU).get(case, 1)
+        rows[case] = pictures(quick) if case == PICTURES else scenes(num, quick, engine)
         print(f"{case}: {rows[case]}", file=sys.stderr, flush=True)
     return rows
 
@@ -158,4 +173,4 @@ def markdown(rows: report.Rows) -> str:
 
 
 if __name__ == "__main__":
-    report.main("arm", [*SIZES, PICTURES], measure)
+    report.main("arm", [*SIZES, *ON_GPU, PICTURES], measure)

@@ -76,8 +76,8 @@ def test_in_real_time(files):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["engine=mujoco", "mass=1.2"], "arm_reach brings its own physics; it has no engine, mass"),
-        (["delay=0.01"], "it has no delay"),
+        (["engine=bullet"], "arm_reach brings its own physics; it has no engine 'bullet'; it has mujoco, mujoco_warp"),
+        (["engine=mujoco", "delay=0.01", "mass=1.2"], "arm_reach brings its own physics; it has no delay, mass"),
         (["robot=racer"], "unexpected keyword argument 'robot'; its settings are: control, cameras, robust, steps"),
         (["fence=1"], "fence_low needs the signal 'position'; there are: goal_position, gripper_opening"),
         (["task=arm_push"], "is for the task 'arm_reach', not 'arm_push'"),
@@ -88,8 +88,8 @@ def test_what_it_does_not_have_is_refused(files, words, complaint):
         run.main([f"policy={files['reaching']}", *words])
 
 
-@pytest.mark.parametrize(("words", "missing"), [("engine=mujoco", "engine"), ("grid=true", "grid")])
-def test_its_evaluation_has_no_engine_to_choose(files, words, missing):
+@pytest.mark.parametrize(("words", "missing"), [("engine=flying", "engine 'flying'"), ("grid=true", "grid")])
+def test_its_evaluation_has_its_own_engines(files, words, missing):
     with pytest.raises(ValueError, match=f"arm_reach brings its own physics; it has no {missing}"):
         evaluate.main([f"policy={files['reaching']}", words])
 

@@ -258,6 +258,13 @@ def test_engine_that_the_algorithm_refuses(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_engine_that_the_task_has_not_got(tmp_path):
+    words = ["task=tests.policies.toy_workcell:ToyReach", "algorithm=diffusion", f"out={tmp_path / 'run'}"]
+    with pytest.raises(RunError, match="toy_reach brings its own physics; it has no engine 'mujoco_warp'"):
+        train.train(compose([*words, "engine=mujoco_warp"]))
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("spoil", ["absent", "truncated", "foreign"])
 def test_checkpoint_that_cannot_be_continued(tmp_path, spoil):
     folder = train.train(settings(tmp_path / "run")).parent
