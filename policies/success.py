@@ -123,10 +123,8 @@ class Figures:
 
     def text(self) -> str:
         """For people."""
-        rows = (
-            ("recognised", self.recognised, self.successes, "successes"),
-            ("false", self.false, self.episodes, "episodes"),
-        )
+        recognised = ("recognised", self.recognised, self.successes, "successes")
+        rows = (recognised, ("false", self.false, self.episodes, "episodes"))
         lines = []
         for name, count, n, what in rows:
             low, high = wilson(count, n)
@@ -160,16 +158,13 @@ def calibrate(believed: Array, label: Labels) -> tuple[float, float]:
 
 
 def parts(episodes: Sequence[Labelled], folds: int, seed: int) -> list[list[int]]:
-    """Indices of the episodes of each part, with and without success spread evenly. ValueError for too few."""
+    """Indices of the episodes of each part, with and without success spread evenly. ValueError when one succeeds."""
     rng = np.random.default_rng(seed)
     sides = [[k for k, e in enumerate(episodes) if e.succeeds is side] for side in (True, False)]
-    successes = len(sides[0])
-    if successes < 2:
-        raise ValueError(
-            f"{successes} episode(s) show success: at least 2 are needed, one to learn from and one held out"
-        )
+    count = min(folds, len(sides[0]))
+    if count < 2:
+        raise ValueError("1 episode shows success: it takes 2, one to learn from and one that is held out")
     order = [int(k) for side in sides for k in rng.permutation(side)]
-    count = min(folds, successes)
     return [order[k::count] for k in range(count)]
 
 

@@ -77,16 +77,17 @@ class Recognizer:
         self.normalizer = Normalizer(self.size)
 
     def fit(self, frames: Frames) -> None:
-        """Learn from the labelled ones."""
+        """Learn from the labelled ones; ValueError unless there are both kinds."""
         config = self.config
         known = frames.label != UNKNOWN
-        numbers = torch.cat([frames.measured, frames.apart], 1)[known].double()
-        m = frames.measured.shape[1]
-        state = {"count": int(known.sum())}
-        for name, of, pad in (("mean", numbers.mean(0), 0.0), ("variance", numbers.var(0, unbiased=False), 1.0)):
-            state[name] = torch.cat([of[:m], torch.full((self.eyes.size,), pad), of[m:]])  # points stay as they are
+        numbers = torch.cat([frames.measured, frames.apart], 1)[known].double().numpy()
+        m, state = frames.measured.shape[1], {"count": len(numbers)}
+        for name, of, pad in (("mean", numbers.mean(0), 0.0), ("variance", numbers.var(0), 1.0)):
+            state[name] = np.insert(of, [m] * self.eyes.size, pad)  # points stay as they are
         self.normalizer.load_state_dict(state)
         sides = [torch.nonzero(frames.label == label)[:, 0] for label in (0, 1)]
+        if not all(map(len, sides)):
+            raise ValueError("without one held-out part labels are of one kind only: label frames of more episodes")
         weights = [*self.ensemble.parameters(), *self.eyes.parameters()]
         optimizer = torch.optim.AdamW(weights, config.learning_rate, weight_decay=config.weight_decay, fused=True)
         for update in range(config.updates):

@@ -135,6 +135,11 @@ def test_data_that_cannot_be_learned_from_is_named(made, tmp_path):
     (tmp_path / "labels.csv").write_text("episode,frame,label\n0,0-3,0\n0,4,1\n")
     with pytest.raises(ValueError, match="1 episode shows success: it takes 2"):
         success.train(Config(task=TOY, data=made[0], out="a.onnx", labels=str(tmp_path / "labels.csv")))
+    shown = [k for k, e in enumerate(labelled(ToyReach(), made[0])) if e.succeeds][:2]
+    lines = [f"{shown[0]},0-2,0", *(f"{k},{len(Dataset(made[0]).episode(k)['action']) - 1},1" for k in shown)]
+    (tmp_path / "labels.csv").write_text("\n".join(["episode,frame,label", *lines]))
+    with pytest.raises(ValueError, match="labels are of one kind only: label frames of more episodes"):
+        success.train(Config(task=TOY, data=made[0], out="a.onnx", labels=str(tmp_path / "labels.csv"), updates=1))
     with pytest.raises(ValueError, match="ends in .onnx"):
         Config(task=TOY, data=plain, out="success")
 
