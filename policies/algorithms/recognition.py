@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class Recognition:
     hidden: int = 64  # units in each of two layers
     updates: int = 600
     batch: int = 128  # frames, half of them of success
-    learning_rate: float = 3e-3
+    learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     shift: int = 3  # pixels by which a picture is moved at most, each way
     light: float = 0.15  # how much brighter, darker or differently coloured a picture is made, as a share
@@ -81,7 +82,8 @@ class Recognizer:
         config = self.config
         known = frames.label != UNKNOWN
         numbers = torch.cat([frames.measured, frames.apart], 1)[known].double().numpy()
-        m, state = frames.measured.shape[1], {"count": len(numbers)}
+        m = frames.measured.shape[1]
+        state: dict[str, Any] = {"count": len(numbers)}
         for name, of, pad in (("mean", numbers.mean(0), 0.0), ("variance", numbers.var(0), 1.0)):
             state[name] = np.insert(of, [m] * self.eyes.size, pad)  # points stay as they are
         self.normalizer.load_state_dict(state)
