@@ -46,12 +46,15 @@ class Config:
     steps: int = field(default=0, metadata={"help": "of an episode at most (0: the task's)"})
     cameras: str = field(default="", metadata={"help": "pictures of these, of a task that has cameras: NAME,NAME"})
     film: bool = field(default=False, metadata={"help": "pictures as films, a tenth of the size and not exact"})
+    linger: int = field(default=0, metadata={"help": "steps after success: frames that show it (policies.success)"})
     seed: int = field(default=0, metadata={"help": "of the episodes"})
     engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
 
     def __post_init__(self) -> None:
-        if self.episodes < 1 or self.seed < 0 or self.steps < 0 or self.corruption < 0.0:
-            raise ValueError("needs episodes >= 1, seed >= 0, steps >= 0 and corruption >= 0")
+        if self.episodes < 1 or min(self.seed, self.steps, self.linger) < 0 or self.corruption < 0.0:
+            raise ValueError("needs episodes >= 1, seed >= 0, steps >= 0, linger >= 0 and corruption >= 0")
+        if self.linger and self.policy == TELEOP:
+            raise ValueError("linger goes without policy=teleop: who steers says when an episode is over")
 
 
 @dataclass
@@ -112,9 +115,12 @@ class Filed:
 
 
 def episodes(
-    task: Manipulation, act: Act, count: int, seed: int, num: int = SCENES, first: int = 0
+    task: Manipulation, act: Act, count: int, seed: int, num: int = SCENES, first: int = 0, linger: int = 0
 ) -> Iterator[Episode]:
-    """Episodes `first` to `count` - 1 of the stream `seed`, as they end: with success, lost, or out of time."""
+    """Episodes `first` to `count` - 1 of the stream `seed`.
+
+    As they end: `linger` steps after success, lost, or out of time.
+    """
     num = min(num, count - first)
     cell = task.open(num, seed)
     try:
@@ -123,18 +129,20 @@ def episodes(
         cell.reset(range(num), numbers.tolist())
         records: list[list[tuple[dict[str, Array], dict[str, Array], float, bool]]] = [[] for _ in range(num)]
         begun, busy = np.ones(num, bool), np.ones(num, bool)
+        since = np.full(num, -1)  # steps since success
         while busy.any():
             signals = cell.read()
             commands = act(signals, numbers, begun)
             outcome = cell.step(commands)
             begun = np.zeros(num, bool)
+            since += outcome.success | (since >= 0)
             for row in map(int, np.flatnonzero(busy)):
                 seen = {s.name: signals[s.name][row].copy() for s in task.policy}
                 done = {s.name: np.asarray(commands[s.name][row]).copy() for s in task.commands}
                 records[row].append((seen, done, float(outcome.reward[row]), bool(outcome.success[row])))
-                if outcome.success[row] or outcome.lost[row] or len(records[row]) >= task.episode_steps:
+                if since[row] >= linger or outcome.lost[row] or len(records[row]) >= task.episode_steps:
                     yield whole(int(numbers[row]), records[row])
-                    records[row], busy[row] = [], following < count
+                    records[row], busy[row], since[row] = [], following < count, -1
                     numbers[row], following = following, following + 1
                     if busy[row]:
                         cell.reset([row], [int(numbers[row])])
@@ -156,11 +164,12 @@ def whole(number: int, steps: list[tuple[dict[str, Array], dict[str, Array], flo
 
 
 def demonstrate(
-    task: Manipulation, count: int, seed: int, corruption: float = 0.0, first: int = 0
+    task: Manipulation, count: int, seed: int, corruption: float = 0.0, first: int = 0, linger: int = 0
 ) -> Iterator[Episode]:
     """Episodes `first` to `count` - 1 by the task's expert, corrupted."""
     own = stream(seed, DEMONSTRATIONS)
-    return episodes(task, Corrupted(task, corruption, own, min(SCENES, count - first)), count, own, first=first)
+    act = Corrupted(task, corruption, own, min(SCENES, count - first))
+    return episodes(task, act, count, own, first=first, linger=linger)
 
 
 def _elements(group: Group) -> tuple[str, ...]:
@@ -227,7 +236,7 @@ def _made(task: Manipulation, config: Config, hands: Hands | None, first: int) -
     if missing <= 0:
         return iter(())
     if config.policy == "expert":
-        return demonstrate(task, config.episodes, config.seed, config.corruption, first)
+        return demonstrate(task, config.episodes, config.seed, config.corruption, first, config.linger)
     own = stream(config.seed, DEMONSTRATIONS)
     if config.policy == TELEOP:
         from policies.teleop import Settings, teleoperate
@@ -235,7 +244,7 @@ def _made(task: Manipulation, config: Config, hands: Hands | None, first: int) -
         return teleoperate(task, hands or Settings(), config.episodes, own, first)
     policy = PolicyFile.load(config.policy)
     handshake(policy, Bench(task))
-    return episodes(task, Filed(policy, min(SCENES, missing)), config.episodes, own, first=first)
+    return episodes(task, Filed(policy, min(SCENES, missing)), config.episodes, own, first=first, linger=config.linger)
 
 
 def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
 from policies.hindsight import Hindsight
 from policies.scenes import Rewards, Scenes, Transition
+from policies.verdict import success_file
 from policies.vision import Eye
 from sim.workcell import Manipulation, stream
 
@@ -41,6 +42,7 @@ class Practice:
     step_reward: float = 0.0  # per chunk without success
     gamma: float = 0.97  # per chunk
     backup: int = 4  # chunks whose rewards are summed before the critic is asked
+    success: str = ""  # file of a classifier that says it in the simulator's place: python -m policies.success
 
     def __post_init__(self) -> None:
         for name in ("env_steps", "scenes", "backup", "warm_up"):
@@ -74,6 +76,8 @@ class Improvement:
     ) -> None:
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
+        file = getattr(config, "success", "")
+        self.judge = success_file(file, task) if file else None
         self.generator = torch.Generator().manual_seed(seed)
         self.cloning = kind(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
@@ -141,7 +145,8 @@ class Improvement:
         config, base = self.config, self.base
         metrics: dict[str, float] = {}
         own = stream(self.seed, TRAINING)
-        scenes = Scenes(self.task, own, config.scenes, base.horizon, self.rewards, self.see, self.hindsight)
+        rest = (self.rewards, self.see, self.hindsight, self.judge)
+        scenes = Scenes(self.task, own, config.scenes, base.horizon, *rest)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)
@@ -149,9 +154,8 @@ class Improvement:
             while self.env_steps < config.env_steps:
                 metrics = self._step(learner, base, scenes) or metrics
                 if self.env_steps % (REPORT * config.scenes) == 0 or self.env_steps >= config.env_steps:
-                    success = {"success": float(np.mean(scenes.outcomes))} if scenes.outcomes else {}
                     done = 0.2 + 0.8 * min(1.0, self.env_steps / config.env_steps)
-                    yield {"progress": done, "env_steps": float(self.env_steps), **metrics, **success}
+                    yield {"progress": done, "env_steps": float(self.env_steps), **metrics, **scenes.rates()}
         finally:
             scenes.close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from policies.improvement import REPORT, TRAINING, Improvement
 from policies.interveners import Intervener, Opening, action_of
 from policies.scenes import Rewards, Scenes
 from sim.workcell import Manipulation, NoExpertError, stream
+
+if TYPE_CHECKING:
+    from deploy.policy_file import PolicyFile
 
 RECENT = 100  # episodes that the rates of the metrics are over
 See = Callable[[Mapping[str, Array]], Array]
@@ -81,11 +84,18 @@ class Lessons:
     """`num` scenes in which a policy acts and an intervener watches."""
 
     def __init__(
-        self, task: Manipulation, seed: int, num: int, horizon: int, opening: Opening, see: See | None = None
+        self,
+        task: Manipulation,
+        seed: int,
+        num: int,
+        horizon: int,
+        opening: Opening,
+        see: See | None = None,
+        judge: PolicyFile | None = None,
     ) -> None:
-        """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other."""
+        """`see` and `judge` are those of `Scenes`."""
         self.task, self.num, self.horizon = task, num, horizon
-        self.scenes = Scenes(task, seed, num, 1, STEPWISE, see)
+        self.scenes = Scenes(task, seed, num, 1, STEPWISE, see, judge=judge)
         self.intervener: Intervener = opening(self.scenes.cell)
         self.plans = np.zeros((num, horizon, self.scenes.actions), np.float32)
         self.left = np.zeros(num, np.int64)  # actions of the plan still to be executed
@@ -131,7 +141,7 @@ class Lessons:
             done, taken, steps = np.array(self.recent, float).T
             found |= {"success": float((done * (taken == 0.0)).mean()), "success_with_help": float(done.mean())}
             found["intervention_rate"] = float(taken.sum() / steps.sum())  # share of the steps
-        return found
+        return self.scenes.rates() | found
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -186,7 +196,7 @@ class Supervision(Improvement):
             self.metrics = {"loss": row["loss"]}
             yield row
         own = stream(self.seed, TRAINING)
-        lessons = Lessons(self.task, own, config.scenes, config.base.horizon, opening, self.see)
+        lessons = Lessons(self.task, own, config.scenes, config.base.horizon, opening, self.see, self.judge)
         self.lessons = lessons
         if self._resumed is not None:
             lessons.load_state_dict(self._resumed)

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.controller import Array, physical
+from policies.verdict import Judged
 from sim import spec
 from sim.workcell import Manipulation
 
 if TYPE_CHECKING:
+    from deploy.policy_file import PolicyFile
     from policies.hindsight import Hindsight
 
 
@@ -76,11 +78,17 @@ class Scenes:
         rewards: Rewards,
         see: Callable[[Mapping[str, Array]], Array] | None = None,
         hindsight: Hindsight | None = None,
+        judge: PolicyFile | None = None,
     ) -> None:
-        """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other."""
+        """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other.
+
+        `judge`: a classifier whose verdict takes the place of the simulator's success.
+        """
         self.task, self.num, self.horizon, self.rewards, self.hindsight = task, num, horizon, rewards, hindsight
         self._see = see or partial(spec.pack, task.policy)
         self.cell = task.open(num, seed)
+        self.judged = None if judge is None else Judged(self.cell, judge)
+        self.cell = self.judged or self.cell
         self.actions = spec.size(task.commands)
         self.numbers = np.arange(num)
         self.following = num
@@ -98,6 +106,11 @@ class Scenes:
 
     def _look(self) -> Array:
         return self._see(self.cell.read())
+
+    def rates(self) -> dict[str, float]:
+        """Of the newest episodes: "success", and how far a classifier's is the simulator's, if there is one."""
+        rates = {"success": float(np.mean(self.outcomes))} if self.outcomes else {}
+        return rates | (self.judged.rates() if self.judged else {})
 
     def idle(self) -> NDArray[np.int64]:
         """The scenes that wait for a chunk."""
@@ -172,7 +185,9 @@ class Scenes:
         counts = {"following": self.following, "finished": self.finished, "outcomes": list(self.outcomes)}
         sent = [np.stack(row) if row else np.zeros((0, self.actions), np.float32) for row in self._sent]
         arrays = {"numbers": self.numbers.copy(), "plan": self._plan.copy(), "left": self._left.copy()}
-        return {**counts, **arrays, "pending": pending, "sent": sent, "planned": [[*row] for row in self._planned]}
+        judged = {"judged": self.judged.state_dict()} if self.judged else {}
+        planned = [[*row] for row in self._planned]
+        return {**counts, **arrays, "pending": pending, "sent": sent, "planned": planned, **judged}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.following, self.finished = int(state["following"]), int(state["finished"])
@@ -196,6 +211,8 @@ class Scenes:
         fresh = [row for row in range(self.num) if self._length[row] == 0]
         self.cell.reset(fresh, [int(self.numbers[row]) for row in fresh])
         self._retrace(fresh, [])
+        if self.judged:
+            self.judged.load_state_dict(state["judged"])
         self.seen = self._look()
 
     def _retrace(self, begun: list[int], moved: list[int]) -> None:
