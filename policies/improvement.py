@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, check, demonstrated
-from policies.chunked import Base, Denoiser
+from policies.algorithms.diffusion import Cloning, Demonstrations, check, demonstrated
+from policies.algorithms.given import Given, Origin
+from policies.chunked import Base, Written
 from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
 from policies.hindsight import Hindsight
@@ -32,7 +33,7 @@ REPORT = 100  # control steps between two rows of metrics
 class Practice:
     """Settings that every learner has which improves a base."""
 
-    base: BaseConfig = field(default_factory=BaseConfig)
+    base: Origin = field(default_factory=Origin)
     env_steps: int = 25_000
     scenes: int = 4  # flown together
     warm_up: int = 30  # episodes without learning
@@ -72,10 +73,12 @@ class Improvement:
     def __init__(
         self, task: Manipulation, config: Practice, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
     ) -> None:
+        """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)
+        given = isinstance(config.base, Origin) and config.base.policy
         self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.cloning = kind(task, config.base, self.generator)
+        self.cloning: Cloning = (Given if given else kind)(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
         self.env_steps = 0
         self.learning = False  # the warm-up is over
@@ -112,8 +115,8 @@ class Improvement:
             self.hindsight = Hindsight(self.task, count, self.rewards, self.config.base.horizon, self.seed)
 
     @functools.cached_property
-    def base(self) -> Denoiser:
-        """The cloned base, once it has been trained."""
+    def base(self) -> Written:
+        """The base, once it has been trained."""
         return self.cloning.denoiser()
 
     @functools.cached_property

@@ -140,7 +140,7 @@ def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str
         saved = checkpoint.load(path)
         algorithm.load_state_dict(saved["algorithm"])
         log: dict[str, Any] = saved["log"]
-    except checkpoint.CheckpointError as error:
+    except (checkpoint.CheckpointError, LearningError) as error:
         raise RunError(str(error)) from error
     except (KeyError, ValueError, TypeError) as error:
         raise RunError(f"{path} does not fit this version of {settings.algorithm}: {_plain(error)}") from error
@@ -279,6 +279,7 @@ def _export(
         "seconds": round(clock.laps["training"], 3),
         "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
         "randomisation": randomisation(task),
+        **getattr(algorithm, "provenance", dict)(),
     }
     try:
         return export(algorithm.controller(), folder / POLICY, training=training)

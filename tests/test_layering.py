@@ -38,7 +38,7 @@ HOMES = {
     "mcap": ["deploy/flight_log.py", "deploy/recorder.py"],
     "rerun": ["deploy/picture.py", "deploy/watch.py", "policies/datasets/__main__.py", "policies/screen.py"],
     "cflib": ["deploy/crazyflie/link.py"],
-    "onnx": ["policies/export.py", "deploy/graph.py"],
+    "onnx": ["policies/export.py", "deploy/graph.py", "deploy/base.py"],
     "unicorn": ["deploy/emulator.py"],
     "capstone": ["deploy/emulator.py"],
     "elftools": ["deploy/emulator.py"],

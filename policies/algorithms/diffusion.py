@@ -184,6 +184,8 @@ def check(task: Manipulation, device: str) -> None:
 class Cloning:
     """Trains a base on demonstrations; with `delay`, one that goes on from up to so many actions of a chunk."""
 
+    provenance: dict[str, Any] = {}  # of a base that comes from elsewhere
+
     def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.eyes = Eyes(spec.pictures(task.policy), config.sight, generator)
@@ -324,7 +326,8 @@ class Cloning:
             see = np.concatenate([see, given[:, : delay * self.actions], count], axis=1)
         eye = Eye(self.task.policy, self.average_eyes.exported()) if self.eyes.size else None
         timed = timed.astype(np.float32)
-        base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed, rest, eye)
+        moments = (self.normalizer.shift.numpy().copy(), self.normalizer.std.numpy().copy())
+        base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed, rest, eye, *moments)
         if self.config.guidance == 0.0:
             return base
         return guided(base, np.flatnonzero(self.goal), unseen, self.config.guidance)

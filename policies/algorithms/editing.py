@@ -195,6 +195,10 @@ class Edit:
         """Of what the actor takes: the observation's, and none of the chunk."""
         return self.cloning.normalizer.wider(self.size)
 
+    def provenance(self) -> dict[str, Any]:
+        """Of the base, if it was given."""
+        return self.cloning.provenance
+
     def dump_to(self, folder: Path) -> None:
         """Nothing is dumped: a scene that is not finite ends its episode."""
 

@@ -148,6 +148,10 @@ class Steer:
             f"best of {DRAWN}": Chunked.from_task(self.task, base, prior.cut(config.magnitude), base.horizon, picked),
         }
 
+    def provenance(self) -> dict[str, Any]:
+        """Of the base, if it was given."""
+        return self.cloning.provenance
+
     def dump_to(self, folder: Path) -> None:
         """Nothing is dumped: a scene that is not finite ends its episode."""
 
