@@ -37,6 +37,10 @@ class Base(Protocol):
     def noise_size(self) -> int:
         """Numbers of noise that one chunk takes; standard normal in training."""
 
+    @property
+    def eye(self) -> Eye | None:
+        """What makes its observation of signals; none: they are numbers."""
+
     def sample(self, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) in [-1, 1], action by action, for observations (n, o) and noise (n, k)."""
 
@@ -47,10 +51,6 @@ class Written(Base, Protocol):
     @property
     def actions(self) -> int:
         """Numbers in an action."""
-
-    @property
-    def eye(self) -> Eye | None:
-        """What makes its observation of signals; none: they are numbers."""
 
     @property
     def observed(self) -> int:
@@ -312,8 +312,8 @@ class Chunked:
         else:
             noise = self.chosen.write(graph, self._eye.write_measured(graph, observation), fresh)
         chunk = graph.add("Where", fresh, self._write_planned(graph, observation, noise), "state.chunk")
-        if graph.base:
-            graph.base["seen"] = observation
+        if "base" in graph.metadata:
+            graph.metadata["base"]["seen"] = observation
         full = graph.add("Where", fresh, graph.constant(float(self.replan)), "state.left")
         graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
         k, size = self.base.actions, self.base.noise_size
@@ -339,8 +339,8 @@ def contract(task: Manipulation) -> dict[str, Any]:
 
 def tell(graph: Graph, between: tuple[str, str, str], mean: Array, deviation: Array) -> None:
     """The graph where its base stands: observation, noise, chunk; and what its observations were like in training."""
-    graph.base |= dict(zip(("observation", "noise", "chunk"), between, strict=True))
-    graph.base |= {"mean": mean, "deviation": deviation}
+    names = dict(zip(("observation", "noise", "chunk"), between, strict=True))
+    graph.metadata["base"] = {**names, "mean": mean, "deviation": deviation}
 
 
 def _times(graph: Graph, x: str, factor: float) -> str:

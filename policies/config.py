@@ -33,6 +33,8 @@ EXTRAS = {
     "pyarrow": "datasets",
     "metaworld": "manipulation",
     "gymnasium_robotics": "manipulation",
+    "msgpack": "serve",
+    "websockets": "serve",
 }  # where a missing package is; others: train
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 

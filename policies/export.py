@@ -64,7 +64,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
-        self.base: dict[str, Any] = {}  # where a base that noise steers stands, for the metadata: see `deploy.base`
+        self.metadata: dict[str, Any] = {}  # what the nodes mean, for the file's metadata
 
     def add(self, operator: str, *inputs: str, to: str | None = None, **attributes: Any) -> str:
         """One node with one output."""
@@ -347,8 +347,7 @@ def export(
     metadata["evaluation"] = evaluation
     graph = Graph()
     model = build(controller, graph)
-    if graph.base:
-        metadata["base"] = graph.base
+    metadata |= graph.metadata
     write_atomic(path, _seal(model, metadata, path))
     return PolicyFile.load(path)
 

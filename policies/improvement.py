@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from policies.algorithms.diffusion import Cloning, Demonstrations, check, demonstrated
-from policies.algorithms.given import Given, Origin
-from policies.chunked import Base, Written
+from policies.algorithms.given import Origin, origin
+from policies.chunked import Base
 from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
 from policies.hindsight import Hindsight
@@ -75,10 +75,9 @@ class Improvement:
     ) -> None:
         """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)
-        given = isinstance(config.base, Origin) and config.base.policy
         self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.cloning: Cloning = (Given if given else kind)(task, config.base, self.generator)
+        self.cloning = origin(config.base, kind)(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
         self.env_steps = 0
         self.learning = False  # the warm-up is over
@@ -115,7 +114,7 @@ class Improvement:
             self.hindsight = Hindsight(self.task, count, self.rewards, self.config.base.horizon, self.seed)
 
     @functools.cached_property
-    def base(self) -> Written:
+    def base(self) -> Base:
         """The base, once it has been trained."""
         return self.cloning.denoiser()
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from policies.algorithms import LearningError, score
 from policies.algorithms.seeing import Eyes, Sight
-from policies.chunked import Denoiser, Drawn, Schedule
+from policies.chunked import Chunked, Denoiser, Drawn, Planner, Schedule, Steering
 from policies.collect import Episode, demonstrate, stored
 from policies.controller import Array, Exportable, normalised
 from policies.guidance import goal, guided
@@ -331,6 +331,15 @@ class Cloning:
         if self.config.guidance == 0.0:
             return base
         return guided(base, np.flatnonzero(self.goal), unseen, self.config.guidance)
+
+    @property
+    def noise(self) -> tuple[int, int]:
+        """Rows and columns of what a chunk is made of."""
+        return self.config.horizon, self.actions
+
+    def controller(self, chosen: Steering | Drawn, planner: Planner | None = None) -> Chunked:
+        """Of the base, whose plans are carried out to their end, with that noise."""
+        return Chunked.from_task(self.task, self.denoiser(), chosen, self.config.horizon, planner)
 
     def state_dict(self) -> dict[str, Any]:
         return {**saved(self._parts()), "done": self.done}
