@@ -5,7 +5,8 @@ import pytest
 import torch
 from websockets.sync.server import serve as listen
 
-from deploy import run
+from deploy import replay, run
+from deploy.flight_log import FlightLogError
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.serve import Service, opened
 from deploy.served import Served, connected
@@ -103,10 +104,13 @@ def test_a_restarted_robot_gets_a_new_plan(front, address):
     assert policy.verify() <= 1.0 and policy.states().keys() == front.states().keys()
 
 
-def test_commands_take_the_server(front, address, file, capsys):
+def test_commands_take_the_server(front, address, file, tmp_path, capsys):
+    log = f"log={tmp_path}/flight.mcap"
     evaluate.main([f"policy={front.path}", f"server={address}", "episodes=4", f"task={TOY}"])
-    run.main([f"policy={front.path}", f"server={address}", f"task={TOY}", "episodes=2"])
+    run.main([f"policy={front.path}", f"server={address}", f"task={TOY}", "episodes=2", log])
     assert "4 episodes" in (said := capsys.readouterr().out) and "2 robot(s)" in said
+    with pytest.raises(FlightLogError, match="actions came from a server, and cannot be computed again without it"):
+        replay.main([log])
     for command in (evaluate, run):
         with pytest.raises(PolicyFileError, match="steers a base on a server: say which one with server=HOST:PORT"):
             command.main([f"policy={front.path}", f"task={TOY}"])
