@@ -2,10 +2,10 @@
 
 One metadata key, "sim2metal", holds JSON: `schema`, `digest`, `name`, `task`, `robot`, `rate_hz`, `inputs` and
 `outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `envelope` (rules of `deploy.guard.Envelope`), `plan`
-(of one that plans ahead: horizon, replan, delay in control steps), `training`, `evaluation` and `vectors`. The metadata
-comes first in the file and begins with the schema and a SHA-256 of the whole file (with the digest's own 64 digits as
-zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop sequence: the state of
-one step feeds the next. Their pictures are text: the bytes of all of them, deflated, in base 64.
+(of one that plans ahead: horizon, replan, delay in control steps), `base` (`deploy.base`), `training`, `evaluation` and
+`vectors`. The metadata comes first in the file and begins with the schema and a SHA-256 of the whole file (with the
+digest's own 64 digits as zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop
+sequence: the state of one step feeds the next. Their pictures are text: the bytes of all of them, deflated, in base 64.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def _check_digest(path: str, content: bytes) -> None:
         )
 
 
-def _open_session(path: str, content: bytes) -> Any:
+def open_session(path: str, content: bytes) -> Any:
+    """onnxruntime's session of a model, on one thread; PolicyFileError names `path` when it cannot be loaded."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -203,7 +204,7 @@ class PolicyFile:
     def from_bytes(cls, content: bytes, path: str) -> PolicyFile:
         """Verify the content of a policy file as `load` does; `path` names it in errors."""
         _check_digest(path, content)
-        session = _open_session(path, content)
+        session = open_session(path, content)
         try:
             metadata = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
             policy = cls(path, session, metadata, content)

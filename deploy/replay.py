@@ -91,6 +91,8 @@ def main(argv: Sequence[str]) -> None:
         flown = Path(folder) / "policy.onnx"
         flown.write_bytes(flight.policy)
         policy = PolicyFile.load(config.policy or flown)
+        if "served" in policy.metadata:
+            raise FlightLogError(f"{config.log}: actions came from a server, and cannot be computed again without it")
         computed = replay(flight, policy, about["controller"])
     steps, robots = flight.steps.shape
     print(

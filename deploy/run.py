@@ -18,6 +18,7 @@ from deploy.guard import REASONS, Envelope, Guard
 from deploy.loop import Record, run
 from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
+from deploy.served import SERVER, connected
 
 
 @dataclass
@@ -41,11 +42,14 @@ class Config:
     priority: int = field(
         default=realtime.PRIORITY, metadata={"help": "in real time: of SCHED_FIFO, 1 to 99; 0: as any other program"}
     )
+    server: str | None = field(default=None, metadata={"help": SERVER})
     log: str | None = field(default=None, metadata={"help": "write everything to this file (.mcap)"})
 
     def __post_init__(self) -> None:
         if not (self.settle >= 0.0 and 0 <= self.priority <= 99):
             raise ValueError(f"needs settle >= 0 and priority 0 to 99, got {self.settle} and {self.priority}")
+        if self.server and self.controller != "onnxruntime":
+            raise ValueError(f"controller={self.controller}: what a server computes is asked for by onnxruntime only")
         if self.log is not None and not self.log.endswith(".mcap"):
             raise ValueError(f"log={self.log}: the name of a flight log ends in .mcap")
 
@@ -100,7 +104,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{arguments.usage(Config, kind.Config)}")
         return
     config, driver_config = arguments.parse(argv, Config, kind.Config)
-    policy = PolicyFile.load(config.policy)
+    policy = connected(PolicyFile.load(config.policy), config.server)
     driver = kind.from_config(driver_config, policy)
     guard = Guard(policy.inputs, policy.outputs, envelope(config, policy), driver.signals)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program

@@ -37,8 +37,27 @@ class Base(Protocol):
     def noise_size(self) -> int:
         """Numbers of noise that one chunk takes; standard normal in training."""
 
+    @property
+    def eye(self) -> Eye | None:
+        """What makes its observation of signals; none: they are numbers."""
+
     def sample(self, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) in [-1, 1], action by action, for observations (n, o) and noise (n, k)."""
+
+
+class Written(Base, Protocol):
+    """A base that can be put into a file."""
+
+    @property
+    def actions(self) -> int:
+        """Numbers in an action."""
+
+    @property
+    def observed(self) -> int:
+        """Numbers that it is told."""
+
+    def write(self, graph: Graph, observation: str, noise: str) -> str:
+        """`sample` as ONNX nodes, which the graph knows as its base; the name of the chunk."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +87,13 @@ class Denoiser:
     look: Array  # (hidden, horizon * actions)
     bias: Array  # (K, hidden)
     layers: list[Layer]  # after the first
-    eye: Eye | None = None  # what makes its observation of signals; none: they are numbers
+    eye: Eye | None = None
+    mean: Array | None = None  # (observation,) of those that it learned from, for learners that see them
+    deviation: Array | None = None
+
+    @property
+    def observed(self) -> int:
+        return int(self.see.shape[1])
 
     @property
     def noise_size(self) -> int:
@@ -93,7 +118,6 @@ class Denoiser:
         return x
 
     def write(self, graph: Graph, observation: str, noise: str) -> str:
-        """The same as ONNX nodes; the name of the chunk."""
         seen, x, s = graph.add("MatMul", observation, graph.constant(self.see.T)), noise, self.schedule
         look = graph.constant(self.look.T)
         weights = [(graph.constant(w), graph.constant(b)) for w, b in self.layers]
@@ -105,7 +129,10 @@ class Denoiser:
                 y = graph.add("Gemm", y, weight, bias, transB=1)
             y = _clip(graph, y) if s.clip else y
             x = graph.add("Add", _times(graph, x, s.keep[k]), _times(graph, y, s.gain[k]))
-        return _clip(graph, x)
+        chunk = _clip(graph, x)
+        if self.mean is not None and self.deviation is not None:
+            tell(graph, (observation, noise, chunk), self.mean, self.deviation)
+        return chunk
 
 
 @dataclass
@@ -171,10 +198,10 @@ class Drawn:
 class Planner(Protocol):
     """What makes a chunk with the base's help, from noise of its own size."""
 
-    def sample(self, base: Denoiser, observation: Array, noise: Array) -> Array:
+    def sample(self, base: Base, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) in [-1, 1], for observations (n, o) and noise (n, k)."""
 
-    def write(self, graph: Graph, base: Denoiser, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
 
 
@@ -192,7 +219,7 @@ class Chunked:
     rate_hz: float
     inputs: Group
     outputs: Group
-    base: Denoiser
+    base: Written
     chosen: Steering | Drawn
     replan: int
     planner: Planner | None = None  # none: the base alone
@@ -204,9 +231,9 @@ class Chunked:
             raise ValueError(f"replan is between 1 and the chunk's {self.base.horizon} actions, got {self.replan}")
         limits(self.outputs)
         self._eye = self.base.eye or Eye(self.inputs)
-        if self.told != self.base.see.shape[1] or spec.size(self.outputs) != self.base.actions:
+        if self.told != self.base.observed or spec.size(self.outputs) != self.base.actions:
             raise ValueError(
-                f"the base takes {self.base.see.shape[1]} numbers and gives {self.base.actions}, the signals have "
+                f"the base takes {self.base.observed} numbers and gives {self.base.actions}, the signals have "
                 f"{self.told} and the commands {spec.size(self.outputs)}"
             )
 
@@ -214,7 +241,7 @@ class Chunked:
     def from_task(
         cls,
         task: Manipulation,
-        base: Denoiser,
+        base: Written,
         chosen: Steering | Drawn,
         replan: int,
         planner: Planner | None = None,
@@ -285,6 +312,8 @@ class Chunked:
         else:
             noise = self.chosen.write(graph, self._eye.write_measured(graph, observation), fresh)
         chunk = graph.add("Where", fresh, self._write_planned(graph, observation, noise), "state.chunk")
+        if "base" in graph.metadata:
+            graph.metadata["base"]["seen"] = observation
         full = graph.add("Where", fresh, graph.constant(float(self.replan)), "state.left")
         graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
         k, size = self.base.actions, self.base.noise_size
@@ -306,6 +335,12 @@ def contract(task: Manipulation) -> dict[str, Any]:
         "settings": dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
         "envelope": dict(task.envelope),
     }
+
+
+def tell(graph: Graph, between: tuple[str, str, str], mean: Array, deviation: Array) -> None:
+    """The graph where its base stands: observation, noise, chunk; and what its observations were like in training."""
+    names = dict(zip(("observation", "noise", "chunk"), between, strict=True))
+    graph.metadata["base"] = {**names, "mean": mean, "deviation": deviation}
 
 
 def _times(graph: Graph, x: str, factor: float) -> str:

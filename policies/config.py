@@ -35,6 +35,8 @@ EXTRAS = {
     "gymnasium_robotics": "manipulation",
     "mujoco_warp": "warp",
     "warp": "warp",
+    "msgpack": "serve",
+    "websockets": "serve",
 }  # where a missing package is; others: train
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.chunked import Denoiser
+from policies.chunked import Base, Written
 from policies.controller import Array, Mlp
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Edited:
     magnitude: float
     repeat: int = 1  # the same edit for so many actions
 
-    def sample(self, base: Denoiser, observation: Array, noise: Array) -> Array:
+    def sample(self, base: Base, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) for observations (n, o) and noise (n, k)."""
         return self.edit(observation, base.sample(observation, noise))
 
@@ -73,7 +73,7 @@ class Edited:
         edited: Array = np.clip(chunk + np.float32(self.magnitude) * np.tile(change, (1, self.repeat)), -1.0, 1.0)
         return edited
 
-    def write(self, graph: Graph, base: Denoiser, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
         return self.write_edit(graph, observation, base.write(graph, observation, noise))
 
@@ -95,7 +95,7 @@ class Best:
     count: int
     edited: Edited | None = None
 
-    def sample(self, base: Denoiser, observation: Array, noise: Array) -> Array:
+    def sample(self, base: Base, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) for observations (n, o) and noise (n, count * k)."""
         seen = _each(observation, self.count)
         options = base.sample(seen, noise.reshape(len(seen), -1))
@@ -104,9 +104,9 @@ class Best:
             seen = _each(seen, 2)
         return _best(self.judges, seen, options, len(observation))
 
-    def write(self, graph: Graph, base: Denoiser, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
-        size, observed = base.horizon * base.actions, base.see.shape[1]
+        size, observed = base.horizon * base.actions, base.observed
         seen, count = _write_each(graph, observation, self.count, observed), self.count
         options = base.write(graph, seen, graph.rows(noise, base.noise_size))
         if self.edited is not None:
@@ -123,16 +123,16 @@ class Picked:
     count: int
     repeat: int = 1  # the same noise for so many actions
 
-    def sample(self, base: Denoiser, observation: Array, noise: Array) -> Array:
+    def sample(self, base: Base, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) for observations (n, o) and noise (n, count * k / repeat)."""
         seen = _each(observation, self.count)
         best = _best(self.judges, seen, noise.reshape(len(seen), -1), len(observation))
         return base.sample(observation, np.tile(best, (1, self.repeat)))
 
-    def write(self, graph: Graph, base: Denoiser, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
         size = base.noise_size // self.repeat
-        seen = _write_each(graph, observation, self.count, base.see.shape[1])
+        seen = _write_each(graph, observation, self.count, base.observed)
         best = _write_best(graph, self.judges, seen, graph.rows(noise, size), (self.count, size))
         return base.write(graph, observation, graph.join([best] * self.repeat))
 

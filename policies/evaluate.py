@@ -23,6 +23,7 @@ from deploy.drivers.simulated import Conditions, Simulated, task_for
 from deploy.drivers.workcell import Bench, refuse
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
+from deploy.served import SERVER, connected
 from policies import report as reports
 from policies import work_report
 from policies.controller import Array
@@ -46,6 +47,7 @@ class Config(simulated.Settings):
     """Settings of the command: those of the simulated driver, and what to write."""
 
     policy: str = field(metadata={"help": "the policy file"})
+    server: str | None = field(default=None, metadata={"help": SERVER})
     episodes: int = field(default=1000, metadata={"help": f"unseen episodes (with grid: {GRID_EPISODES} per cell)"})
     grid: bool = field(
         default=False,
@@ -203,7 +205,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{arguments.usage(Config)}")
         return
     (config,) = arguments.parse(argv, Config)
-    policy = PolicyFile.load(config.policy)
+    policy = connected(PolicyFile.load(config.policy), config.server)
     task = task_for(policy, config.task, config.robot, config.transfer)
     if is_manipulation(task):
         refuse(task, [*config.changed(), *(["grid"] if config.grid else [])])

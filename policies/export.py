@@ -6,6 +6,7 @@ Small networks are written as ONNX directly: milliseconds, and no torch. `export
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -26,6 +27,8 @@ from sim.tasks import Task
 if TYPE_CHECKING:
     import onnx
     import torch
+
+    from deploy.base import Part
 
 OPSET = 18
 IR_VERSION = 8  # what opset 18 came with: read by every onnxruntime since 1.14
@@ -61,6 +64,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
+        self.metadata: dict[str, Any] = {}  # what the nodes mean, for the file's metadata
 
     def add(self, operator: str, *inputs: str, to: str | None = None, **attributes: Any) -> str:
         """One node with one output."""
@@ -118,6 +122,21 @@ class Graph:
         self.nodes.append(helper.make_node("Split", [x, self.constant(sizes, np.int64)], names, axis=-1))
         return names
 
+    def inline(self, part: Part, *given: str) -> str:
+        """A part of another graph, fed with these tensors."""
+        if part.opset != OPSET:
+            raise PolicyFileError(f"{part.path} is of opset {part.opset}, this version writes {OPSET}: export it again")
+        prefix, names = f"part_{len(self.nodes)}/", {"": "", **dict(zip(part.inputs, given, strict=True))}
+        for constant in part.constants:
+            self.constants.append(copy.deepcopy(constant))
+            self.constants[-1].name = prefix + constant.name
+        for node in part.nodes:
+            self.nodes.append(copy.deepcopy(node))
+            self.nodes[-1].name = prefix + node.name
+            self.nodes[-1].input[:] = [names.get(name, prefix + name) for name in node.input]
+            self.nodes[-1].output[:] = [prefix + name for name in node.output]
+        return prefix + part.output
+
     def join(self, parts: list[str], to: str | None = None) -> str:
         """Concatenate along the last axis; of one part, the part itself."""
         if len(parts) == 1 and to is None:
@@ -136,11 +155,10 @@ def _commands(graph: Graph, controller: Exportable, action: str) -> None:
         graph.add("Clip", part, graph.constant(signal.low), graph.constant(signal.high), to=signal.name)
 
 
-def build(controller: Exportable) -> onnx.ModelProto:
-    """The graph, with a free batch size: signals and `state.NAME` in, commands and `next_state.NAME` out."""
+def build(controller: Exportable, graph: Graph) -> onnx.ModelProto:
+    """The `graph`, with a free batch size: signals and `state.NAME` in, commands and `next_state.NAME` out."""
     from onnx import TensorProto, helper
 
-    graph = Graph()
     _commands(graph, controller, controller.write(graph))
 
     def values(group: Group, prefix: str = "") -> list[onnx.ValueInfoProto]:
@@ -327,7 +345,10 @@ def export(
     metadata = _metadata(controller, signals, closed_loop(controller, signals))
     metadata["training"] = {"task_config": controller.settings, **(training or {})}
     metadata["evaluation"] = evaluation
-    write_atomic(path, _seal(build(controller), metadata, path))
+    graph = Graph()
+    model = build(controller, graph)
+    metadata |= graph.metadata
+    write_atomic(path, _seal(model, metadata, path))
     return PolicyFile.load(path)
 
 

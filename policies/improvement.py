@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, check, demonstrated
-from policies.chunked import Base, Denoiser
+from policies.algorithms.diffusion import Cloning, Demonstrations, check, demonstrated
+from policies.algorithms.given import Origin, origin
+from policies.chunked import Base
 from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
 from policies.hindsight import Hindsight
@@ -33,7 +34,7 @@ REPORT = 100  # control steps between two rows of metrics
 class Practice:
     """Settings that every learner has which improves a base."""
 
-    base: BaseConfig = field(default_factory=BaseConfig)
+    base: Origin = field(default_factory=Origin)
     env_steps: int = 25_000
     scenes: int = 4  # flown together
     warm_up: int = 30  # episodes without learning
@@ -74,12 +75,13 @@ class Improvement:
     def __init__(
         self, task: Manipulation, config: Practice, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
     ) -> None:
+        """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
         file = getattr(config, "success", "")
         self.judge = success_file(file, task) if file else None
         self.generator = torch.Generator().manual_seed(seed)
-        self.cloning = kind(task, config.base, self.generator)
+        self.cloning = origin(config.base, kind)(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
         self.env_steps = 0
         self.learning = False  # the warm-up is over
@@ -116,8 +118,8 @@ class Improvement:
             self.hindsight = Hindsight(self.task, count, self.rewards, self.config.base.horizon, self.seed)
 
     @functools.cached_property
-    def base(self) -> Denoiser:
-        """The cloned base, once it has been trained."""
+    def base(self) -> Base:
+        """The base, once it has been trained."""
         return self.cloning.denoiser()
 
     @functools.cached_property

@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from policies import checkpoint, config
-from policies.algorithms import Algorithm, LearningError, algorithm_class
+from policies.algorithms import Algorithm, LearningError, LostBaseError, algorithm_class
 from policies.config import RunError, Settings
 from policies.log import Log, Progress
 from policies.provenance import Background, randomisation, versions
@@ -63,6 +63,8 @@ def train(settings: Settings, started: float | None = None) -> Path:
                 if stop.signal is not None:
                     break
                 saver.save_if_due(metrics)
+        except LostBaseError as error:
+            raise RunError(f"{error}; {saver.fallback()}") from error
         except LearningError as error:
             raise RunError(str(error)) from error
     clock.lap("training")
@@ -142,7 +144,7 @@ def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str
         saved = checkpoint.load(path)
         algorithm.load_state_dict(saved["algorithm"])
         log: dict[str, Any] = saved["log"]
-    except checkpoint.CheckpointError as error:
+    except (checkpoint.CheckpointError, LearningError) as error:
         raise RunError(str(error)) from error
     except (KeyError, ValueError, TypeError) as error:
         raise RunError(f"{path} does not fit this version of {settings.algorithm}: {_plain(error)}") from error
@@ -281,6 +283,7 @@ def _export(
         "seconds": round(clock.laps["training"], 3),
         "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
         "randomisation": randomisation(task),
+        **getattr(algorithm, "provenance", dict)(),
     }
     try:
         return export(algorithm.controller(), folder / POLICY, training=training)
@@ -304,6 +307,7 @@ def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None
 
 def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, algorithm: Algorithm) -> None:
     """Fly the file: a table on the terminal, report.json, report.png and video.mp4; the scores go into the file too."""
+    from deploy.served import connected
     from policies import report as reports
     from policies import work_report
     from policies.evaluate import evaluate
@@ -315,6 +319,7 @@ def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, al
 
     def flown(one: PolicyFile, film: bool) -> Report:
         filmed = FILMED if film else 0
+        one = connected(one, getattr(getattr(settings.algorithm_config, "base", None), "server", None))
         return evaluate(one, task=task, engine=options.engine, episodes=options.episodes, filmed=filmed)
 
     report = flown(policy, work)

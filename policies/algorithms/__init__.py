@@ -37,6 +37,10 @@ class LearningError(Exception):
     """Learning cannot begin or go on, for a reason that one sentence explains."""
 
 
+class LostBaseError(LearningError):
+    """The base does not answer any more. Learning can go on from its last checkpoint."""
+
+
 class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 

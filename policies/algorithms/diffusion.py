@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from policies.algorithms import LearningError, score
 from policies.algorithms.seeing import Eyes, Sight
-from policies.chunked import Denoiser, Drawn, Schedule
+from policies.chunked import Chunked, Denoiser, Drawn, Planner, Schedule, Steering
 from policies.collect import Episode, demonstrate, stored
 from policies.controller import Array, Exportable, normalised
 from policies.guidance import goal, guided
@@ -184,6 +184,8 @@ def check(task: Manipulation, device: str) -> None:
 class Cloning:
     """Trains a base on demonstrations; with `delay`, one that goes on from up to so many actions of a chunk."""
 
+    provenance: dict[str, Any] = {}  # of a base that comes from elsewhere
+
     def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.eyes = Eyes(spec.pictures(task.policy), config.sight, generator)
@@ -324,10 +326,20 @@ class Cloning:
             see = np.concatenate([see, given[:, : delay * self.actions], count], axis=1)
         eye = Eye(self.task.policy, self.average_eyes.exported()) if self.eyes.size else None
         timed = timed.astype(np.float32)
-        base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed, rest, eye)
+        moments = (self.normalizer.shift.numpy().copy(), self.normalizer.std.numpy().copy())
+        base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed, rest, eye, *moments)
         if self.config.guidance == 0.0:
             return base
         return guided(base, np.flatnonzero(self.goal), unseen, self.config.guidance)
+
+    @property
+    def noise(self) -> tuple[int, int]:
+        """Rows and columns of what a chunk is made of."""
+        return self.config.horizon, self.actions
+
+    def controller(self, chosen: Steering | Drawn, planner: Planner | None = None) -> Chunked:
+        """Of the base, whose plans are carried out to their end, with that noise."""
+        return Chunked.from_task(self.task, self.denoiser(), chosen, self.config.horizon, planner)
 
     def state_dict(self) -> dict[str, Any]:
         return {**saved(self._parts()), "done": self.done}

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.critics import Actor, Critics, Learning, Memory, Replay, Training, judges, set_rate
+from policies.algorithms.given import Served
 from policies.chunked import Base, Chunked, Drawn, Planner
 from policies.controller import Array, Exportable
 from policies.edited import Best, Edited, Judges
@@ -75,6 +76,10 @@ class Edit:
         self.run = Improvement(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
+        if isinstance(self.cloning, Served):
+            raise ValueError(
+                "edited chunks are put into a file with their base, not with one on a server; see algorithm=dsrl"
+            )
         self.size, observed = self.cloning.size, self.cloning.observed
         self.edits = self.cloning.actions if config.same_edit else self.size
         self.training = Training(Actor(config, observed + self.size, self.edits, self.generator), config)
@@ -177,8 +182,7 @@ class Edit:
         return made
 
     def _chunked(self, drawn: Drawn, planner: Planner | None = None) -> Chunked:
-        base = self.cloning.denoiser()
-        return Chunked.from_task(self.task, base, drawn, base.horizon, planner)
+        return self.cloning.controller(drawn, planner)
 
     def _drawn(self, count: int) -> Drawn:
         """Noise for so many candidates, none for the first."""
@@ -194,6 +198,10 @@ class Edit:
     def _inputs(self) -> Normalizer:
         """Of what the actor takes: the observation's, and none of the chunk."""
         return self.cloning.normalizer.wider(self.size)
+
+    def provenance(self) -> dict[str, Any]:
+        """Of the base, if it was given."""
+        return self.cloning.provenance
 
     def dump_to(self, folder: Path) -> None:
         """Nothing is dumped: a scene that is not finite ends its episode."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.critics import Actor, Critics, Learning, Replay, Training, judges, set_rate
-from policies.chunked import Base, Chunked, Drawn, Steering
+from policies.chunked import Base, Drawn, Steering
 from policies.controller import Array, Exportable
 from policies.edited import Picked
 from policies.improvement import Improvement
@@ -53,7 +53,9 @@ class Steer:
         self.run = self.Run(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
-        self.size = self.cloning.actions * (1 if config.same_noise else config.base.horizon)
+        rows, width = self.cloning.noise
+        self.repeat = rows if config.same_noise else 1
+        self.size = rows * width // self.repeat
         observed = self.cloning.observed
         self.training = Training(Actor(config, observed, self.size, self.generator), config)
         self.critics = self._judge()
@@ -89,8 +91,8 @@ class Steer:
         return torch.randn(n, self.size, generator=self.generator)
 
     def _whole(self, w: Array) -> Array:
-        """The base's noise (n, horizon * k) for w."""
-        return np.tile(w, (1, self.config.base.horizon)) if self.config.same_noise else w
+        """The base's noise (n, size * repeat) for w."""
+        return np.tile(w, (1, self.repeat))
 
     def keep(self, transition: Transition) -> None:
         x, next_x = (self.cloning.see(v) for v in (transition.x, transition.next_x))
@@ -128,25 +130,24 @@ class Steer:
 
     def controller(self) -> Exportable:
         """The averaged actor's mean on the base."""
-        config = self.config
-        horizon = self.cloning.config.horizon
-        steering = Steering(
-            self.training.mean(self.cloning.normalizer), config.magnitude, horizon if config.same_noise else 1
-        )
-        return Chunked.from_task(self.task, self.cloning.denoiser(), steering, horizon)
+        actor = self.training.mean(self.cloning.normalizer)
+        return self.cloning.controller(Steering(actor, self.config.magnitude, self.repeat))
 
     def baselines(self) -> dict[str, Exportable]:
         """Without the actor: random noise, cut off at the actor's bound, none; the critics' choice from the prior."""
-        config, base = self.config, self.cloning.denoiser()
-        random = Drawn.normal(base.noise_size)
-        prior = Drawn.normal(DRAWN * self.size, 64, config.prior_std)
-        picked = Picked(judges(self.critics, self.cloning.normalizer), DRAWN, base.noise_size // self.size)
+        config, made, size = self.config, self.cloning.controller, self.size * self.repeat
+        random, prior = Drawn.normal(size), Drawn.normal(DRAWN * self.size, 64, config.prior_std)
+        picked = Picked(judges(self.critics, self.cloning.normalizer), DRAWN, self.repeat)
         return {
-            "random noise": Chunked.from_task(self.task, base, random, base.horizon),
-            "cut noise": Chunked.from_task(self.task, base, random.cut(config.magnitude), base.horizon),
-            "no noise": Chunked.from_task(self.task, base, Drawn.none(base.noise_size), base.horizon),
-            f"best of {DRAWN}": Chunked.from_task(self.task, base, prior.cut(config.magnitude), base.horizon, picked),
+            "random noise": made(random),
+            "cut noise": made(random.cut(config.magnitude)),
+            "no noise": made(Drawn.none(size)),
+            f"best of {DRAWN}": made(prior.cut(config.magnitude), picked),
         }
+
+    def provenance(self) -> dict[str, Any]:
+        """Of the base, if it was given."""
+        return self.cloning.provenance
 
     def dump_to(self, folder: Path) -> None:
         """Nothing is dumped: a scene that is not finite ends its episode."""
