@@ -1,9 +1,9 @@
 """WSRL: offline reinforcement learning, then practice without the offline data (Zhou et al. 2024, arXiv 2412.07762).
 
-Actor and critics of `rlpd` learn from the demonstrations alone, see `offline`. Then the actor, frozen, does the warm-up,
-whose transitions take the place of the demonstrations, and practice goes on from them as in SAC, without pessimism about
-what was not recorded. What then keeps it from forgetting: critics that were pessimistic about all choices, not only
-about the actor's; an actor that believes nearly the lowest critic and is slower than they are; and a weak prior.
+Actor and critics of `rlpd` learn from the demonstrations alone, see `offline`. Then the actor, frozen, does the
+warm-up, whose transitions take the place of the demonstrations, and practice goes on from them as in SAC, without
+pessimism about what was not recorded. Against forgetting, the actor believes nearly the lowest critic, and learns more
+slowly than they do; its prior is weak, and every step of an episode begins a transition.
 """
 
 from __future__ import annotations

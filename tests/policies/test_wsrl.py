@@ -21,6 +21,13 @@ QUICK = Settings(
     offline_updates=300,
     hidden=[48, 48],
     batch=64,
+    warm_up=20,
+    head_start=0,
+    critics=4,
+    doubt=0.5,
+    actor_rate=1.0,
+    first_prior=0.05,
+    last_prior=0.02,
 )
 
 
