@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from policies.algorithms.diffusion import Cloning, Demonstrations, check, demonstrated
+from policies.algorithms.diffusion import Cloning, Demonstrations, check, chunked, demonstrated
 from policies.algorithms.given import Origin, origin
 from policies.chunked import Base
 from policies.collect import DEMONSTRATIONS, Episode
@@ -83,6 +83,7 @@ class Improvement:
         self.generator = torch.Generator().manual_seed(seed)
         self.cloning = origin(config.base, kind)(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
+        self.every_step = False  # transitions from within chunks, too, of which nothing was chosen
         self.env_steps = 0
         self.learning = False  # the warm-up is over
         self.scenes: Scenes | None = None
@@ -109,6 +110,13 @@ class Improvement:
                 starts = [*enumerate(data.chunk[:-1])]
                 made += self.hindsight.transitions((DEMONSTRATIONS, episode.number), data.observation, starts)
         return made
+
+    def between(self, seen: Array, action: Array, succeeded: bool) -> list[Transition]:
+        """Of an episode's steps at which no chunk began, as of a demonstration."""
+        horizon = self.config.base.horizon
+        data = Demonstrations(seen[:-1], chunked(action, horizon))
+        made = _transitions(data, len(action) - 1 if succeeded else None, self.rewards, horizon)
+        return [transition for first, transition in enumerate(made) if first % horizon]
 
     def look_back(self, count: int) -> None:
         """Make so many transitions more of each, with other goals; ValueError when the task has none."""
@@ -147,7 +155,7 @@ class Improvement:
         config, base = self.config, self.base
         metrics: dict[str, float] = {}
         own = stream(self.seed, TRAINING)
-        rest = (self.rewards, self.see, self.hindsight, self.judge)
+        rest = (self.rewards, self.see, self.hindsight, self.judge, self.between if self.every_step else None)
         scenes = Scenes(self.task, own, config.scenes, base.horizon, *rest)
         self.scenes = scenes
         if self._resumed is not None:

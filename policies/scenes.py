@@ -66,6 +66,10 @@ class _Chunk:
     reward: float = 0.0
 
 
+# everything seen in an episode (steps + 1, o), actions sent (steps, k), whether it succeeded
+Between = Callable[[Array, Array, bool], list[Transition]]
+
+
 class Scenes:
     """`num` scenes of the episode stream `seed`."""
 
@@ -79,11 +83,14 @@ class Scenes:
         see: Callable[[Mapping[str, Array]], Array] | None = None,
         hindsight: Hindsight | None = None,
         judge: PolicyFile | None = None,
+        between: Between | None = None,
     ) -> None:
         """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other.
 
-        `judge`: a classifier whose verdict takes the place of the simulator's success.
+        `judge`: a classifier whose verdict takes the place of the simulator's success. `between`: makes transitions
+        that begin within the chunks of an episode.
         """
+        self.between, self._looking = between, hindsight is not None or between is not None
         self.task, self.num, self.horizon, self.rewards, self.hindsight = task, num, horizon, rewards, hindsight
         self._see = see or partial(spec.pack, task.policy)
         self.cell = task.open(num, seed)
@@ -133,9 +140,9 @@ class Scenes:
         self._length += 1
         out_of_time = self._length >= self.task.episode_steps
         asked = outcome.success | outcome.lost | out_of_time | (self._left == 0)
-        if self.hindsight is not None or asked.any():  # else nobody asks for it
+        if self._looking or asked.any():  # else nobody asks for it
             self.seen = self._look()
-        if self.hindsight is not None:
+        if self._looking:
             for row in range(self.num):
                 self._trail[row].append(self.seen[row])
         made: list[Transition] = []
@@ -146,7 +153,7 @@ class Scenes:
                 self._pending[row][-1].reward = self.rewards.success if outcome.success[row] else self.rewards.step
             if over or out_of_time[row]:
                 made += [self._transition(row, first, over) for first in range(len(self._pending[row]))]
-                made += self._relabelled(row)
+                made += self._more(row, bool(outcome.success[row]))
                 self._begin(row, bool(outcome.success[row]))
             elif self._left[row] == 0 and len(self._pending[row]) == self.rewards.backup:
                 made.append(self._transition(row, 0, False))
@@ -162,11 +169,15 @@ class Scenes:
         next_x = np.nan_to_num(self.seen[row])
         return Transition(begun.x, begun.choice, begun.chunk, reward, 0.0 if over else discount, next_x)
 
-    def _relabelled(self, row: int) -> list[Transition]:
-        if self.hindsight is None:
-            return []
-        starts = [(k * self.horizon, chunk) for k, chunk in enumerate(self._planned[row])]
-        return self.hindsight.transitions((int(self.numbers[row]),), np.stack(self._trail[row]), starts)
+    def _more(self, row: int, succeeded: bool) -> list[Transition]:
+        """Of the whole episode: relabelled, and from within its chunks."""
+        made: list[Transition] = []
+        if self.hindsight is not None:
+            starts = [(k * self.horizon, chunk) for k, chunk in enumerate(self._planned[row])]
+            made += self.hindsight.transitions((int(self.numbers[row]),), np.stack(self._trail[row]), starts)
+        if self.between is not None:
+            made += self.between(np.stack(self._trail[row]), np.stack(self._sent[row]), succeeded)
+        return made
 
     def _begin(self, row: int, succeeded: bool) -> None:
         """The next episode."""
@@ -217,7 +228,7 @@ class Scenes:
 
     def _retrace(self, begun: list[int], moved: list[int]) -> None:
         """What these rows see, whose episodes have begun or gone on."""
-        if self.hindsight is not None and (begun or moved):
+        if self._looking and (begun or moved):
             seen = self._look()
             for row in begun:
                 self._trail[row] = [seen[row]]

@@ -41,6 +41,7 @@ class Learning(Practice):
     doubt: float = 0.5  # deviations of the critics below their mean that the actor believes
     hidden: list[int] = field(default_factory=lambda: [128, 128])
     learning_rate: float = 5e-4
+    actor_rate: float = 1.0  # of the learning rate, the actor's share
     final_rate: float = 1.0  # of the learning rate, in the end, as a share of the first
     batch: int = 128
     critic_updates: int = 4  # per chunk
@@ -73,7 +74,7 @@ class Actor(torch.nn.Module):
 
     def __init__(self, config: Learning, observed: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.magnitude, self.prior = config.magnitude, config.prior_std
+        self.magnitude, self.prior, self.size = config.magnitude, config.prior_std, size
         self.network = mlp([observed, *config.hidden, 2 * size], generator, "relu", last_gain=0.1)
         with torch.no_grad():
             [*self.network.parameters()][-1][size:] = config.first_log_std
@@ -104,13 +105,16 @@ class Training:
         """One step up what is `believed` of the choices (n, size) for `x`, less the divergence; metrics."""
         choice, divergence = self.actor.sample(x, noise)
         value = believed(choice)
-        loss = (prior_weight * divergence - value).mean()
+        self.descend((prior_weight * divergence - value).mean())
+        return {"divergence": divergence.detach().mean(), "value": value.detach().mean()}
+
+    def descend(self, loss: Tensor) -> None:
+        """One update, which the average follows."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         with torch.no_grad():
             torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], self.config.ema)
-        return {"divergence": divergence.detach().mean(), "value": value.detach().mean()}
 
     def mean(self, inputs: Normalizer) -> Mlp:
         """The average's mean choice, over its magnitude, with the normaliser of its inputs folded in."""
@@ -190,7 +194,7 @@ class Critics:
 def set_rate(rate: float, *parts: Training | Critics) -> None:
     """Let them learn at that rate from now on."""
     for part in parts:
-        part.optimizer.param_groups[0]["lr"] = rate
+        part.optimizer.param_groups[0]["lr"] = rate * (part.config.actor_rate if isinstance(part, Training) else 1.0)
 
 
 def judges(critics: Critics, normalizer: Normalizer) -> Judges:

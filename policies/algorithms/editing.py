@@ -45,6 +45,7 @@ class Settings(Learning):
     noise_std: float = 0.6  # of its noise for the others
     same_edit: bool = False  # one edit for all actions of a chunk
     shown: float = 0.25  # share of the demonstrations in each batch
+    every_step: bool = False  # transitions from within chunks, too
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +75,7 @@ class Edit:
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
         self.run = Improvement(task, config, seed, device)
+        self.run.every_step = config.every_step
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
         if isinstance(self.cloning, Served):
@@ -124,7 +126,9 @@ class Edit:
         return (chunk + edit.tile(self.size // self.edits)).clamp(-1.0, 1.0)
 
     def keep(self, transition: Transition) -> None:
-        self._store(self.memory.own, [transition], transition.choice[None])
+        begun = len(transition.choice) > 0  # within a chunk nothing was proposed
+        proposed = transition.choice[None] if begun else self._propose(self.run.base, transition.x[None])
+        self._store(self.memory.own, [transition], proposed)
 
     def _store(self, replay: Replay, made: list[Transition], proposed: Array) -> None:
         x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))

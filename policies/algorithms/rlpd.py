@@ -44,6 +44,7 @@ class Settings(steering.Settings):
     critic_updates: int = 4  # per chunk
     actor_updates: int = 1
     shown: float = 0.5  # share of the demonstrations in each batch
+    every_step: bool = False  # transitions from within chunks, too
     hindsight: int = 0  # copies of each transition with another goal; see `policies.hindsight`
 
     def __post_init__(self) -> None:
@@ -104,6 +105,7 @@ class Rlpd(Steer):
         super().__init__(task, config, seed, device)
         self.before = copy.deepcopy(self.training)
         self.run.look_back(config.hindsight)
+        self.run.every_step = config.every_step
 
     def _remember(self) -> Memory:
         observed = self.cloning.observed

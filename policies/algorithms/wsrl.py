@@ -1,9 +1,9 @@
 """WSRL: offline reinforcement learning, then practice without the offline data (Zhou et al. 2024, arXiv 2412.07762).
 
-Actor and critics of `rlpd` learn from the demonstrations alone by Cal-QL (Nakamoto et al. 2023, arXiv 2303.05479): the
-critics' values of the actor's own choices are pushed down, but not below what the demonstrator got from there on, and
-those of demonstrated chunks up. Then the actor, frozen, does the warm-up, whose transitions take the place of the
-demonstrations, and practice goes on from them as in SAC, without any pessimism of that kind.
+Actor and critics of `rlpd` learn from the demonstrations alone, see `offline`. Then the actor, frozen, does the
+warm-up, whose transitions take the place of the demonstrations, and practice goes on from them as in SAC, without
+pessimism about what was not recorded. Against forgetting, the actor believes nearly the lowest critic, and learns more
+slowly than they do; its prior is weak, and every step of an episode begins a transition.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from policies.algorithms import rlpd
 from policies.algorithms.critics import Replay
+from policies.algorithms.offline import Pretraining, offline
 from policies.algorithms.rlpd import Rlpd
 from policies.chunked import Base
 from policies.controller import Array
@@ -25,24 +23,22 @@ from policies.networks import restore, saved
 
 
 @dataclass
-class Settings(rlpd.Settings):
+class Settings(rlpd.Settings, Pretraining):
     """Settings of WSRL."""
 
     shown: float = 0.0  # nothing of the demonstrations is kept
-    warm_up: int = 20
-    head_start: int = 0
-    offline_updates: int = 2000
-    conservatism: float = 0.3  # weight of pushing values down and up
-    calibrated: bool = True  # not below the demonstrator's returns; false: CQL (Kumar et al. 2020)
-    samples: int = 4  # choices of the actor that are pushed down, per state
-    imitation: float = 1.0  # offline, weight of the actor's squared distance from the demonstrated chunk
+    first_prior: float = 0.01
+    last_prior: float = 0.005
+    warm_up: int = 40
+    head_start: int = 400
+    critics: int = 6
+    doubt: float = 2.5
+    actor_rate: float = 0.2
+    every_step: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.offline_updates < 1 or self.samples < 1:
-            raise ValueError(
-                f"needs offline_updates >= 1 and samples >= 1, got {self.offline_updates} and {self.samples}"
-            )
+        Pretraining.__post_init__(self)
 
 
 class Wsrl(Rlpd):
@@ -54,6 +50,7 @@ class Wsrl(Rlpd):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.offline = 0  # updates
+        self.pretraining = offline(self.config, self.training, self.critics, self.generator)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.run.begin()
@@ -69,45 +66,19 @@ class Wsrl(Rlpd):
         for transition in shown:
             past.add(*self._row(transition), transition.value)
         while self.offline < config.offline_updates:
-            batch = past.sample(config.batch, generator)
-            x, w = batch["x"], batch["w"]
-            loss = self._fit_offline(batch)
-
-            def believed(choice: Tensor, x: Tensor = x, w: Tensor = w) -> Tensor:
-                away = (choice - w).square().sum(-1)
-                return self.critics.believed(torch.cat([x, choice], -1)) - config.imitation * away
-
-            climbed = self.training.climb(x, self._noise(len(x)), believed, config.first_prior)
+            metrics = self.pretraining.update(past.sample(config.batch, generator))
             self.offline += 1
             if self.offline == config.offline_updates:
                 self.before.load_state_dict(self.training.state_dict())
             if self.offline % REPORT == 0 or self.offline == config.offline_updates:
                 done = {"progress": 0.2 * self.offline / config.offline_updates, "env_steps": 0.0}
-                yield done | {"loss": float(loss)} | {name: float(value) for name, value in climbed.items()}
-
-    def _fit_offline(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """One update of Cal-QL; its loss."""
-        wanted = self._targets(batch)
-        values = self.critics.ensemble(torch.cat([batch["x"], batch["w"]], -1))  # (critics, n)
-        loss: Tensor = (values - wanted).square().mean(1).sum()
-        gap = self._chosen(batch["x"], batch["value"]) - values.mean(1)
-        loss = loss + self.config.conservatism * gap.sum()
-        self.critics.descend(loss)
-        self.critics.follow(1)
-        return loss.detach()
-
-    def _chosen(self, x: Tensor, value: Tensor) -> Tensor:
-        """The mean value (critics,) of the actor's choices, each at least `value` (n, 1) when calibrated."""
-        x = x.repeat_interleave(self.config.samples, 0)
-        with torch.no_grad():
-            w, _ = self.training.actor.sample(x, self._noise(len(x)))
-        values: Tensor = self.critics.ensemble(torch.cat([x, w], -1))
-        if self.config.calibrated:
-            values = torch.maximum(values, value.repeat_interleave(self.config.samples, 0)[:, 0])
-        return values.mean(1)
+                yield done | {name: float(value) for name, value in metrics.items()}
 
     def choose(self, base: Base, observation: Array, blind: bool) -> tuple[Array, Array]:
         return super().choose(base, observation, False)  # the warm-up is the actor's
+
+    def _parts(self) -> dict[str, Any]:
+        return super()._parts() | {"pretraining": self.pretraining}
 
     def state_dict(self) -> dict[str, Any]:
         return saved(self._parts()) | {"offline": self.offline}

@@ -21,6 +21,13 @@ QUICK = Settings(
     offline_updates=300,
     hidden=[48, 48],
     batch=64,
+    warm_up=20,
+    head_start=0,
+    critics=4,
+    doubt=0.5,
+    actor_rate=1.0,
+    first_prior=0.05,
+    last_prior=0.02,
 )
 
 
@@ -83,20 +90,6 @@ def test_demonstrations_know_their_returns():
     assert count > 20
 
 
-def test_values_are_not_pushed_below_what_the_demonstrator_got():
-    learner = Wsrl(ToyReach(), small(samples=3), 0)
-    x = torch.randn(20, 4, generator=learner.generator)
-    parameters = [*learner.critics.ensemble.parameters()]
-    for calibrated in (True, False):
-        learner.config.calibrated = calibrated
-        for returns, pushed in ((1e3, not calibrated), (-1e3, True)):
-            value = torch.full((20, 1), returns)
-            chosen = learner._chosen(x, value)
-            slopes = torch.autograd.grad(chosen.sum(), parameters)
-            assert any(bool(slope.any()) for slope in slopes) == pushed
-            assert bool((chosen == 1e3).all()) == (not pushed)
-
-
 @pytest.mark.parametrize("stop", [1, 2, 3])  # learning offline, before practice, in it
 def test_it_continues_exactly(stop):
     whole = Wsrl(ToyReach(), small(), 0)
@@ -117,11 +110,6 @@ def test_the_file_is_the_whole_controller(tmp_path):
     list(learner.learn())
     for name, controller in {"learned": learner.controller(), **learner.baselines()}.items():
         agree(controller, tmp_path / f"{name}.onnx", np.random.default_rng(0))
-
-
-def test_settings_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="needs offline_updates >= 1 and samples >= 1, got 0 and 4"):
-        Settings(offline_updates=0)
 
 
 def test_the_whole_chain_small(tmp_path):
