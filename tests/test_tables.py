@@ -44,7 +44,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "sac": {"steps": 2048, "num_envs": 8, "warmup": 64, "capacity": 4096, "batch": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
-PRACTICE = {"base": BaseConfig(**{**BASE, "updates": 5}), "env_steps": 1600, "warm_up": 2, "head_start": 4}
+PRACTICE = {
+    "base": BaseConfig(**{**BASE, "updates": 5}),
+    "env_steps": 1600,
+    "warm_up": 2,
+    "head_start": 4,
+    "hidden": [16, 16],
+    "batch": 16,
+}
 
 
 def start(task_name: str, engine_name: str, robot_name: str, n: int) -> tuple[Any, dict[str, np.ndarray], np.ndarray]:

@@ -1,6 +1,5 @@
 """Real nodes as processes in a ROS domain of their own, and a node of the test that watches and commands them."""
 
-import itertools
 import os
 import signal
 import subprocess
@@ -8,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 
 from deploy.ros2.polling import command_quality, latched_quality, sensor_quality
+from tests.deploy.ros2_domain import own_domain
 
 with warnings.catch_warnings():  # lark, which the message packages load with the first node, imports sre_parse
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -41,7 +41,6 @@ CONFIGURE, CLEANUP, ACTIVATE, DEACTIVATE = (
     Transition.TRANSITION_DEACTIVATE,
 )
 PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
-_domains = itertools.count(os.getpid() % 90)
 
 
 def spawn(module: str, *arguments: str, domain: int, **options: Any) -> subprocess.Popen[str]:
@@ -64,7 +63,8 @@ class Graph:
     """Nodes under test and what they say. Times are monotonic, in s."""
 
     def __init__(self, namespace: str = "", domain: int | None = None) -> None:
-        self.namespace, self.domain = namespace, next(_domains) % 100 + 1 if domain is None else domain
+        self.namespace, self.held = namespace, ExitStack()
+        self.domain = self.held.enter_context(own_domain()) if domain is None else domain
         os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=self.domain, signal_handler_options=SignalHandlerOptions.NO)
@@ -241,6 +241,7 @@ class Graph:
         self.executor.shutdown()
         self.node.destroy_node()
         rclpy.shutdown(context=self.context)
+        self.held.close()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,18 @@ from tests.deploy.ros2_bench import (
     ros_arguments,
     spawn,
 )
+from tests.deploy.ros2_domain import own_domain
 from tests.deploy.sample_policy import resealed
 
 NODES = ("robot", "supervisor", "policy")
 GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}
-DOMAIN = 102  # nobody else's: nothing is there
+
+
+@pytest.fixture
+def domain() -> Iterator[int]:
+    """Nothing is there."""
+    with own_domain() as number:
+        yield number
 
 
 def said(process: "subprocess.Popen[str]") -> tuple[int, str]:
@@ -39,7 +47,7 @@ def said(process: "subprocess.Popen[str]") -> tuple[int, str]:
     return process.returncode, error
 
 
-def node(name: str, domain: int = DOMAIN, **parameters: Any) -> "subprocess.Popen[str]":
+def node(name: str, domain: int, **parameters: Any) -> "subprocess.Popen[str]":
     return spawn(f"deploy.ros2.{name}_node", *ros_arguments(**parameters), domain=domain, stderr=subprocess.PIPE)
 
 
@@ -50,10 +58,10 @@ def began(process: "subprocess.Popen[str]") -> bool:
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_interrupted_at_any_moment_a_node_ends_well(name: str):
+def test_interrupted_at_any_moment_a_node_ends_well(name: str, domain: int):
     ends = []
     for pause in (0.0, 0.1, 0.4, 1.5):  # while it imports, ... , spins
-        process = node(name)
+        process = node(name, domain)
         while not began(process):
             time.sleep(0.001)
         time.sleep(pause)
@@ -83,8 +91,8 @@ def test_interrupted_at_any_moment_a_node_ends_well(name: str):
         ("supervisor", {"fence": "wide"}, "parameter fence must be a float: m from the origin"),
     ],
 )
-def test_wrong_parameters(name: str, parameters: dict[str, Any], complaint: str):
-    status, error = said(node(name, **parameters))
+def test_wrong_parameters(name: str, parameters: dict[str, Any], complaint: str, domain: int):
+    status, error = said(node(name, domain, **parameters))
     assert status == 2 and error.splitlines()[-1].startswith("error: ") and complaint in error
     assert "Traceback" not in error
 
@@ -99,22 +107,22 @@ def test_without_ros2(command: str):
     assert "needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'" in done.stderr
 
 
-def test_a_topic_of_another_type():
+def test_a_topic_of_another_type(domain: int):
     context = rclpy.Context()
-    rclpy.init(context=context, domain_id=DOMAIN - 1, signal_handler_options=SignalHandlerOptions.NO)
+    rclpy.init(context=context, domain_id=domain, signal_handler_options=SignalHandlerOptions.NO)
     other = Node("other", context=context, namespace="/here")
     other.create_publisher(Float32MultiArray, "odometry", 1)
     arguments = ("policy=quad_any", "driver=ros2", "connect_s=4", "namespace=/here")
-    status, error = said(spawn("deploy.run", *arguments, domain=DOMAIN - 1, stderr=subprocess.PIPE))
+    status, error = said(spawn("deploy.run", *arguments, domain=domain, stderr=subprocess.PIPE))
     rclpy.shutdown(context=context)
     assert status == 2, error
     assert "/here/odometry is a std_msgs/msg/Float32MultiArray, not a nav_msgs/msg/Odometry" in error
 
 
-def test_signals_that_nobody_publishes():
+def test_signals_that_nobody_publishes(domain: int):
     began = time.monotonic()
     command = spawn(
-        "deploy.run", "policy=quad_any", "driver=ros2", "connect_s=1", domain=DOMAIN, stderr=subprocess.PIPE
+        "deploy.run", "policy=quad_any", "driver=ros2", "connect_s=1", domain=domain, stderr=subprocess.PIPE
     )
     status, error = said(command)
     assert status == 2 and error.startswith("error: nothing publishes /odometry (nav_msgs/msg/Odometry)")

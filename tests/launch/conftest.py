@@ -4,13 +4,9 @@ Each test has a ROS domain of its own, on this machine only: no two tests hear e
 """
 
 import asyncio
-import fcntl
 import functools
 import importlib.util
-import random
 import sys
-import tempfile
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -18,28 +14,22 @@ import pytest
 from deploy import launch as runner
 from deploy.launching import stand_in
 from deploy.launching.actions import Action
+from tests.deploy.ros2_domain import own_domain
 
 REAL = runner.real_launch() and importlib.util.find_spec("launch_pytest") is not None
 
 
 @pytest.fixture(autouse=True)
 def domain(monkeypatch, tmp_path):
-    """A ROS domain that no other test of this machine uses now, as a number, for this process and its children."""
-    for number in random.SystemRandom().sample(range(1, 102), 101):  # 0 is everybody's, 102 and more are not portable
-        with (Path(tempfile.gettempdir()) / f"ros-domain-{number}.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            for name in ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS"):
-                monkeypatch.delenv(name, raising=False)
-            monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
-            monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-            monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "log"))
-            monkeypatch.setenv("OMP_NUM_THREADS", "1")
-            yield number
-            return
-    raise AssertionError("all 101 ROS domains are in use")
+    """A ROS domain of its own, as a number, for this process and its children."""
+    with own_domain() as number:
+        for name in ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
+        monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "log"))
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        yield number
 
 
 class ReadyToTest(Action):
