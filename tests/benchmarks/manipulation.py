@@ -25,7 +25,8 @@ CASES = {
     "AdroitHandDoorSparse": (3, "task=gymnasium/AdroitHandDoorSparse-v1 preset=dsrl"),
     "arm_pick_place": (3, "task=arm_pick_place preset=dsrl"),
     **{f"pick-place, {name}": (3, f"{OTHERS} algorithm={name}") for name in ("dsrl", "residual", "expo")},
-    **{f"pick-place, {name}": (3, f"task=metaworld/pick-place-v3 algorithm={name}") for name in ("rlpd", "wsrl")},
+    "pick-place, rlpd": (3, "task=metaworld/pick-place-v3 algorithm=rlpd"),
+    "pick-place, wsrl": (3, "task=metaworld/pick-place-v3 preset=wsrl"),
 }
 SMALL = ["base.episodes=8", "base.corruption=0.2", "env_steps=800", "warm_up=1", "head_start=4"]
 CLONE = {"rlpd": [], "wsrl": ["offline_updates=20"]}  # the others clone
