@@ -25,6 +25,7 @@ class ArmReach(Tabletop):
     Config = ReachConfig
     name = "arm_reach"
     block = None
+    achieved = "hand_position"
     offsets = {"goal_position": 0.02}
     close = 0.02
 

@@ -26,6 +26,8 @@ RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
 CORRUPTION = {"object_position": 0.0155, "goal_position": 0.0385, "hand_velocity": 0.174, "gripper_effort": 0.216}
 COLLECTIONS = ("MT10", "MT50")
+# m between object and goal, up to which these tasks call it success.
+NEAR = {"pick-place-v3": 0.07, "pick-place-wall-v3": 0.07, "push-v3": 0.05, "push-back-v3": 0.07, "push-wall-v3": 0.07}
 CLONING, LEARNING = (
     ("dagger", "diffusion", "hg_dagger"),
     ("dsrl", "dsrl_na", "expo", "residual", "rlif", "rlpd", "wsrl"),
@@ -108,6 +110,7 @@ class MetaWorld:
         self._make, self._expert = made, expert()
         self.objects = len(made()._get_pos_objects()) // 3
         self.policy = signals(self.objects)
+        self.achieved = "object_position" if self.environment in NEAR else ""  # what should become equal to the goal
         self._moment = self.policy[:-1]
 
     def make(self) -> Any:
@@ -123,6 +126,10 @@ class MetaWorld:
 
     def open(self, num: int, seed: int) -> Workcell:
         return Scenes(self, num, seed)
+
+    def reached(self, achieved: Array, goal: Array) -> NDArray[np.bool_]:
+        """Whether what was achieved (n, 3) m counts as the goal (n, 3) m, (n,)."""
+        return np.asarray(np.linalg.norm(achieved - goal, axis=-1) <= NEAR[self.environment])
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         frame: Array = np.concatenate([np.asarray(signals[s.name], np.float64) for s in self._moment], axis=1)

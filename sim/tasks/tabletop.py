@@ -67,6 +67,7 @@ class Tabletop(ABC):
     engines = BENCHES
     engine = "mujoco"
     goal = "goal_position"
+    achieved = "object_position"  # what should become equal to it; "" with pictures, which show the goal
     scores = {"success": "%", "duration": "s", "final_distance": "m"}
     offsets: dict[str, float]  # m: how far a mediocre expert misjudges signals
     close: float  # m: success
@@ -92,6 +93,7 @@ class Tabletop(ABC):
             *pictures,
         )
         self.privileged: Group = pose if cameras else ()
+        self.achieved = "" if cameras else type(self).achieved
         arm = (
             Signal("hand_velocity", (3,), "m/s", "world", -SPEED, SPEED)
             if self.config.control == "velocity"
@@ -113,6 +115,10 @@ class Tabletop(ABC):
     @abstractmethod
     def plan(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """What the expert wants: the hand's position (n, 3) m, the gripper's opening (n, 1) m, speed (n, 1) m/s."""
+
+    def reached(self, achieved: Array, goal: Array) -> NDArray[np.bool_]:
+        """Whether what was achieved (n, 3) m counts as the goal (n, 3) m, (n,)."""
+        return np.asarray(self.distance({self.achieved: achieved, self.goal: goal}) < self.close)
 
     def reward(self, signals: Mapping[str, Array]) -> Array:
         """What a step is worth, (n,) float32: minus the way that is left, in m."""

@@ -23,7 +23,7 @@ CASES = {
     "pick-place": (5, "task=metaworld/pick-place-v3 preset=dsrl"),
     "FetchPickAndPlace": (3, "task=gymnasium/FetchPickAndPlace-v4 preset=dsrl"),
     "AdroitHandDoorSparse": (3, "task=gymnasium/AdroitHandDoorSparse-v1 preset=dsrl"),
-    "arm_pick_place": (3, "task=arm_pick_place preset=dsrl"),
+    "arm_pick_place": (3, "task=arm_pick_place preset=dsrl algorithm.hindsight=4"),
     **{f"pick-place, {name}": (3, f"{OTHERS} algorithm={name}") for name in ("dsrl", "residual", "expo")},
     "pick-place, rlpd": (3, "task=metaworld/pick-place-v3 algorithm=rlpd"),
     "pick-place, wsrl": (3, "task=metaworld/pick-place-v3 preset=wsrl"),

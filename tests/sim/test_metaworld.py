@@ -11,7 +11,7 @@ from metaworld.env_dict import ALL_V3_ENVIRONMENTS, MT10_V3
 
 from policies.collect import demonstrate
 from sim.tasks import make, task_class
-from sim.tasks.metaworld import names
+from sim.tasks.metaworld import NEAR, names
 from sim.workcell import Outcome
 from tests.sim.scenes import assert_same, run
 
@@ -56,6 +56,20 @@ def test_signals_reward_and_success_are_the_benchmarks(name: str):
         assert outcome.reward[0] == np.float32(reward)
         assert outcome.success[0] == (info["success"] == 1.0)
         assert not outcome.lost[0]
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_what_is_reached_is_the_benchmarks_success(name: str):
+    task = make(f"metaworld/{name}")
+    cell = task.open(1, seed=3)
+    cell.reset([0], [5])
+    said = []
+    for _ in range(task.episode_steps):
+        success = cell.step(task.expert(cell.read())).success
+        seen = cell.read()
+        np.testing.assert_array_equal(task.reached(seen[task.achieved], seen[task.goal]), success)
+        said.append(bool(success[0]))
+    assert {*said} == {True, False}
 
 
 @pytest.mark.parametrize("name", TASKS)

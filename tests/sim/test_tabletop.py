@@ -39,6 +39,22 @@ def test_the_expert_does_it(kind, control):
 
 
 @pytest.mark.parametrize("kind", TASKS)
+def test_what_is_reached_is_success(kind):
+    task = made(kind)
+    cell = task.open(4, seed=3)
+    cell.reset(range(4), range(4))
+    said = []
+    for _ in range(task.episode_steps):
+        success = cell.step(task.expert(cell.read())).success
+        seen = cell.read()
+        np.testing.assert_array_equal(task.reached(seen[task.achieved], seen[task.goal]), success)
+        said += [*success]
+    assert {*said} == {True, False}
+    assert not made(kind, cameras=["wrist_camera"]).achieved  # pictures show the goal: it is not relabelled
+    cell.close()
+
+
+@pytest.mark.parametrize("kind", TASKS)
 def test_a_mediocre_expert_often_fails(kind):
     task, rng = made(kind), np.random.default_rng(0)
     cell = task.open(40, seed=3)
