@@ -124,6 +124,7 @@ def gpu() -> bool:
     """Whether Warp finds one."""
     import warp
 
+    warp.config.log_level = warp.LOG_WARNING  # what it usually says goes to stdout, which has the results
     return bool(warp.get_device().is_cuda)
 
 
