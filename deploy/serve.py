@@ -7,6 +7,7 @@ See `deploy.wire`. Whoever can connect is answered: there is neither a password 
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -97,6 +98,12 @@ class Service:
 
     def talk(self, socket: Any) -> None:
         """Answer one client until it hangs up. What is wrong with a request is said, and the next one is waited for."""
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):  # also without a word
+            self._converse(socket)
+
+    def _converse(self, socket: Any) -> None:
         socket.send(pack(self.metadata()))
         for content in socket:
             try:

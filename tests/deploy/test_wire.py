@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import msgpack
 import numpy as np
 import pytest
+from websockets.sync.client import connect
 from websockets.sync.server import serve as listen
 
 from deploy.policy_file import PolicyFileError
@@ -156,6 +157,19 @@ def test_a_server_that_is_too_slow_is_not_waited_for():
         client = Client(address, timeout=0.2)
         with pytest.raises(ServerError, match=re.escape("has not answered for 0.2 s")):
             client.actions(ONES, NOISE, 3, 2)
+
+
+def test_a_client_that_vanishes_is_no_trouble(address, caplog):
+    before = {*threading.enumerate()}
+    with connect(f"ws://{address}") as client:
+        client.recv()
+        client.socket.shutdown(socket.SHUT_RDWR)
+    end = time.monotonic() + 10.0
+    while {*threading.enumerate()} - before:  # the server's, for this client
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert Client(address).actions(ONES, NOISE, 3, 2).shape == (1, 3, 2)
+    assert not caplog.records
 
 
 def test_servers_that_are_not_there():
