@@ -1,7 +1,7 @@
 """Asking a policy that runs elsewhere, in openpi's protocol: MessagePack with numpy arrays over a WebSocket.
 
 A server greets with a map, its metadata. A request is a map too, of observations by name; the noise that the answer is
-to be made of is its entry "noise", as in the fork of openpi that DSRL was published with. An answer is a map with
+to be made of is its entry "noise", which a server hands on to the policy that it serves. An answer is a map with
 "actions", one row per control step; a text in its place is the server's error.
 """
 

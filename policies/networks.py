@@ -93,6 +93,19 @@ class Ensemble(nn.Module):
         return y.squeeze(-1)
 
 
+def ensemble_layers(ensemble: Ensemble, normalizer: Normalizer) -> tuple[list[Array], list[Array]]:
+    """Copies of its weights (count, in, out) and biases (count, 1, out), with the normaliser of its first inputs folded
+    into the first layer.
+    """
+    weights = [w.detach().numpy().copy() for w in ensemble.weights]
+    biases = [b.detach().numpy().copy() for b in ensemble.biases]
+    seen = len(normalizer.shift)
+    for one, (weight, bias) in enumerate(zip(weights[0], biases[0], strict=True)):
+        folded, biases[0][one] = normalizer.fold(weight[:seen].T, bias)
+        weights[0][one, :seen] = folded.T
+    return weights, biases
+
+
 class Normalizer:
     """Running mean and variance of (..., k) samples. Linear (no clipping), so that it folds into a network's layer.
 
@@ -156,6 +169,13 @@ class Normalizer:
 def cosine(done: float, first: float, last: float) -> float:
     """Half a cosine from `first` to `last` while `done` goes from 0 to 1."""
     return last + 0.5 * (1.0 + math.cos(math.pi * done)) * (first - last)
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step down the loss."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
 
 
 def saved(parts: Mapping[str, Any]) -> dict[str, Any]:

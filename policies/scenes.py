@@ -93,9 +93,9 @@ class Scenes:
         self.between, self._looking = between, hindsight is not None or between is not None
         self.task, self.num, self.horizon, self.rewards, self.hindsight = task, num, horizon, rewards, hindsight
         self._see = see or partial(spec.pack, task.policy)
-        self.cell = task.open(num, seed)
-        self.judged = None if judge is None else Judged(self.cell, judge)
-        self.cell = self.judged or self.cell
+        cell = task.open(num, seed)
+        self.judged = None if judge is None else Judged(cell, judge)
+        self.cell = self.judged or cell
         self.actions = spec.size(task.commands)
         self.numbers = np.arange(num)
         self.following = num

@@ -20,7 +20,7 @@ from torch import Tensor
 from policies.controller import Mlp
 from policies.edited import Judges
 from policies.improvement import Practice
-from policies.networks import Ensemble, Normalizer, cosine, linear_layers, mlp, restore, saved
+from policies.networks import Ensemble, Normalizer, cosine, descend, ensemble_layers, linear_layers, mlp, restore, saved
 
 WIDEST = math.log(2.0)  # of the actor's log deviation, relative to the prior's
 NARROWEST = math.log(0.02)
@@ -110,9 +110,7 @@ class Training:
 
     def descend(self, loss: Tensor) -> None:
         """One update, which the average follows."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        descend(self.optimizer, loss)
         with torch.no_grad():
             torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], self.config.ema)
 
@@ -157,9 +155,7 @@ class Critics:
 
     def descend(self, loss: Tensor) -> None:
         """One update."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        descend(self.optimizer, loss)
 
     @torch.no_grad()
     def follow(self, updates: int) -> None:
@@ -199,14 +195,7 @@ def set_rate(rate: float, *parts: Training | Critics) -> None:
 
 def judges(critics: Critics, normalizer: Normalizer) -> Judges:
     """Critics of what is seen and a choice as numpy data, with the normaliser of what is seen folded in."""
-    ensemble = critics.ensemble
-    weights = [w.detach().numpy().copy() for w in ensemble.weights]
-    biases = [b.detach().numpy().copy() for b in ensemble.biases]
-    seen = len(normalizer.shift)
-    for critic, (weight, bias) in enumerate(zip(weights[0], biases[0], strict=True)):
-        folded, biases[0][critic] = normalizer.fold(weight[:seen].T, bias)
-        weights[0][critic, :seen] = folded.T
-    return Judges(weights, biases, critics.doubt)
+    return Judges(*ensemble_layers(critics.ensemble, normalizer), critics.doubt)
 
 
 class Replay:

@@ -26,7 +26,7 @@ from policies.chunked import Chunked, Denoiser, Drawn, Planner, Schedule, Steeri
 from policies.collect import Episode, demonstrate, stored
 from policies.controller import Array, Exportable, normalised
 from policies.guidance import goal, guided
-from policies.networks import Normalizer, cosine, mlp, restore, saved
+from policies.networks import Normalizer, cosine, descend, mlp, restore, saved
 from policies.realtime import check as check_plan
 from policies.realtime import planned
 from policies.vision import Eye
@@ -230,9 +230,7 @@ class Cloning:
             for group in self.optimizer.param_groups:
                 group["lr"] = cosine(self.done / self.config.updates, self.config.learning_rate, 0.0)
             loss = self._loss(*self._batch(*shown))
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+            descend(self.optimizer, loss)
             self.done += 1
             with torch.no_grad():
                 rate = max(1.0 - self.config.ema, 1.0 / self.done)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from policies.algorithms.critics import Actor, Critics, Learning, Memory, Replay, Training, judges, set_rate
 from policies.algorithms.given import Served
-from policies.chunked import Base, Chunked, Drawn, Planner
+from policies.chunked import Base, Drawn
 from policies.controller import Array, Exportable
 from policies.edited import Best, Edited, Judges
 from policies.improvement import Improvement
@@ -175,18 +175,17 @@ class Edit:
         """The averaged actor's mean edit; the critics choose among the candidates."""
         edited = Edited(self.training.mean(self._inputs()), self.config.magnitude, self.size // self.edits)
         count = self.config.candidates
-        return self._chunked(self._drawn(count), Best(self._judges(), count, edited) if self.unedited else edited)
+        planner = Best(self._judges(), count, edited) if self.unedited else edited
+        return self.cloning.controller(self._drawn(count), planner)
 
     def baselines(self) -> dict[str, Exportable]:
         """Without the actor: random noise, none; the critics' choice among the base's chunks."""
-        random, none = Drawn.normal(self.size), Drawn.none(self.size)
-        made: dict[str, Exportable] = {"random noise": self._chunked(random), "no noise": self._chunked(none)}
+        controller, size = self.cloning.controller, self.size
+        made: dict[str, Exportable] = {"random noise": controller(Drawn.normal(size))}
+        made["no noise"] = controller(Drawn.none(size))
         if self.unedited:
-            made[f"best of {DRAWN}"] = self._chunked(self._drawn(DRAWN), Best(self._judges(), DRAWN))
+            made[f"best of {DRAWN}"] = controller(self._drawn(DRAWN), Best(self._judges(), DRAWN))
         return made
-
-    def _chunked(self, drawn: Drawn, planner: Planner | None = None) -> Chunked:
-        return self.cloning.controller(drawn, planner)
 
     def _drawn(self, count: int) -> Drawn:
         """Noise for so many candidates, none for the first."""

@@ -78,29 +78,49 @@ class Given(Cloning):
             raise LearningError(f"{self.config.policy} is not the file any more whose base this run improves")
 
 
-class Served(Cloning):
+class Measured(Cloning):
+    """In the place of cloning: what is seen is normalised as the demonstrations show it, and that is all."""
+
+    def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
+        self.task, self.config, self.generator = task, config, generator
+        self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
+        self.size = self.actions * config.horizon
+        self.normalizer = Normalizer(self.observed)
+        self.done = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.done > 0
+
+    def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
+        """The normaliser."""
+        self.normalizer.update(torch.from_numpy(data.observation))
+        self.done = 1
+        yield from ()
+
+    def _parts(self) -> dict[str, Any]:
+        return {"normalizer": self.normalizer}
+
+
+class Served(Measured):
     """In the place of cloning: a base on a policy server."""
 
     config: Origin
 
     def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
         """ServerError when there is none, PolicyFileError when it is for something else."""
-        self.task, self.config, self.generator = task, config, generator
         if spec.pictures(task.policy):
             raise ValueError(f"{task.name} shows pictures, of which a server's base does not say what it sees")
+        super().__init__(task, config, generator)
         client = Client(config.server, config.timeout)
         self.about, where = client.metadata, f"the policy at {config.server}"
         fit(where, task, self.about)
-        self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
-        self.size = self.actions * config.horizon
         if self.about.get("horizon", config.horizon) < config.horizon:
             raise ValueError(
                 f"{where} plans {self.about['horizon']} actions, not {config.horizon}: algorithm.base.horizon"
             )
         rows, columns = self.about.get("noise") or config.noise or (config.horizon, self.actions)
         self.base = Remote(client, task, config.horizon, (rows, columns))
-        self.normalizer = Normalizer(self.observed)
-        self.done = 0
         if "mean" in self.about:
             self.normalizer = _normalizer(self.about["mean"], self.about["deviation"])
             self.done = 1
@@ -112,16 +132,6 @@ class Served(Cloning):
     @property
     def provenance(self) -> dict[str, Any]:  # type: ignore[override]
         return {"base": {"server": {name: self.about.get(name) for name in ("name", "sha256", "training")}}}
-
-    @property
-    def finished(self) -> bool:
-        return self.done > 0
-
-    def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
-        """The normaliser."""
-        self.normalizer.update(torch.from_numpy(data.observation))
-        self.done = 1
-        yield from ()
 
     def denoiser(self, delay: int = 0) -> Remote:  # type: ignore[override]
         return self.base
@@ -137,9 +147,6 @@ class Served(Cloning):
         if state["sha256"] != self.about.get("sha256"):
             raise LearningError(f"at {self.config.server} is another base than the one that this run improves")
         super().load_state_dict(state)
-
-    def _parts(self) -> dict[str, Any]:
-        return {"normalizer": self.normalizer}
 
 
 def _normalizer(mean: Any, deviation: Any) -> Normalizer:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.critics import Critics, Training
-from policies.networks import Ensemble, gaussian_log_prob, restore, saved
+from policies.networks import Ensemble, descend, gaussian_log_prob, restore, saved
 
 KINDS = ("calql", "cql", "iql")
 MOST = 100.0  # weight of a recorded choice in IQL
@@ -143,17 +143,12 @@ class Implicit:
             value = self.critics.lowest(recorded, self.generator)
         better = value - self.value(x)[0]
         share = torch.where(better > 0.0, config.expectile, 1.0 - config.expectile)
-        self._descend((share * better.square()).mean())
+        descend(self.optimizer, (share * better.square()).mean())
         mean, log_std = self.training.actor(x)
         likely = gaussian_log_prob(w, mean, log_std + math.log(self.training.actor.prior))
         weight = torch.exp(config.temperature * better.detach()).clamp_max(MOST)
         self.training.descend(-(weight * likely).mean())
         return {"loss": self.critics.fit(recorded, wanted), "value": value.mean()}
-
-    def _descend(self, loss: Tensor) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
         return saved(self._parts())

@@ -20,7 +20,7 @@ from policies.algorithms.seeing import WHITE, Eyes, Sight
 from policies.controller import Array
 from policies.edited import Judges
 from policies.labels import UNKNOWN, Labelled
-from policies.networks import Ensemble, Normalizer, cosine
+from policies.networks import Ensemble, Normalizer, cosine, descend, ensemble_layers
 from policies.verdict import distances, places
 from policies.vision import Eye
 from sim import spec
@@ -99,9 +99,7 @@ class Recognizer:
             logits = self.ensemble(self._seen(frames, index, moved=True))  # (members, batch)
             wanted = frames.label[index].float().expand_as(logits)
             loss = config.members * functional.binary_cross_entropy_with_logits(logits, wanted)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            descend(optimizer, loss)
 
     @torch.no_grad()
     def believed(self, frames: Frames) -> Array:
@@ -129,9 +127,5 @@ class Recognizer:
 
     def exported(self) -> tuple[Eye, Judges]:
         """Copies as numpy data that take signals as they are."""
-        weights = [w.detach().numpy().copy() for w in self.ensemble.weights]
-        biases = [b.detach().numpy().copy() for b in self.ensemble.biases]
-        for member in range(self.config.members):
-            folded, biases[0][member] = self.normalizer.fold(weights[0][member].T, biases[0][member])
-            weights[0][member] = folded.T
-        return Eye(self.inputs, self.eyes.exported()), Judges(weights, biases, self.config.doubt)
+        judges = Judges(*ensemble_layers(self.ensemble, self.normalizer), self.config.doubt)
+        return Eye(self.inputs, self.eyes.exported()), judges

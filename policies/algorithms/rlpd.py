@@ -9,7 +9,6 @@ several of them, and a Gaussian prior over actions takes the place of the entrop
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +17,12 @@ import torch
 
 from policies.algorithms import steering
 from policies.algorithms.critics import Memory
-from policies.algorithms.diffusion import Cloning, Demonstrations, Shown
+from policies.algorithms.diffusion import Shown
+from policies.algorithms.given import Measured
 from policies.algorithms.steering import Steer
 from policies.chunked import Chunked, Denoiser, Schedule, Steering
 from policies.controller import Exportable
 from policies.improvement import Improvement, Practice
-from policies.networks import Normalizer
 from policies.scenes import Transition
 from sim import spec
 from sim.workcell import Manipulation
@@ -53,36 +52,19 @@ class Settings(steering.Settings):
             raise ValueError("same_noise=true does not go with demonstrations: their chunks are not one action")
 
 
-class Unaided(Cloning):
-    """In the place of a base: what is seen is normalised as the demonstrations show it, and a chunk is its noise."""
+class Unaided(Measured):
+    """In the place of a base: a chunk is its noise."""
 
     def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
         if spec.pictures(task.policy):
             raise ValueError(f"{task.name} shows pictures, which only a base can see; see algorithm=dsrl_na")
-        self.task, self.config, self.generator = task, config, generator
-        self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
-        self.size = self.actions * config.horizon
-        self.normalizer = Normalizer(self.observed)
-        self.done = 0
-
-    @property
-    def finished(self) -> bool:
-        return self.done > 0
-
-    def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
-        """The normaliser."""
-        self.normalizer.update(torch.from_numpy(data.observation))
-        self.done = 1
-        yield from ()
+        super().__init__(task, config, generator)
 
     def denoiser(self, delay: int = 0) -> Denoiser:
         """A sampler of no steps."""
         none, see, look = (np.zeros(shape, np.float32) for shape in (0, (0, self.observed), (0, self.size)))
         never = Schedule(none, none, none, none, clip=False)
         return Denoiser(self.config.horizon, self.actions, never, see, look, bias=none, layers=[])
-
-    def _parts(self) -> dict[str, Any]:
-        return {"normalizer": self.normalizer}
 
 
 class Alone(Improvement):

@@ -18,7 +18,17 @@ from torch import Tensor, nn
 
 from policies.buffers import Batch, ReplayBuffer, weighted_reward
 from policies.controller import Controller, Mlp
-from policies.networks import Ensemble, Normalizer, cosine, linear_layers, mlp, restore, saved, squashed_sample
+from policies.networks import (
+    Ensemble,
+    Normalizer,
+    cosine,
+    descend,
+    linear_layers,
+    mlp,
+    restore,
+    saved,
+    squashed_sample,
+)
 from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.tasks import Task
@@ -201,7 +211,7 @@ class Sac:
         target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
         values = self.critic(torch.cat((batch["c"], batch["action"]), -1))
         loss = (values - target).square().mean(1).sum()
-        _descend(self.critic_optimizer, loss)
+        descend(self.critic_optimizer, loss)
         self.gradient_steps += 1
         metrics = {"loss": loss.detach()}
         if self.gradient_steps % config.actor_every == 0:
@@ -237,13 +247,13 @@ class Sac:
         if config.deterministic:
             action = torch.tanh(self.actor(batch["x"]))
             loss = -self.critic(torch.cat((batch["c"], action), -1))[0].mean()
-            _descend(self.actor_optimizer, loss)
+            descend(self.actor_optimizer, loss)
         else:
             action, log_prob = self._sample(self.actor, batch["x"])
             value = self.critic(torch.cat((batch["c"], action), -1)).mean(0)
-            _descend(self.actor_optimizer, (self.log_alpha.detach().exp() * log_prob - value).mean())
+            descend(self.actor_optimizer, (self.log_alpha.detach().exp() * log_prob - value).mean())
             wanted = config.target_entropy * self.env.action_size
-            _descend(self.alpha_optimizer, -self.log_alpha * (log_prob.detach().mean() + wanted))
+            descend(self.alpha_optimizer, -self.log_alpha * (log_prob.detach().mean() + wanted))
         self.critic.requires_grad_(True)
         return {} if config.deterministic else {"alpha": self.log_alpha.detach().exp()}
 
@@ -287,12 +297,6 @@ class Sac:
             self.log_alpha.copy_(torch.as_tensor(state["log_alpha"], device=self.device))
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
         self.iteration, self.gradient_steps = int(state["iteration"]), int(state["gradient_steps"])
-
-
-def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
 
 
 @torch.no_grad()
