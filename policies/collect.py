@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 DEMONSTRATIONS = int.from_bytes(b"demonstrations")  # mixed into the seed: other episodes than training's, evaluation's
 SCENES = 8  # flown together
 STATE, ACTION, PICTURES = "observation.state", "action", "observation.images."  # LeRobot's names
+PRIVILEGED = "observation.environment_state"  # as well: what the policy does not see, and a simulator knows
 REWARD, SUCCESS = "next.reward", "next.success"
 TELEOP = "teleop"
 
@@ -62,7 +63,7 @@ class Episode:
     """One episode, as the robot saw it: signals and commands by name (steps, *shape)."""
 
     number: int
-    signals: dict[str, Array]
+    signals: dict[str, Array]  # the privileged ones, too, where they are known
     commands: dict[str, Array]
     reward: Array  # (steps,) float32
     success: Array  # (steps,) bool
@@ -137,7 +138,7 @@ def episodes(
             begun = np.zeros(num, bool)
             since += outcome.success | (since >= 0)
             for row in map(int, np.flatnonzero(busy)):
-                seen = {s.name: signals[s.name][row].copy() for s in task.policy}
+                seen = {s.name: signals[s.name][row].copy() for s in (*task.policy, *task.privileged)}
                 done = {s.name: np.asarray(commands[s.name][row]).copy() for s in task.commands}
                 records[row].append((seen, done, float(outcome.reward[row]), bool(outcome.success[row])))
                 if since[row] >= linger or outcome.lost[row] or len(records[row]) >= task.episode_steps:
@@ -181,9 +182,11 @@ def _features(task: Manipulation, film: bool = False) -> dict[str, Feature]:
     from policies.datasets import Feature
 
     numbers, kind = spec.numbers(task.policy), "video" if film else "image"
+    hidden = task.privileged
     return {
         STATE: Feature("float32", (spec.size(numbers),), _elements(numbers)),
         **{PICTURES + s.name: Feature(kind, s.shape) for s in spec.pictures(task.policy)},
+        **({PRIVILEGED: Feature("float32", (spec.size(hidden),), _elements(hidden))} if hidden else {}),
         ACTION: Feature("float32", (spec.size(task.commands),), _elements(task.commands)),
         REWARD: Feature("float32", (1,)),
         SUCCESS: Feature("bool", (1,)),
@@ -195,9 +198,10 @@ def stored(task: Manipulation, folder: str, count: int) -> list[Episode]:
     from policies.datasets import Dataset, DatasetError
 
     dataset, features = Dataset(folder), _features(task)
-    needed = {name: f.shape for name, f in features.items() if name not in (REWARD, SUCCESS)}
+    optional = {REWARD, SUCCESS} | {PRIVILEGED} - {*dataset.features}
+    needed = {name: f.shape for name, f in features.items() if name not in optional}
     dataset.require(needed, fps=task.rate_hz)
-    for name in (STATE, ACTION):
+    for name in (n for n in (STATE, ACTION, PRIVILEGED) if n in needed):
         if (names := dataset.features[name].names) not in (None, features[name].names):
             wanted = ", ".join(features[name].names or ())
             raise DatasetError(f"{folder}: {name!r} holds {', '.join(names or ())}, not {wanted}")
@@ -210,6 +214,8 @@ def _read(task: Manipulation, episode: Mapping[str, Array], number: int) -> Epis
     success = episode[SUCCESS][:, 0] if SUCCESS in episode else np.arange(steps) == steps - 1  # others keep successes
     signals = spec.unpack(spec.numbers(task.policy), episode[STATE])
     commands = spec.unpack(task.commands, episode[ACTION])
+    if task.privileged and PRIVILEGED in episode:
+        signals |= spec.unpack(task.privileged, episode[PRIVILEGED])
     signals |= {s.name: episode[PICTURES + s.name] for s in spec.pictures(task.policy)}
     return Episode(number, signals, commands, reward, success.astype(bool))
 
@@ -251,6 +257,7 @@ def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:
     return {
         STATE: spec.pack(spec.numbers(task.policy), episode.signals),
         **{PICTURES + s.name: episode.signals[s.name] for s in spec.pictures(task.policy)},
+        **({PRIVILEGED: spec.pack(task.privileged, episode.signals)} if task.privileged else {}),
         ACTION: spec.pack(task.commands, episode.commands),
         REWARD: episode.reward[:, None],
         SUCCESS: episode.success[:, None],

@@ -8,25 +8,31 @@ already teaches nothing and is left out. Task and scenes stay as they are: memor
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from policies.controller import Array
 from policies.scenes import Rewards, Transition
-from sim import spec
 from sim.workcell import Manipulation
 
 
 class Hindsight:
     """Relabels the episodes of a task that tells its goals; ValueError for other tasks."""
 
-    def __init__(self, task: Manipulation, count: int, rewards: Rewards, horizon: int, seed: int) -> None:
+    def __init__(
+        self, task: Manipulation, count: int, rewards: Rewards, horizon: int, seed: int, where: Mapping[str, slice]
+    ) -> None:
+        """`where`: the columns of each signal in what is seen."""
         goal, achieved = (getattr(task, name, "") for name in ("goal", "achieved"))
         if not (goal and achieved):
             raise ValueError(f"hindsight needs a task with goals that can be relabelled; {task.name!r} has none")
-        where = spec.slices(task.policy)
+        if achieved not in where:
+            raise ValueError(
+                f"{task.name} does not show its policy {achieved!r}, which hindsight takes for the goal; "
+                "where algorithm.asymmetric=true can be set, critics see it"
+            )
         self.goal, self.achieved = where[goal], where[achieved]
         self.task: Any = task
         self.count, self.rewards, self.horizon, self.seed = count, rewards, horizon, seed

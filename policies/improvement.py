@@ -14,9 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from policies.algorithms.diffusion import Cloning, Demonstrations, check, chunked, demonstrated
 from policies.algorithms.given import Origin, origin
+from policies.algorithms.insight import Insight
 from policies.chunked import Base
 from policies.collect import DEMONSTRATIONS, Episode
 from policies.controller import Array
@@ -84,6 +86,7 @@ class Improvement:
         self.cloning = origin(config.base, kind)(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
         self.every_step = False  # transitions from within chunks, too, of which nothing was chosen
+        self.insight = Insight(task.policy, self.cloning.observed)
         self.env_steps = 0
         self.learning = False  # the warm-up is over
         self.scenes: Scenes | None = None
@@ -123,7 +126,12 @@ class Improvement:
         if count < 0:
             raise ValueError(f"hindsight, the copies of each transition, must be at least 0, got {count}")
         if count:
-            self.hindsight = Hindsight(self.task, count, self.rewards, self.config.base.horizon, self.seed)
+            horizon, where = self.config.base.horizon, self.insight.where()
+            self.hindsight = Hindsight(self.task, count, self.rewards, horizon, self.seed, where)
+
+    def look_behind(self) -> None:
+        """Let critics see what is privileged, if anything is."""
+        self.insight = Insight(self.task.policy, self.cloning.observed, self.task.privileged)
 
     @functools.cached_property
     def base(self) -> Base:
@@ -133,7 +141,11 @@ class Improvement:
     @functools.cached_property
     def see(self) -> Callable[[Mapping[str, Any]], Array]:
         """What learners see (n, o) of the task's signals, through the base's eye if it has one."""
-        return (self.base.eye or Eye(self.task.policy)).see
+        return functools.partial(self.insight.see, self.base.eye or Eye(self.task.policy))
+
+    def normalised(self, x: Array) -> Tensor:
+        """What learners see (n, o), normalised."""
+        return self.insight.normalised(x, self.cloning.normalizer)
 
     @property
     def rewards(self) -> Rewards:
@@ -144,6 +156,8 @@ class Improvement:
     def begin(self) -> Iterator[dict[str, float]]:
         """Clone the base, unless that is done."""
         clone = self.cloning
+        if not self.insight.ready:
+            self.insight.learn(self.demonstrations)
         if not clone.finished:
             shown = Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)
             for metrics in clone.learn(shown):
@@ -192,6 +206,7 @@ class Improvement:
             "learning": self.learning,
             "generator": self.generator.get_state(),
             "scenes": None if self.scenes is None else self.scenes.state_dict(),
+            "insight": self.insight.normalizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -200,6 +215,7 @@ class Improvement:
         self.env_steps, self.learning = int(state["env_steps"]), bool(state["learning"])
         self.generator.set_state(state["generator"])
         self._resumed = state["scenes"]
+        self.insight.normalizer.load_state_dict(state["insight"])
 
 
 def _transitions(shown: Demonstrations, success: int | None, rewards: Rewards, horizon: int) -> Iterator[Transition]:

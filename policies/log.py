@@ -79,10 +79,13 @@ class Log:
     A full disk ends the recording with one line on stderr, not the training.
     """
 
-    def __init__(self, folder: Path, rows: int = 0, step: int = 0, seconds: float = 0.0) -> None:
-        """Append after the first `rows` rows; `step` and `seconds` are where the run continues."""
+    def __init__(
+        self, folder: Path, rows: int = 0, step: int = 0, seconds: float = 0.0, cpu_seconds: float = 0.0
+    ) -> None:
+        """Append after the first `rows` rows; `step` and the times are where the run continues."""
         self.rows = rows
         self._started = time.perf_counter() - seconds
+        self._worked = time.process_time() - cpu_seconds
         self._ended = 0.0
         self._flushed = 0.0
         metrics = folder / "metrics.jsonl"
@@ -99,6 +102,11 @@ class Log:
         """The time spent training, interruptions left out."""
         return (self._ended or time.perf_counter()) - self._started
 
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time of all threads of this process, which does not depend on what else the machine does."""
+        return time.process_time() - self._worked
+
     def write(self, metrics: Mapping[str, float]) -> None:
         """Add one row; "env_steps" is the horizontal axis in TensorBoard."""
         self.rows += 1
@@ -107,7 +115,8 @@ class Log:
         values = {key: float(value) for key, value in metrics.items()}
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         try:
-            text = json.dumps({"seconds": round(self.seconds, 4), **row})
+            times = {"seconds": round(self.seconds, 4), "cpu_seconds": round(self.cpu_seconds, 4)}
+            text = json.dumps({**times, **row})
             self._files[0].write(text.encode() + b"\n")
             self._files[1].write(scalars(int(values.get("env_steps", self.rows)), values))
         except OSError as error:

@@ -155,7 +155,7 @@ def _steered(cockpit: Cockpit, number: int) -> tuple[str, _Steps]:
             continue
         commands = cockpit.hand.commands(signals, said)
         outcome = cell.step(commands)
-        seen = {s.name: signals[s.name][0].copy() for s in task.policy}
+        seen = {s.name: signals[s.name][0].copy() for s in (*task.policy, *task.privileged)}
         done = {name: value[0] for name, value in commands.items()}
         steps.append((seen, done, float(outcome.reward[0]), bool(outcome.success[0])))
 

@@ -165,7 +165,8 @@ class Saver:
     def save(self, metrics: Mapping[str, float]) -> None:
         """Write it now. RunError when that fails; the checkpoint before it is then still there."""
         self._log.flush()
-        log = {"rows": self._log.rows, "step": int(metrics.get("env_steps", 0)), "seconds": self._log.seconds}
+        times = {"seconds": self._log.seconds, "cpu_seconds": self._log.cpu_seconds}
+        log = {"rows": self._log.rows, "step": int(metrics.get("env_steps", 0)), **times}
         try:
             checkpoint.save(self.path, {"algorithm": self._algorithm.state_dict(), "log": log})
         except OSError as error:

@@ -15,9 +15,9 @@ Rows = list[dict[str, Any]]
 
 
 def metrics(folder: Path) -> Rows:
-    """The rows of a run's metrics.jsonl that tell a success rate."""
+    """The rows of a run's metrics.jsonl that tell a success rate and the time it took."""
     lines = (folder / "metrics.jsonl").read_text().splitlines() if (folder / "metrics.jsonl").is_file() else []
-    return [row for row in map(json.loads, lines) if row.get("success") is not None]
+    return [row for row in map(json.loads, lines) if row.get("success") is not None and "cpu_seconds" in row]
 
 
 def text(report: Report, baselines: Mapping[str, Report]) -> str:
@@ -40,7 +40,7 @@ def beside(before: list[Any], after: list[Any]) -> list[Any]:
 
 
 def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: Rows) -> str:
-    """Success in training over environment steps and seconds, and after it, beside the baselines. Returns the path."""
+    """Success in training over environment steps and CPU time, and after it, beside the baselines. Returns the path."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -48,7 +48,8 @@ def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: R
 
     count = 3 if learning else 1
     figure, axes = pyplot.subplots(1, count, figsize=(4.5 * count, 4.0), constrained_layout=True, squeeze=False)
-    for axis, (key, label) in zip(axes[0], (("env_steps", "environment steps"), ("seconds", "time (s)")), strict=False):
+    along = (("env_steps", "environment steps"), ("cpu_seconds", "CPU time (s)"))
+    for axis, (key, label) in zip(axes[0], along, strict=False):
         if learning:
             axis.plot([r[key] for r in learning], [100.0 * r["success"] for r in learning], color=BLUE, linewidth=2.0)
             for one in baselines.values():

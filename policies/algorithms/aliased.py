@@ -41,16 +41,15 @@ class Alias(Steer):
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
         super().__init__(task, config, seed, device)
-        observed, chunk = self.cloning.observed, self.cloning.size
-        self.judges = Critics(config, observed + chunk, self.generator, config.critics)
+        self.judges = Critics(config, self.insight.judged + self.cloning.size, self.generator, config.critics)
         self.run.look_back(config.hindsight)
 
     def _judge(self) -> Critics:
-        return Critics(self.config, self.cloning.observed + self.size, self.generator, 1)
+        return Critics(self.config, self.insight.judged + self.size, self.generator, 1)
 
     def _remember(self) -> Memory:
-        observed, chunk = self.cloning.observed, self.cloning.size
-        columns = {"x": observed, "chunk": chunk, "reward": 1, "discount": 1, "next_x": observed}
+        seen, chunk = self.insight.size, self.cloning.size
+        columns = {"x": seen, "chunk": chunk, "reward": 1, "discount": 1, "next_x": seen}
         return Memory(self.config.capacity, self.config.shown, **columns, w=self.size, made=chunk)
 
     def keep(self, transition: Transition) -> None:
@@ -60,9 +59,9 @@ class Alias(Steer):
         """With one noise of the prior each, and what the base makes of it."""
         x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
         w = self._drawn(len(made)).numpy()
-        chunks = self.run.base.sample(x, self._whole(w))
+        chunks = self.run.base.sample(self.insight.policy(x), self._whole(w))
         for t, seen, following, noise, chunk in zip(
-            made, self.cloning.see(x), self.cloning.see(next_x), w, chunks, strict=True
+            made, self.run.normalised(x), self.run.normalised(next_x), w, chunks, strict=True
         ):
             replay.add(seen, t.chunk, t.reward, t.discount, following, noise, chunk)
 
@@ -76,18 +75,18 @@ class Alias(Steer):
         return super().update()
 
     def _update_critics(self) -> tuple[Tensor, Tensor]:
-        """The last update's loss of the critics of chunks, and what was seen in its batch (batch, o)."""
-        config = self.config
+        """The last update's loss of the critics of chunks, and what learners saw in its batch (batch, o)."""
+        config, policy, judge = self.config, self.insight.policy, self.insight.judge
         batch = self.memory.sample(config.critic_updates * config.batch, self.generator)
         x, next_x, n = batch["x"], batch["next_x"], len(batch["x"])
         with torch.no_grad():
-            w, _ = self.training.actor.sample(next_x, self._noise(n))
-            made = torch.from_numpy(self.run.base.sample(self._raw(next_x), self._whole(w.numpy())))
-            value = self.judges.lowest(torch.cat([next_x, made], -1), self.generator)
+            w, _ = self.training.actor.sample(policy(next_x), self._noise(n))
+            made = torch.from_numpy(self.run.base.sample(self._raw(policy(next_x)), self._whole(w.numpy())))
+            value = self.judges.lowest(torch.cat([judge(next_x), made], -1), self.generator)
         wanted = batch["reward"][:, 0] + batch["discount"][:, 0] * value
-        loss = self.judges.fit(torch.cat([x, batch["chunk"]], -1), wanted)
+        loss = self.judges.fit(torch.cat([judge(x), batch["chunk"]], -1), wanted)
         some = torch.randperm(2 * n, generator=self.generator)[:n]
-        seen = torch.cat([x, next_x])[some]
+        seen = judge(torch.cat([x, next_x])[some])
         with torch.no_grad():
             value = self.judges.believed(torch.cat([seen, torch.cat([batch["made"], made])[some]], -1))
         self.critics.fit(torch.cat([seen, torch.cat([batch["w"], w])[some]], -1), value)

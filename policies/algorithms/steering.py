@@ -39,6 +39,7 @@ class Settings(Learning):
     critic_updates: int = 2
     actor_updates: int = 1
     same_noise: bool = False  # one w for all actions of a chunk
+    asymmetric: bool = True  # critics see what is privileged, where anything is, and no pictures
 
 
 class Steer:
@@ -56,6 +57,9 @@ class Steer:
         rows, width = self.cloning.noise
         self.repeat = rows if config.same_noise else 1
         self.size = rows * width // self.repeat
+        if config.asymmetric:
+            self.run.look_behind()
+        self.insight = self.run.insight
         observed = self.cloning.observed
         self.training = Training(Actor(config, observed, self.size, self.generator), config)
         self.critics = self._judge()
@@ -63,17 +67,18 @@ class Steer:
 
     def _judge(self) -> Critics:
         """Whom the actor believes, about what is seen and w."""
-        return Critics(self.config, self.cloning.observed + self.size, self.generator, self.config.critics)
+        return Critics(self.config, self.insight.judged + self.size, self.generator, self.config.critics)
 
     def _remember(self) -> Any:
         """What transitions are kept in."""
-        observed = self.cloning.observed
-        return Replay(self.config.capacity, x=observed, w=self.size, reward=1, discount=1, next_x=observed)
+        seen = self.insight.size
+        return Replay(self.config.capacity, x=seen, w=self.size, reward=1, discount=1, next_x=seen)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.run.learn(self)
 
     def choose(self, base: Base, observation: Array, blind: bool) -> tuple[Array, Array]:
+        observation = self.insight.policy(observation)
         with torch.no_grad():
             if blind:
                 w = self._drawn(len(observation)).numpy()
@@ -95,7 +100,7 @@ class Steer:
         return np.tile(w, (1, self.repeat))
 
     def keep(self, transition: Transition) -> None:
-        x, next_x = (self.cloning.see(v) for v in (transition.x, transition.next_x))
+        x, next_x = self.run.normalised(np.stack([transition.x, transition.next_x]))
         self.memory.add(x, transition.choice, transition.reward, transition.discount, next_x)
 
     def prepare(self, updates: int) -> None:
@@ -106,26 +111,31 @@ class Steer:
         set_rate(self.config.rate(self.run.env_steps), self.training, self.critics)
         loss, x = self._update_critics()
         weight = self.config.prior_weight(self.run.env_steps)
+        judged = self.insight.judge(x)
         for _ in range(self.config.actor_updates):
             metrics = self.training.climb(
-                x, self._noise(len(x)), lambda w: self.critics.believed(torch.cat([x, w], -1)), weight
+                self.insight.policy(x),
+                self._noise(len(x)),
+                lambda w: self.critics.believed(torch.cat([judged, w], -1)),
+                weight,
             )
         return {"loss": float(loss), **{name: float(value) for name, value in metrics.items()}}
 
     def _update_critics(self) -> tuple[Tensor, Tensor]:
-        """The last update's loss, and what was seen in its batch (batch, o).
+        """The last update's loss, and what learners saw in its batch (batch, o).
 
         The targets of all updates are worked out at once, which is quicker.
         """
         config = self.config
         batch = self.memory.sample(config.critic_updates * config.batch, self.generator)
-        loss = self.critics.fit(torch.cat([batch["x"], batch["w"]], -1), self._targets(batch))
+        loss = self.critics.fit(torch.cat([self.insight.judge(batch["x"]), batch["w"]], -1), self._targets(batch))
         return loss, batch["x"][-config.batch :]
 
     @torch.no_grad()
     def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:
-        w, _ = self.training.actor.sample(batch["next_x"], self._noise(len(batch["x"])))
-        value = self.critics.lowest(torch.cat([batch["next_x"], w], -1), self.generator)
+        next_x = batch["next_x"]
+        w, _ = self.training.actor.sample(self.insight.policy(next_x), self._noise(len(next_x)))
+        value = self.critics.lowest(torch.cat([self.insight.judge(next_x), w], -1), self.generator)
         return batch["reward"][:, 0] + batch["discount"][:, 0] * value
 
     def controller(self) -> Exportable:
@@ -134,16 +144,22 @@ class Steer:
         return self.cloning.controller(Steering(actor, self.config.magnitude, self.repeat))
 
     def baselines(self) -> dict[str, Exportable]:
-        """Without the actor: random noise, cut off at the actor's bound, none; the critics' choice from the prior."""
+        """Without the actor: random noise, cut off at the actor's bound, none; the critics' choice from the prior.
+
+        Critics that see what is privileged cannot choose in a file.
+        """
         config, made, size = self.config, self.cloning.controller, self.size * self.repeat
-        random, prior = Drawn.normal(size), Drawn.normal(DRAWN * self.size, 64, config.prior_std)
-        picked = Picked(judges(self.critics, self.cloning.normalizer), DRAWN, self.repeat)
-        return {
+        random = Drawn.normal(size)
+        policies: dict[str, Exportable] = {
             "random noise": made(random),
             "cut noise": made(random.cut(config.magnitude)),
             "no noise": made(Drawn.none(size)),
-            f"best of {DRAWN}": made(prior.cut(config.magnitude), picked),
         }
+        if not self.insight.privileged:
+            prior = Drawn.normal(DRAWN * self.size, 64, config.prior_std).cut(config.magnitude)
+            picked = Picked(judges(self.critics, self.cloning.normalizer), DRAWN, self.repeat)
+            policies[f"best of {DRAWN}"] = made(prior, picked)
+        return policies
 
     def provenance(self) -> dict[str, Any]:
         """Of the base, if it was given."""

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 STEP = 0.0025  # s, the longest internal step
 STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS
 JOINTS = 7
+NOWHERE = (0.0, 0.0, -10.0)  # m: where no camera sees a mark
 
 
 @dataclass(frozen=True)
@@ -169,14 +170,16 @@ class Workbench:
         )
         return self._path[:, -1].copy()
 
-    def see(self, row: int, camera: str, goal: Double, height: int, width: int, fine: bool = False) -> NDArray[Any]:
-        """A picture (height, width, 3) uint8 by a named camera of one scene, with a mark at `goal` (3,) m."""
+    def see(
+        self, row: int, camera: str, goal: Double | None, height: int, width: int, fine: bool = False
+    ) -> NDArray[Any]:
+        """A picture (height, width, 3) uint8 by a named camera of one scene; with a mark at `goal` (3,) m, if given."""
         size = (height, width, fine)
         if size not in self._cameras:
             self._cameras[size] = Camera(self._nominal, height, width, fine)
         model, data = self._models[row], self._data[0]
         mujoco.mj_setState(model, data, np.nan_to_num(self._state[row]), STATE)
-        data.mocap_pos[0] = goal
+        data.mocap_pos[0] = NOWHERE if goal is None else goal
         mujoco.mj_kinematics(model, data)
         mujoco.mj_camlight(model, data)
         return self._cameras[size].see(data, camera, model)

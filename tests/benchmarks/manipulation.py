@@ -17,13 +17,15 @@ from typing import Any
 import commands
 import report
 
-EPISODES, BASELINES = 500, 200
+EPISODES, BASELINES, POINTS = 500, 200, 40
 OTHERS = "task=metaworld/pick-place-v3 algorithm.base.goal_jitter=0.3"
+PICTURES = "task=arm_pick_place task.cameras=[wrist_camera] preset=dsrl algorithm.env_steps=30000"
 CASES = {
     "pick-place": (5, "task=metaworld/pick-place-v3 preset=dsrl"),
     "FetchPickAndPlace": (3, "task=gymnasium/FetchPickAndPlace-v4 preset=dsrl"),
     "AdroitHandDoorSparse": (3, "task=gymnasium/AdroitHandDoorSparse-v1 preset=dsrl"),
-    "arm_pick_place": (3, "task=arm_pick_place preset=dsrl algorithm.hindsight=4"),
+    "arm_pick_place": (3, "task=arm_pick_place preset=dsrl"),
+    "arm_pick_place, wrist camera": (3, f"{PICTURES} algorithm.base.episodes=150 algorithm.base.corruption=0.7"),
     **{f"pick-place, {name}": (3, f"{OTHERS} algorithm={name}") for name in ("dsrl", "residual", "expo")},
     "pick-place, rlpd": (3, "task=metaworld/pick-place-v3 algorithm=rlpd"),
     "pick-place, wsrl": (3, "task=metaworld/pick-place-v3 preset=wsrl"),
@@ -43,10 +45,18 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
                 folder, small = Path(parent) / "run", shortened(name) if quick else []
                 wanted = [f"seed={seed}", *arguments.split(), *small]
                 run: dict[str, Any] = commands.train(folder, *wanted, OMP_NUM_THREADS="1")
+                run["curve"] = curve(folder)
                 run["success"] = graded(folder, quick, baselines="preset=dsrl" in arguments)
                 rows[name]["runs"].append(run)
             print(f"{name}, seed {seed}: {run}", file=sys.stderr, flush=True)
     return rows
+
+
+def curve(folder: Path) -> list[list[float]]:
+    """Environment steps, seconds of CPU and success of the last 100 training episodes: at most `POINTS` moments."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    told = [[r["env_steps"], round(r["cpu_seconds"], 1), r["success"]] for r in rows if r.get("success") is not None]
+    return [told[k * (len(told) - 1) // (POINTS - 1)] for k in range(POINTS)] if len(told) > POINTS else told
 
 
 def shortened(name: str) -> list[str]:

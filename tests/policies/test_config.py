@@ -70,7 +70,7 @@ def test_recipes_of_the_task_win_over_those_of_the_algorithm(monkeypatch):
 
 
 def test_goals_are_relabelled_where_a_task_tells_them():
-    for task, copies in (("gymnasium/FetchPush-v4", 4), ("gymnasium/AdroitHandDoor-v1", 0)):
+    for task, copies in (("gymnasium/FetchPush-v4", 4), ("gymnasium/AdroitHandDoor-v1", 0), ("arm_pick_place", 4)):
         assert compose([f"task={task}", "preset=dsrl"]).algorithm_config.hindsight == copies
 
 

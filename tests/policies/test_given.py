@@ -154,7 +154,7 @@ def test_a_base_that_sees_pictures(tmp_path):
     list(learner.learn())
     cell = ToySight().open(5, 0)
     cell.reset(range(5), range(5))
-    seen = learner.run.see(cell.read())
+    seen = learner.insight.policy(learner.run.see(cell.read()))
     assert np.abs(seen - clone.cloning.denoiser().eye.see(cell.read())).max() < 1e-5
     controller = learner.controller()
     steered = export(controller, tmp_path / "steered.onnx")

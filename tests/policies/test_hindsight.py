@@ -1,6 +1,7 @@
 """Hindsight: relabelled transitions are what the task itself says of them; learners with them continue exactly."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from policies.scenes import Rewards, Scenes
 from sim import spec
 from sim.tasks import make
 from tests.policies.test_aliased import small as small_alias
+from tests.policies.test_insight import SIGHT
 from tests.policies.test_rlpd import small, weights
-from tests.policies.toy_goals import ToyGoals
+from tests.policies.toy_goals import ToyGoals, ToySpot
 from tests.policies.toy_workcell import ToyReach
 
 REWARDS = Rewards(success=10.0, step=-0.5, gamma=0.9, backup=3)
@@ -23,7 +25,7 @@ REWARDS = Rewards(success=10.0, step=-0.5, gamma=0.9, backup=3)
 
 def practised(task, horizon, steps, low=-1.0):
     """What random chunks lead to: real transitions and relabelled ones, and what was seen per episode."""
-    hindsight = Hindsight(task, 4, REWARDS, horizon, 0)
+    hindsight = Hindsight(task, 4, REWARDS, horizon, 0, spec.slices(task.policy))
     trails, relabel = [], hindsight.transitions
 
     def noted(key, seen, starts):
@@ -76,7 +78,7 @@ def test_relabelled_rewards_are_what_the_task_says_is_reached(task, steps):
 
 def test_goals_come_from_the_future_of_the_same_episode_and_are_the_same_again():
     task = ToyGoals()
-    hindsight = Hindsight(task, 2, REWARDS, 2, 7)
+    hindsight = Hindsight(task, 2, REWARDS, 2, 7, spec.slices(task.policy))
     seen = np.random.default_rng(0).uniform(-1.0, 1.0, (9, 4)).astype(np.float32)
     starts = [(0, np.zeros(4, np.float32)), (6, np.ones(4, np.float32))]
     made = hindsight.transitions((3,), seen, starts)
@@ -89,6 +91,34 @@ def test_goals_come_from_the_future_of_the_same_episode_and_are_the_same_again()
     assert any(not np.array_equal(a.x, b.x) for a, b in zip(made, other, strict=False))
     seen[4] = np.nan
     assert hindsight.transitions((3,), seen, starts) == []
+
+
+def seeing(**changes):
+    settings = small_alias(**changes)
+    return replace(settings, base=replace(settings.base, sight=SIGHT))
+
+
+def test_goals_of_policies_that_see_pictures_are_relabelled_too():
+    learner = Alias(ToySpot(), seeing(hindsight=2), 0)
+    relabel, checked = learner.run.hindsight.transitions, 0
+    (goal, position), points = (learner.insight.where()[name] for name in ("goal", "position")), slice(2, -2)
+    assert (goal, position) == (slice(0, 2), slice(learner.insight.size - 2, learner.insight.size))
+
+    def checking(key, seen, starts):
+        nonlocal checked
+        made = relabel(key, seen, starts)
+        for t in made:
+            first = next(k for k, chunk in starts if np.array_equal(seen[k, points], t.x[points]) and chunk is t.chunk)
+            assert any(np.array_equal(t.x[goal], place) for place in seen[first + 1 :, position])
+            assert np.array_equal(t.x[position], seen[first, position]) and np.array_equal(t.x[goal], t.next_x[goal])
+        checked += len(made)
+        return made
+
+    learner.run.hindsight.transitions = checking
+    *_, last = learner.learn()
+    assert checked > 100 and last["env_steps"] >= learner.config.env_steps
+    with pytest.raises(ValueError, match="toy_spot does not show its policy 'position', which hindsight takes"):
+        Alias(ToySpot(), seeing(hindsight=2, asymmetric=False), 0)
 
 
 @pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (Alias, small_alias)])

@@ -39,7 +39,7 @@ def resumed(folder: Path, *words: str) -> config.Settings:
 def rows(folder: Path) -> list[dict[str, float]]:
     """The metrics without the time at which they were taken."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "cpu_seconds")} for line in lines]
 
 
 def weights(folder: Path) -> np.ndarray:

@@ -195,7 +195,7 @@ def test_steering_continues_exactly(rows):
 def test_steering_from_pictures_improves_the_base(tmp_path):
     quick = {"env_steps": 2400, "warm_up": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000}
     base = dataclasses.replace(BASE, corruption=1.4, updates=350)
-    learner = Steer(ToySight(), Settings(base=base, **quick), 0)
+    learner = Steer(ToySight(), Settings(base=base, asymmetric=False, **quick), 0)
     list(learner.learn())
     before = learner.baselines()
     after = success(learner.controller())
@@ -209,7 +209,7 @@ def test_a_dataset_with_pictures_is_read_back(tmp_path):
     assert collect.collect(task, config)[0] == 5
     made = sorted(demonstrate(task, 5, 0, 1.0), key=lambda e: e.number)
     for a, b in zip(made, stored(task, config.out, 5), strict=True):
-        assert b.signals["camera"].dtype == np.uint8 and b.signals.keys() == {"position", "camera"}
+        assert b.signals["camera"].dtype == np.uint8 and b.signals.keys() == {"position", "camera", "goal"}
         for name, value in b.signals.items():
             np.testing.assert_array_equal(a.signals[name], value)
     film = dataclasses.replace(config, out=str(tmp_path / "film"), film=True)

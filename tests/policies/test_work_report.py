@@ -59,7 +59,7 @@ def test_film_and_plot(policy, tmp_path):
     pairs = beside(before, report.pictures)
     assert len(pairs) == len(report.pictures) and [int(p.max()) for p in pairs[-1]] == [9, 9, 0, 1]
     assert mosaic(pairs[0], 2).shape == (480, 480, 3)
-    rows = [{"env_steps": 400 * k, "seconds": float(k), "success": 0.1 * k} for k in range(5)]
+    rows = [{"env_steps": 400 * k, "cpu_seconds": float(k), "success": 0.1 * k} for k in range(5)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [{"loss": 1.0}, *rows]))
     learned = work_report.metrics(tmp_path)
     assert learned == rows

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from tests.policies.toy_workcell import ToyReach
+from sim.spec import Signal
+from tests.policies.toy_sight import PIXELS, drawn
+from tests.policies.toy_workcell import Cell, ToyReach
 
 
 class ToyGoals(ToyReach):
@@ -13,3 +15,19 @@ class ToyGoals(ToyReach):
 
     def reached(self, achieved, goal):
         return np.linalg.norm(achieved - goal, axis=-1) < self.config.radius
+
+
+class ToySpot(ToyGoals):
+    """Where the point is, the policy learns from a picture alone."""
+
+    name = "toy_spot"
+    policy = (Signal("goal", (2,), "m", "world"), Signal("camera", (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0))
+    privileged = (Signal("position", (2,), "m", "world"),)
+
+    def open(self, num, seed):
+        return SpotCell(self, num, seed)
+
+
+class SpotCell(Cell):
+    def read(self):
+        return {**super().read(), "camera": drawn(np.full_like(self.goal, 9.0), self.position)}

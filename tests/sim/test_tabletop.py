@@ -50,7 +50,6 @@ def test_what_is_reached_is_success(kind):
         np.testing.assert_array_equal(task.reached(seen[task.achieved], seen[task.goal]), success)
         said += [*success]
     assert {*said} == {True, False}
-    assert not made(kind, cameras=["wrist_camera"]).achieved  # pictures show the goal: it is not relabelled
     cell.close()
 
 
@@ -231,7 +230,7 @@ def orange(picture, colour):
     return match.sum(), np.argwhere(match).mean(0) if match.any() else None
 
 
-def test_cameras_see_the_object_and_the_goal_and_policies_do_not_see_more():
+def test_cameras_see_the_object_and_policies_see_no_more_and_people_the_goal():
     task = made(ArmPickPlace, cameras=[*CAMERAS])
     assert {s.name for s in task.privileged} == {"object_position", "object_rotation"}
     assert not {"object_position", "object_rotation"} & {s.name for s in task.policy}
@@ -248,7 +247,8 @@ def test_cameras_see_the_object_and_the_goal_and_policies_do_not_see_more():
         np.testing.assert_array_equal(before[name][0], before[name][1])
     red, green = (1.0, 0.1, 0.0), (0.0, 1.0, 0.2)
     (count, start), (marked, _) = (orange(before["scene_camera"][0], c) for c in (red, green))
-    assert count >= 4 and marked >= 1
+    assert count >= 4 and marked == 0
+    assert orange(cell.picture(0, PIXELS, PIXELS), green)[0] >= 1
     assert orange(before["wrist_camera"][0], red)[0] >= 10
     cell.bench._state[0, cell.bench._block.start + 1] += 0.1  # 10 cm to the left
     cell.step({"hand_velocity": np.zeros((2, 3)), "gripper_target": np.full((2, 1), 0.08)})
