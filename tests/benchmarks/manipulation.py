@@ -19,12 +19,13 @@ import report
 
 EPISODES, BASELINES, POINTS = 500, 200, 40
 OTHERS = "task=metaworld/pick-place-v3 algorithm.base.goal_jitter=0.3"
-PICTURES = "task=arm_pick_place task.cameras=[wrist_camera] preset=dsrl algorithm.env_steps=30000"
+LONGER = "preset=dsrl algorithm.env_steps=25000"
+PICTURES = f"task=arm_pick_place task.cameras=[wrist_camera] {LONGER}"
 CASES = {
     "pick-place": (5, "task=metaworld/pick-place-v3 preset=dsrl"),
-    "FetchPickAndPlace": (3, "task=gymnasium/FetchPickAndPlace-v4 preset=dsrl"),
-    "AdroitHandDoorSparse": (3, "task=gymnasium/AdroitHandDoorSparse-v1 preset=dsrl"),
-    "arm_pick_place": (3, "task=arm_pick_place preset=dsrl"),
+    "FetchPickAndPlace": (3, f"task=gymnasium/FetchPickAndPlace-v4 {LONGER}"),
+    "AdroitHandDoorSparse": (3, f"task=gymnasium/AdroitHandDoorSparse-v1 {LONGER}"),
+    "arm_pick_place": (3, f"task=arm_pick_place {LONGER}"),
     "arm_pick_place, wrist camera": (3, f"{PICTURES} algorithm.base.episodes=150 algorithm.base.corruption=0.7"),
     **{f"pick-place, {name}": (3, f"{OTHERS} algorithm={name}") for name in ("dsrl", "residual", "expo")},
     "pick-place, rlpd": (3, "task=metaworld/pick-place-v3 algorithm=rlpd"),
