@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 DEMONSTRATIONS = int.from_bytes(b"demonstrations")  # mixed into the seed: other episodes than training's, evaluation's
 SCENES = 8  # flown together
 STATE, ACTION, PICTURES = "observation.state", "action", "observation.images."  # LeRobot's names
-PRIVILEGED = "observation.environment_state"  # as well: what the policy does not see, and a simulator knows
+PRIVILEGED = "privileged"  # not LeRobot's observation.environment_state, which its policies would take for an input
 REWARD, SUCCESS = "next.reward", "next.success"
 TELEOP = "teleop"
 
@@ -177,12 +178,12 @@ def _elements(group: Group) -> tuple[str, ...]:
     return tuple(f"{s.name}.{k}" for s in group for k in range(s.size))
 
 
-def _features(task: Manipulation, film: bool = False) -> dict[str, Feature]:
-    """What a dataset of the task holds."""
+def _features(task: Manipulation, film: bool = False, told: bool = True) -> dict[str, Feature]:
+    """What a dataset of the task holds; `told`: with what is privileged."""
     from policies.datasets import Feature
 
     numbers, kind = spec.numbers(task.policy), "video" if film else "image"
-    hidden = task.privileged
+    hidden = task.privileged if told else ()
     return {
         STATE: Feature("float32", (spec.size(numbers),), _elements(numbers)),
         **{PICTURES + s.name: Feature(kind, s.shape) for s in spec.pictures(task.policy)},
@@ -221,16 +222,24 @@ def _read(task: Manipulation, episode: Mapping[str, Array], number: int) -> Epis
 
 
 def collect(task: Manipulation, config: Config, hands: Hands | None = None) -> tuple[int, int]:
-    """Add what is missing to the dataset; the number of its episodes and of those that were new and succeeded."""
-    from policies.datasets import Writer
+    """Add what is missing to the dataset; the number of its episodes and of those that were new and succeeded.
 
-    with Writer(config.out, round(task.rate_hz), _features(task, config.film), task.robot.name) as writer:
+    One that does not tell what is privileged (a robot's, or of an earlier version) is continued without it.
+    """
+    from policies.datasets import Writer
+    from policies.datasets.layout import INFO, read_info
+
+    folder = Path(config.out)
+    told = not (folder / INFO).is_file() or PRIVILEGED in read_info(folder)["features"]
+    features = _features(task, config.film, told)
+    with Writer(config.out, round(task.rate_hz), features, task.robot.name) as writer:
         succeeded = 0
         waiting: dict[int, Episode] = {}
         for episode in _made(task, config, hands, len(writer)):
             waiting[episode.number] = episode
             while (following := waiting.pop(len(writer), None)) is not None:  # in order, so that it can be continued
-                writer.add_episode(_frames(task, following), task.name)
+                frames = _frames(task, following)
+                writer.add_episode({name: frames[name] for name in features}, task.name)
                 succeeded += following.succeeded
                 print(f"\r{len(writer)} episodes, {succeeded} succeeded", end="", file=sys.stderr, flush=True)
         return len(writer), succeeded

@@ -15,6 +15,7 @@ import numpy as np
 
 from policies.controller import Array
 from policies.scenes import Rewards, Transition
+from sim import spec
 from sim.workcell import Manipulation
 
 
@@ -28,10 +29,12 @@ class Hindsight:
         goal, achieved = (getattr(task, name, "") for name in ("goal", "achieved"))
         if not (goal and achieved):
             raise ValueError(f"hindsight needs a task with goals that can be relabelled; {task.name!r} has none")
+        if goal not in {signal.name for signal in spec.numbers(task.policy)}:
+            raise ValueError(f"{task.name} does not tell its policy {goal!r} as numbers: set algorithm.hindsight=0")
         if achieved not in where:
             raise ValueError(
-                f"{task.name} does not show its policy {achieved!r}, which hindsight takes for the goal; "
-                "where algorithm.asymmetric=true can be set, critics see it"
+                f"nobody sees {achieved!r} of {task.name}, which hindsight takes for the goal: "
+                "set algorithm.hindsight=0, or let critics see it (algorithm.asymmetric=true)"
             )
         self.goal, self.achieved = where[goal], where[achieved]
         self.task: Any = task

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.algorithms import LearningError
 from policies.algorithms.diffusion import Cloning, Demonstrations, check, chunked, demonstrated
 from policies.algorithms.given import Origin, origin
 from policies.algorithms.insight import Insight
@@ -26,7 +27,7 @@ from policies.hindsight import Hindsight
 from policies.scenes import Rewards, Scenes, Transition
 from policies.verdict import success_file
 from policies.vision import Eye
-from sim.workcell import Manipulation, stream
+from sim.workcell import Manipulation, NoExpertError, stream
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
 REPORT = 100  # control steps between two rows of metrics
@@ -129,7 +130,7 @@ class Improvement:
             horizon, where = self.config.base.horizon, self.insight.where()
             self.hindsight = Hindsight(self.task, count, self.rewards, horizon, self.seed, where)
 
-    def look_behind(self) -> None:
+    def reveal(self) -> None:
         """Let critics see what is privileged, if anything is."""
         self.insight = Insight(self.task.policy, self.cloning.observed, self.task.privileged)
 
@@ -157,11 +158,20 @@ class Improvement:
         """Clone the base, unless that is done."""
         clone = self.cloning
         if not self.insight.ready:
-            self.insight.learn(self.demonstrations)
+            self._ask_what_is_usual()
         if not clone.finished:
             shown = Demonstrations.of(self.demonstrations, self.task, clone.config.horizon)
             for metrics in clone.learn(shown):
                 yield {"progress": 0.2 * clone.done / clone.config.updates, "env_steps": 0.0, **metrics}
+
+    def _ask_what_is_usual(self) -> None:
+        try:
+            self.insight.learn(self.demonstrations)
+        except NoExpertError as error:
+            raise LearningError(
+                f"{error}; critics learn from demonstrations what privileged signals are like: "
+                "set algorithm.asymmetric=false, or name data in algorithm.base.demonstrations"
+            ) from error
 
     def learn(self, learner: Learner) -> Iterator[dict[str, float]]:
         """The first fifth of the progress bar is the base."""
@@ -206,7 +216,7 @@ class Improvement:
             "learning": self.learning,
             "generator": self.generator.get_state(),
             "scenes": None if self.scenes is None else self.scenes.state_dict(),
-            "insight": self.insight.normalizer.state_dict(),
+            **({"insight": self.insight.normalizer.state_dict()} if self.insight.privileged else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -215,7 +225,8 @@ class Improvement:
         self.env_steps, self.learning = int(state["env_steps"]), bool(state["learning"])
         self.generator.set_state(state["generator"])
         self._resumed = state["scenes"]
-        self.insight.normalizer.load_state_dict(state["insight"])
+        if self.insight.privileged:
+            self.insight.normalizer.load_state_dict(state["insight"])
 
 
 def _transitions(shown: Demonstrations, success: int | None, rewards: Rewards, horizon: int) -> Iterator[Transition]:

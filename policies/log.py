@@ -86,7 +86,7 @@ class Log:
         self.rows = rows
         self._started = time.perf_counter() - seconds
         self._worked = time.process_time() - cpu_seconds
-        self._ended = 0.0
+        self._ended = self._rested = 0.0
         self._flushed = 0.0
         metrics = folder / "metrics.jsonl"
         kept = metrics.read_bytes().splitlines(keepends=True)[:rows] if rows else []
@@ -104,8 +104,8 @@ class Log:
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU time of all threads of this process, which does not depend on what else the machine does."""
-        return time.process_time() - self._worked
+        """The CPU time spent training, of all threads."""
+        return (self._rested or time.process_time()) - self._worked
 
     def write(self, metrics: Mapping[str, float]) -> None:
         """Add one row; "env_steps" is the horizontal axis in TensorBoard."""
@@ -139,7 +139,7 @@ class Log:
 
     def close(self) -> None:
         """Write out, close, and stop the clock."""
-        self._ended = time.perf_counter()
+        self._ended, self._rested = time.perf_counter(), time.process_time()
         error = self._close_files()
         if error is not None:
             sys.stderr.write(f"warning: the last metrics are not recorded: {error.strerror}\n")

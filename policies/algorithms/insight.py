@@ -23,10 +23,10 @@ from sim.spec import Group
 
 
 class Insight:
-    """Of `observed` numbers that the policy sees, signals and then points in pictures, and of privileged signals."""
+    """The parts of a learner's vector: numbers, then points in pictures, which the policy sees; privileged signals."""
 
     def __init__(self, signals: Group, observed: int, privileged: Group = ()) -> None:
-        """`signals`: the policy's, numbers and pictures."""
+        """`signals`: the policy's, numbers and pictures; `observed`: how many elements it sees."""
         self.signals, self.observed, self.privileged = spec.numbers(signals), observed, privileged
         self.measured = spec.size(self.signals)
         self.normalizer = Normalizer(spec.size(privileged))
@@ -67,8 +67,9 @@ class Insight:
     def normalised(self, x: Array, usual: Normalizer) -> Tensor:
         """A learner's vectors, of whose first part `usual` knows what is usual."""
         seen = usual(torch.from_numpy(self.policy(x)))
-        behind = torch.from_numpy(x[:, self.observed :])
-        return torch.cat([seen, self.normalizer(behind)], -1) if self.privileged else seen
+        if not self.privileged:
+            return seen
+        return torch.cat([seen, self.normalizer(torch.from_numpy(x[:, self.observed :]))], -1)
 
     def learn(self, episodes: list[Episode]) -> None:
         """What is usual, from demonstrations. LearningError when they do not tell what is privileged."""
@@ -76,6 +77,6 @@ class Insight:
             if missing := [s.name for s in self.privileged if s.name not in episode.signals]:
                 raise LearningError(
                     f"demonstration {episode.number} does not tell {missing[0]!r}, which critics are to see: "
-                    "set algorithm.asymmetric=false, or let the task's expert demonstrate"
+                    "set algorithm.asymmetric=false (and algorithm.hindsight=0), or let the task's expert demonstrate"
                 )
             self.normalizer.update(torch.from_numpy(spec.pack(self.privileged, episode.signals)))

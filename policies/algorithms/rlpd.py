@@ -73,6 +73,9 @@ class Alone(Improvement):
     def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
         super().__init__(task, config, seed, device, Unaided)
 
+    def reveal(self) -> None:
+        """Actor and critics see the same: there are no pictures that something could take the place of."""
+
 
 class Rlpd(Steer):
     """An actor that chooses chunks."""

@@ -58,7 +58,7 @@ class Steer:
         self.repeat = rows if config.same_noise else 1
         self.size = rows * width // self.repeat
         if config.asymmetric:
-            self.run.look_behind()
+            self.run.reveal()
         self.insight = self.run.insight
         observed = self.cloning.observed
         self.training = Training(Actor(config, observed, self.size, self.generator), config)

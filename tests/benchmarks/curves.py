@@ -30,7 +30,10 @@ def draw(rows: report.Rows) -> None:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11.0, 4.2), constrained_layout=True, sharey=True)
     for number, (name, label) in enumerate(LEARNERS.items()):
-        curves = [np.array(run["curve"]) for run in rows[name]["runs"] if "curve" in run]
+        curves = [np.array(run["curve"]) for run in rows.get(name, {"runs": []})["runs"] if "curve" in run]
+        if not curves:
+            print(f"no curves of {name}: measure it first, python tests/benchmarks/manipulation.py --only {name!r}")
+            continue
         for column, (axis, text) in enumerate(zip(axes, AXES, strict=True)):
             for curve in curves:
                 axis.plot(curve[:, column], 100.0 * curve[:, 2], color=f"C{number}", linewidth=0.6, alpha=0.5)

@@ -18,6 +18,7 @@ from tests.policies.test_aliased import small as small_alias
 from tests.policies.test_insight import SIGHT
 from tests.policies.test_rlpd import small, weights
 from tests.policies.toy_goals import ToyGoals, ToySpot
+from tests.policies.toy_sight import ToySight
 from tests.policies.toy_workcell import ToyReach
 
 REWARDS = Rewards(success=10.0, step=-0.5, gamma=0.9, backup=3)
@@ -117,8 +118,16 @@ def test_goals_of_policies_that_see_pictures_are_relabelled_too():
     learner.run.hindsight.transitions = checking
     *_, last = learner.learn()
     assert checked > 100 and last["env_steps"] >= learner.config.env_steps
-    with pytest.raises(ValueError, match="toy_spot does not show its policy 'position', which hindsight takes"):
+    with pytest.raises(ValueError, match="nobody sees 'position' of toy_spot, .* set algorithm.hindsight=0, or"):
         Alias(ToySpot(), seeing(hindsight=2, asymmetric=False), 0)
+
+
+def test_a_goal_that_the_policy_sees_in_a_picture_alone_is_not_relabelled():
+    class Shown(ToySight):
+        achieved = "position"
+
+    with pytest.raises(ValueError, match="toy_sight does not tell its policy 'goal' as numbers: set"):
+        Alias(Shown(), seeing(hindsight=2), 0)
 
 
 @pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (Alias, small_alias)])

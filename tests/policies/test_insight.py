@@ -9,16 +9,21 @@ import torch
 from policies import collect
 from policies.algorithms import LearningError
 from policies.algorithms.aliased import Alias
-from policies.algorithms.diffusion import BaseConfig
+from policies.algorithms.diffusion import BaseConfig, Clone
+from policies.algorithms.given import Origin
 from policies.algorithms.insight import Insight
 from policies.algorithms.rlif import Rlif
+from policies.algorithms.rlpd import Rlpd
 from policies.algorithms.seeing import Sight
 from policies.algorithms.steering import Steer
 from policies.datasets import Dataset, Writer
 from policies.export import export
 from policies.networks import Normalizer
 from sim.spec import Signal
+from sim.workcell import NoExpertError
+from tests.policies.test_rlpd import small as rlpd_small
 from tests.policies.toy_sight import ToySight
+from tests.policies.toy_workcell import ToyReach
 
 SIGHT = Sight(channels=[6, 6], strides=[2, 1], shift=0)
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=20, episodes=12, corruption=1.4, batch=128, sight=SIGHT)
@@ -47,12 +52,13 @@ def test_who_sees_what():
 
 @pytest.mark.parametrize("kind", [Steer, Alias])
 def test_it_continues_exactly_and_the_file_is_told_nothing(kind, tmp_path):
-    whole, first, second = (kind(ToySight(), small(kind), seed) for seed in (0, 0, 1))
+    whole, first, second = (kind(ToySight(), small(kind, env_steps=800), seed) for seed in (0, 0, 1))
     *_, last = whole.learn()
     running = first.learn()
-    next(running)
+    while next(running)["env_steps"] < 400.0:
+        pass
     second.load_state_dict(first.state_dict())
-    assert [*second.learn()][-1] == last and last["env_steps"] == 400.0
+    assert [*second.learn()][-1] == last and last["env_steps"] == 800.0
     for controller in (whole.controller(), *whole.baselines().values()):
         assert {s.name for s in export(controller, tmp_path / "policy.onnx").inputs} == {"position", "camera"}
     assert [*whole.baselines()] == ["random noise", "cut noise", "no noise"]
@@ -108,3 +114,33 @@ def test_datasets_tell_them_unless_they_come_from_elsewhere(tmp_path):
     with pytest.raises(LearningError, match="demonstration 0 does not tell 'goal', which critics are to see: set algo"):
         next(Alias(ToySight(), small(Alias, base=base), 0).learn())
     next(Alias(ToySight(), small(Alias, base=base, asymmetric=False), 0).learn())
+    config.out, config.episodes = str(tmp_path / "real"), 14
+    assert collect.collect(ToySight(), config)[0] == 14 and collect.PRIVILEGED not in Dataset(config.out).features
+
+
+def test_lerobots_policies_do_not_take_for_an_input_what_is_privileged():
+    named = collect._features(ToySight())
+    inputs = {name for name in named if name.startswith("observation")}  # its dataset_to_policy_features
+    assert collect.PRIVILEGED in named and inputs == {"observation.state", "observation.images.camera"}
+
+
+def test_what_only_demonstrations_can_tell_is_asked_for(tmp_path):
+    clone = Clone(ToySight(), Clone.Config(**vars(BASE)), 0)
+    list(clone.learn())
+    origin = Origin(horizon=2, policy=export(clone.controller(), tmp_path / "base.onnx").path)
+
+    class Unshown(ToySight):
+        def expert(self, signals):
+            raise NoExpertError("nobody shows it")
+
+    with pytest.raises(LearningError, match="nobody shows it; critics learn from demonstrations .*asymmetric=false"):
+        list(Steer(Unshown(), small(Steer, base=origin), 0).learn())
+    assert [*Steer(Unshown(), small(Steer, base=origin, asymmetric=False), 0).learn()][-1]["env_steps"] == 400.0
+
+
+def test_learners_without_a_base_see_the_same_as_their_critics():
+    class Knowing(ToyReach):
+        policy, privileged = ToyReach.policy[:1], ToyReach.policy[1:]
+
+    learner = Rlpd(Knowing(), rlpd_small(env_steps=400), 0)
+    assert [*learner.learn()][-1]["env_steps"] == 400.0 and learner.memory.own.columns["x"] == 2

@@ -221,6 +221,15 @@ def test_full_disk_on_ctrl_c_says_what_is_left(tmp_path, monkeypatch):
     assert checkpoint.load(tmp_path / "run" / "checkpoint.npz")["algorithm"]["done"] == 6
 
 
+def test_times_go_on_where_a_run_continues_and_stop_with_it(tmp_path):
+    with Log(tmp_path, seconds=100.0, cpu_seconds=50.0) as log:
+        log.write({"env_steps": 1})
+    row, times = json.loads((tmp_path / "metrics.jsonl").read_text()), (log.seconds, log.cpu_seconds)
+    assert 100.0 <= row["seconds"] <= times[0] and 50.0 <= row["cpu_seconds"] <= times[1] < 60.0
+    sum(range(10**6))
+    assert (log.seconds, log.cpu_seconds) == times
+
+
 def test_full_disk_stops_the_log_not_the_training(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with Log(tmp_path) as log:

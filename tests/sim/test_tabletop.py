@@ -230,7 +230,7 @@ def orange(picture, colour):
     return match.sum(), np.argwhere(match).mean(0) if match.any() else None
 
 
-def test_cameras_see_the_object_and_policies_see_no_more_and_people_the_goal():
+def test_cameras_show_policies_the_object_and_only_people_the_goals_mark():
     task = made(ArmPickPlace, cameras=[*CAMERAS])
     assert {s.name for s in task.privileged} == {"object_position", "object_rotation"}
     assert not {"object_position", "object_rotation"} & {s.name for s in task.policy}
