@@ -19,14 +19,14 @@ import report
 
 EPISODES, BASELINES, POINTS = 500, 200, 40
 OTHERS = "task=metaworld/pick-place-v3 algorithm.base.goal_jitter=0.3"
-LIGHTER = "preset=dsrl algorithm.base.updates=3000"
-PICTURES = "task=arm_pick_place task.cameras=[wrist_camera] preset=dsrl"
+LONGER = "preset=dsrl algorithm.base.updates=6000"  # twice the cloning
+PICTURES = f"task=arm_pick_place task.cameras=[wrist_camera] {LONGER}"
 CASES = {
     "pick-place": (5, "task=metaworld/pick-place-v3 preset=dsrl"),
-    "pick-place, 19 000 steps": (5, "task=metaworld/pick-place-v3 preset=dsrl algorithm.env_steps=19000"),
-    "FetchPickAndPlace": (3, f"task=gymnasium/FetchPickAndPlace-v4 {LIGHTER}"),
-    "AdroitHandDoorSparse": (3, f"task=gymnasium/AdroitHandDoorSparse-v1 {LIGHTER}"),
-    "arm_pick_place": (3, f"task=arm_pick_place {LIGHTER}"),
+    "pick-place, 19 000 steps": (5, f"task=metaworld/pick-place-v3 {LONGER} algorithm.env_steps=19000"),
+    "FetchPickAndPlace": (3, "task=gymnasium/FetchPickAndPlace-v4 preset=dsrl"),
+    "AdroitHandDoorSparse": (3, "task=gymnasium/AdroitHandDoorSparse-v1 preset=dsrl"),
+    "arm_pick_place": (3, "task=arm_pick_place preset=dsrl"),
     "arm_pick_place, wrist camera": (3, f"{PICTURES} algorithm.base.episodes=150 algorithm.base.corruption=0.7"),
     **{f"pick-place, {name}": (3, f"{OTHERS} algorithm={name}") for name in ("dsrl", "residual", "expo")},
     "pick-place, rlpd": (3, "task=metaworld/pick-place-v3 algorithm=rlpd"),
