@@ -30,7 +30,7 @@ def draw(rows: report.Rows) -> None:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11.0, 4.2), constrained_layout=True, sharey=True)
     for number, (name, label) in enumerate(LEARNERS.items()):
-        curves = [np.array(run["curve"]) for run in rows.get(name, {"runs": []})["runs"] if "curve" in run]
+        curves = [np.loadtxt(run["curve"]) for run in rows.get(name, {"runs": []})["runs"] if "curve" in run]
         if not curves:
             print(f"no curves of {name}: measure it first, python tests/benchmarks/manipulation.py --only {name!r}")
             continue

@@ -54,10 +54,14 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
     return rows
 
 
-def curve(folder: Path) -> list[list[float]]:
+def curve(folder: Path) -> list[str]:
     """Environment steps, seconds of CPU and success of the last 100 training episodes: at most `POINTS` moments."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    told = [[r["env_steps"], round(r["cpu_seconds"], 1), r["success"]] for r in rows if r.get("success") is not None]
+    told = [
+        f"{row['env_steps']:.0f} {row['cpu_seconds']:.1f} {row['success']:.3f}"
+        for row in rows
+        if row.get("success") is not None
+    ]
     return [told[k * (len(told) - 1) // (POINTS - 1)] for k in range(POINTS)] if len(told) > POINTS else told
 
 
