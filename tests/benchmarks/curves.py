@@ -34,15 +34,16 @@ def draw(rows: report.Rows) -> None:
         if not curves:
             print(f"no curves of {name}: measure it first, python tests/benchmarks/manipulation.py --only {name!r}")
             continue
-        for column, (axis, text) in enumerate(zip(axes, AXES, strict=True)):
+        for column, axis in enumerate(axes):
             for curve in curves:
                 axis.plot(curve[:, column], 100.0 * curve[:, 2], color=f"C{number}", linewidth=0.6, alpha=0.5)
             x, y = median(curves, column)
-            axis.plot(x, 100.0 * y, color=f"C{number}", linewidth=2.2, label=f"{label} ({len(curves)} seeds)")
-            axis.set(xlabel=text, ylim=(0.0, 100.0), xlim=(0.0, None))
-            axis.grid(alpha=0.25)
+            axis.plot(x, 100.0 * y, color=f"C{number}", linewidth=2.2, label=f"{label}; seeds: {len(curves)}")
+    for axis, text in zip(axes, AXES, strict=True):
+        axis.set(xlabel=text, ylim=(0.0, 100.0), xlim=(0.0, None))
+        axis.grid(alpha=0.25)
     axes[0].set_ylabel("success of the last 100 training episodes, %")
-    axes[0].legend(fontsize=8, loc="upper left")
+    axes[0].legend(fontsize=8, loc="lower right")
     figure.savefig(report.FOLDER / "manipulation.png", dpi=110)
 
 

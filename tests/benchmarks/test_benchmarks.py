@@ -53,3 +53,14 @@ def test_the_published_table_is_what_was_measured(monkeypatch):
     results = json.loads((FOLDER / "results.json").read_text())
     assert list(results) == list(report.BENCHMARKS)
     assert (FOLDER / "results.md").read_text() == report.markdown(results)
+
+
+def test_curves_are_drawn_of_whatever_was_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    curves, report = importlib.import_module("curves"), importlib.import_module("report")
+    results = json.loads((FOLDER / "results.json").read_text())["manipulation"]
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
+    curves.draw({"pick-place": results["pick-place"], "pick-place, rlpd": {"runs": [{}]}})
+    assert (tmp_path / "manipulation.png").stat().st_size > 10_000
+    said = capsys.readouterr().out
+    assert "no curves of pick-place, rlpd: measure it first" in said and "no curves of pick-place:" not in said
