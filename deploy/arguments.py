@@ -14,6 +14,12 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from deploy.trust.text import printable
+
+# What bad input ends in, and an installation that lacks something.
+EXPECTED = (ValueError, OSError, OverflowError, MemoryError, RecursionError, ImportError)
+LONGEST = 2000  # characters of an error
+
 
 class ArgumentError(ValueError):
     """The command line is wrong; the message says what and lists the choices."""
@@ -99,14 +105,37 @@ def parse(arguments: Sequence[str], *configs: type) -> list[Any]:
     return [config(**values) for config, values in zip(configs, found, strict=True)]
 
 
+def missing(error: ImportError) -> str:
+    """One sentence for a package that is not installed, or is broken."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"the package {error.name.partition('.')[0]!r} is not installed"
+    return str(error)
+
+
+def explained(error: BaseException) -> str:
+    """What went wrong, in one line that is safe to print: an error may quote a stranger's file."""
+    if isinstance(error, ImportError):
+        text = missing(error)
+    elif isinstance(error, MemoryError):
+        text = f"this needs more memory than there is{f': {error}' if str(error) else ''}"
+    elif isinstance(error, RecursionError):
+        text = "something in the input is nested too deeply"
+    else:
+        text = str(error) or type(error).__name__
+    return printable(text, LONGEST)
+
+
 def call(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
-    """Run a command; on bad input print one short line. Returns the exit status. SIM2METAL_TRACEBACK=1 shows where."""
+    """Run a command; on bad input print one short line. Returns the exit status. SIM2METAL_TRACEBACK=1 shows where.
+
+    The status is 2 for bad input, 130 for an interrupt. A mistake of the program is not hidden.
+    """
     try:
         main(sys.argv[1:] if arguments is None else arguments)
-    except (ValueError, OSError) as error:
+    except EXPECTED as error:
         if os.environ.get("SIM2METAL_TRACEBACK"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {explained(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

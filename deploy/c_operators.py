@@ -200,7 +200,7 @@ def window(node: Node, source: tuple[int, ...], result: tuple[int, ...], kernel:
 
 
 def _pair(first: tuple[int, ...], rest: Sequence[int]) -> tuple[int, int]:
-    rows, columns = (*first, *rest)
+    rows, columns = (int(value) for value in (*first, *rest))  # numbers, whatever the file calls them: they are written
     return rows, columns
 
 

@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.c_graph import Program, Writer
+from deploy.c_names import members
 from deploy.c_operators import SUPPORTED, number
 from deploy.c_weights import FORMATS, Format
 from deploy.graph import AnyArray, Graph, GraphError, read, run
 from deploy.policy_file import PolicyFile, content_of
+from deploy.trust.text import c_comment, c_string
 from sim import spec
 from sim.spec import Signal
 
 FIRMWARE = Path(__file__).parents[1] / "firmware"
-KEYWORDS = """ auto bool break case char const continue default do double else enum extern float for goto if inline int
- long register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while """
 WEIGHTS = tuple(FORMATS)
+MOST_NUMBERS = 2**24  # in constants and memory: a compiler takes its time for more
 TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint8): "uint8_t", np.dtype(np.int64): "int64_t"}
 
 HEADER = """\
@@ -153,12 +154,6 @@ bool policy_init(policy_state *state) {{ return policy_selftest(state) <= 1.0f; 
 """
 
 
-def _identifier(name: str) -> str:
-    if not name.isascii() or name in KEYWORDS.split():
-        raise GraphError(f"{name!r} cannot be the name of a member in C; rename the signal and export it again")
-    return name
-
-
 def _indent(lines: Iterable[str], depth: int = 1) -> str:
     return "\n".join("    " * depth + line for line in lines)
 
@@ -223,9 +218,19 @@ class Source:
         """
         if weights not in WEIGHTS:
             raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
+        for group in (policy.inputs, policy.outputs, policy.state):
+            members(s.name for s in group)
         if seen := spec.pictures(policy.inputs):
             raise GraphError(f"the policy sees pictures ({seen[0].name}); C is for policies of numbers alone")
         self.policy, self.weights = policy, weights
+        self.title = c_comment(f"{policy.name} ({policy.task}, {policy.robot})")
+        try:
+            self._write(policy, content, weights)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError) as error:
+            raise GraphError(f"{policy.path}: its graph is not well-formed: {type(error).__name__}: {error}") from error
+
+    def _write(self, policy: PolicyFile, content: bytes, weights: str) -> None:
+        """The program, and what it should make of the vectors."""
         graph = read(content, SUPPORTED)
         self.expected: tuple[Mapping[str, AnyArray], Mapping[str, AnyArray]]
         self.expected, self.rounding = (policy.vectors.outputs, policy.vectors.state), 0.0
@@ -234,12 +239,12 @@ class Source:
             self.rounding = rounding(policy, commands, states)
         self.tolerance = max(policy.vectors.tolerance, FORMATS[weights].tolerance)
         self.types = {s.name: TYPES[graph.values[s.name].dtype] for s in policy.inputs}
-        for name in (*self.types, *(s.name for s in policy.outputs), *(s.name for s in policy.state)):
-            _identifier(name)
         arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
         arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
         self.program: Program = Writer(graph, arrays, FORMATS[weights]).program()
-        self.title = f"{policy.name} ({policy.task}, {policy.robot})".replace("*/", "")
+        numbers = self.program.memory + sum(len(texts) for _, texts in self.program.constants.values())
+        if numbers > MOST_NUMBERS:
+            raise GraphError(f"{policy.path}: {numbers} numbers are too many for C, which holds {MOST_NUMBERS}")
 
     def files(self) -> dict[str, str]:
         """File name -> content."""
@@ -259,11 +264,12 @@ class Source:
             signal_list=self._list(policy.inputs),
             command_list=self._list(policy.outputs),
             signals=_indent(
-                f"{self.types[s.name]} {s.name}[{s.size}]; /* {s.unit}{', ' if s.frame else ''}{s.frame} */"
+                f"{self.types[s.name]} {s.name}[{s.size}]; /* {c_comment(f'{s.unit}, {s.frame}'.rstrip(', '))} */"
                 for s in policy.inputs
             ),
             commands=_indent(
-                f"float {s.name}[{s.size}]; /* {s.unit}, within {limits(s.low, s.high)} */" for s in policy.outputs
+                f"float {s.name}[{s.size}]; /* {c_comment(s.unit)}, within {limits(s.low, s.high)} */"
+                for s in policy.outputs
             ),
             state=_indent(state),
         )
@@ -292,7 +298,7 @@ class Source:
             results=_indent(self._store()),
             reset=_indent(self._reset()),
             information=", ".join(
-                [*map(_quoted, information), number(policy.rate_hz), number(self.tolerance), str(vectors.steps)]
+                [*map(c_string, information), number(policy.rate_hz), number(self.tolerance), str(vectors.steps)]
             ),
             vectors=vectors.steps,
             vector_signals=",\n".join(
@@ -363,11 +369,6 @@ class Source:
             loop = f"for (int i = 0; i < {s.initial.size}; ++i)"
             lines.append(f"{loop} worst = larger(worst, state->{s.name}[i], {want}, {tolerated} : 1.0f));")
         return lines
-
-
-def _quoted(text: str) -> str:
-    """A C string; anything but plain characters is replaced."""
-    return '"' + "".join(ch if ch.isascii() and ch.isprintable() and ch not in '"\\' else "?" for ch in text) + '"'
 
 
 def generate(path: str, weights: str = "float32") -> dict[str, str]:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from deploy import arguments, c_source, toolchain
 from deploy.drivers.microcontroller import EmulatedPort, OnChip, Port, QemuPort, SerialPort
-from deploy.drivers.simulated import Simulated, task_for
+from deploy.drivers.simulated import Simulated
+from deploy.drivers.tasks import task_for
 from deploy.emulator import CLOCK_HZ, Chip
 from deploy.loop import Policy, run
 from deploy.measure import Measured, measure

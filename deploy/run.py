@@ -15,7 +15,7 @@ from deploy import arguments, realtime
 from deploy.controllers import CONTROLLERS, controller
 from deploy.drivers import DRIVERS, Driver, driver_class
 from deploy.guard import REASONS, Envelope, Guard
-from deploy.loop import Record, run
+from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
 from deploy.served import SERVER, connected
@@ -82,6 +82,7 @@ def _summary(record: Record, driver: Any) -> list[str]:
 def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transfer: bool = False) -> Record:
     """One flight with everything that the settings ask for: priority, kind of controller, log."""
     steps = None if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
+    handshake(policy, driver, transfer)  # a file that does not fit is not compiled either
     flown = controller(policy, config.controller)
     log = None if config.log is None else Recorder(config.log, policy, driver, guard, config.controller)
     settle = config.settle if driver.real_time else 0.0

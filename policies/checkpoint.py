@@ -20,6 +20,10 @@ import numpy as np
 SCHEMA = 1
 DIGEST = 64  # bytes, hexadecimal SHA-256
 CHUNK = 1 << 20
+TENSORS = (
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
+    *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+)  # element types: a checkpoint names nothing else of torch
 
 Tree = dict[str, Any]
 
@@ -147,10 +151,13 @@ def _decode(value: Any, archive: zipfile.ZipFile) -> Any:
     if kind == "tensor":
         import torch
 
-        index, dtype, shape = content
+        index, name, shape = content
+        if name not in TENSORS:
+            raise CheckpointError(f"it holds a tensor of {name!r}, which is none of {', '.join(TENSORS)}")
+        dtype = getattr(torch, name)
         if 0 in shape:
-            return torch.empty(shape, dtype=getattr(torch, dtype))
-        return torch.from_numpy(_array(archive, index)).view(getattr(torch, dtype)).reshape(shape)
+            return torch.empty(shape, dtype=dtype)
+        return torch.from_numpy(_array(archive, index)).view(dtype).reshape(shape)
     array = _array(archive, content)
     return array if kind == "array" else array[()]
 

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
 from sim import tasks
 from sim.engines import BENCHES, ENGINES
+from sim.registry import StrangerError, names_from
 from sim.tasks import FAMILIES, TASKS, task_class
 
 DEFAULTS = {"task": "quad_hover", "algorithm": "apg"}
@@ -38,6 +40,7 @@ EXTRAS = {
     "msgpack": "serve",
     "websockets": "serve",
 }  # where a missing package is; others: train
+MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # what a table does not hold: module:Attribute
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 
 
@@ -88,6 +91,16 @@ class Settings:
     algorithm: str
     algorithm_config: Any
     options: Options = field(default_factory=Options)
+    named: dict[str, str] = field(
+        default_factory=dict, compare=False
+    )  # resumed: modules that the command line names too
+
+
+def _named(settings: Settings) -> AbstractContextManager[None]:
+    """A resumed run is perhaps another's: those modules are imported that the command line names too."""
+    if not settings.options.resume:
+        return nullcontext()
+    return names_from(settings.options.resume, *settings.named.values())
 
 
 def main(run: Callable[[Settings], None]) -> None:
@@ -106,7 +119,9 @@ def main(run: Callable[[Settings], None]) -> None:
         elif flags:
             _sweep(run, [a for a in arguments if a not in flags])
         else:
-            run(compose(arguments))
+            settings = compose(arguments)
+            with _named(settings):
+                run(settings)
     except SettingsError as error:
         sys.exit(_say(error, 2))
     except RunError as error:
@@ -136,6 +151,12 @@ def compose(overrides: list[str]) -> Settings:
     """The settings that these `key=value` strings stand for. SettingsError when they make no sense."""
     overrides = _with_preset(overrides)
     resumed = _resumed(overrides)
+    modules = (
+        dict(_pair(o) for o in overrides if _pair(o)[0] not in RESUMABLE and MODULE.fullmatch(_pair(o)[1]))
+        if resumed
+        else {}
+    )
+    overrides = [o for o in overrides if _pair(o)[0] not in modules]
     other = [key for key in (o.partition("=")[0] for o in overrides) if key not in RESUMABLE]
     if resumed and other:
         choices = ", ".join(RESUMABLE[1:])
@@ -152,7 +173,7 @@ def compose(overrides: list[str]) -> Settings:
     except Exception as error:
         raise _explained(error) from error
     if resumed:
-        return _continued(composed, overrides)
+        return _continued(composed, overrides, modules)
     return _settings(composed, composed.hydra.runtime.choices, overrides)
 
 
@@ -177,27 +198,54 @@ def write(settings: Settings, path: Path) -> None:
     path.write_text(OmegaConf.to_yaml(OmegaConf.create(as_dict(settings))))
 
 
-def read(path: Path) -> Settings:
-    """The settings that `write` wrote. SettingsError when there are none, or when they fit this version no more."""
+def _pair(override: str) -> tuple[str, str]:
+    key, _, value = override.partition("=")
+    return key, value
+
+
+def read(path: Path, modules: Mapping[str, str] | None = None) -> Settings:
+    """The settings that `write` wrote. `modules`: setting -> "module:Attribute", as a person names them again.
+
+    SettingsError when there are none, when they fit this version no more, or name a module that nobody else does.
+    """
     from omegaconf import OmegaConf
 
     if not path.is_file():
         raise SettingsError(f"there is no run to continue in {str(path.parent)!r}: it has no {path.name}")
+    named = dict(modules or {})
     try:
         stored: Any = OmegaConf.load(path)
+        _agree(path, stored, named)
         objects: dict[str, Any] = {}
         for group in DEFAULTS:
-            schema = OmegaConf.structured(_class(group, stored[group]).Config)
+            with names_from(str(path), *named.values()):
+                schema = OmegaConf.structured(_class(group, stored[group]).Config)
             objects[f"{group}_config"] = OmegaConf.to_object(OmegaConf.merge(schema, stored[f"{group}_config"]))
         options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Options), stored.options))
+    except StrangerError as error:
+        raise SettingsError(str(error)) from None
     except Exception as error:
         raise SettingsError(f"{path}: {_explained(error)}") from error
-    return Settings(task=stored.task, algorithm=stored.algorithm, options=options, **objects)
+    return Settings(task=stored.task, algorithm=stored.algorithm, options=options, named=named, **objects)
+
+
+def _agree(path: Path, stored: Any, named: Mapping[str, str]) -> None:
+    """SettingsError when a person names a module for a setting in which the run has something else."""
+    from omegaconf import OmegaConf
+
+    for key, value in named.items():
+        group, _, member = key.partition(".")
+        place = f"{group}_config.{member}" if member else group if group in DEFAULTS else f"options.{group}"
+        found = OmegaConf.select(stored, place)
+        if found != value:
+            raise SettingsError(f"resume=DIR continues a run with its own settings: {key} is {found}, not {value}")
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
     """Plain dicts, lists, strings and numbers."""
-    return dataclasses.asdict(settings)
+    made = dataclasses.asdict(settings)
+    del made["named"]
+    return made
 
 
 def _class(group: str, name: str) -> Any:
@@ -206,6 +254,8 @@ def _class(group: str, name: str) -> Any:
         found = CLASSES[group](name)
     except ModuleNotFoundError as error:
         raise SettingsError(f"{group}={name}: {missing(error)}") from error
+    except StrangerError:
+        raise
     except ValueError as error:
         raise SettingsError(str(error)) from None
     if not dataclasses.is_dataclass(getattr(found, "Config", None)):
@@ -321,16 +371,16 @@ def _settings(composed: Any, choices: Mapping[str, str], overrides: Iterable[str
             configs[f"{group}_config"] = OmegaConf.to_object(composed[group])
     except Exception as error:
         raise SettingsError(f"{where}{_explained(error)}") from error
-    return Settings(**names, **configs, options=options)
+    return Settings(task=names["task"], algorithm=names["algorithm"], options=options, **configs)
 
 
 def _resumed(overrides: Iterable[str]) -> bool:
     return any(o.startswith("resume=") and o != "resume=" for o in overrides)
 
 
-def _continued(composed: Any, overrides: Iterable[str]) -> Settings:
+def _continued(composed: Any, overrides: Iterable[str], modules: Mapping[str, str]) -> Settings:
     """The settings of the run in the folder `resume`."""
-    settings = read(Path(composed.resume) / "config.yaml")
+    settings = read(Path(composed.resume) / "config.yaml", modules)
     for key in (o.partition("=")[0] for o in overrides):
         setattr(settings.options, key, composed[key])
     settings.options.out = composed.resume

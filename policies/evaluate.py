@@ -19,7 +19,8 @@ import numpy as np
 
 from deploy import arguments
 from deploy.drivers import simulated
-from deploy.drivers.simulated import Conditions, Simulated, task_for
+from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.tasks import task_for
 from deploy.drivers.workcell import Bench, refuse
 from deploy.loop import run
 from deploy.policy_file import PolicyFile

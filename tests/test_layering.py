@@ -79,6 +79,7 @@ FREE_OF_SIM = {"sim.spec", "sim.registry"}
 SIMULATORS = [
     "deploy/drivers/simulated.py",
     "deploy/drivers/workcell.py",
+    "deploy/drivers/tasks.py",
     "deploy/crazyflie/world.py",
     "deploy/crazyflie/app.py",
     "deploy/ros2/arm.py",

@@ -33,9 +33,12 @@ def _thrust(policy: PolicyFile) -> str:
     """The airframe's thrust curve. A policy for any robot commands shares of this one's largest speed."""
     if policy.robot == ANY_ROBOT:
         return "{0.0f, 0.0f, THRUST_MAX}"
+    from sim.registry import names_from
     from sim.robots import robot
 
-    return f"{{{', '.join(number(c) for c in robot(policy.robot).thrust_curve)}}}"
+    with names_from(policy.path):
+        curve = robot(policy.robot).thrust_curve
+    return f"{{{', '.join(number(c) for c in curve)}}}"
 
 
 def files(policy: PolicyFile, content: bytes, weights: str = "float32") -> dict[str, str]:

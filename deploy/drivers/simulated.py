@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from deploy.drivers import Connecting, Reading
+from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
 from sim.engines import Engine
 from sim.engines import make as make_engine
 from sim.randomize import Array, Drawn, delay_weights, draw_robots, redraw
 from sim.robots.quadrotors import GRAVITY
-from sim.spec import ANY_ROBOT, Group, Signal
-from sim.tasks import Task, task_class
-from sim.tasks import make as make_task
+from sim.spec import Group, Signal
+from sim.tasks import Task
 from sim.workcell import is_manipulation
 
 if TYPE_CHECKING:
@@ -86,24 +86,6 @@ class Settings(Conditions):
         super().__post_init__()
         if self.episodes < 1 or self.seed < 0:
             raise ValueError(f"needs episodes >= 1 and seed >= 0, got {self.episodes} and {self.seed}")
-
-
-def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = None, transfer: bool = False) -> Task:
-    """The task that the policy was trained for, with the settings stored in the file; or another one.
-
-    Raises ValueError when task or robot differ from the policy's and `transfer` is false.
-    """
-    wanted = task or policy.task
-    try:
-        same = task_class(wanted).name == policy.task
-        settings = dict(policy.metadata["training"].get("task_config", {})) if same else {}
-        made = make_task(wanted, **settings if robot is None else {**settings, "robot": robot})
-    except ValueError as error:
-        raise ValueError(f"{policy.path}: {error}") from None
-    for kind, ours, theirs in (("task", policy.task, made.name), ("robot", policy.robot, made.robot.name)):
-        if ours not in (theirs, ANY_ROBOT) and not transfer:
-            raise ValueError(f"{policy.path} is for the {kind} {ours!r}, not {theirs!r} (transfer=true flies it)")
-    return made
 
 
 class Channel:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers import Connecting, Reading
-from deploy.drivers.simulated import EVALUATION, Settings, task_for
+from deploy.drivers.simulated import EVALUATION, Settings
+from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
 from sim.spec import Group
 from sim.workcell import Array, Manipulation, Workcell, choose_engine, stream

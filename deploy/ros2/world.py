@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers.simulated import task_for
+from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
 from deploy.ros2.arm import Arm
 from sim.engines import make as make_engine
+from sim.registry import names_from
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal, pack
 from sim.tasks import Task, motion, task_class
@@ -30,8 +32,9 @@ def world(policy: str, task: str, robot: str, engine: str, rate_hz: float, seed:
     """
     file = PolicyFile.load(policy) if policy else None
     name = task or (file.task if file else TASK)
-    body = {"robot": robot} if robot else {} if is_manipulation(task_class(name)) else {"robot": QUADROTOR}
-    made = task_for(file, name, **body, transfer=True) if file else make_task(name, **body)
+    with names_from(policy, task) if file else nullcontext():
+        body = {"robot": robot} if robot else {} if is_manipulation(task_class(name)) else {"robot": QUADROTOR}
+    made = task_for(file, task or None, **body, transfer=True) if file else make_task(name, **body)
     if not is_manipulation(made):
         return World(made, engine or ENGINE, rate_hz, seed)
     if engine:

@@ -55,6 +55,6 @@ def make(name: str, robot: Quadrotor, num: int, dt: float, device: str = "cpu") 
     """
     engine_class = load("engine", name, ENGINES)
     if device != "cpu" and hasattr(engine_class, "cuda"):
-        engine_class = load("engine", engine_class.cuda, {})
+        engine_class = load("engine", "cuda", {"cuda": engine_class.cuda})
     engine: Engine = engine_class(robot, num, dt, device)
     return engine

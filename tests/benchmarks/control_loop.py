@@ -16,7 +16,8 @@ import numpy as np
 import report
 
 from deploy.controllers import controller
-from deploy.drivers.simulated import Simulated, task_for
+from deploy.drivers.simulated import Simulated
+from deploy.drivers.tasks import task_for
 from deploy.guard import Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile

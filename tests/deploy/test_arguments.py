@@ -77,3 +77,31 @@ def test_usage_names_every_key_and_default():
     assert [line.split()[0] for line in text.splitlines()] == ["policy", "count", "delay", "vary", "plot"]
     assert "(required)" in text
     assert "how many" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("a\x1b[2Jb\nerror: c\u202e"), r"a\x1b[2Jb\nerror: c\u202e"),
+        (OverflowError("int too large"), "int too large"),
+        (MemoryError(), "this needs more memory than there is"),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
+        (ModuleNotFoundError("No module named 'numba'", name="numba.core"), "the package 'numba' is not installed"),
+        (ImportError("cannot import name 'x'"), "cannot import name 'x'"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "can't decode byte"),
+        (ValueError("x" * 10**6), "xxx..."),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_what_bad_input_provokes_is_one_printable_line(capsys, monkeypatch, error, said):
+    def main(argv):
+        raise error
+
+    monkeypatch.delenv("SIM2METAL_TRACEBACK", raising=False)
+    assert arguments.call(main, []) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ") and said in line and len(line) < 2100
+    assert line.endswith("\n") and line[:-1].isprintable()
+    monkeypatch.setenv("SIM2METAL_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        arguments.call(main, [])

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from deploy import arguments, hil
 from deploy.drivers.microcontroller import QEMU, Decoder, EmulatedPort, LinkError, OnChip, SerialPort, crc16, frame
-from deploy.drivers.simulated import Simulated, task_for
+from deploy.drivers.simulated import Simulated
+from deploy.drivers.tasks import task_for
 from deploy.emulator import Chip
 from deploy.guard import REASONS
 from deploy.loop import run

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from deploy.drivers import simulated
-from deploy.drivers.simulated import Channel, Conditions, Settings, Simulated, task_for
+from deploy.drivers.simulated import Channel, Conditions, Settings, Simulated
+from deploy.drivers.tasks import task_for
 from deploy.loop import HandshakeError, run
 from sim.randomize import Bias, Delay, Dropout, Noise
 from sim.spec import Signal

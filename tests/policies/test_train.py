@@ -33,7 +33,10 @@ def settings(out: Path, *words: str, algorithm: str = "Toy") -> config.Settings:
 
 
 def resumed(folder: Path, *words: str) -> config.Settings:
-    return compose([f"resume='{folder}'", *words])
+    """With the modules of ours that the run names: see tests/policies/test_strangers.py."""
+    lines = (folder / "config.yaml").read_text().splitlines()
+    modules = [line.replace(": ", "=", 1) for line in lines if line.startswith(("task: toy", "algorithm: toy"))]
+    return compose([f"resume='{folder}'", *modules, *words])
 
 
 def rows(folder: Path) -> list[dict[str, float]]:
@@ -67,7 +70,8 @@ def test_folder_holds_the_whole_run(tmp_path, capsys):
     assert len(rows(made.parent)) == 20
     timing = json.loads((made.parent / "timing.json").read_text())
     assert timing["total"] == pytest.approx(timing["start"] + timing["training"] + timing["export"], abs=1e-3)
-    assert config.read(made.parent / "config.yaml") == settings(tmp_path / "run", "seed=4")
+    modules = {"algorithm": "toy_algorithm:Toy"}
+    assert config.read(made.parent / "config.yaml", modules) == settings(tmp_path / "run", "seed=4")
     assert checkpoint.load(made.parent / "checkpoint.npz")["algorithm"]["done"] == 20
 
 
