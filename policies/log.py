@@ -6,6 +6,7 @@ The event file is written here, byte by byte: the format is small and stable, wh
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -88,14 +89,27 @@ class Log:
         self._worked = time.process_time() - cpu_seconds
         self._ended = self._rested = 0.0
         self._flushed = 0.0
+        self._files: tuple[IO[bytes], ...] = ()
+        try:
+            self._files = self._opened(folder, rows, step)
+        except OSError as error:
+            self._give_up(error)
+
+    def _opened(self, folder: Path, rows: int, step: int) -> tuple[IO[bytes], ...]:
         metrics = folder / "metrics.jsonl"
-        kept = metrics.read_bytes().splitlines(keepends=True)[:rows] if rows else []
-        metrics.write_bytes(b"".join(kept))
-        name = f"events.out.tfevents.{time.time_ns()}.sim2metal.{os.getpid()}"
-        self._files: tuple[IO[bytes], ...] = (open(metrics, "ab"), open(folder / name, "wb"))  # noqa: SIM115
-        self._files[1].write(_event(0, _message(3, b"brain.Event:2")))
         if rows:
-            self._files[1].write(_event(step, _message(7, b"\x08" + _varint(START))))
+            with open(metrics, "rb") as file:
+                kept = sum(len(line) for line in itertools.islice(file, rows))
+            os.truncate(metrics, kept)  # nothing is written anew: a full disk or a kill costs no row
+        events = open(folder / f"events.out.tfevents.{time.time_ns()}.sim2metal.{os.getpid()}", "wb")  # noqa: SIM115
+        events.write(_event(0, _message(3, b"brain.Event:2")))
+        if rows:
+            events.write(_event(step, _message(7, b"\x08" + _varint(START))))
+        try:
+            return open(metrics, "ab" if rows else "wb"), events
+        except OSError:
+            events.close()
+            raise
 
     @property
     def seconds(self) -> float:

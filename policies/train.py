@@ -6,33 +6,32 @@ the report. Ctrl-C leaves a checkpoint; `resume=FOLDER` continues exactly.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from policies import checkpoint, config
 from policies.algorithms import Algorithm, LearningError, LostBaseError, algorithm_class
 from policies.config import RunError, Settings
 from policies.log import Log, Progress
 from policies.provenance import Background, randomisation, versions
+from policies.runner.folder import CHECKPOINT, POLICY, opened
+from policies.runner.stop import Stop
 from sim.tasks import Task, task_class
 from sim.workcell import choose_engine, is_manipulation
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
-CHECKPOINT = "checkpoint.npz"
-POLICY = "policy.onnx"
-CONFIG = "config.yaml"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PLACES = ("out", "resume")  # settings that name a place on this machine: they stay out of the policy file
 
 
@@ -43,8 +42,21 @@ def train(settings: Settings, started: float | None = None) -> Path:
     cannot begin or go on, SystemExit(128 + signal) after an interruption.
     """
     clock = Clock(time.perf_counter() if started is None else started)
-    task, algorithm = _build(settings)
-    folder = _folder(settings)
+    folder: Path | None = None
+    with Stop() as stop:
+        try:
+            task, algorithm = _build(settings)
+            folder, lock = opened(settings)
+            with lock:
+                _run(folder, settings, task, algorithm, clock, stop)
+        except KeyboardInterrupt:
+            _leave(stop, folder, clock)
+    print(f"policy: {folder / POLICY}", flush=True)
+    return folder / POLICY
+
+
+def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clock: Clock, stop: Stop) -> None:
+    """Learn, export, report in a folder that is ours. KeyboardInterrupt when a signal ended it."""
     saved = _restore(folder, settings, algorithm)
     algorithm.dump_to(folder / "diverged")
     title = f"{settings.task} {settings.algorithm}"
@@ -53,12 +65,14 @@ def train(settings: Settings, started: float | None = None) -> Path:
     background = Background()
     clock.lap("start")
     background.start()
-    with Stop() as stop, Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress:
+    with Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress:
         saver = Saver(folder, settings, algorithm, log)
+        stop.wait()
         try:
             for metrics in algorithm.learn():
                 log.write(metrics)
                 progress.update(metrics)
+                clock.progress = metrics.get("progress", 0.0)
                 _check_finite(metrics, saver)
                 if stop.signal is not None:
                     break
@@ -67,20 +81,18 @@ def train(settings: Settings, started: float | None = None) -> Path:
             raise RunError(f"{error}; {saver.fallback()}") from error
         except LearningError as error:
             raise RunError(str(error)) from error
-    clock.lap("training")
     if stop.signal is not None:
         saver.save(metrics)
-        _leave(stop.signal, folder, metrics)
+        raise KeyboardInterrupt
+    stop.hurry()
+    clock.lap("training")
+    policy = _write_policy(folder, settings, task, algorithm, background, clock, metrics, saver)
     try:
-        policy = _export(folder, settings, task, algorithm, background, clock, metrics)
-        clock.lap("export")
-    finally:
-        saver.save_or_warn(metrics)
-    _say_times(clock, folder, metrics)
-    if settings.options.report:
-        _report(policy, folder, settings, task, algorithm)
-    print(f"policy: {folder / POLICY}", flush=True)
-    return folder / POLICY
+        _say_times(clock, folder, metrics)
+        if settings.options.report:
+            _report(policy, folder, settings, task, algorithm)
+    except OSError as error:
+        warn(f"the report is not whole: {error.filename or folder}: {error.strerror or error}")
 
 
 def _build(settings: Settings) -> tuple[Task, Algorithm]:
@@ -97,40 +109,6 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
     except ModuleNotFoundError as error:
         raise RunError(config.missing(error)) from error
     return task, algorithm
-
-
-def _folder(settings: Settings) -> Path:
-    """The run's folder, made, with config.yaml in it. A folder that holds another run is refused."""
-    options = settings.options
-    try:
-        if options.resume:
-            return Path(options.resume)
-        if options.out:
-            folder = Path(options.out)
-            if any((folder / name).exists() for name in (CONFIG, CHECKPOINT, POLICY)):
-                raise RunError(
-                    f"{folder} already holds a run; continue it with resume={folder}, or choose another out=DIR"
-                )
-            folder.mkdir(parents=True, exist_ok=True)
-        else:
-            folder = _new_folder(Path("runs") / task_class(settings.task).name)
-        config.write(settings, folder / CONFIG)
-    except OSError as error:
-        raise RunError(f"cannot make the run's folder {error.filename}: {error.strerror}") from error
-    return folder
-
-
-def _new_folder(parent: Path) -> Path:
-    """parent/DATE_TIME, or with a number when two runs start within a second."""
-    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    for number in range(1, 1000):
-        folder = parent / (name if number == 1 else f"{name}_{number}")
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise RunError(f"{parent} holds a thousand runs of this second")
 
 
 def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str, Any]:
@@ -185,7 +163,7 @@ class Saver:
         except RunError as error:
             self._last = time.perf_counter()
             if not self._warned:
-                sys.stderr.write(f"warning: {error}\n")
+                warn(str(error))
             self._warned = True
 
     def fallback(self) -> str:
@@ -195,32 +173,12 @@ class Saver:
         age = time.time() - self.path.stat().st_mtime
         return f"the checkpoint of {age:.0f} s ago is whole, continue with resume={self.path.parent}"
 
-
-class Stop:
-    """Turns the first SIGINT or SIGTERM into a request to stop at the next safe point; the second stops at once."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
-
-    def __enter__(self) -> Stop:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._request)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
+    def way_on(self, error: OSError) -> str:
+        """What to do after the policy file could not be written."""
+        room = "make room, then " if error.errno in FULL else ""
+        if not self.path.exists():
+            return f"no checkpoint could be written either: {room}train again"
+        return f"{room}continue with resume={self.path.parent}"
 
 
 class Clock:
@@ -228,6 +186,7 @@ class Clock:
 
     def __init__(self, started: float) -> None:
         self.laps: dict[str, float] = {}
+        self.progress = 0.0  # of the training, 0 to 1
         self.started = started
         self._last = started
 
@@ -253,10 +212,38 @@ def _check_finite(metrics: Mapping[str, float], saver: Saver) -> None:
             )
 
 
-def _leave(number: int, folder: Path, metrics: Mapping[str, float]) -> None:
-    cause = f"{signal.Signals(number).name} at {metrics.get('progress', 0.0):.0%}"
-    print(f"{cause}; continue with: python -m policies.train resume={folder}", flush=True)
-    raise SystemExit(128 + number)
+def _leave(stop: Stop, folder: Path | None, clock: Clock) -> NoReturn:
+    """Say where the signal came and what is left, and end the program."""
+    saved = folder is not None and (folder / CHECKPOINT).exists()
+    rest = f"continue with: python -m policies.train resume={folder}" if saved else "nothing is saved yet"
+    stages = {"start": "while starting", "training": f"at {clock.progress:.0%}", "export": "while the file was written"}
+    where = next((words for lap, words in stages.items() if lap not in clock.laps), "while reporting")
+    if "export" in clock.laps and folder is not None:
+        rest = f"{folder / POLICY} is whole"
+    print(f"{stop.name} {where}; {rest}", flush=True)
+    raise SystemExit(stop.status)
+
+
+def _write_policy(
+    folder: Path,
+    settings: Settings,
+    task: Task,
+    algorithm: Algorithm,
+    background: Background,
+    clock: Clock,
+    metrics: Mapping[str, float],
+    saver: Saver,
+) -> PolicyFile:
+    """Export; whatever comes of it, the last checkpoint is saved before anything is said of it."""
+    try:
+        try:
+            policy = _export(folder, settings, task, algorithm, background, clock, metrics)
+            clock.lap("export")
+        finally:
+            saver.save_or_warn(metrics)
+    except OSError as error:
+        raise RunError(f"cannot write {folder / POLICY}: {error.strerror or error}; {saver.way_on(error)}") from error
+    return policy
 
 
 def _export(
@@ -290,8 +277,6 @@ def _export(
         return export(algorithm.controller(), folder / POLICY, training=training)
     except PolicyFileError as error:
         raise RunError(str(error)) from error
-    except OSError as error:
-        raise RunError(f"cannot write {folder / POLICY}: {error.strerror}; make room, then resume={folder}") from error
 
 
 def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None:
@@ -346,7 +331,12 @@ def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, al
             write(report, str(folder / name))
             print(f"{kind}: {folder / name}", flush=True)
         except (ValueError, OSError, RuntimeError, ImportError) as error:
-            sys.stderr.write(f"warning: no {kind}: {_plain(error)}\n")
+            warn(f"no {kind}: {_plain(error)}")
+
+
+def warn(text: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"warning: {text}\n")
 
 
 def _plain(error: Exception) -> str:
@@ -372,11 +362,12 @@ def main() -> None:
     def run(settings: Settings) -> None:
         train(settings, starts.pop() if starts else None)
 
-    try:
-        config.main(run)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; what has been saved until now is whole\n")
-        sys.exit(128 + signal.SIGINT)
+    with Stop() as stop:
+        try:
+            config.main(run)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"{stop.name} while starting; nothing was done yet\n")
+            sys.exit(stop.status)
 
 
 if __name__ == "__main__":

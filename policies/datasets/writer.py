@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from policies.datasets.features import (
     to_arrow,
 )
 from policies.datasets.stats import Stats, Totals, episode_stats, stats_in
+from policies.runner.lock import BusyError, Lock
 
 ROWS = 100  # episodes in a file of rows; the newest file is written anew with every episode
 SCRATCH = ".film.tmp.mp4"
@@ -68,14 +68,14 @@ class Writer:
         self._films = [name for name, feature in self.features.items() if feature.dtype == "video"]
         self._info = _constants(self._all, fps, robot_type)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.folder, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system lets go of it when the process dies
+            self._lock: Lock | None = Lock(self.folder)
+        except BusyError as error:
+            raise DatasetError(f"{error}: wait for its end, or choose another folder") from None
+        try:
             self._state = self._opened()
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if isinstance(error, BlockingIOError):
-                raise DatasetError(f"{folder}: another process is writing to it") from None
             raise
 
     def __len__(self) -> int:
@@ -92,9 +92,9 @@ class Writer:
 
     def close(self) -> None:
         """Let others write. Nothing is pending: an episode is on the disk when `add_episode` returns."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def add_episode(self, frames: Mapping[str, Array], task: str) -> int:
         """Write one episode: name -> (steps, *shape) of every feature, and what was to be done. Returns its index.
@@ -102,7 +102,7 @@ class Writer:
         Raises DatasetError for frames that are missing, unknown, not finite, or of another shape or type; OSError
         when the disk is full. Then the dataset is as it was, and the next episode can be added.
         """
-        if self._lock < 0:
+        if self._lock is None:
             raise DatasetError(f"{self.folder}: this writer is closed")
         if not (isinstance(task, str) and task):
             raise DatasetError(f"task must say what was to be done, got {task!r}")

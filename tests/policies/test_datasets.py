@@ -1,6 +1,7 @@
 """Datasets of demonstrations: what is written comes back, LeRobot's are read, what is wrong is named."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -229,7 +230,7 @@ def test_writers_that_do_not_fit(tmp_path):
         Writer(tmp_path / "d", 10, STATE | SCENE)
     with pytest.raises(DatasetError, match="whole number"):
         Writer(tmp_path / "d", 0.5, STATE)
-    with Writer(tmp_path / "d", 10, STATE), pytest.raises(DatasetError, match="another process"):
+    with Writer(tmp_path / "d", 10, STATE), pytest.raises(DatasetError, match=rf"in use by process {os.getpid()} on "):
         Writer(tmp_path / "d", 10, STATE)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/thesis.tex").touch()

@@ -18,6 +18,8 @@ from deploy import PolicyFile
 from policies import checkpoint, config, provenance, train
 from policies.config import RunError, compose
 from policies.log import Log, Progress
+from policies.runner.folder import new_folder
+from policies.runner.stop import Stop
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -126,7 +128,8 @@ def test_finished_run_can_be_exported_again(tmp_path):
 def test_second_interruption_ends_at_once():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
     try:
-        with train.Stop() as stop:
+        with Stop() as stop:
+            stop.wait()
             os.kill(os.getpid(), signal.SIGINT)
             assert stop.signal == signal.SIGINT
             with pytest.raises(KeyboardInterrupt):
@@ -247,7 +250,8 @@ def test_full_disk_stops_the_log_not_the_training(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["config.yaml", "checkpoint.npz", "policy.onnx"])
 def test_folder_of_another_run_is_left_alone(tmp_path, name):
     (tmp_path / name).write_text("another run's")
-    with pytest.raises(RunError, match=f"{tmp_path} already holds a run; continue it with resume="):
+    way_on = "; continue it with resume=" if name == "checkpoint.npz" else " without a checkpoint; choose another out="
+    with pytest.raises(RunError, match=f"{tmp_path} already holds a run{way_on}"):
         train.train(settings(tmp_path))
     assert (tmp_path / name).read_text() == "another run's"
 
@@ -260,7 +264,7 @@ def test_folder_that_cannot_be_made_is_named(tmp_path):
 
 def test_runs_of_one_second_have_their_own_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = [train._new_folder(Path("runs/quad_hover")) for _ in range(3)]
+    made = [new_folder(Path("runs/quad_hover")) for _ in range(3)]
     assert len(set(made)) == 3
     assert all(folder.is_dir() for folder in made)
 

@@ -1,0 +1,1 @@
+"""What surrounds a training: its folder, the lock on it, and how it ends."""

@@ -1,0 +1,75 @@
+"""A run's folder: made or reopened, locked against other processes, with config.yaml in it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from policies import config
+from policies.config import RunError, Settings
+from policies.runner.lock import BusyError, Lock
+from sim.tasks import task_class
+
+CHECKPOINT = "checkpoint.npz"
+POLICY = "policy.onnx"
+CONFIG = "config.yaml"
+
+
+def opened(settings: Settings) -> tuple[Path, Lock]:
+    """The folder that the settings ask for, and the lock on it, which the caller releases.
+
+    Raises RunError when another process has it, when it holds another run, or when it cannot be made.
+    """
+    options = settings.options
+    folder = Path(options.resume or options.out) if options.resume or options.out else None
+    try:
+        folder = folder or new_folder(Path("runs") / task_class(settings.task).name)
+        if not options.resume:
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = Lock(folder)
+    except BusyError as error:
+        raise RunError(f"{error}: wait for its end, or stop it (kill PID saves a checkpoint){_or(settings)}") from error
+    except OSError as error:
+        raise RunError(_cannot(folder, settings, error)) from error
+    try:
+        if not options.resume:
+            _begin(folder, settings)
+    except BaseException:
+        lock.release()
+        raise
+    return folder, lock
+
+
+def _begin(folder: Path, settings: Settings) -> None:
+    """Write the settings into a folder without a run. The caller holds the lock: nobody comes in between."""
+    if any((folder / name).exists() for name in (CONFIG, CHECKPOINT, POLICY)):
+        saved = (folder / CHECKPOINT).exists()
+        holds = f"a run; continue it with resume={folder}, or" if saved else "a run without a checkpoint;"
+        raise RunError(f"{folder} already holds {holds} choose another out=DIR")
+    try:
+        config.write(settings, folder / CONFIG)
+    except OSError as error:
+        (folder / CONFIG).unlink(missing_ok=True)  # half of it: nobody's run
+        raise RunError(_cannot(folder, settings, error)) from error
+
+
+def _or(settings: Settings) -> str:
+    return "" if settings.options.resume else ", or choose another out=DIR"
+
+
+def _cannot(folder: Path | None, settings: Settings, error: OSError) -> str:
+    what = "cannot continue in" if settings.options.resume else "cannot make"
+    return f"{what} the run's folder {folder or error.filename}: {error.strerror}"
+
+
+def new_folder(parent: Path) -> Path:
+    """parent/DATE_TIME, or with a number when two runs start within a second."""
+    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for number in range(1, 1000):
+        folder = parent / (name if number == 1 else f"{name}_{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise RunError(f"{parent} holds a thousand runs of this second")
