@@ -118,6 +118,8 @@ def explained(error: BaseException) -> str:
         text = missing(error)
     elif isinstance(error, MemoryError):
         text = f"this needs more memory than there is{f': {error}' if str(error) else ''}"
+    elif isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     elif isinstance(error, RecursionError):
         text = "something in the input is nested too deeply"
     else:

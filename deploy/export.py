@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy import arguments, c_source, toolchain
+from deploy.files import replace_all
 from deploy.policy_file import PolicyFile, content_of
 
 
@@ -32,9 +33,7 @@ def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) ->
     """policy.h, policy.c, policy_math.h."""
     source = c_source.Source(policy, content, config.weights)
     files = source.files()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
     change = f"{source.rounding:.2g} of their range"
     said = f"{config.weights} weights change the test vectors' commands and states by up to {change}"
     return [f"wrote {folder / name}" for name in files] + [said] * (config.weights != "float32")
@@ -63,9 +62,7 @@ def write_crazyflie(policy: PolicyFile, content: bytes, folder: Path, config: Co
     from deploy.crazyflie import app
 
     files = app.files(policy, content, config.weights)
-    (folder / "src").mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
     make = f"make -C {shlex.quote(str(folder))} CRAZYFLIE_BASE=$PWD/crazyflie-firmware"
     return [
         *(f"wrote {folder / name}" for name in files),

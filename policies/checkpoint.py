@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from deploy.files import sync_folder
+
 SCHEMA = 1
 DIGEST = 64  # bytes, hexadecimal SHA-256
 CHUNK = 1 << 20
@@ -99,15 +101,6 @@ def _digest(file: BinaryIO) -> bytes:
         sha.update(chunk)
         left -= len(chunk)
     return sha.hexdigest().encode()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _encode(value: Any, arrays: list[np.ndarray[Any, Any]], where: str) -> Any:

@@ -22,13 +22,13 @@ from deploy.drivers import simulated
 from deploy.drivers.simulated import Conditions, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.drivers.workcell import Bench, refuse
+from deploy.files import write_atomic
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.served import SERVER, connected
 from policies import report as reports
 from policies import work_report
 from policies.controller import Array
-from policies.export import write_atomic
 from policies.report import FILMED, Report, Score
 from sim.robots.quadrotors import Quadrotor
 from sim.tasks import Task

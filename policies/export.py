@@ -5,20 +5,18 @@ Small networks are written as ONNX directly: milliseconds, and no torch. `export
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.files import write_atomic
 from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest, packed
-from policies.checkpoint import sync_folder
 from policies.controller import Array, Controller, Exportable, Planning
 from sim import spec
 from sim.spec import Group
@@ -38,24 +36,6 @@ TOLERANCE = 1e-5  # of the command's range; widened to ten times what was measur
 LARGEST_TOLERANCE = 1e-3
 
 Reference = Callable[[Mapping[str, Array], Mapping[str, Array]], Mapping[str, Any]]
-
-
-def write_atomic(path: str, content: bytes) -> None:
-    """Write a file so that, whatever happens, `path` holds either the old content or all of the new."""
-    folder = os.path.dirname(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.getpid()}.tmp")  # os.replace needs the same disk
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_folder(Path(folder))
 
 
 class Graph:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy import arguments, flight_log
-from policies.export import write_atomic
+from deploy.files import write_atomic
 from sim.identification import Identified, Record, identify
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers.workcell import FPS
+from deploy.files import write_atomic
 from policies.controller import Array
 from sim.robots.quadrotors import Quadrotor
 
@@ -233,9 +236,16 @@ def plot(report: Report, path: str) -> str:
         x=0.01,
         ha="left",
     )
-    figure.savefig(path, dpi=130)
+    save(figure, path)
     pyplot.close(figure)
     return path
+
+
+def save(figure: Any, path: str) -> None:
+    """A picture in the format that the name ends in, whole or not at all."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=Path(path).suffix[1:] or "png", dpi=130)
+    write_atomic(path, drawn.getvalue())
 
 
 def mosaic(pictures: NDArray[np.uint8], columns: int = 4) -> NDArray[np.uint8]:

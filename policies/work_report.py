@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.report import BLUE, GREY, INK, ORANGE, Report, style, table
+from policies.report import BLUE, GREY, INK, ORANGE, Report, save, style, table
 
 Rows = list[dict[str, Any]]
 
@@ -68,6 +68,6 @@ def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: R
     last.set_ylim(0.0, 100.0)
     style(last, f"success on {report.episodes} unseen episodes, %", "", "")
     figure.suptitle(f"{report.task} · {report.robot}", fontsize=11, color=INK, x=0.01, ha="left")
-    figure.savefig(path, dpi=130)
+    save(figure, path)
     pyplot.close(figure)
     return path

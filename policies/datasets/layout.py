@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from policies.checkpoint import sync_folder
 from policies.datasets.features import CAMERA, NUMBERS, DatasetError, Feature
 
 VERSION = "v3.0"
@@ -161,23 +159,3 @@ def read_tasks(folder: Path) -> list[str]:
 def file_after(chunk: int, file: int) -> tuple[int, int]:
     """Indices of the next file."""
     return (chunk, file + 1) if file + 1 < CHUNK else (chunk + 1, 0)
-
-
-def replace_all(files: Sequence[tuple[Path, bytes]]) -> None:
-    """Write all files, in this order. A full disk leaves all as they were, a kill the later ones."""
-    staged: list[tuple[Path, Path]] = []
-    try:
-        for path, content in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            staged.append((path.with_name(f".{path.name}.tmp"), path))
-            with open(staged[-1][0], "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for temporary, path in staged:
-            os.replace(temporary, path)
-            sync_folder(path.parent)  # before the next one: the order holds in a power cut too
-    except BaseException:
-        for temporary, _ in staged:
-            temporary.unlink(missing_ok=True)
-        raise

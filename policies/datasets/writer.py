@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from deploy.files import named, replace_all
 from policies.datasets import layout, pictures
 from policies.datasets.features import (
     COUNTERS,
@@ -129,7 +130,7 @@ class Writer:
         # From this rename on the episode is there. What follows is derived, and renewed by the next writer.
         files[_path(layout.EPISODES_PATH, old.rows_at)] = layout.to_parquet(new.rows, seal)
         files |= derived(self._info, new)
-        layout.replace_all([(self.folder / name, content) for name, content in files.items()])
+        replace_all([(self.folder / name, content) for name, content in files.items()])
         self._state = new if new.episodes - old.rows_from < ROWS else _with_new_rows(new)
         return old.episodes
 
@@ -148,7 +149,8 @@ class Writer:
         for name in self._films:
             scratch = self.folder / SCRATCH
             try:
-                pictures.write_film(scratch, values[name], self.fps)
+                with named(self.folder):
+                    pictures.write_film(scratch, values[name], self.fps)
                 files[_path(self._info["video_path"], self._state.next[name], name)] = scratch.read_bytes()
             finally:
                 scratch.unlink(missing_ok=True)
@@ -177,7 +179,7 @@ class Writer:
             ]
             if found:
                 raise DatasetError(f"{self.folder} is no dataset but holds {found[0]!r}; choose another folder")
-            layout.replace_all([(self.folder / layout.INFO, layout.to_json(self._info | counts(0, 0, 0)))])
+            replace_all([(self.folder / layout.INFO, layout.to_json(self._info | counts(0, 0, 0)))])
             return empty
         info = layout.read_info(self.folder)
         self._agree(info)
@@ -187,7 +189,7 @@ class Writer:
         self.dropped = tuple(self._drop(state))
         if rows and rows[-1].checksums is not None:
             stale = [(name, text) for name, text in derived(self._info, state).items() if self._differs(name, text)]
-            layout.replace_all([(self.folder / name, content) for name, content in stale])
+            replace_all([(self.folder / name, content) for name, content in stale])
         return state
 
     def _continued(self, table: pa.Table, rows: list[layout.Rows]) -> State:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
+import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,28 +52,57 @@ def render_flight(
 
 
 def write_film(path: str | Path, pictures: Iterable[Frame], fps: int) -> str:
-    """Write an mp4 of pictures (height, width, 3), both sides even; it appears when it is complete. Its path."""
-    import imageio_ffmpeg
+    """Write an mp4 of pictures (height, width, 3), both sides even; it appears when it is complete. Its path.
 
+    Raises OSError, which names the file and says what ffmpeg says.
+    """
     path, pictures = Path(path), iter(pictures)
     first = next(pictures)
     size = first.shape[1], first.shape[0]
     if size[0] % 2 or size[1] % 2:
         raise ValueError(f"an mp4 needs an even width and height, got {size[0]} x {size[1]}")
     partial = path.with_name(f".{path.stem}.partial.mp4")
-    writer = imageio_ffmpeg.write_frames(
-        str(partial), size, fps=fps, quality=7, macro_block_size=2, ffmpeg_log_level="error"
-    )
     try:
-        writer.send(None)
-        for picture in itertools.chain([first], pictures):
-            writer.send(np.ascontiguousarray(picture))
-        writer.close()
+        complaint = _encode(_ffmpeg(partial, size, fps), itertools.chain([first], pictures))
+        if complaint:
+            raise OSError(f"{path}: {complaint.replace(str(partial), str(path))}")
         os.replace(partial, path)
     finally:
-        writer.close()
         partial.unlink(missing_ok=True)
     return str(path)
+
+
+def _ffmpeg(path: Path, size: tuple[int, int], fps: int) -> list[str]:
+    """The command that reads raw pictures (width, height) from its standard input."""
+    import imageio_ffmpeg
+
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", str(fps), "-i", "-"]
+    coded = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "15"]
+    return [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-y", *raw, *coded, path.absolute().as_posix()]
+
+
+def _encode(command: list[str], pictures: Iterable[Frame]) -> str:
+    """Send the pictures; why it failed, or nothing."""
+    with tempfile.TemporaryFile() as said:  # not a pipe, which could fill while we write
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        assert process.stdin is not None
+        try:
+            for picture in pictures:
+                process.stdin.write(np.ascontiguousarray(picture).data)
+        except BrokenPipeError:
+            pass  # it has ended, and says why
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.wait()
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    if process.returncode < 0:
+        return f"ffmpeg was ended by {signal.Signals(-process.returncode).name}"
+    return (lines or ["ffmpeg failed"])[0].rpartition("] ")[2] if process.returncode else ""
 
 
 def frames(scene: Film, backend: str = "raster") -> Iterator[Frame]:

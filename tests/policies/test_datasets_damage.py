@@ -146,7 +146,7 @@ def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, call):
                 assert error.errno == errno.ENOSPC
             finally:
                 monkeypatch.setattr(os, call, original)
-            assert not list(tmp_path.rglob(".*"))
+            assert list(tmp_path.rglob(".*")) == [tmp_path / ".lock"]
             dataset = Dataset(tmp_path)
             assert len(dataset) in (3, 4)
             for index, steps in enumerate((4, 1, 3, 5)[: len(dataset)]):

@@ -206,6 +206,46 @@ def test_full_disk_while_training_costs_a_warning(tmp_path, monkeypatch, capsys)
     assert PolicyFile.load(made).metadata["task"] == "quad_hover"
 
 
+def test_full_disk_from_the_start_promises_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(config, "write", full_disk)
+    with pytest.raises(RunError, match=rf"cannot make the run's folder {tmp_path}/run: No space left on device$"):
+        train.train(settings(tmp_path / "run"))
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr(checkpoint, "_write", full_disk)
+    monkeypatch.setattr("policies.export.export", full_disk)
+    with pytest.raises(RunError, match="No space left on device; no checkpoint could be written either: make room, t"):
+        train.train(settings(tmp_path / "run"))
+    assert "there is no earlier checkpoint" in capsys.readouterr().err
+    with pytest.raises(RunError, match=r"has no checkpoint.npz: that run was ended before the first one"):
+        train.train(resumed(tmp_path / "run"))
+
+
+def test_full_disk_at_the_report_costs_a_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("policies.export.update_evaluation", full_disk)
+    made = train.train(settings(tmp_path / "run", "report=true", "episodes=2", "task.episode_s=1"))
+    captured = capsys.readouterr()
+    assert captured.err == f"warning: the report is not whole: {tmp_path}/run: No space left on device\n"
+    assert captured.out.splitlines()[-1] == f"policy: {made}"
+
+
+def test_full_disk_where_a_run_continues_costs_no_row(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        train.train(settings(tmp_path / "run", algorithm="Interrupted"))
+    before = rows(tmp_path / "run")
+    events = len(list((tmp_path / "run").glob("events.*")))
+    opened = io.open
+
+    def full(path, mode="r", *rest, **more):
+        return full_disk() if "events." in str(path) and "w" in mode else opened(path, mode, *rest, **more)
+
+    monkeypatch.setattr("builtins.open", full)
+    train.train(resumed(tmp_path / "run"))
+    monkeypatch.undo()
+    assert "metrics are no longer recorded: No space left on device" in capsys.readouterr().err
+    assert rows(tmp_path / "run") == before and len(list((tmp_path / "run").glob("events.*"))) == events
+
+
 def test_full_disk_at_the_end_loses_nothing(tmp_path, monkeypatch):
     words = ["algorithm.updates=60", "checkpoint_s=1e-9"]
     train.train(settings(tmp_path / "whole", *words))

@@ -1,0 +1,62 @@
+"""Files that are whole or not there, and errors that name them. Used by every command that writes one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that, whatever happens, `path` holds either the old content or all of the new.
+
+    Its folder is made. Raises OSError, which names `path`.
+    """
+    replace_all([(Path(path), content)])
+
+
+def replace_all(files: Sequence[tuple[Path, bytes]]) -> None:
+    """Write all files, in this order. A full disk leaves all as they were, a kill the later ones.
+
+    Their folders are made. Raises OSError, which names the file.
+    """
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for path, content in files:
+            with named(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                staged.append((path.with_name(f".{path.name}.{os.getpid()}.tmp"), path))  # os.replace: the same disk
+                with open(staged[-1][0], "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+        for temporary, path in staged:
+            with named(path):
+                os.replace(temporary, path)
+                sync_folder(path.parent)  # before the next one: the order holds in a power cut too
+    except BaseException:
+        for temporary, _ in staged:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def named(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of the system get the name of this file: a failed write has none, or a temporary file's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise OSError(f"{os.fspath(path)}: {error}") from error
+        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
