@@ -236,10 +236,10 @@ def test_the_whole_chain(tmp_path):
     assert source["sha256"] == PolicyFile.load(str(path)).sha256 and source["training"]["seed"] == 0
     export(Chunked.from_task(ToyReach(Config()), base(horizon=2), Drawn.normal(4), 2), path)
     with pytest.raises(RunError, match="policy.onnx is not the file any more whose base this run improves"):
-        train(compose([f"resume={tmp_path}/run"]))
+        train(compose([f"resume={tmp_path}/run", f"task={TOY}"]))
     path.unlink()
     with pytest.raises(RunError, match="there is no file"):
-        train(compose([f"resume={tmp_path}/run"]))
+        train(compose([f"resume={tmp_path}/run", f"task={TOY}"]))
 
 
 def test_another_file_than_the_checkpoint_s_is_refused(file, tmp_path):

@@ -195,10 +195,10 @@ def test_a_lost_server_ends_the_run_and_the_run_goes_on(file, tmp_path):
         with pytest.raises(RunError, match=lost):
             train(settings(tmp_path / "run", address))
     with pytest.raises(RunError, match=f"no policy server at {address}"):
-        train(compose([f"resume={tmp_path}/run"]))
+        train(compose([f"resume={tmp_path}/run", f"task={TOY}"]))
     host, port = address.split(":")
     with listening(opened(file, host, int(port))):
-        resumed = train(compose([f"resume={tmp_path}/run", "report=true", "episodes=2"]))
+        resumed = train(compose([f"resume={tmp_path}/run", f"task={TOY}", "report=true", "episodes=2"]))
         whole = train(settings(tmp_path / "whole", address))
     actors = [PolicyFile.load(str(path)) for path in (resumed, whole)]
     (seen,) = drawn(9, 4)
