@@ -2,17 +2,25 @@
 
 A request holds the signals by name and, to steer the base, "noise"; without it the server draws some. The answer's
 "actions" are commands, in their units, one row for each step of the plan. Both may have a leading axis of requests.
-See `deploy.wire`. Whoever can connect is answered: there is neither a password nor encryption.
+See `deploy.wire`. On this machine (127.0.0.1) whoever asks is answered, but no web page; at any other address a client
+shows a token, as openpi's clients show their API key. Nothing is encrypted: across a network that others share, use a
+tunnel. Requests are limited to a few times what the policy sees, and each client waits for its own only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
+import ipaddress
+import logging
+import secrets
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -20,9 +28,19 @@ import numpy as np
 from deploy import arguments
 from deploy.base import FileBase
 from deploy.policy_file import PolicyFile, PolicyFileError
-from deploy.wire import EXTRA, AnyArray, pack, unpack
+from deploy.trust.text import printable
+from deploy.wire import EXTRA, TOKEN, AnyArray, pack, unpack
+from sim.spec import Signal
 
-LARGEST = 1 << 26  # bytes of a request
+SMALLEST = 1 << 16  # bytes that a request may have at least
+ROWS = 4  # observations that a request may have at least
+AROUND = 1 << 12  # bytes of a request beside its arrays
+ENTRIES = 256  # maps and lists in a request, and entries of each
+SLICE = 64  # rows that are computed at once: memory stays small, and others get their turn
+CLIENTS = 64  # at once
+WAITING = 5.0  # s in which a client must have said what it wants
+ERROR = 500  # characters of what is said about a bad request
+SECRET = 16  # characters of a token at least
 
 
 @dataclass
@@ -32,6 +50,10 @@ class Config:
     policy: str = field(metadata={"help": "the policy file whose base answers"})
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen at; 0.0.0.0 is all of this machine's"})
     port: int = field(default=8000, metadata={"help": "0 takes a free one"})
+    token: str | None = field(
+        default=None,
+        metadata={"help": "file with what clients must show (default: none here; elsewhere one is made and printed)"},
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -51,78 +73,186 @@ class Service:
         self.shape = (self.base.horizon, self.base.actions)  # of a chunk and of its noise
         self.rng, self.turn = np.random.default_rng(), threading.Lock()
 
+    @property
+    def row(self) -> int:
+        """Bytes of one observation and its noise, written as largely as clients may."""
+        seen = sum(s.size if s.is_picture else 8 * s.size for s in self.policy.inputs)
+        return seen + 8 * self.base.noise_size
+
+    @property
+    def most(self) -> int:
+        """Observations that one request may have."""
+        return max(ROWS, SMALLEST // self.row)
+
+    @property
+    def largest(self) -> int:
+        """Bytes of a request."""
+        return self.most * self.row + AROUND
+
     def metadata(self) -> dict[str, Any]:
         """What a client needs to know in order to steer the base."""
         policy, base = self.policy, self.base
         return {
             **{name: policy.metadata[name] for name in ("name", "task", "robot", "rate_hz", "inputs", "outputs")},
             "sha256": policy.sha256,
-            "training": policy.metadata["training"],
+            "training": policy.metadata.get("training", {}),
             "horizon": base.horizon,
             "noise": list(self.shape),
             "mean": base.mean,
             "deviation": base.deviation,
             "batches": True,
+            "most": self.most,
         }
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """The actions for a request; ValueError or KeyError when it is none."""
+        """The actions for a request; ValueError when it is none."""
         if not isinstance(request, dict):
             raise ValueError(f"a request is a map, not a {type(request).__name__}")
-        signals = {s.name: np.asarray(request[s.name]) for s in self.policy.inputs if s.name in request}
-        if missing := [s.name for s in self.policy.inputs if s.name not in signals]:
+        given = {s.name: np.asarray(request[s.name]) for s in self.policy.inputs if s.name in request}
+        if missing := [s.name for s in self.policy.inputs if s.name not in given]:
             raise ValueError(
                 f"the request lacks {', '.join(missing)}; it has {', '.join(map(str, request)) or 'nothing'}"
             )
-        shape = self.policy.inputs[0].shape
-        single = signals[self.policy.inputs[0].name].ndim == len(shape)
-        rows = {name: value[None] if single else value for name, value in signals.items()}
-        for s in self.policy.inputs:
-            if rows[s.name].shape[1:] != s.shape or not np.isfinite(rows[s.name]).all():
-                raise ValueError(f"{s.name} has shape {signals[s.name].shape}, not {s.shape}, or is not finite")
-        n = len(rows[self.policy.inputs[0].name])
-        made = self.base.sample(self.base.see(rows), self._noise(request.get("noise"), n)).reshape(n, *self.shape)
-        actions = made * self.half + self.middle
+        first = self.policy.inputs[0]
+        single = given[first.name].ndim == len(first.shape)
+        n = 1 if single else len(given[first.name])
+        if not 1 <= n <= self.most:
+            raise ValueError(f"the request has {n} observations; 1 to {self.most} are answered at once")
+        rows = {s.name: _seen(s, given[s.name], n, single) for s in self.policy.inputs}
+        noise = self._noise(request.get("noise"), n)
+        chunks = [self._chunks(rows, noise, slice(start, start + SLICE)) for start in range(0, n, SLICE)]
+        actions = np.concatenate(chunks).reshape(n, *self.shape) * self.half + self.middle
         return {"actions": actions[0] if single else actions}
+
+    def _chunks(self, rows: dict[str, AnyArray], noise: AnyArray, part: slice) -> AnyArray:
+        seen = self.base.see({name: value[part] for name, value in rows.items()})
+        return self.base.sample(seen, noise[part])
 
     def _noise(self, given: AnyArray | None, n: int) -> AnyArray:
         if given is None:
             with self.turn:
                 return self.rng.standard_normal((n, self.base.noise_size)).astype(np.float32)
-        noise = np.asarray(given, np.float32)
+        with np.errstate(over="ignore"):
+            noise = np.asarray(given, np.float32)
         if noise.shape not in ((n, *self.shape), self.shape) or noise.size != n * self.base.noise_size:
             raise ValueError(f"noise has shape {noise.shape}, not {self.shape}")
         if not np.isfinite(noise).all():
             raise ValueError("noise is not finite")
         return noise.reshape(n, -1)
 
-    def talk(self, socket: Any) -> None:
+    def talk(self, connection: Any) -> None:
         """Answer one client until it hangs up. What is wrong with a request is said, and the next one is waited for."""
         from websockets.exceptions import ConnectionClosed
 
         with contextlib.suppress(ConnectionClosed):  # also without a word
-            self._converse(socket)
+            self._converse(connection)
 
-    def _converse(self, socket: Any) -> None:
-        socket.send(pack(self.metadata()))
-        for content in socket:
-            try:
-                said: bytes | str = pack(
-                    self.answer(unpack(content if isinstance(content, bytes) else content.encode()))
-                )
-            except (ValueError, KeyError, TypeError) as error:
-                said = f"{type(error).__name__}: {error}"
-            socket.send(said)
+    def _converse(self, connection: Any) -> None:
+        connection.send(pack(self.metadata()))
+        for content in connection:
+            connection.send(self.reply(content))
+
+    def reply(self, content: bytes | str) -> bytes | str:
+        """What is said to a message: an answer, or a text that says why there is none. Never an exception."""
+        try:
+            return pack(self.answer(unpack(content if isinstance(content, bytes) else content.encode(), ENTRIES)))
+        except Exception as error:  # whatever a stranger provokes, the next request is answered
+            return printable(f"{type(error).__name__}: {error}", ERROR)
 
 
-def opened(policy: PolicyFile, host: str, port: int) -> Any:
+def _seen(signal: Signal, given: AnyArray, n: int, single: bool) -> AnyArray:
+    """What a request says of one signal, (n, *shape) in the policy's type; ValueError when it cannot be that."""
+    rows = given[None] if single else given
+    bad = f"{signal.name} has shape {given.shape}, not {signal.shape}, or is not finite"
+    if rows.shape != (n, *signal.shape) or rows.dtype.kind not in "biuf":
+        raise ValueError(bad)
+    with np.errstate(over="ignore"):
+        numbers = rows if signal.is_picture and rows.dtype == np.uint8 else rows.astype(np.float32)
+    if not np.isfinite(numbers).all() or (signal.is_picture and not ((numbers >= 0) & (numbers <= 255)).all()):
+        raise ValueError(bad)
+    return numbers.astype(signal.dtype, copy=False)
+
+
+def is_here(host: str) -> bool:
+    """Whether only this machine can reach what listens at that address."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM) if host else []
+    except (OSError, UnicodeError):
+        return False  # listening there fails, and says why
+    return bool(found) and all(ipaddress.ip_address(each[4][0].split("%")[0]).is_loopback for each in found)
+
+
+def token_of(config: Config) -> str:
+    """What clients must show: "" where nothing is asked for. A new one is printed, for there is no other way to it."""
+    if config.token is not None:
+        with open(config.token, encoding="ascii", errors="replace") as file:
+            token = file.read(1 << 12).strip()
+        if len(token) < SECRET or not (token.isascii() and token.isprintable() and " " not in token):
+            raise ValueError(f"token={config.token}: it holds no token of {SECRET} or more letters and digits")
+        return token
+    if is_here(config.host):
+        return ""
+    token = secrets.token_urlsafe(24)
+    print(f"clients show this token ({TOKEN} in their environment, openpi's api_key): {token}", flush=True)
+    return token
+
+
+def opened(policy: PolicyFile, host: str, port: int, token: str = "") -> Any:
     """A server that listens; `serve_forever` answers, each client in a thread, until `shutdown`."""
     try:
         import msgpack  # noqa: F401
         from websockets.sync.server import serve
     except ModuleNotFoundError as error:
         raise PolicyFileError(f"a policy is served with the package {error.name!r}: {EXTRA}") from None
-    return serve(Service(policy).talk, host, port, compression=None, max_size=LARGEST)
+    service, shown = Service(policy), {f"{kind} {token}".encode() for kind in ("Api-Key", "Bearer")}
+
+    def admitted(connection: Any, request: Any) -> Any:
+        given = request.headers.get("Authorization", "").encode("utf-8", "replace")
+        if token and not any(hmac.compare_digest(given, each) for each in shown):
+            return connection.respond(HTTPStatus.UNAUTHORIZED, "show the token that the server printed\n")
+        return None
+
+    server = serve(
+        service.talk,
+        host,
+        port,
+        origins=[None],  # no web page: browsers say where a page came from
+        process_request=admitted,
+        compression=None,
+        open_timeout=WAITING,
+        max_size=service.largest,
+        max_queue=1,
+        server_header=None,
+        logger=_silent(),
+    )
+    server.handler = _few(server.handler)
+    return server
+
+
+def _few(talk: Callable[..., None]) -> Callable[..., None]:
+    """`talk(socket, address)` for CLIENTS connections at once; the others are hung up on."""
+    places = threading.BoundedSemaphore(CLIENTS)
+
+    def handler(connection: socket.socket, address: Any) -> None:
+        placed = places.acquire(blocking=False)
+        try:
+            if not placed:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # the library finds it closed, and tidies up
+            talk(connection, address)
+        finally:
+            if placed:
+                places.release()
+
+    return handler
+
+
+def _silent() -> logging.Logger:
+    """Strangers do not write into our terminal: a broken handshake is theirs to notice."""
+    logger = logging.getLogger("deploy.serve")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
 
 
 def main(argv: Sequence[str]) -> None:
@@ -131,7 +261,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{arguments.usage(Config)}")
         return
     (config,) = arguments.parse(argv, Config)
-    with opened(PolicyFile.load(config.policy), config.host, config.port) as server:
+    policy = PolicyFile.load(config.policy)
+    with opened(policy, config.host, config.port, token_of(config)) as server:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         host, port = server.socket.getsockname()[:2]
         print(f"{config.policy} answers at {host}:{port}", flush=True)
