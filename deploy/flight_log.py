@@ -11,15 +11,16 @@ import fcntl
 import json
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.trust.text import printable
 from sim.spec import Group, from_json
 
 AnyArray = NDArray[Any]
@@ -31,12 +32,33 @@ MAGIC = b"\x89MCAP0\r\n"  # an MCAP file's first bytes, and its last
 HEAD = struct.Struct("<BQ")  # of an MCAP record: kind, size of the rest
 FOOTER = 2  # the kind of the last record
 STEP = "sim2metal_msgs/msg/Step"
+EVENT = "sim2metal_msgs/msg/Event"
+EVENTS = (  # what they are about
+    "armed",
+    "disarmed",
+    "emergency_stop",
+    "release",
+    "override",
+    "battery",
+    "rung",
+    "diagnostic",
+    "end",
+)
 PARTS = ("signals", "ages", "wanted", "sent")
 ROS_TYPES = {"f4": "float32", "f8": "float64", "u1": "uint8", "i4": "int32", "u4": "uint32", "i8": "int64"}
 
 
 class FlightLogError(ValueError):
     """The log cannot be written or read; the message says why."""
+
+
+class Event(NamedTuple):
+    """Something that happened, beside the control steps."""
+
+    stamp: int  # ns since 1970
+    kind: str  # one of EVENTS
+    text: str
+    who: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +126,7 @@ class Flight:
     layout: Layout
     steps: AnyArray
     complete: bool  # False: its end is missing, or not yet written
+    events: Sequence[Event] = ()
 
     def values(self, field: str) -> AnyArray:
         """(steps, robots, *shape) of "signals.NAME", "ages.NAME", "wanted.NAME", "sent.NAME", "verdict" or "reason"."""
@@ -126,6 +149,18 @@ class Flight:
         """(steps,) seconds since the first step."""
         stamp = self.stamp
         return (stamp - stamp[:1]) * 1e-9
+
+
+def ending(flight: Flight, events: Sequence[Event]) -> str:
+    """How the flight ended, in one line; empty for logs from before they said that, and while it is still flown."""
+    for event in reversed(events):
+        if event.kind == "end":
+            who = f" ({printable(event.who)})" if event.who else ""
+            return f"the end: {printable(event.text)}{who}"
+    if not flight.about.get("ends"):
+        return ""
+    disk = "" if flight.complete else ", or its log could not be written"
+    return f"the log has no end: the controller died, or the machine lost power{disk}"
 
 
 def names(robots: int) -> list[str]:
@@ -181,8 +216,10 @@ def _pieces(path: str) -> Iterator[Flight | None]:
 
     about, policy, schemas, complete = None, b"", {}, False
     messages: dict[int, list[bytes]] = {}  # by channel, in the order of the robots
+    told: set[int] = set()  # channels of events
     with _opened(path) as file:
         while True:
+            events: list[Event] = []
             for record in _records(path, file):
                 if isinstance(record, Metadata) and record.name == NAME:
                     about = json.loads(record.metadata["json"])
@@ -192,15 +229,35 @@ def _pieces(path: str) -> Iterator[Flight | None]:
                     schemas[record.id] = record.name
                 elif isinstance(record, Channel) and schemas[record.schema_id] == STEP:
                     messages.setdefault(record.id, [])
+                elif isinstance(record, Channel) and schemas[record.schema_id] == EVENT:
+                    told.add(record.id)
+                elif isinstance(record, Message) and record.channel_id in told:
+                    events.append(_event(record.data[len(CDR) :]))
                 elif isinstance(record, Message) and record.channel_id in messages:
                     messages[record.channel_id].append(record.data[len(CDR) :])
                 elif isinstance(record, Footer):
                     complete = True
-            yield None if about is None else _flight(path, about, policy, messages, complete)
+            yield None if about is None else _flight(path, about, policy, messages, complete, events)
+
+
+def _event(data: bytes) -> Event:
+    seconds, rest = struct.unpack_from("<iI", data)
+    at, texts = 8, []
+    for _ in range(3):
+        at += -at % 4
+        (size,) = struct.unpack_from("<I", data, at)
+        texts.append(data[at + 4 : at + 3 + size].decode(errors="replace"))
+        at += 4 + size
+    return Event(seconds * 1_000_000_000 + rest, *texts)
 
 
 def _flight(
-    path: str, about: Mapping[str, Any], policy: bytes, messages: Mapping[int, list[bytes]], complete: bool
+    path: str,
+    about: Mapping[str, Any],
+    policy: bytes,
+    messages: Mapping[int, list[bytes]],
+    complete: bool,
+    events: Sequence[Event],
 ) -> Flight:
     """The log with the steps of which all robots' messages are there; those messages are used up."""
     if about["version"] != VERSION:
@@ -212,7 +269,7 @@ def _flight(
     for waiting in messages.values():
         del waiting[:count]
     steps = np.frombuffer(data, layout.dtype).reshape(count, int(about["robots"]))
-    return Flight(path, about, policy, layout, steps, complete)
+    return Flight(path, about, policy, layout, steps, complete, events)
 
 
 def _opened(path: str) -> IO[bytes]:

@@ -63,6 +63,7 @@ class Record:
     steps: int = 0
     duration: float = 0.0  # s
     interrupted: bool = False
+    unrecorded: str = ""  # why the flight's log is incomplete
     late: list[float] = field(default_factory=list)
     lateness: array[float] = field(default_factory=lambda: array("d"))  # s after its deadline that each step began
     interventions: dict[str, int] = field(default_factory=dict)  # robot steps, by reason

@@ -1,79 +1,93 @@
 """Writes the log of a flight while it is flown.
 
-The control loop only fills a buffer and hands it to another process (`python -m deploy.recorder`), which makes the
-file: neither compression nor a slow disk delays a command, and the file is whole even when the controller was killed.
+The control loop only fills a buffer and hands it to another process (deploy/bag/writer.py), which makes the file:
+neither compression nor a slow disk delays a command, and the file is whole even when the controller was killed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
+import math
 import os
+import re
+import select
 import socket
-import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.bag import line
 from deploy.drivers import Driver, Reading
-from deploy.flight_log import CDR, NAME, STEP, VERSION, FlightLogError, Layout, layout_of, names
-from deploy.guard import REASONS, Guard
+from deploy.flight_log import EVENTS, VERSION, FlightLogError, Layout
+from deploy.guard import REASONS, SAFE, Guard
 from deploy.policy_file import PolicyFile, PolicyFileError
-from deploy.rotations import quaternion
 from sim.spec import to_json
 
 AnyArray = NDArray[Any]
 
-CHUNK_SECONDS = 0.25  # what a crash of the writing process can lose
-POSES_HZ = 50.0
 BACKLOG = 64 << 20  # bytes that may wait for a writer that does not keep up
-PATIENCE = 20.0  # s in which the writer must have begun, or finished
-READY, DONE = "ready", "done"
-SIZE = struct.Struct("<I")
-TF = """geometry_msgs/TransformStamped[] transforms
-================================================================================
-MSG: geometry_msgs/TransformStamped
-std_msgs/Header header
-string child_frame_id
-geometry_msgs/Transform transform
-================================================================================
-MSG: std_msgs/Header
-builtin_interfaces/Time stamp
-string frame_id
-================================================================================
-MSG: builtin_interfaces/Time
-int32 sec
-uint32 nanosec
-================================================================================
-MSG: geometry_msgs/Transform
-geometry_msgs/Vector3 translation
-geometry_msgs/Quaternion rotation
-================================================================================
-MSG: geometry_msgs/Vector3
-float64 x
-float64 y
-float64 z
-================================================================================
-MSG: geometry_msgs/Quaternion
-float64 x
-float64 y
-float64 z
-float64 w
-"""
+START = 5.0  # s in which the writer must have opened the file
+PATIENCE = 2.0  # s in which it must have finished; in simulation, where seconds are nobody's, ten times that
+LATEST = ((1 << 31) - 1) * 1_000_000_000  # ns since 1970: later than that a stamp of ROS 2 cannot be
+LONGEST = 1000  # characters of what an event says
+
+
+class FileTakenError(FlightLogError):
+    """The file exists; a log is not overwritten."""
+
+
+def free_path(folder: str | Path, name: str) -> Path:
+    """A name in a folder that no file has: what file names may hold of `name`, and "-2" and so on where it is taken.
+
+    Somebody else may take it meanwhile: `open_or_warn` tries again.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[:100] or "flight"
+    path, count = Path(folder) / f"{plain}.mcap", 1
+    while path.exists():
+        count += 1
+        path = path.with_name(f"{plain}-{count}.mcap")
+    return path
+
+
+class NoRecorder:
+    """In the place of one that could not start: takes everything, keeps nothing."""
+
+    path = ""
+
+    def step(self, *_: Any) -> None:
+        """Nothing."""
+
+    def event(self, kind: str, text: str, who: str = "") -> None:
+        """Nothing."""
+
+    def close(self, reason: str = "", who: str = "") -> str:
+        """Nothing went wrong."""
+        return ""
 
 
 class Recorder:
-    """Writes the log of one flight. `step` neither waits nor raises: what goes wrong with it is told in the end."""
+    """Writes the log of one flight. `step` and `event` neither wait nor raise: what goes wrong is told on stderr."""
 
-    def __init__(self, path: str, policy: PolicyFile, driver: Driver, guard: Guard, controller: str) -> None:
-        """Start the writer. Raises FlightLogError when the file exists or cannot be written."""
+    def __init__(
+        self,
+        path: str,
+        policy: PolicyFile,
+        driver: Driver,
+        guard: Guard,
+        controller: str,
+        start: float = START,
+    ) -> None:
+        """Start the writer, within `start` s. Raises FlightLogError when the file exists or cannot be written."""
         self.path = path
         layout = Layout(
             guard.watched, {s.name: np.dtype(policy.types[s.name]).str[1:] for s in policy.inputs}, policy.outputs
@@ -81,10 +95,18 @@ class Recorder:
         self._record = np.zeros(driver.num, layout.dtype)
         self._fields = {name: self._record[name] for name, _, _ in layout.fields}
         self._names = [s.name for s in guard.watched]
+        self._blocks: deque[tuple[int, bytes]] = deque()  # in the order in which they came, from any thread
+        self._sending = threading.Lock()  # whoever has it sends; nobody waits for it
         self._waiting = bytearray()
-        self._began, self._steps = time.time_ns(), 0
+        self._numbered = 0
+        self._steps = 0
+        now = time.time_ns()
+        self._offset = 0 if 0 <= now < LATEST else -now  # the clock is impossible: stamps count from 1970
+        self._began = now + self._offset
         self._period = None if driver.real_time else 1e9 / policy.rate_hz  # ns of simulated time per step
         self._trouble = ""
+        self._ended = self._closed = False
+        self._unfit: set[str] = set()  # what did not fit into the record, each told once
         about = {
             "version": VERSION,
             "policy": policy.path,
@@ -101,35 +123,82 @@ class Recorder:
             "commands": to_json(policy.outputs),
             "envelope": asdict(guard.envelope),
             "reasons": REASONS,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "ends": True,  # its last event says how the flight ended
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began // 1_000_000_000)),
         }
         try:
             content = policy.content()
         except PolicyFileError as error:
             raise FlightLogError(str(error)) from None
-        self._start(json.dumps({"path": os.path.abspath(path), "about": about}).encode(), content)
+        self._start(json.dumps({"path": os.path.abspath(path), "about": about}).encode(), content, start)
+        if self._offset:
+            self.event("diagnostic", f"the clock says {now / 1e9:.0f} s since 1970: stamps count from 0", "recorder")
 
-    def _start(self, header: bytes, policy: bytes) -> None:
-        self._line, theirs = socket.socketpair()
-        self._writer = subprocess.Popen(
-            [sys.executable, "-m", "deploy.recorder", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal ends the flight, not its log
-        )
-        theirs.close()
-        self._line.settimeout(PATIENCE)
+    @classmethod
+    def open_or_warn(
+        cls,
+        folder: str | Path,
+        name: str,
+        policy: PolicyFile,
+        driver: Driver,
+        guard: Guard,
+        controller: str,
+        warn: Callable[[str], object],
+    ) -> Recorder | NoRecorder:
+        """A log under a free name in the folder. When there can be none, `warn` is told, and nothing is recorded."""
         try:
-            for block in (header, policy):
-                self._line.sendall(SIZE.pack(len(block)) + block)
-            answer = self._line.recv(4096).decode()
+            for _ in range(100):
+                with contextlib.suppress(FileTakenError):
+                    return cls(str(free_path(folder, name)), policy, driver, guard, controller)
+            raise FlightLogError(f"{folder}: others take every name")
+        except (OSError, ValueError) as error:
+            warn(f"this flight is not recorded: {error}")
+            return NoRecorder()
+
+    def _start(self, header: bytes, policy: bytes, seconds: float) -> None:
+        self._line, theirs = socket.socketpair()
+        try:
+            self._writer = subprocess.Popen(
+                [sys.executable, "-m", "deploy.bag.writer", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal ends the flight, not its log
+            )
+        except OSError as error:
+            self._line.close()
+            raise FlightLogError(f"{self.path}: the process that writes it does not start: {error.strerror}") from None
+        finally:
+            theirs.close()
+        until = time.monotonic() + seconds
+        self._answers = ""
+        try:
+            self._line.settimeout(seconds)
+            for kind, data in ((line.HEADER, header), (line.POLICY, policy)):
+                self._line.sendall(line.block(kind, 0, data))
+            answer = self._answer(until)
+            if answer == line.OPENED:
+                with contextlib.suppress(TimeoutError):  # it has the file: what it still imports may take its time
+                    answer = self._answer(until)
+        except TimeoutError:
+            answer = f"the process that writes it has not opened it within {seconds:g} s"
         except OSError as error:
             answer = str(error)
-        if answer != READY:
-            self._line.close()
-            self._writer.wait()
-            raise FlightLogError(f"{self.path}: {answer or 'the process that writes it died'}")
+        if answer not in (line.OPENED, line.RUNNING):
+            self._end_writer()
+            kind_of = FileTakenError if answer == line.TAKEN else FlightLogError
+            raise kind_of(f"{self.path}: {answer or 'the process that writes it died'}")
         self._line.setblocking(False)
+
+    def _answer(self, until: float) -> str:
+        """The next line of the writer's, without its end; empty when it is gone."""
+        while "\n" not in self._answers:
+            self._line.settimeout(max(0.001, until - time.monotonic()))
+            more = self._line.recv(4096).decode(errors="replace")
+            if not more:
+                return ""
+            self._answers += more
+        answer, _, self._answers = self._answers.partition("\n")
+        return answer
 
     def step(
         self,
@@ -140,145 +209,167 @@ class Recorder:
         sent: Mapping[str, AnyArray],
         guard: Guard,
     ) -> None:
-        """Note one control step of all robots."""
+        """Note one control step of all robots. What does not fit is noted as missing."""
         fields, n = self._fields, len(self._record)
-        now = time.time_ns() if self._period is None else self._began + round(self._steps * self._period)
-        self._steps += 1
-        fields["stamp.sec"][:], fields["stamp.nanosec"][:] = divmod(now, 1_000_000_000)
-        fields["clock"][:], fields["missed"][:] = clock, missed
-        for name in self._names:
-            known = name in reading.signals and name in reading.age
-            fields[f"signals.{name}"][:] = np.asarray(reading.signals[name]).reshape(n, -1) if known else 0
-            fields[f"ages.{name}"][:] = reading.age[name] if known else np.inf
-        for name in sent:
-            fields[f"wanted.{name}"][:] = np.asarray(wanted[name]).reshape(n, -1)
-            fields[f"sent.{name}"][:] = sent[name].reshape(n, -1)
-        fields["verdict"][:] = guard.verdict
-        fields["reason"][:] = guard.reasons
-        if not self._trouble:
-            self._waiting += self._record.tobytes()
-            self._send()
+        try:
+            fields["stamp.sec"][:], fields["stamp.nanosec"][:] = divmod(self._now(), 1_000_000_000)
+            self._steps += 1
+            fields["clock"][:], fields["missed"][:] = clock, missed
+            with np.errstate(all="ignore"):  # what is beyond a float32 is infinite there
+                for name in self._names:
+                    known = name in reading.signals and name in reading.age
+                    fields[f"signals.{name}"][:] = np.asarray(reading.signals[name]).reshape(n, -1) if known else 0
+                    fields[f"ages.{name}"][:] = reading.age[name] if known else np.inf
+                for name in sent:
+                    fields[f"wanted.{name}"][:] = np.asarray(wanted[name]).reshape(n, -1)
+                    fields[f"sent.{name}"][:] = sent[name].reshape(n, -1)
+            fields["verdict"][:] = guard.verdict
+            fields["reason"][:] = guard.reasons
+        except Exception:  # a log is never a reason to end a flight
+            self._fill(clock, missed, reading, wanted, sent, guard)
+        self._put(line.STEP, self._record.tobytes())
+
+    def _fill(
+        self, clock: Any, missed: Any, reading: Any, wanted: Mapping[str, Any], sent: Mapping[str, Any], guard: Any
+    ) -> None:
+        """The same, field by field: each holds what it can, and nothing where it cannot."""
+        n = len(self._record)
+        for name, field in self._fields.items():
+            if name.startswith("stamp."):
+                continue
+            part, _, key = name.partition(".")
+            try:
+                value: Any
+                if part == "signals":
+                    known = key in reading.signals and key in reading.age
+                    value = np.asarray(reading.signals[key]).reshape(n, -1) if known else 0
+                elif part == "ages":
+                    value = reading.age[key] if key in reading.signals and key in reading.age else math.inf
+                elif part in ("wanted", "sent"):
+                    value = np.asarray((wanted if part == "wanted" else sent)[key]).reshape(n, -1)
+                else:
+                    value = {"clock": clock, "missed": missed}.get(part)
+                    value = (
+                        value if part in ("clock", "missed") else getattr(guard, {"reason": "reasons"}.get(part, part))
+                    )
+                with np.errstate(all="ignore"):
+                    field[:] = value
+            except Exception as error:
+                field[:] = np.inf if part == "ages" else np.nan if field.dtype.kind == "f" else 0
+                if name not in self._unfit and len(self._unfit) < 100:
+                    self._unfit.add(name)
+                    self.event("diagnostic", f"{name} cannot be recorded: {type(error).__name__}: {error}", "recorder")
+
+    def event(self, kind: str, text: str, who: str = "") -> None:
+        """Note that something happened, of a kind in EVENTS, and who did it. From any thread."""
+        try:
+            if kind not in EVENTS:
+                kind, text = "diagnostic", f"{kind}: {text}"
+            self._ended |= kind == "end"
+            told = {"stamp": self._now(), "kind": kind, "text": str(text)[:LONGEST], "who": str(who)[:LONGEST]}
+            self._put(line.EVENT, json.dumps(told).encode())
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+
+    def _now(self) -> int:
+        """ns since 1970, as far as a stamp can say it."""
+        now = time.time_ns() + self._offset if self._period is None else self._began + round(self._steps * self._period)
+        return min(max(now, 0), LATEST)
+
+    def _put(self, kind: int, data: bytes) -> None:
+        """Give a block to whoever sends: this thread, or the one that does just now."""
+        if self._trouble or self._closed:
+            return
+        self._blocks.append((kind, data))
+        if self._sending.acquire(blocking=False):
+            try:
+                self._send()
+            finally:
+                self._sending.release()
+
+    def _gather(self) -> None:
+        while self._blocks:
+            kind, data = self._blocks.popleft()
+            self._waiting += line.block(kind, self._numbered, data)
+            self._numbered += 1
 
     def _send(self) -> None:
         """As much as the writer takes now."""
+        self._gather()
         try:
             del self._waiting[: self._line.send(self._waiting)]
         except BlockingIOError:
             if len(self._waiting) > BACKLOG:
-                self._trouble = "the disk does not keep up"
+                self._fail("the disk does not keep up")
         except OSError as error:
-            self._trouble = str(error)
+            self._fail(self._last_words() or str(error))
 
-    def close(self) -> str:
-        """Finish the file. Returns what went wrong, or nothing."""
-        self._line.settimeout(PATIENCE)
+    def _last_words(self) -> str:
+        """What the writer said before it died."""
+        with contextlib.suppress(OSError):
+            while more := self._line.recv(4096).decode(errors="replace"):
+                self._answers += more
+        words = [text for text in self._answers.splitlines() if text not in (line.OPENED, line.RUNNING)]
+        return words[-1] if words else "the process that writes it died"
+
+    def _fail(self, trouble: str) -> None:
+        """Say it at once, if that can be done without waiting; `close` says it again."""
+        if self._trouble:
+            return
+        self._trouble = trouble
+        self._blocks.clear()
+        self._waiting.clear()
+        text = f"warning: {self.path}: nothing is recorded from step {self._steps} on: {trouble}; the flight goes on\n"
+        with contextlib.suppress(OSError, ValueError):
+            if select.select([], [2], [], 0.0)[1]:
+                os.write(2, text.encode(errors="replace"))
+
+    def _ending(self) -> tuple[str, str]:
+        """Why the flight ended, and who ended it, as far as that can be seen from here."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            return f"{type(error).__name__}: {error}", "the controller"
+        codes = self._fields["reason"][self._fields["verdict"] == SAFE]
+        if len(codes) == len(self._record):
+            return REASONS[int(codes[0])] if codes[0] < len(REASONS) else "stopped", "guard"
+        return "the flight was over", "the controller"
+
+    def close(self, reason: str = "", who: str = "", patience: float = PATIENCE) -> str:
+        """Note the end of the flight, unless an event has, and finish the file. Returns what went wrong, or nothing.
+
+        Takes at most `patience` s (in simulation ten times that); a writer that has not finished then is killed.
+        """
+        if self._closed:
+            return self._trouble
+        if not self._ended:
+            self.event("end", *((reason, who) if reason else self._ending()))
+        seconds = patience if self._period is None else 10.0 * patience
+        until = time.monotonic() + seconds
+        self._closed = True
+        self._sending.acquire(timeout=patience)  # a thread that sends does not wait either
         try:
+            self._gather()
+            self._line.settimeout(seconds)
             if not self._trouble:
                 self._line.sendall(self._waiting)
             self._line.shutdown(socket.SHUT_WR)
-            answer = self._line.recv(4096).decode()
-        except OSError as error:
-            answer = str(error)
+            while (answer := self._answer(until)) == line.RUNNING:
+                pass
+            trouble = "" if answer == line.DONE else answer or "the process that writes it died"
+        except TimeoutError:
+            trouble = f"the process that writes it did not finish within {seconds:g} s, and was killed"
+        except OSError:
+            trouble = self._last_words()
+        self._end_writer()
+        self._trouble = self._trouble or trouble
+        return self._trouble
+
+    def _end_writer(self) -> None:
+        """It has finished, or it is time: nobody waits for a process that its disk does not let go."""
         self._line.close()
-        self._writer.wait()
-        trouble = "" if answer == DONE else answer or "the process that wrote it died"
-        return trouble or self._trouble
-
-
-def _block(line: socket.socket) -> bytes:
-    (size,) = SIZE.unpack(_exactly(line, SIZE.size))
-    return _exactly(line, size)
-
-
-def _exactly(line: socket.socket, size: int) -> bytes:
-    """So many bytes; fewer when the other side is gone."""
-    data = bytearray()
-    while len(data) < size and (more := line.recv(min(size - len(data), 1 << 20))):
-        data += more
-    return bytes(data)
-
-
-class _File:
-    """The MCAP file of one flight, as the writing process makes it."""
-
-    def __init__(self, file: IO[bytes], about: Mapping[str, Any], policy: bytes) -> None:
-        from mcap.writer import Writer
-
-        self.layout = layout_of(about)
-        self.robots, rate = int(about["robots"]), float(about["rate_hz"])
-        self._file = file
-        chunk = max(4096, round(CHUNK_SECONDS * rate * self.robots * self.layout.message_size))
-        self._writer = Writer(self._file, chunk_size=chunk)
-        self._writer.start("ros2", "sim2metal")
-        self._writer.add_metadata(NAME, {"json": json.dumps(about)})
-        self._writer.add_attachment(0, 0, "policy.onnx", "application/octet-stream", policy)
-        step = self._writer.register_schema(STEP, "ros2msg", self.layout.definition().encode())
-        called = names(self.robots)
-        self._steps = [self._writer.register_channel(f"/{name}/step", "cdr", step) for name in called]
-        self._poses: list[tuple[int, str]] = []
-        if {"position", "rotation"} <= {s.name for s in self.layout.signals}:
-            schema = self._writer.register_schema("tf2_msgs/msg/TFMessage", "ros2msg", TF.encode())
-            channel = self._writer.register_channel("/tf", "cdr", schema)
-            self._poses = [(channel, name) for name in called]
-        self._every = max(1, round(rate / POSES_HZ))
-        self._count = 0
-        self._file.flush()
-
-    def add(self, data: bytes) -> None:
-        """One control step of all robots."""
-        record = np.frombuffer(data, self.layout.dtype)
-        stamp = int(record["stamp.sec"][0]) * 1_000_000_000 + int(record["stamp.nanosec"][0])
-        size = self.layout.message_size
-        for k, channel in enumerate(self._steps):
-            body = record[k].tobytes()[:size]
-            self._writer.add_message(channel, stamp, CDR + body, stamp, self._count)
-        if self._count % self._every == 0:
-            for one, (channel, name) in zip(record, self._poses, strict=False):
-                message = _pose(one, name)
-                if message:
-                    self._writer.add_message(channel, stamp, message, stamp, self._count)
-            self._file.flush()  # whoever watches the flight reads what is there
-        self._count += 1
-
-    def finish(self) -> None:
-        """Index and end of the file."""
-        self._writer.finish()  # type: ignore[no-untyped-call]
-
-
-def _pose(record: Any, name: str) -> bytes:
-    """A tf2_msgs/TFMessage that holds the robot's pose; nothing when that is not finite."""
-    values = (*record["signals.position"].astype(float), *quaternion(record["signals.rotation"]))
-    if not np.isfinite(values).all():
-        return b""
-    head = struct.pack("<IiI", 1, record["stamp.sec"], record["stamp.nanosec"])
-    for text in ("world", name):
-        head += bytes(-len(head) % 4) + SIZE.pack(len(text) + 1) + text.encode() + b"\0"
-    return CDR + head + bytes(-len(head) % 8) + struct.pack("<7d", *values)
-
-
-def _write(line: socket.socket) -> None:
-    """The writing process: header and policy, then one block per control step until the controller ends or dies."""
-    header = json.loads(_block(line))
-    try:
-        policy = _block(line)
-        os.makedirs(os.path.dirname(header["path"]), exist_ok=True)
-        with open(header["path"], "xb") as stream:
-            with contextlib.suppress(OSError):  # not every file system has locks
-                fcntl.flock(stream, fcntl.LOCK_EX)  # whoever watches the flight knows that more will come
-            file = _File(stream, header["about"], policy)
-            line.sendall(READY.encode())
-            size = file.robots * file.layout.dtype.itemsize
-            while len(data := _exactly(line, size)) == size:
-                file.add(data)
-            file.finish()
-        answer = DONE
-    except OSError as error:
-        answer = error.strerror or str(error)
-        if error.filename == header["path"] and isinstance(error, FileExistsError):
-            answer = "the file exists; a log is not overwritten"
-    with contextlib.suppress(OSError):
-        line.sendall(answer.encode())
-
-
-if __name__ == "__main__":
-    _write(socket.socket(fileno=int(sys.argv[1])))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._writer.wait(0.2)
+        if self._writer.poll() is None:
+            self._writer.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._writer.wait(0.2)

@@ -20,6 +20,7 @@ from deploy.controllers import controller
 from deploy.flight_log import Flight, FlightLogError
 from deploy.guard import OVERRIDE, REASONS, Envelope, Guard
 from deploy.policy_file import PolicyFile
+from deploy.trust.text import printable
 
 AnyArray = NDArray[Any]
 
@@ -79,6 +80,18 @@ def differences(flight: Flight, computed: dict[str, AnyArray]) -> dict[str, tupl
     return found
 
 
+def told(flight: Flight) -> list[str]:
+    """A line for each event but the end."""
+    began = int(flight.stamp[0]) if len(flight.steps) else 0
+    lines = []
+    for event in flight.events:
+        if event.kind != "end":
+            who = f" ({printable(event.who)})" if event.who else ""
+            when = f"{(event.stamp - began) * 1e-9:9.3f} s" if began else " " * 11
+            lines.append(f"{when}  {printable(event.kind)}: {printable(event.text)}{who}")
+    return lines
+
+
 def main(argv: Sequence[str]) -> None:
     """Read, replay, compare. The exit status is 1 when the policy that flew now computes other commands."""
     if arguments.wants_help(argv):
@@ -100,6 +113,9 @@ def main(argv: Sequence[str]) -> None:
         f"{steps} control steps at {about['rate_hz']:g} Hz, {robots} robot(s)"
         + ("" if flight.complete else "; the end of the file is missing")
     )
+    for line in (*told(flight), flight_log.ending(flight, flight.events)):
+        if line:
+            print(line)
     compared = differences(flight, computed)
     for name, (count, largest) in compared.items():
         verdict = (

@@ -87,15 +87,19 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
     log = None if config.log is None else Recorder(config.log, policy, driver, guard, config.controller)
     settle = config.settle if driver.real_time else 0.0
     clock = getattr(driver, "clock", time.perf_counter)  # some follow the rhythm of their robot
+    record, who = None, "Ctrl-C or SIGTERM"
     try:
         with realtime.realtime(config.priority if driver.real_time else 0) as refused:
             for line in refused:
                 print(f"warning: {line}", file=sys.stderr)
-            return run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log, clock=clock)
+            record = run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log, clock=clock)
     finally:
-        trouble = log.close() if log else ""
+        interrupted = record is not None and record.interrupted
+        trouble = "" if log is None else log.close("interrupted", who) if interrupted else log.close()
         if trouble:
             print(f"warning: {config.log} is incomplete: {trouble}", file=sys.stderr)
+    record.unrecorded = trouble
+    return record
 
 
 def main(argv: Sequence[str]) -> None:
@@ -114,6 +118,8 @@ def main(argv: Sequence[str]) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     print("\n".join(_summary(record, driver)))
+    if record.unrecorded:
+        raise SystemExit(1)  # it flew, but not all that was asked for is there
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ HOMES = {
     "pyarrow": ["policies/datasets/*.py"],
     "h5py": ["policies/datasets/minari.py"],
     "onnxruntime": ["deploy/policy_file.py"],
-    "mcap": ["deploy/flight_log.py", "deploy/recorder.py"],
+    "mcap": ["deploy/flight_log.py", "deploy/bag/*.py"],
     "rerun": ["deploy/picture.py", "deploy/watch.py", "policies/datasets/__main__.py", "policies/screen.py"],
     "cflib": ["deploy/crazyflie/link.py"],
     "onnx": ["policies/export.py", "deploy/graph.py", "deploy/base.py"],

@@ -1,3 +1,4 @@
+import re
 import resource
 import signal
 import subprocess
@@ -71,7 +72,9 @@ def test_rosbags_reads_it(policy, tmp_path):
     with AnyReader([tmp_path / "f.mcap"]) as bag:
         counts = {c.topic: (c.msgtype, c.msgcount) for c in bag.connections}
         messages = [(c.topic, bag.deserialize(raw, c.msgtype)) for c, _, raw in bag.messages()]
-    assert counts == {"/robot/step": ("sim2metal_msgs/msg/Step", 100), "/tf": ("tf2_msgs/msg/TFMessage", 50)}
+    assert counts["/robot/step"] == ("sim2metal_msgs/msg/Step", 100)
+    assert counts["/tf"] == ("tf2_msgs/msg/TFMessage", 50)
+    assert counts["/events"] == ("sim2metal_msgs/msg/Event", 1)
     steps = [message for topic, message in messages if topic == "/robot/step"]
     poses = [message.transforms[0] for topic, message in messages if topic == "/tf"]
     happened = driver.flight()
@@ -234,17 +237,23 @@ def test_without_its_writer_the_controller_flies_on(policy, tmp_path, capfd):
     assert 0 < len(flight.steps) <= 200
 
 
-def test_a_full_disk_costs_the_end_of_the_log_but_not_the_flight(policy, tmp_path, capsys):
+def test_a_full_disk_costs_the_end_of_the_log_but_not_the_flight(policy, tmp_path, capfd):
     log = tmp_path / "f.mcap"
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, usual[1]))
     try:
-        assert arguments.call(run_command.main, [f"policy={policy.path}", "seconds=20", f"log={log}"]) == 0
+        with pytest.raises(SystemExit) as ended:
+            arguments.call(run_command.main, [f"policy={policy.path}", "seconds=20", f"log={log}"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    shown = capsys.readouterr()
+    assert ended.value.code == 1
+    shown = capfd.readouterr()
     assert "2000 control steps" in shown.out
-    assert shown.err == f"warning: {log} is incomplete: File too large\n"
+    at_once, at_the_end = shown.err.splitlines()
+    assert re.fullmatch(
+        rf"warning: {log}: nothing is recorded from step \d+ on: File too large; the flight goes on", at_once
+    )
+    assert at_the_end == f"warning: {log} is incomplete: File too large"
     flight = flight_log.read(str(log))
     assert not flight.complete
     assert 0 < len(flight.steps) < 2000
