@@ -1,7 +1,8 @@
 """The envelope around a controller. Whatever it is fed, what leaves here is finite and within limits.
 
-Per robot and control step: pass the command on, hold the last good one for a few steps, or send the safe command. The
-safe command, once sent, stays until `reset`: a robot that was stopped does not start again by itself.
+Per robot and control step: pass the command on, hold the last good one for a few steps, or stop the robot. A flying
+robot that is stopped goes down the ladder (`deploy/safety/ladder.py`): it holds its place, lands, and its motors are
+off; any other gets its safe command. It stays stopped until `reset`: no robot starts again by itself.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.spec import Group
+from deploy.safety.envelope import LAST, Envelope
+from deploy.safety.fallback import COMMAND
+from deploy.safety.ladder import HOLD as STAY
+from deploy.safety.ladder import LAND, Ladder
+from sim.spec import Group, Signal
 
 AnyArray = NDArray[Any]
 Bools = NDArray[np.bool_]
@@ -34,84 +38,15 @@ REASONS = (
     "deadlines missed",
     "clock jump",
     "emergency stop",
+    "malformed signal",
+    "policy failed",
+    "policy late",
 )
 _CODE = {reason: code for code, reason in enumerate(REASONS)}
-PASS, HOLD, SAFE, OVERRIDE = 0, 1, 2, 3
+PASS, HOLD, SAFE, OVERRIDE, STAYING, LANDING = range(6)
+VERDICTS = ("pass", "hold", "safe", "override", "stay", "land")
+_OF_RUNG = np.array([SAFE, STAYING, LANDING, SAFE], np.int8)
 WINDOW = 100  # control steps in which `missed_of_100` counts
-LAST = "last"  # in `Envelope.safe`: keeps doing what it was told last
-
-
-POSITIVE = (
-    "missed_in_a_row",
-    "missed_of_100",
-    "longest_pause",
-    "max_tilt",
-    "max_speed",
-    "max_body_rate",
-    "max_change",
-    "min_voltage",
-    "low_voltage_steps",
-)
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """Limits of a flight. None switches a rule off; a rule on a signal that nobody delivers is an error."""
-
-    hold_steps: int = 5  # how long a bad signal or command is bridged with the last good command
-    missed_in_a_row: int | None = 10  # late control steps in a row before the safe command
-    missed_of_100: int | None = 50  # late control steps among the last hundred
-    longest_pause: float | None = 0.5  # s between two control steps: what was commanded before it says nothing any more
-    fence_low: tuple[float, float, float] | None = None  # m, world
-    fence_high: tuple[float, float, float] | None = None  # m, world
-    max_tilt: float | None = None  # degrees between the body's and the world's z axis
-    max_speed: float | None = None  # m/s
-    max_body_rate: float | None = None  # rad/s
-    max_change: float | None = None  # of a command's range per control step
-    min_voltage: float | None = None  # V of the battery
-    low_voltage_steps: int = 50  # in a row: it sags under load
-    # Command name -> values; or the signal that says where it is, and where it stays; or LAST. Else nearest to 0.
-    safe: Mapping[str, tuple[float, ...] | str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.hold_steps < 0:
-            raise ValueError(f"hold_steps must not be negative, got {self.hold_steps}")
-        if (self.fence_low is None) != (self.fence_high is None):
-            raise ValueError("a geofence needs both fence_low and fence_high")
-        if self.fence_low and self.fence_high:
-            pairs = list(zip(self.fence_low, self.fence_high, strict=True))
-            if len(pairs) != 3 or any(not low < high for low, high in pairs):
-                raise ValueError(
-                    f"fence_low {self.fence_low} must be below fence_high {self.fence_high}, three numbers each"
-                )
-        for name in POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
-
-    @classmethod
-    def from_json(cls, items: Mapping[str, Any]) -> Envelope:
-        """The inverse of `dataclasses.asdict` by way of JSON, which has no tuples; what is left out has its default."""
-
-        def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-
-        return cls(**plain(items) | {"safe": plain(items.get("safe", {}))})
-
-    def places(self) -> dict[str, str]:
-        """The commands that stay where they are, and the signals that say where that is."""
-        return {command: rule for command, rule in self.safe.items() if isinstance(rule, str) and rule != LAST}
-
-    def needs(self) -> dict[str, str]:
-        """The rules that are on, and the signal that each one reads."""
-        rules = {
-            "fence_low": "position",
-            "max_tilt": "rotation",
-            "max_speed": "linear_velocity",
-            "max_body_rate": "angular_velocity",
-            "min_voltage": "battery_voltage",
-        }
-        return {rule: signal for rule, signal in rules.items() if getattr(self, rule) is not None}
 
 
 def _norm(value: AnyArray) -> AnyArray:
@@ -125,10 +60,18 @@ class Guard:
     """Watches signals and commands of `n` robots. Per control step: `screen`, then the policy, then `filter`."""
 
     def __init__(
-        self, inputs: Group, outputs: Group, envelope: Envelope | None = None, offered: Group | None = None
+        self,
+        inputs: Group,
+        outputs: Group,
+        envelope: Envelope | None = None,
+        offered: Group | None = None,
+        ladder: Ladder | None = None,
     ) -> None:
-        """`inputs` and `outputs` of the policy; `offered`: all signals of the driver, where it has more than those."""
-        self.envelope = envelope or Envelope()
+        """`inputs` and `outputs` of the policy; `offered`: all signals of the driver, where it has more than those.
+
+        With a `ladder`, robots that are stopped go down it; without, they get the safe command.
+        """
+        self.envelope, self.ladder = envelope or Envelope(), ladder
         self.inputs, self.outputs = inputs, outputs
         self.emergency = False
         known = {s.name: s for s in (*(offered or ()), *inputs)}
@@ -188,6 +131,10 @@ class Guard:
         self._last_signals: dict[str, AnyArray] = {}
         self._last_command: dict[str, AnyArray] = {}
         self._has_command = np.zeros(n, bool)
+        self._broken: dict[str, Bools] = {}  # by signal: of which robots it is not what it should be
+        self._spare = math.inf  # s until the first of the signals is too old
+        if self.ladder is not None:
+            self.ladder.reset(n)
 
     def stop(self) -> None:
         """The emergency stop: from the next command on, every robot gets the safe command. Callable from any thread."""
@@ -221,27 +168,33 @@ class Guard:
     def screen(self, signals: Mapping[str, AnyArray], age: Mapping[str, Any]) -> dict[str, AnyArray]:
         """Signals (n, *shape) that are all finite: where one is not, or is too old, its last good value stands in.
 
-        `age` in seconds per signal, a number or (n,); a signal without an age, or from the future, counts as stale.
+        `age` in seconds per signal, a number or (n,); a signal without an age, or from the future, counts as stale. For
+        robots on the ladder that their policy still flies, its set point is the ladder's.
         """
         self._bad[:] = 0
         self._blamed: list[str] = []
+        self._broken = {}
+        self._spare = math.inf
         clean: dict[str, AnyArray] = {}
         for signal in self.watched:
-            name, shape = signal.name, (self.n, *signal.shape)
-            value = np.asarray(signals[name]) if name in signals else np.full(shape, np.nan, np.float32)
-            if value.shape != shape:
-                raise ValueError(f"signal {name!r} has shape {value.shape}, not {shape}")
-            fresh = np.abs(np.asarray(age.get(name, math.inf) if name in signals else math.inf)) <= signal.max_age
+            name = signal.name
+            value, well_formed = self._array(signal, signals.get(name))
+            spare = signal.max_age - np.abs(age.get(name, math.inf) if name in signals else math.inf)
+            fresh = spare >= 0.0
             finite = np.isfinite(value)
             possible = finite & (value >= signal.low) & (value <= signal.high) if name in self._bounded else finite
-            if fresh.all() and possible.all():
+            if well_formed and np.all(fresh) and possible.all():
                 clean[name], self._last_signals[name] = value, value.copy()  # drivers may reuse their arrays
+                self._spare = min(self._spare, float(np.min(spare)))
                 continue
             self._blamed.append(name)
             whole = possible.reshape(self.n, -1).all(axis=1)
             self._bad[~whole] = _CODE["signal out of range"]
             self._bad[~finite.reshape(self.n, -1).all(axis=1)] = _CODE["non-finite signal"]
             self._bad[~np.broadcast_to(fresh, (self.n,))] = _CODE["stale signal"]
+            if not well_formed:
+                self._bad[:] = _CODE["malformed signal"]
+            self._broken[name] = ~(whole & fresh)
             good = (whole & fresh).reshape(self.n, *[1] * len(signal.shape))
             last = self._last_signals.get(name)
             clean[name] = np.where(good, value, np.zeros_like(value) if last is None else last)
@@ -251,7 +204,33 @@ class Guard:
             here = np.clip(clean[place], self._low[name], self._high[name])
             self._stay[name] = np.where(moves, here, self._stay[name])
         self._check_envelope(clean)
-        return clean
+        self._clean = clean
+        return self.ladder.aim(clean) if self.ladder is not None else clean
+
+    def _array(self, signal: Signal, given: Any) -> tuple[AnyArray, bool]:
+        """The values (n, *shape), and whether that is what was given; NaN where nothing can be made of it."""
+        shape = (self.n, *signal.shape)
+        nothing = np.full(shape, np.nan, np.float32)
+        if given is None:
+            return nothing, True  # its age, which is infinite, says so
+        try:
+            value = np.asarray(given)
+        except ValueError:  # rows of different lengths
+            return nothing, False
+        if value.shape != shape or value.dtype.kind not in "fiub":
+            return nothing, False
+        if value.dtype.itemsize > 4 and value.dtype.kind == "f":
+            with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, as the policy would see it
+                value = value.astype(np.float32)
+        return value, True
+
+    def blame(self, reason: str) -> None:
+        """The policy has no command at this control step, for that reason. It is bridged like a bad signal."""
+        self._bad[self._bad == 0] = _CODE[reason]
+
+    def abandon(self, reason: str) -> None:
+        """The policy will have none any more: every robot is stopped."""
+        self._latch(np.ones(self.n, bool), reason)
 
     def _check_envelope(self, signals: Mapping[str, AnyArray]) -> None:
         e = self.envelope
@@ -287,9 +266,14 @@ class Guard:
         return "low battery" if self._low_voltage.any() else ""
 
     def filter(
-        self, commands: Mapping[str, AnyArray], override: Mapping[str, AnyArray] | None = None
+        self,
+        commands: Mapping[str, AnyArray],
+        override: Mapping[str, AnyArray] | None = None,
+        elapsed: float = 0.0,
     ) -> dict[str, AnyArray]:
         """What may be sent (n, *shape), by name: finite and within the limits, whatever `commands` holds.
+
+        `elapsed` in s since the signals were read: a command made of what has become too old meanwhile is not sent.
 
         `override` comes from a human: it goes before the policy and before everything that holds or stops the policy,
         except the emergency stop; what is not finite in it counts as no override. Once it ends, the policy flies on,
@@ -302,15 +286,15 @@ class Guard:
                 for s in self.outputs
             }
             self._has_command[:] = True
+            self._remember()
             return self._last_command
         if self.emergency:
             self._latch(np.ones(self.n, bool), "emergency stop")
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is what is tested next
-            commands = {s.name: np.asarray(commands[s.name], np.float32) for s in self.outputs}
+        if elapsed > self._spare:
+            self._bad[self._bad == 0] = _CODE["stale signal"]
+        commands = {s.name: self._array(s, commands.get(s.name))[0] for s in self.outputs}
         for signal in self.outputs:
             finite = np.isfinite(commands[signal.name])
-            if finite.shape != (self.n, *signal.shape):
-                raise ValueError(f"command {signal.name!r} has shape {finite.shape}, not {(self.n, *signal.shape)}")
             if not finite.all():
                 broken = ~finite.reshape(self.n, -1).all(axis=1)
                 self._bad[broken & (self._bad == 0)] = _CODE["non-finite command"]
@@ -322,7 +306,12 @@ class Guard:
             sent = self._mixed(commands)
         self._last_command = sent
         self._has_command |= self.verdict == PASS
+        self._remember()
         return sent
+
+    def _remember(self) -> None:
+        if self.ladder is not None:
+            self.ladder.fallback.watch(self._last_command, dict(self._last_signals))
 
     def _sound(self, commands: Mapping[str, AnyArray]) -> bool:
         return all(
@@ -339,16 +328,35 @@ class Guard:
         expired = bad & ((self._held > self.envelope.hold_steps) | ~self._has_command)
         self.latched = np.where(expired & (self.latched == 0), self._bad, self.latched)
         stopped = self.latched != 0
-        self.verdict = np.where(stopped, SAFE, np.where(bad, HOLD, PASS)).astype(np.int8)
+        safe, verdict = self._stopped(commands)
+        self.verdict = np.where(stopped, verdict, np.where(bad, HOLD, PASS)).astype(np.int8)
         self.counts += np.bincount(np.where(stopped, self.latched, self._bad), minlength=len(REASONS))
         self.counts[0] = 0
-        sent, safe = {}, self.safe_command()
+        sent = {}
         for signal in self.outputs:
             choice = self.verdict.reshape(self.n, *[1] * len(signal.shape))
             passed = self._limited(signal.name, np.nan_to_num(commands[signal.name]))
             held = self._last_command.get(signal.name, passed)
             sent[signal.name] = np.where(choice == PASS, passed, np.where(choice == HOLD, held, safe[signal.name]))
         return sent
+
+    def _stopped(self, commands: Mapping[str, AnyArray]) -> tuple[dict[str, AnyArray], Any]:
+        """What robots get (n, *shape) that are stopped, and the verdict that this is."""
+        safe = self.safe_command()
+        if self.ladder is None or not self.latched.any():
+            return safe, SAFE
+        reasons = [REASONS[code] for code in self.latched]
+        wanted = commands[COMMAND]
+        rung, command = self.ladder.commands(reasons, wanted, self._clean, self._broken, self.emergency)
+        flown = np.isfinite(command).all(axis=1) & ((rung == STAY) | (rung == LAND))
+        limited = np.clip(np.nan_to_num(command), self._low[COMMAND], self._high[COMMAND])
+        safe[COMMAND] = np.where(flown[:, None], limited, safe[COMMAND]).astype(np.float32)
+        return safe, np.where(flown, _OF_RUNG[rung], SAFE)
+
+    @property
+    def over(self) -> bool:
+        """Whether no robot will move any more in this flight."""
+        return bool((self.latched != 0).all() and (self.verdict == SAFE).all())
 
     def _limited(self, name: str, command: AnyArray) -> AnyArray:
         low, high = self._low[name], self._high[name]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.guard import Envelope
+from deploy.safety.envelope import Envelope
 from sim import spec
 from sim.spec import Group
 
@@ -287,6 +287,11 @@ class PolicyFile:
     def states(self) -> dict[str, AnyArray]:
         """The present state by name, (n, *shape)."""
         return {s.name: self._places[self._turn][f"state.{s.name}"].copy() for s in self.state}
+
+    def put(self, states: Mapping[str, AnyArray]) -> None:
+        """Go on from these values (n, *shape) of some states, by name."""
+        for name, value in states.items():
+            self._places[self._turn][f"state.{name}"][...] = value
 
     def step(self, signals: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Commands (n, *shape) by name for signals (n, *shape) by name; for one robot also (*shape) for (*shape).

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from deploy import arguments, flight_log
 from deploy.controllers import controller
 from deploy.flight_log import Flight, FlightLogError
-from deploy.guard import OVERRIDE, REASONS, Envelope, Guard
+from deploy.guard import OVERRIDE, REASONS, Guard
 from deploy.policy_file import PolicyFile
+from deploy.safety.envelope import Envelope
 from deploy.trust.text import printable
 
 AnyArray = NDArray[Any]

@@ -14,10 +14,11 @@ import numpy as np
 from deploy import arguments, realtime
 from deploy.controllers import CONTROLLERS, controller
 from deploy.drivers import DRIVERS, Driver, driver_class
-from deploy.guard import REASONS, Envelope, Guard
+from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
+from deploy.safety.envelope import Envelope
 from deploy.served import SERVER, connected
 
 

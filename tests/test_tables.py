@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from deploy import PolicyFile
-from deploy.guard import Envelope, Guard
+from deploy.guard import Guard
+from deploy.safety.envelope import Envelope
 from policies import checkpoint
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
 from policies.algorithms.diffusion import BaseConfig

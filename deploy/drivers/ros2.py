@@ -33,12 +33,12 @@ from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Bool, String
 
 from deploy.drivers import Reading
-from deploy.guard import LAST
 from deploy.policy_file import PolicyFile
 from deploy.ros2 import topics
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
+from deploy.safety.envelope import LAST
 from sim.spec import ANY_ROBOT, Group
 
 Array = NDArray[Any]

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers.workcell import evaluation_seed
-from deploy.guard import Envelope, Guard
+from deploy.guard import Guard
+from deploy.safety.envelope import Envelope
 from sim.spec import Group, pack, unpack
 from sim.workcell import Manipulation
 

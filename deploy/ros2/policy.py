@@ -23,7 +23,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from deploy.controllers import CONTROLLERS, controller
 from deploy.drivers.ros2 import Ros2
 from deploy.drivers.ros2 import Settings as DriverSettings
-from deploy.guard import REASONS, Envelope, Guard
+from deploy.guard import REASONS, Guard
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.realtime import PRIORITY, realtime
@@ -33,6 +33,7 @@ from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.joints import FORWARD, WAYS
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
+from deploy.safety.envelope import Envelope
 
 SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.SUCCESS,

@@ -11,9 +11,10 @@ import numpy as np
 
 from deploy.drivers import Reading
 from deploy.drivers.simulated import Simulated
-from deploy.guard import Envelope, Guard
+from deploy.guard import Guard
 from deploy.loop import Record, run
 from deploy.policy_file import PolicyFile
+from deploy.safety.envelope import Envelope
 from sim.spec import Signal
 from sim.tasks import make
 

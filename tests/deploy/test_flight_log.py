@@ -20,10 +20,11 @@ from deploy import run as run_command
 from deploy.drivers import Reading
 from deploy.drivers.simulated import Conditions, Simulated
 from deploy.flight_log import FlightLogError, Layout
-from deploy.guard import OVERRIDE, REASONS, Envelope, Guard
+from deploy.guard import OVERRIDE, REASONS, Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
+from deploy.safety.envelope import Envelope
 from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small

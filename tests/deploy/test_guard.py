@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from deploy.guard import HOLD, OVERRIDE, PASS, REASONS, SAFE, Envelope, Guard
+from deploy.guard import HOLD, OVERRIDE, PASS, REASONS, SAFE, Guard
+from deploy.safety.envelope import Envelope
 from sim.spec import Signal
 
 INPUTS = (
@@ -322,11 +323,52 @@ def test_a_rule_on_an_unread_signal_is_refused():
         Guard(INPUTS[:1], OUTPUTS, Envelope(max_tilt=60.0))
 
 
-def test_wrong_shapes_are_mistakes_of_the_driver():
-    with pytest.raises(ValueError, match=r"signal 'position' has shape \(2, 3\), not \(1, 3\)"):
-        tick(guard_of(), {**level(), "position": np.zeros((2, 3))})
-    with pytest.raises(ValueError, match=r"command 'motor' has shape \(1, 3\), not \(1, 2\)"):
-        tick(guard_of(), sent={**command(), "motor": np.zeros((1, 3))})
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros((2, 3)), np.zeros(3), np.array([["a", "b", "c"]]), np.array([[1, None, {}]], object), [[0.0], [1.0, 2.0]],
+     np.zeros((1, 3), complex), "far", 7.0],
+)  # fmt: skip
+def test_a_malformed_signal_is_bridged_like_a_missing_one(value):
+    guard = guard_of(hold_steps=2)
+    first = tick(guard)
+    for _ in range(2):
+        np.testing.assert_array_equal(tick(guard, {**level(), "position": value})["motor"], first["motor"])
+        assert guard.verdict[0] == HOLD
+        assert guard.complaint() == "malformed signal: position"
+    tick(guard, {**level(), "position": value})
+    assert REASONS[guard.latched[0]] == "malformed signal"
+
+
+def test_a_number_beyond_float32_is_bridged_and_forgotten():
+    guard = guard_of()
+    tick(guard)
+    signals = guard.screen({**level(), "position": np.full((1, 3), 1e39)}, {s.name: 0.0 for s in INPUTS})
+    assert np.isfinite(signals["position"].astype(np.float32)).all()
+    assert guard.complaint() == "non-finite signal: position"
+    guard.filter(command())
+    tick(guard)
+    assert guard.verdict[0] == PASS
+
+
+@pytest.mark.parametrize("motor", [np.zeros((1, 3)), None, "full", np.array([[None, 1]], object)])
+def test_a_malformed_command_is_bridged(motor):
+    guard = guard_of()
+    first = tick(guard)
+    sent = tick(guard, sent={**command(), "motor": motor})
+    np.testing.assert_array_equal(sent["motor"], first["motor"])
+    assert guard.interventions() == {"non-finite command": 1}
+
+
+def test_a_command_is_judged_by_the_age_of_its_signals_when_it_is_sent():
+    guard = guard_of()
+    first = tick(guard)
+    ages = {s.name: 0.5 * s.max_age for s in INPUTS}
+    for elapsed, verdict in ((0.02, PASS), (0.03, HOLD), (10.0, HOLD)):
+        guard.screen(level(), ages)
+        sent = guard.filter({name: 0.5 * value for name, value in command().items()}, elapsed=elapsed)
+        assert guard.verdict[0] == verdict
+    np.testing.assert_array_equal(sent["motor"], 0.5 * first["motor"])
+    assert guard.interventions() == {"stale signal": 2}
 
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)

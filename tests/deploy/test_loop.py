@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from deploy.drivers import Reading
-from deploy.guard import REASONS, Envelope, Guard
+from deploy.guard import REASONS, Guard
 from deploy.loop import HandshakeError, handshake, run
+from deploy.safety.envelope import Envelope
 from tests.deploy.sample_policy import exported, small
 
 

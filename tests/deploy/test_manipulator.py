@@ -9,10 +9,11 @@ from deploy import replay, run
 from deploy.controllers import Compiled
 from deploy.drivers.simulated import Settings, Simulated
 from deploy.drivers.workcell import Bench, evaluation_seed
-from deploy.guard import SAFE, Envelope, Guard
+from deploy.guard import SAFE, Guard
 from deploy.loop import run as fly
 from deploy.policy_file import PolicyFile
 from deploy.ros2.arm import Arm
+from deploy.safety.envelope import Envelope
 from policies import evaluate
 from policies.chunked import Chunked, Denoiser, Drawn, Schedule, Steering
 from policies.controller import Mlp
