@@ -12,6 +12,7 @@ from typing import Any
 
 from deploy import arguments
 from deploy.policy_file import PolicyFile
+from deploy.safety.grid import summary
 from sim.spec import Group
 
 
@@ -59,6 +60,7 @@ def describe(policy: PolicyFile) -> list[str]:
         f"{policy.name}: task {policy.task}, robot {policy.robot}, {policy.rate_hz:g} Hz, "
         f"schema {policy.metadata['schema']}, {policy.size} bytes",
         f"sha256 {policy.sha256}",
+        summary(policy),
         "",
     ]
     lines = head + table(rows)

@@ -19,6 +19,7 @@ from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
 from deploy.safety.envelope import Envelope
+from deploy.safety.grid import trust_warning
 from deploy.served import SERVER, connected
 
 
@@ -111,6 +112,8 @@ def main(argv: Sequence[str]) -> None:
         return
     config, driver_config = arguments.parse(argv, Config, kind.Config)
     policy = connected(PolicyFile.load(config.policy), config.server)
+    if config.driver != "simulated" and (doubt := trust_warning(policy)):
+        print(f"warning: {doubt}", file=sys.stderr)
     driver = kind.from_config(driver_config, policy)
     guard = Guard(policy.inputs, policy.outputs, envelope(config, policy), driver.signals)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program

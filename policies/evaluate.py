@@ -6,8 +6,8 @@ The file itself flies, through the control loop that hardware uses, from initial
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,20 +25,19 @@ from deploy.drivers.workcell import Bench, refuse
 from deploy.files import write_atomic
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
+from deploy.safety.grid import TRUSTED
 from deploy.served import SERVER, connected
+from policies import grid as grids
 from policies import report as reports
 from policies import work_report
 from policies.controller import Array
+from policies.export import update_evaluation
+from policies.grid import grid
 from policies.report import FILMED, Report, Score
 from sim.robots.quadrotors import Quadrotor
 from sim.tasks import Task
 from sim.workcell import Manipulation, choose_engine, is_manipulation
 
-DELAYS = (0.0, 0.010, 0.020)  # s
-ROTOR_LAGS = (0.6, 1.0, 1.6)
-MASS_AND_THRUST = ((1.0, 1.0), (0.85, 0.85), (0.85, 1.15), (1.15, 0.85), (1.15, 1.15))
-FORCE = 0.05  # of the weight per axis: the disturbance of "Learning to Fly in Seconds"
-GRID_EPISODES = 200  # per cell
 SCENES = 10  # of a manipulation task, flown together
 OWN = "its own physics"  # instead of an engine's name
 
@@ -49,14 +48,29 @@ class Config(simulated.Settings):
 
     policy: str = field(metadata={"help": "the policy file"})
     server: str | None = field(default=None, metadata={"help": SERVER})
-    episodes: int = field(default=1000, metadata={"help": f"unseen episodes (with grid: {GRID_EPISODES} per cell)"})
+    episodes: int = field(default=1000, metadata={"help": f"unseen episodes (with grid: {grids.EPISODES} per cell)"})
     grid: bool = field(
         default=False,
-        metadata={"help": "table over delay, rotor lag, mass and thrust, with and without noise and force"},
+        metadata={
+            "help": "table over the task's delays, rotor lags, masses and thrusts, without and with noise and force"
+        },
+    )
+    require: float | None = field(
+        default=None, metadata={"help": "with grid: exit with status 1 when the worst cell is below this success in %"}
+    )
+    record: bool = field(
+        default=False, metadata={"help": "with grid: write the worst cell into the policy file (its sha256 changes)"}
     )
     plot: str | None = field(default=None, metadata={"help": "write a picture to this file (.png, .pdf, .svg)"})
     video: str | None = field(default=None, metadata={"help": "write a film to this file (.mp4)"})
     json: str | None = field(default=None, metadata={"help": "write the numbers to this file"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.grid and (self.record or self.require is not None):
+            raise ValueError("require and record go with grid=true")
+        if self.require is not None and not 0.0 <= self.require <= 100.0:
+            raise ValueError(f"require is a success in %, 0 to 100, got {self.require}")
 
 
 # Scores (n,) by name, the flight (steps, n, k), and the guard's interventions by reason.
@@ -152,35 +166,6 @@ def evaluate(
     )
 
 
-def grid(
-    policy: PolicyFile,
-    *,
-    task: Task | None = None,
-    engine: str = "flight",
-    episodes: int = GRID_EPISODES,
-    seed: int = 0,
-    transfer: bool = False,
-) -> list[dict[str, Any]]:
-    """Success over delay x rotor lag x (mass, thrust), without and with sensor noise and force: one dict per cell.
-
-    Every cell flies the same `episodes` initial states, so that cells differ by their conditions only.
-    """
-    task = task or task_for(policy)
-    vehicles = list(itertools.product(ROTOR_LAGS, MASS_AND_THRUST))
-    lag, mass, thrust = (np.repeat(v, episodes) for v in zip(*((lag, *rest) for lag, rest in vehicles), strict=True))
-    cells = []
-    for disturbed, delay in itertools.product((False, True), DELAYS):
-        conditions = Conditions(delay, mass, thrust, lag, noise=float(disturbed), force=FORCE * disturbed)
-        driver = Simulated(task, len(lag), engine, seed, conditions, copies=len(vehicles))
-        scores, _, _ = _fly(policy, driver, transfer)
-        succeeded = scores["success"].reshape(len(vehicles), episodes).sum(axis=1)
-        for (rotor_lag, (m, t)), count in zip(vehicles, succeeded, strict=True):
-            cell = {"delay": delay, "rotor_lag": rotor_lag, "mass": m, "thrust": t, "disturbed": disturbed}
-            interval = reports.wilson(int(count), episodes)
-            cells.append({**cell, "success": float(count) / episodes, "success_ci": interval, "episodes": episodes})
-    return cells
-
-
 def _write_json(path: str, content: Mapping[str, Any]) -> None:
     write_atomic(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
@@ -191,13 +176,26 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
         raise ValueError(
             f"grid=true goes without {', '.join(sorted(clash))}: it sets all conditions itself and writes a table"
         )
-    episodes = config.episodes if "episodes" in given else GRID_EPISODES
+    if config.record and (config.transfer or given & {"task", "robot"}):
+        raise ValueError("record=true is for the file's own task and robot")
+    episodes = config.episodes if "episodes" in given else grids.EPISODES
     cells = grid(policy, task=task, engine=config.engine, episodes=episodes, seed=config.seed, transfer=config.transfer)
     print(f"{policy.path}: {task.name} with {task.robot.name} on {config.engine}, {episodes} episodes per cell\n")
-    print(reports.grid_text(cells))
+    required = TRUSTED if config.require is None else config.require / 100.0
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(grids.text(cells, required, coloured))
+    worst = grids.lowest(cells)
     if config.json:
-        worst = min(cell["success"] for cell in cells)
-        _write_json(config.json, {"engine": config.engine, "seed": config.seed, "worst": worst, "cells": cells})
+        content = {"engine": config.engine, "seed": config.seed, "worst": worst["success"], "cells": cells}
+        _write_json(config.json, content)
+    if config.record:
+        undisturbed = [cell for cell in cells if not cell["disturbed"]]
+        numbers = {"worst": grids.lowest(undisturbed), "cells": len(undisturbed)}
+        found = {**numbers, "engine": config.engine, "seed": config.seed}
+        update_evaluation(policy.path, {**(policy.metadata["evaluation"] or {}), "grid": found})
+        print(f"recorded in {policy.path}")
+    if config.require is not None and worst["success"] < required:
+        raise SystemExit(1)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from deploy.drivers.workcell import FPS
 from deploy.files import write_atomic
+from deploy.safety.grid import where
 from policies.controller import Array
 from sim.robots.quadrotors import Quadrotor
 
@@ -103,40 +104,26 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def text(report: Report) -> str:
-    """The table that `policies.evaluate` prints."""
+def text(report: Report, worst: Mapping[str, Any] | None = None) -> str:
+    """The table that `policies.evaluate` prints; with the `worst` cell of a grid beside the mean."""
     changed = ", ".join(f"{k}={v}" for k, v in report.conditions.items()) or "nominal"
     head = f"{report.policy}: {report.task}, {report.robot} on {report.engine}, {report.episodes} episodes, {changed}"
     low, high = report.success_ci
     success = ["success", f"{100 * report.success:.1f}", f"{100 * low:.1f} .. {100 * high:.1f}", "", "", "%"]
     rows = [["score", "mean", "95 % interval", "median", "p95", "unit"], success]
+    if worst is not None:
+        low, high = worst["success_ci"]
+        rows.append(
+            ["worst cell", f"{100 * worst['success']:.1f}", f"{100 * low:.1f} .. {100 * high:.1f}", "", "", "%"]
+        )
     for name, s in report.score.items():
         interval = "" if s.ci is None else f"{s.ci[0]:.4g} .. {s.ci[1]:.4g}"
         rows.append([name, _number(s.mean), interval, _number(s.median), _number(s.p95), s.unit])
     lines = [head, "", table(rows)]
+    if worst is not None:
+        lines.append(f"worst cell of the task's grid: {where(worst)}; {worst['episodes']} flights")
     lines += [f"guard: {reason} on {count} robot step(s)" for reason, count in report.interventions.items()]
     return "\n".join(lines)
-
-
-def grid_text(cells: Sequence[Mapping[str, Any]]) -> str:
-    """Success in percent over the robustness grid: one table without and one with noise and force."""
-    parts = []
-    for disturbed in sorted({c["disturbed"] for c in cells}):
-        chosen = [c for c in cells if c["disturbed"] == disturbed]
-        columns = list(dict.fromkeys((c["mass"], c["thrust"]) for c in chosen))
-        heading = ["delay, rotor lag", *(f"m {mass:g} T {thrust:g}" for mass, thrust in columns)]
-        rows = [heading]
-        for delay, lag in dict.fromkeys((c["delay"], c["rotor_lag"]) for c in chosen):
-            line = {(c["mass"], c["thrust"]): c for c in chosen if (c["delay"], c["rotor_lag"]) == (delay, lag)}
-            shares = [f"{100 * line[column]['success']:.1f}" for column in columns]
-            rows.append([f"{1000 * delay:g} ms, {lag:g}", *shares])
-        title = "with sensor noise and a random force" if disturbed else "without noise and force"
-        parts.append(f"success in %, {title}\n\n{table(rows)}")
-    worst = min(cells, key=lambda c: c["success"])
-    delay, lag = f"{1000 * worst['delay']:g} ms", f"rotor lag {worst['rotor_lag']:g}"
-    where = f"{delay}, {lag}, mass {worst['mass']:g}, thrust {worst['thrust']:g}"
-    where += ", with noise and force" if worst["disturbed"] else ""
-    return "\n\n".join([*parts, f"worst cell: {100 * worst['success']:.1f} % at {where}"])
 
 
 def _positions(report: Report) -> tuple[Array, Array]:

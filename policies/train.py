@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+AFTER = ("evaluation", "grid", "plot", "video")  # parts of the run that follow the policy file
 PLACES = ("out", "resume")  # settings that name a place on this machine: they stay out of the policy file
 
 
@@ -90,7 +91,8 @@ def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clo
     try:
         _say_times(clock, folder, metrics)
         if settings.options.report:
-            _report(policy, folder, settings, task, algorithm)
+            _report(policy, folder, settings, task, algorithm, clock)
+            _say_report_times(clock, folder)
     except OSError as error:
         warn(f"the report is not whole: {error.filename or folder}: {error.strerror or error}")
 
@@ -291,9 +293,25 @@ def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None
     (folder / "timing.json").write_text(json.dumps({name: round(value, 4) for name, value in timing.items()}) + "\n")
 
 
-def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, algorithm: Algorithm) -> None:
-    """Fly the file: a table on the terminal, report.json, report.png and video.mp4; the scores go into the file too."""
+def _say_report_times(clock: Clock, folder: Path) -> None:
+    """What came after the file: it takes longer than a short training."""
+    after = {name: clock.laps[name] for name in AFTER if name in clock.laps}
+    parts = " + ".join(f"{seconds:.2f} s {name}" for name, seconds in after.items())
+    print(f"time: {parts} = {sum(after.values()):.2f} s of report; {clock.total:.2f} s in all", flush=True)
+    path = folder / "timing.json"
+    timing = json.loads(path.read_text()) | {name: round(seconds, 4) for name, seconds in after.items()}
+    path.write_text(json.dumps({**timing, "all": round(clock.total, 4)}) + "\n")
+
+
+def _report(
+    policy: PolicyFile, folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clock: Clock
+) -> None:
+    """Fly the file: a table on the terminal, report.json, report.png and video.mp4; the scores go into the file too.
+
+    The worst cell of the task's grid is among them: "grid", null where the task has none.
+    """
     from deploy.served import connected
+    from policies import grid as grids
     from policies import report as reports
     from policies import work_report
     from policies.evaluate import evaluate
@@ -309,9 +327,13 @@ def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, al
         return evaluate(one, task=task, engine=options.engine, episodes=options.episodes, filmed=filmed)
 
     report = flown(policy, work)
-    print(f"\n{reports.text(report)}\n", flush=True)
-    numbers = report.json()
+    clock.lap("evaluation")
+    found = None if getattr(task, "grid", None) is None else grids.worst(policy, task, options.engine)
+    print(f"\n{reports.text(report, found and found['worst'])}\n", flush=True)
+    numbers = report.json() | {"grid": found}
     update_evaluation(folder / POLICY, numbers)
+    if found:
+        clock.lap("grid")
     baselines: dict[str, Report] = {}
     if work and hasattr(algorithm, "baselines"):
         for name, controller in algorithm.baselines().items():
@@ -332,6 +354,7 @@ def _report(policy: PolicyFile, folder: Path, settings: Settings, task: Task, al
             print(f"{kind}: {folder / name}", flush=True)
         except (ValueError, OSError, RuntimeError, ImportError) as error:
             warn(f"no {kind}: {_plain(error)}")
+        clock.lap(kind)
 
 
 def warn(text: str) -> None:

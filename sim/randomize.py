@@ -68,6 +68,7 @@ class Vary:
     in [low, high]; "normal" has mean `low` and standard deviation `high`. Elements of a vector parameter are drawn
     together (one factor) unless `independent`. What is drawn counts in units of the parameter `per`, if one is named
     (a force per mass). With `every` (s) it is drawn anew that often within the episode: gusts, a load picked up.
+    `ends` is the share of draws that are put on `low` or `high`, where a policy usually fails first.
     """
 
     name: str
@@ -78,8 +79,11 @@ class Vary:
     independent: bool = False
     per: str | None = None
     every: float | None = None
+    ends: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.ends <= 1.0 or (self.ends and self.distribution == "normal"):
+            raise ValueError(f"Vary({self.name!r}): ends is a share of a bounded range, 0..1, got {self.ends}")
         if self.every is not None and not self.every > 0.0:
             raise ValueError(f"Vary({self.name!r}): every must be a positive number of seconds, got {self.every}")
         if self.mode not in MODES:
@@ -100,6 +104,8 @@ class Vary:
             drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high), size))
         else:
             drawn = rng.uniform(self.low, self.high, size)
+        if self.ends:
+            drawn = np.where(rng.random(size) < self.ends, rng.choice([self.low, self.high], size), drawn)
         drawn = drawn * scale
         if self.mode == "scale":
             value = nominal * drawn

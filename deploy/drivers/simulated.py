@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from deploy.drivers.workcell import Bench
 
 EVALUATION = int.from_bytes(b"evaluation")  # mixed into the seed: no training seed gives these episodes
+# s. The low-altitude Dryden model (MIL-F-8785C) at its lowest height, 10 feet, in 5 m/s of wind: 4.6 s along the
+# wind (75 feet / 5 m/s), 0.6 s up and down (10 feet / 5 m/s). Short gusts are the harder ones.
+GUST_TIME = 1.0
 
 
 @dataclass
@@ -49,21 +52,29 @@ class Conditions:
     push: float = field(
         default=0.0, metadata={"help": "constant force in a random direction, as a share of the weight"}
     )
-    damage: float = field(default=1.0, metadata={"help": "factor on the thrust of one rotor, drawn per robot"})
+    wind: float = field(default=0.0, metadata={"help": "m/s of steady wind from a random direction, horizontal"})
+    gust: float = field(
+        default=0.0, metadata={"help": "m/s: standard deviation per axis of a wind that changes all the time"}
+    )
+    gust_time: float = field(default=GUST_TIME, metadata={"help": "s: time constant of the gusts"})
+    damage: float = field(
+        default=1.0, metadata={"help": "factor on the thrust of one rotor, drawn per robot; 0: the rotor is lost"}
+    )
     load: float = field(default=1.0, metadata={"help": "factor on mass and inertia from half way through the flight"})
     vary: bool = field(
         default=False, metadata={"help": "draw vehicles, delays and noise from the task's declared ranges"}
     )
 
     def __post_init__(self) -> None:
-        for name in ("delay", "noise", "force", "push"):
+        for name in ("delay", "noise", "force", "push", "wind", "gust", "damage"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value).all() and np.min(value) >= 0.0):
                 raise ValueError(f"{name} must be zero or positive, got {value}")
-        for name in ("mass", "thrust", "rotor_lag", "damage", "load"):
+        for name in ("mass", "thrust", "rotor_lag", "load", "gust_time"):
             value = getattr(self, name)
             if not (np.isfinite(value).all() and np.min(value) > 0.0):
-                raise ValueError(f"{name} is a factor and must be positive, got {value}")
+                what = "must" if name == "gust_time" else "is a factor and must"
+                raise ValueError(f"{name} {what} be positive, got {value}")
 
     def changed(self) -> dict[str, Any]:
         """The conditions that are not nominal."""
@@ -126,6 +137,25 @@ class Channel:
         return value
 
 
+class Gusts:
+    """Wind (n, 3) in m/s that changes all the time: an Ornstein-Uhlenbeck process per axis, begun in its steady state.
+
+    The longitudinal gusts of the Dryden model are such a process (MIL-F-8785C).
+    """
+
+    def __init__(self, std: float, steps: float, rng: np.random.Generator, n: int) -> None:
+        """`steps`: the time constant in control steps."""
+        self.std, self.kept, self.rng = std, math.exp(-1.0 / steps), rng
+        self.value = std * rng.normal(0.0, 1.0, (n, 3))
+
+    def next(self) -> Array:
+        """The gusts of this control step; the next call gives those of the next one."""
+        now = self.value.astype(np.float32)
+        fresh = math.sqrt(1.0 - self.kept**2) * self.std
+        self.value = self.kept * self.value + fresh * self.rng.normal(0.0, 1.0, self.value.shape)
+        return now
+
+
 class Simulated(Connecting):
     """`num` simulated flights of a task. After the flight, `flight()` has everything that happened, noise-free.
 
@@ -167,8 +197,8 @@ class Simulated(Connecting):
         return cls(task, config.episodes, config.engine, config.seed, config, real_time=config.real_time)
 
     def connect(self) -> None:
-        streams = np.random.SeedSequence([self.seed, EVALUATION]).spawn(4)
-        starts, vehicles, links, noise = (np.random.default_rng(s) for s in streams)
+        streams = np.random.SeedSequence([self.seed, EVALUATION]).spawn(5)
+        starts, vehicles, links, noise, air = (np.random.default_rng(s) for s in streams)
         distinct = self.num // self.copies
         state = {k: self._copy(v) for k, v in self.task.reset(starts, distinct).items()}
         self._motion = state.pop("motion")
@@ -178,6 +208,7 @@ class Simulated(Connecting):
         self.engine.set_parameters(None, robots.parameters)
         self.engine.reset(None, state)
         self._later, self._base = vehicles, robots.base
+        self._start_wind(air, distinct)
         self._open_channels(links, noise, distinct)
         self._time = np.zeros(self.num, np.float32)
         self._step = 0
@@ -216,7 +247,7 @@ class Simulated(Connecting):
         return Drawn(values, base)
 
     def _change(self) -> None:
-        """What happens to the robots during the flight: varying disturbances, a load picked up half way."""
+        """What happens to the robots during the flight: varying disturbances, gusts, a load picked up half way."""
         if self.conditions.vary:
             step = np.full(self.num, self._step)
             for name, due, values in redraw(
@@ -224,10 +255,31 @@ class Simulated(Connecting):
             ):
                 mask = np.zeros(self.num, bool)
                 mask[due] = True
-                self.engine.set_parameters(mask, {name: values})
+                if name == "wind" and self._gusts is not None:
+                    self._own_wind[due] = values
+                else:
+                    self.engine.set_parameters(mask, {name: values})
+        self._blow()
         if self.conditions.load != 1.0 and self._step == self.task.episode_steps // 2:
             load = np.float32(self.conditions.load)
             self.engine.set_parameters(None, {name: load * self.engine.read(name) for name in ("mass", "inertia")})
+
+    def _start_wind(self, rng: np.random.Generator, distinct: int) -> None:
+        """The conditions' wind, on top of the task's own."""
+        c = self.conditions
+        self._gusts = Gusts(c.gust, c.gust_time * self.rate_hz, rng, distinct) if c.wind or c.gust else None
+        if self._gusts is not None:
+            angle = rng.uniform(0.0, 2.0 * np.pi, (distinct, 1))
+            heading = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], axis=1)
+            self._steady = self._copy(c.wind * heading).astype(np.float32)
+            self._own_wind = np.array(self.engine.read("wind"))
+            self._blow()
+
+    def _blow(self) -> None:
+        """The wind (num, 3) of the coming control step."""
+        if self._gusts is not None:
+            wind = self._own_wind + self._steady + self._copy(self._gusts.next())
+            self.engine.set_parameters(None, {"wind": wind})
 
     def _column(self, value: float | Array) -> Array:
         wide: Array = np.broadcast_to(np.asarray(value, np.float32), (self.num,))[:, None]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sim.grid import Grid
 from sim.randomize import Array, Delay, Noise, Vary
 from sim.robots import robot
 from sim.robots.quadrotors import GRAVITY
@@ -56,6 +57,19 @@ RATE_SCALE = 0.1  # s/rad
 
 
 REWARDS = ("smooth", "l2f")
+# Half the range of the factors on mass and thrust, the range of that on the time constants of the rotors, the share of
+# draws at the ends of these ranges. "wide" is what vehicles of one name show: one identification of the Crazyflie's
+# rotors is 0.37 (rising) and 1.66 (falling) times the other (sources: `sim/robots/quadrotors.py`).
+VARIATIONS = {"narrow": (0.10, (0.7, 1.4), 0.0), "wide": (0.22, (0.34, 1.9), 0.4)}
+ROBUST = (0.25, (0.45, 1.8))  # at least
+MASS_AND_THRUST = ((1.0, 1.0), (0.85, 0.85), (0.85, 1.15), (1.15, 0.85), (1.15, 1.15))
+# Against the whole grid: twice as many starts (half as long flights) and larger steps than apg's own settings.
+COVERING: dict[str, Any] = {
+    "task.variation": "wide",
+    "algorithm.hidden": [32, 32],
+    "algorithm.episode_windows": 2,
+    "algorithm.learning_rate": 1.5e-2,
+}
 
 
 def l2f_reward(hover_action: float) -> tuple[tuple[Cost, ...], tuple[Curriculum, ...]]:
@@ -117,7 +131,8 @@ class HoverConfig:
     history: int = 3  # own past actions that the policy sees
     noise: float = 1.0  # factor on the sensor noise
     reward: str = "smooth"  # smooth | l2f: the squared costs and the curriculum of "Learning to Fly in Seconds"
-    robust: bool = False  # wide variation of the vehicle, for the whole robustness grid
+    variation: str = "narrow"  # narrow | wide: of mass, thrust and rotor lag; wide covers the grid below
+    robust: bool = False  # at least that of ROBUST, more latency, and a constant push
 
     def __post_init__(self) -> None:
         if self.rate_hz <= 0 or self.episode_s <= 0:
@@ -126,6 +141,8 @@ class HoverConfig:
             raise ValueError(f"tilt must be in 0..180 degrees, got {self.tilt}")
         if self.reward not in REWARDS:
             raise ValueError(f"reward {self.reward!r} is not one of {', '.join(REWARDS)}")
+        if self.variation not in VARIATIONS:
+            raise ValueError(f"variation {self.variation!r} is not one of {', '.join(VARIATIONS)}")
         if not 1 <= self.history <= 32:
             raise ValueError(f"history must be in 1..32 past actions, got {self.history}")
 
@@ -136,7 +153,18 @@ class QuadHover:
     Config = HoverConfig
     name = "quad_hover"
     # Without gradients and without a recurrent state, the rotors' speeds must be seen in the past actions.
-    recipes: ClassVar[Recipes] = {"ppo": {"default": {"task.history": 8}}, "sac": {"default": {"task.history": 8}}}
+    recipes: ClassVar[Recipes] = {
+        "apg": {
+            "default": {"algorithm.updates": 1500, **COVERING},
+            "quick": {},
+            "high": {"algorithm.updates": 5000, **COVERING},
+            "robust": {"algorithm.updates": 8000, "algorithm.learning_rate": 1e-2},
+        },
+        "ppo": {"default": {"task.history": 8}},
+        "sac": {"default": {"task.history": 8}},
+    }
+    # The rotors' lag is the least known number of a quadrotor; the latencies are those of a cable, radio and network.
+    grid: ClassVar[Grid | None] = Grid((0.0, 0.010, 0.020), (0.4, 0.6, 1.0, 1.6), MASS_AND_THRUST)
     privileged = PRIVILEGED
     scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}
     lost_distance = 2.0  # m
@@ -172,11 +200,13 @@ class QuadHover:
         self.curriculum: tuple[Curriculum, ...] = ()
         if config.reward == "l2f":
             self.costs, self.curriculum = l2f_reward(self.initial_action)
-        width = 0.25 if config.robust else 0.1
+        width, (fast, slow), ends = VARIATIONS[config.variation]
+        if config.robust:
+            width, fast, slow = max(width, ROBUST[0]), min(fast, ROBUST[1][0]), max(slow, ROBUST[1][1])
         self.vary: tuple[Vary, ...] = (
-            Vary("mass", 1.0 - width, 1.0 + width),
-            Vary("thrust_scale", 1.0 - width, 1.0 + width),
-            Vary("rotor_lag", *((0.45, 1.8) if config.robust else (0.7, 1.4)), distribution="log_uniform"),
+            Vary("mass", 1.0 - width, 1.0 + width, ends=ends),
+            Vary("thrust_scale", 1.0 - width, 1.0 + width, ends=ends),
+            Vary("rotor_lag", fast, slow, distribution="log_uniform", ends=ends),
         )
         if config.robust:  # a constant push, as the seed: sigma = weight / 20 per axis
             push = self.robot.mass * GRAVITY / 20.0

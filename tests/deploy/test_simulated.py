@@ -150,12 +150,94 @@ def test_disturbances_change_during_the_flight_with_vary_only():
     [
         ({"push": -1.0}, "push must be zero or positive"),
         ({"load": 0.0}, "load is a factor"),
-        ({"damage": np.nan}, "damage is a factor"),
+        ({"damage": np.nan}, "damage must be zero or positive"),
+        ({"wind": -1.0}, "wind must be zero or positive"),
+        ({"gust": np.inf}, "gust must be zero or positive"),
+        ({"gust_time": 0.0}, "gust_time must be positive"),
     ],
 )
 def test_impossible_disturbances_are_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
         Conditions(**wrong)
+
+
+@pytest.mark.parametrize("engine", ["flight", "mujoco", "bullet"])
+def test_wind_drags_as_the_equations_say_in_every_engine(engine):
+    task = make("quad_hover", guidance=1.0, rotor_speed=0.0)  # at rest, level, rotors still: it falls
+    driver = Simulated(task, 6, engine, conditions=Conditions(wind=4.0))
+    with driver:
+        wind = driver.engine.read("wind")
+        np.testing.assert_allclose(np.linalg.norm(wind[:, :2], axis=1), 4.0, rtol=1e-5)
+        np.testing.assert_array_equal(wind[:, 2], 0.0)
+        for _ in range(30):
+            driver.read()
+            driver.write({"motor_command": np.zeros((6, 4), np.float32)})
+        velocity = driver.engine.read("linear_velocity")
+    still = task.robot.parameters()
+    pace = still["drag"][0] / still["mass"][0]  # 1/s: linear drag against the air
+    expected = wind[:, :2] * (1.0 - np.exp(-pace * 0.3))
+    np.testing.assert_allclose(velocity[:, :2], expected, rtol=0.02, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["flight", "mujoco", "bullet"])
+def test_gusts_come_on_top_of_the_wind_and_change_at_every_step(engine):
+    driver = Simulated(make("quad_hover"), 200, engine, conditions=Conditions(wind=3.0, gust=2.0, gust_time=0.05))
+    seen = []
+    with driver:
+        for _ in range(12):
+            seen.append(driver.engine.read("wind"))
+            driver.read()
+            driver.write({"motor_command": np.full((200, 4), 0.6, np.float32)})
+    blown = np.stack(seen)
+    assert (blown[1:] != blown[:-1]).all()
+    gusts = blown - np.stack([driver._steady] * len(blown))
+    assert gusts.std() == pytest.approx(2.0, rel=0.05)
+    assert np.linalg.norm(blown.mean(axis=1), axis=-1).max() < 1.0  # from every side
+
+
+def test_gusts_forget_with_their_time_constant():
+    gusts = simulated.Gusts(2.0, 40.0, np.random.default_rng(0), 3000)
+    drawn = [gusts.next() for _ in range(41)]
+    assert drawn[0].std() == pytest.approx(2.0, rel=0.03) and drawn[40].std() == pytest.approx(2.0, rel=0.03)
+    assert (drawn[0] * drawn[40]).mean() / 4.0 == pytest.approx(np.exp(-1.0), abs=0.03)
+
+
+def test_gusts_are_the_same_under_copies_and_leave_the_other_draws_alone():
+    calm, blown = (
+        Simulated(make("quad_hover"), 6, copies=2, conditions=Conditions(force=0.1, gust=g)) for g in (0.0, 2.0)
+    )
+    for driver in (calm, blown):
+        driver.connect()
+    np.testing.assert_array_equal(blown.engine.read("wind")[:3], blown.engine.read("wind")[3:])
+    for name in ("position", "force"):
+        np.testing.assert_array_equal(calm.engine.read(name), blown.engine.read(name))
+
+
+def test_the_tasks_own_wind_goes_on_below_the_conditions():
+    task = make("quad_any", robust=True, episode_s=1.4)
+    driver = Simulated(task, 50, conditions=Conditions(vary=True, wind=20.0))
+    with driver:
+        before = driver.engine.read("wind")
+        for _ in range(140):
+            driver.read()
+            driver.write({"motor_command": np.full((50, 4), 0.6, np.float32)})
+        after = driver.engine.read("wind")
+    assert (before != after).any(axis=1).all()
+    assert np.linalg.norm(after[:, :2], axis=1).mean() == pytest.approx(20.0, rel=0.1)
+
+
+@pytest.mark.parametrize("engine", ["flight", "mujoco", "bullet"])
+def test_a_rotor_can_be_lost(engine):
+    task = make("quad_hover", guidance=1.0)
+    driver = Simulated(task, 8, engine, conditions=Conditions(damage=0.0))
+    with driver:
+        assert ((driver.engine.read("thrust_scale") == 0.0).sum(axis=1) == 1).all()
+        for _ in range(20):
+            driver.read()
+            driver.write({"motor_command": np.full((8, 4), task.robot.hover_command, np.float32)})
+        rate = driver.engine.read("angular_velocity")
+    assert np.isfinite(rate).all()
+    assert (np.linalg.norm(rate[:, :2], axis=1) > 5.0).all()  # three rotors alone turn it over
 
 
 def test_vary_draws_vehicles_delays_and_noise(recorder):
