@@ -23,7 +23,7 @@ from policies.algorithms import Algorithm, LearningError, LostBaseError, algorit
 from policies.config import RunError, Settings
 from policies.log import Log, Progress
 from policies.provenance import Background, randomisation, versions
-from policies.runner.folder import CHECKPOINT, POLICY, opened
+from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.stop import Stop
 from sim.tasks import Task, task_class
 from sim.workcell import choose_engine, is_manipulation
@@ -51,7 +51,7 @@ def train(settings: Settings, started: float | None = None) -> Path:
             with lock:
                 _run(folder, settings, task, algorithm, clock, stop)
         except KeyboardInterrupt:
-            _leave(stop, folder, clock)
+            _leave(stop, settings, folder, clock)
     print(f"policy: {folder / POLICY}", flush=True)
     return folder / POLICY
 
@@ -66,9 +66,9 @@ def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clo
     background = Background()
     clock.lap("start")
     background.start()
+    stop.wait()
     with Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress:
         saver = Saver(folder, settings, algorithm, log)
-        stop.wait()
         try:
             for metrics in algorithm.learn():
                 log.write(metrics)
@@ -173,14 +173,14 @@ class Saver:
         if not self.path.exists():
             return "there is no earlier checkpoint"
         age = time.time() - self.path.stat().st_mtime
-        return f"the checkpoint of {age:.0f} s ago is whole, continue with resume={self.path.parent}"
+        return f"the checkpoint of {age:.0f} s ago is whole, continue with {resuming(self._settings, self.path.parent)}"
 
     def way_on(self, error: OSError) -> str:
         """What to do after the policy file could not be written."""
         room = "make room, then " if error.errno in FULL else ""
         if not self.path.exists():
             return f"no checkpoint could be written either: {room}train again"
-        return f"{room}continue with resume={self.path.parent}"
+        return f"{room}continue with {resuming(self._settings, self.path.parent)}"
 
 
 class Clock:
@@ -214,10 +214,11 @@ def _check_finite(metrics: Mapping[str, float], saver: Saver) -> None:
             )
 
 
-def _leave(stop: Stop, folder: Path | None, clock: Clock) -> NoReturn:
+def _leave(stop: Stop, settings: Settings, folder: Path | None, clock: Clock) -> NoReturn:
     """Say where the signal came and what is left, and end the program."""
-    saved = folder is not None and (folder / CHECKPOINT).exists()
-    rest = f"continue with: python -m policies.train resume={folder}" if saved else "nothing is saved yet"
+    rest = "nothing is saved yet"
+    if folder is not None and (folder / CHECKPOINT).exists():
+        rest = f"continue with: python -m policies.train {resuming(settings, folder)}"
     stages = {"start": "while starting", "training": f"at {clock.progress:.0%}", "export": "while the file was written"}
     where = next((words for lap, words in stages.items() if lap not in clock.laps), "while reporting")
     if "export" in clock.laps and folder is not None:

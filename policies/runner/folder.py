@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def _begin(folder: Path, settings: Settings) -> None:
     except OSError as error:
         (folder / CONFIG).unlink(missing_ok=True)  # half of it: nobody's run
         raise RunError(_cannot(folder, settings, error)) from error
+
+
+def resuming(settings: Settings, folder: Path) -> str:
+    """The words that continue a run: its folder, and the modules that only a person may name."""
+    named = {"task": settings.task, "algorithm": settings.algorithm, "engine": settings.options.engine}
+    for group, chosen in (("task", settings.task_config), ("algorithm", settings.algorithm_config)):
+        named |= {f"{group}.{key}": value for key, value in vars(chosen).items() if isinstance(value, str)}
+    modules = [f"{key}={value}" for key, value in named.items() if config.MODULE.fullmatch(value)]
+    return " ".join([f"resume={shlex.quote(str(folder))}", *modules])
 
 
 def _or(settings: Settings) -> str:

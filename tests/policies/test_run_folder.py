@@ -60,10 +60,10 @@ def training(tmp_path):
 def test_a_run_that_trains_is_not_continued_by_another_process_until_it_is_dead(training):
     process, folder = training
     holder = re.escape(f"{folder} is in use by process {process.pid} on {socket.gethostname()}: wait for its end, or ")
-    for words in ([f"resume={folder}"], [*TOY, f"out={folder}"]):
+    for words in ([f"resume={folder}", TOY[0]], [*TOY, f"out={folder}"]):
         with pytest.raises(RunError, match=holder + "stop it"):
             train.train(compose(words))
-    other = begun(f"resume={folder}")
+    other = begun(f"resume={folder}", TOY[0])
     out, err = other.communicate(timeout=30)
     assert (other.returncode, out, err.count("\n")) == (1, "", 1)
     assert f"in use by process {process.pid}" in err
@@ -71,7 +71,7 @@ def test_a_run_that_trains_is_not_continued_by_another_process_until_it_is_dead(
     process.wait()
     with pytest.raises(RunError, match="already holds a run; continue it"):
         train.train(compose([*TOY, f"out={folder}"]))
-    folders.opened(compose([f"resume={folder}"]))[1].release()
+    folders.opened(compose([f"resume={folder}", TOY[0]]))[1].release()
 
 
 def test_of_processes_that_begin_in_one_folder_one_trains(tmp_path):
@@ -129,7 +129,8 @@ def test_training_that_is_ended_says_how_it_goes_on(training, number):
     status, said = ended(process, number)
     assert status == 128 + number
     assert f"{number.name}: saving a checkpoint after this update; a second one ends at once" in said
-    assert re.search(rf"^{number.name} at \d+%; continue with: python -m policies.train resume={folder}$", said, re.M)
+    way_on = f"continue with: python -m policies.train resume={folder} {TOY[0]}"
+    assert re.search(rf"^{number.name} at \d+%; {way_on}$", said, re.M)
     assert checkpoint.load(folder / "checkpoint.npz")["algorithm"]["done"] > 0
     assert not (folder / NAME).exists()
 
@@ -138,10 +139,9 @@ def test_second_signal_ends_at_once_and_says_what_is_left(tmp_path):
     process = begun(*TOY, "algorithm.pause=60", f"out={tmp_path}/run")
     until((tmp_path / "run" / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
+    assert process.stderr.readline().startswith("SIGTERM: saving a checkpoint")
     status, said = ended(process, signal.SIGTERM)
-    assert status == 143
-    assert said.splitlines()[-1].startswith("SIGTERM: saving") and "SIGTERM at 0%; nothing is saved yet" in said
+    assert (status, said.splitlines()[-1]) == (143, "SIGTERM at 0%; nothing is saved yet")
 
 
 @pytest.mark.parametrize("stage", ["policies.train._build", "policies.config.compose"])
