@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from deploy import extras
 from deploy.trust.text import printable
 
 # What bad input ends in, and an installation that lacks something.
@@ -105,17 +106,13 @@ def parse(arguments: Sequence[str], *configs: type) -> list[Any]:
     return [config(**values) for config, values in zip(configs, found, strict=True)]
 
 
-def missing(error: ImportError) -> str:
-    """One sentence for a package that is not installed, or is broken."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"the package {error.name.partition('.')[0]!r} is not installed"
-    return str(error)
+def explained(error: BaseException, needs: str = "") -> str:
+    """What went wrong, in one line that is safe to print: an error may quote a stranger's file.
 
-
-def explained(error: BaseException) -> str:
-    """What went wrong, in one line that is safe to print: an error may quote a stranger's file."""
+    `needs`: the extras of the command, see `deploy.extras`.
+    """
     if isinstance(error, ImportError):
-        text = missing(error)
+        text = extras.missing(error, needs)
     elif isinstance(error, MemoryError):
         text = f"this needs more memory than there is{f': {error}' if str(error) else ''}"
     elif isinstance(error, OSError) and error.strerror:
@@ -127,17 +124,18 @@ def explained(error: BaseException) -> str:
     return printable(text, LONGEST)
 
 
-def call(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
+def call(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None, needs: str = "") -> int:
     """Run a command; on bad input print one short line. Returns the exit status. SIM2METAL_TRACEBACK=1 shows where.
 
-    The status is 2 for bad input, 130 for an interrupt. A mistake of the program is not hidden.
+    The status is 2 for bad input, 130 for an interrupt. A mistake of the program is not hidden. `needs`: the extras
+    that the command needs whatever it is told, for who has only the base.
     """
     try:
         main(sys.argv[1:] if arguments is None else arguments)
     except EXPECTED as error:
         if os.environ.get("SIM2METAL_TRACEBACK"):
             raise
-        print(f"error: {explained(error)}", file=sys.stderr)
+        print(f"error: {explained(error, needs)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

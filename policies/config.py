@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy import extras
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
 from sim import tasks
 from sim.engines import BENCHES, ENGINES
@@ -28,18 +29,6 @@ CLASSES: dict[str, Callable[[str], Any]] = {"task": task_class, "algorithm": alg
 PRESETS = Path(__file__).parent / "presets"
 SWEEP_FLAGS = ("-m", "--multirun")
 HELP_FLAGS = ("-h", "--help")
-EXTRAS = {
-    "torch": "rl",
-    "gymnasium": "rl",
-    "pybullet": "bullet",
-    "pyarrow": "datasets",
-    "metaworld": "manipulation",
-    "gymnasium_robotics": "manipulation",
-    "mujoco_warp": "warp",
-    "warp": "warp",
-    "msgpack": "serve",
-    "websockets": "serve",
-}  # where a missing package is; others: train
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # what a table does not hold: module:Attribute
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 
@@ -127,17 +116,9 @@ def main(run: Callable[[Settings], None]) -> None:
     except RunError as error:
         sys.exit(_say(error, 1))
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in ("hydra", "omegaconf"):
+        if str(error.name).partition(".")[0] not in extras.EXTRAS:
             raise
-        sys.exit(_say(SettingsError(missing(error)), 2))
-
-
-def missing(error: ModuleNotFoundError) -> str:
-    """One sentence for a package that is not installed."""
-    package = str(error.name).partition(".")[0]
-    return (
-        f"the package {package!r} is not installed; pip install 'sim2metal[{EXTRAS.get(package, 'train')}]' brings it"
-    )
+        sys.exit(_say(SettingsError(extras.missing(error)), 2))
 
 
 def _say(error: Exception, code: int) -> int:
@@ -253,7 +234,7 @@ def _class(group: str, name: str) -> Any:
     try:
         found = CLASSES[group](name)
     except ModuleNotFoundError as error:
-        raise SettingsError(f"{group}={name}: {missing(error)}") from error
+        raise SettingsError(f"{group}={name}: {extras.missing(error)}") from error
     except StrangerError:
         raise
     except ValueError as error:

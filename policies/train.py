@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from deploy import extras
 from policies import checkpoint, config
 from policies.algorithms import Algorithm, LearningError, LostBaseError, algorithm_class
-from policies.config import RunError, Settings
+from policies.config import RunError, Settings, SettingsError
 from policies.log import Log, Progress
 from policies.provenance import Background, randomisation, versions
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
@@ -40,7 +41,7 @@ def train(settings: Settings, started: float | None = None) -> Path:
     """Train, write and verify the policy file, fly it for the report; returns the file's path.
 
     `started`: the `time.perf_counter()` from which the start is timed. Raises RunError with one sentence when the run
-    cannot begin or go on, SystemExit(128 + signal) after an interruption.
+    cannot begin or go on, SettingsError when it needs what is not installed, SystemExit(128 + signal) after a signal.
     """
     clock = Clock(time.perf_counter() if started is None else started)
     folder: Path | None = None
@@ -109,7 +110,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
     except (ValueError, KeyError) as error:
         raise RunError(_plain(error)) from error
     except ModuleNotFoundError as error:
-        raise RunError(config.missing(error)) from error
+        raise SettingsError(extras.missing(error)) from error
     return task, algorithm
 
 

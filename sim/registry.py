@@ -50,14 +50,15 @@ def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
             f"{stranger[0]} names the {kind} {name!r}, which is not one of ours: name it yourself with {kind}={name}"
         )
     module_name, attribute = target.split(":", 1)
+    absent = ValueError(f"{kind} {name!r}: there is no module {module_name!r}")
+    if not all(part.isidentifier() for part in module_name.split(".")):  # relative, empty: no module has such a name
+        raise absent
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and not module_name.startswith(error.name):
             raise  # the module exists and lacks one of its own dependencies: say which
-        raise ValueError(f"{kind} {name!r}: there is no module {module_name!r}") from None
-    except (TypeError, ValueError):  # no module has such a name: relative, empty
-        raise ValueError(f"{kind} {name!r}: there is no module {module_name!r}") from None
+        raise absent from None
     try:
         return getattr(module, attribute)
     except AttributeError:

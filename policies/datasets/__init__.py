@@ -5,8 +5,14 @@ wrote, and names what is damaged. `python -m policies.datasets folder=DIR` shows
 imports one of Minari.
 """
 
-from policies.datasets.features import DatasetError, Feature
-from policies.datasets.reader import Dataset, Episode
-from policies.datasets.writer import Writer
+from deploy import extras
+
+try:
+    from policies.datasets.features import DatasetError, Feature
+    from policies.datasets.reader import Dataset, Episode
+    from policies.datasets.writer import Writer
+except ModuleNotFoundError as error:
+    extras.leave_if_command(error, "policies.datasets")
+    raise
 
 __all__ = ["Dataset", "DatasetError", "Episode", "Feature", "Writer"]

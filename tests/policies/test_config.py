@@ -155,10 +155,14 @@ def test_task_without_variation_is_told(monkeypatch):
 def test_missing_package_is_named(monkeypatch, tmp_path):
     (tmp_path / "needs_more.py").write_text("import a_library_that_is_not_here\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(
-        SettingsError, match=r"'a_library_that_is_not_here' is not installed; pip install 'sim2metal\[train\]'"
-    ):
+    with pytest.raises(SettingsError, match="'a_library_that_is_not_here' is not installed$"):  # no extra of ours
         compose(["algorithm=needs_more:Learner"])
+    monkeypatch.setitem(sys.modules, "pybullet", None)
+    (tmp_path / "needs_ours.py").write_text("import pybullet\n")
+    with pytest.raises(
+        SettingsError, match=r"'pybullet' is not installed; pip install 'sim2metal\[bullet\]' brings it"
+    ):
+        compose(["algorithm=needs_ours:Learner"])
 
 
 def test_without_hydra_the_command_says_what_to_install(monkeypatch, capsys):

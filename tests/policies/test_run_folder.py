@@ -21,6 +21,7 @@ from tests.policies.demonstrations import STATE
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
+PATIENCE = 120  # s, on a busy machine
 TOY = ["algorithm=toy_algorithm:Toy", "report=false"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
 
@@ -30,9 +31,20 @@ def importable(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))
 
 
-def begun(*words: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "policies.train", *words]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def begun():
+    """Begins trainings in processes of their own; whichever is left is killed."""
+    processes: list[subprocess.Popen] = []
+
+    def begin(*words: str, command: tuple[str, ...] = ("-m", "policies.train")) -> subprocess.Popen:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen([sys.executable, *command, *words], env=ENVIRONMENT, **pipes))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
 
 
 def until(there, process: subprocess.Popen) -> None:
@@ -43,28 +55,26 @@ def until(there, process: subprocess.Popen) -> None:
 
 def ended(process: subprocess.Popen, number: int) -> tuple[int, str]:
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out + err
 
 
 @pytest.fixture
-def training(tmp_path):
+def training(tmp_path, begun):
     """A run that trains, and has a checkpoint."""
     process = begun(*TOY, "algorithm.updates=100000", "algorithm.pause=0.01", "checkpoint_s=0.01", f"out={tmp_path}/a")
     until((tmp_path / "a" / "checkpoint.npz").exists, process)
-    yield process, tmp_path / "a"
-    process.kill()
-    process.communicate()
+    return process, tmp_path / "a"
 
 
-def test_a_run_that_trains_is_not_continued_by_another_process_until_it_is_dead(training):
+def test_a_run_that_trains_is_not_continued_by_another_process_until_it_is_dead(training, begun):
     process, folder = training
     holder = re.escape(f"{folder} is in use by process {process.pid} on {socket.gethostname()}: wait for its end, or ")
     for words in ([f"resume={folder}", TOY[0]], [*TOY, f"out={folder}"]):
         with pytest.raises(RunError, match=holder + "stop it"):
             train.train(compose(words))
     other = begun(f"resume={folder}", TOY[0])
-    out, err = other.communicate(timeout=30)
+    out, err = other.communicate(timeout=PATIENCE)
     assert (other.returncode, out, err.count("\n")) == (1, "", 1)
     assert f"in use by process {process.pid}" in err
     process.kill()
@@ -74,10 +84,10 @@ def test_a_run_that_trains_is_not_continued_by_another_process_until_it_is_dead(
     folders.opened(compose([f"resume={folder}", TOY[0]]))[1].release()
 
 
-def test_of_processes_that_begin_in_one_folder_one_trains(tmp_path):
+def test_of_processes_that_begin_in_one_folder_one_trains(tmp_path, begun):
     words = [*TOY, "algorithm.updates=100", "algorithm.pause=0.02", f"out={tmp_path}/run"]
     processes = [begun(*words) for _ in range(4)]
-    results = [(p.communicate(timeout=60), p.returncode) for p in processes]
+    results = [(p.communicate(timeout=PATIENCE), p.returncode) for p in processes]
     assert sorted(status for _, status in results) == [0, 1, 1, 1]
     for (_, err), status in results:
         assert status == 0 or "in use by" in err or "already holds a run" in err
@@ -111,15 +121,15 @@ def test_lock_that_its_holder_removes_in_between_is_taken_anew(tmp_path, monkeyp
     second.release()
 
 
-def test_dataset_that_is_recorded_is_not_recorded_by_another_process(tmp_path):
+def test_dataset_that_is_recorded_is_not_recorded_by_another_process(tmp_path, begun):
     code = "import sys, time; from pathlib import Path; from policies.runner.lock import Lock\n"
     code += "lock = Lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=ENVIRONMENT, stdout=subprocess.PIPE)
-    assert holder.stdout.readline() == b"held\n"
+    holder = begun(str(tmp_path), command=("-c", code))
+    assert holder.stdout.readline() == "held\n"
     with pytest.raises(DatasetError, match=f"in use by process {holder.pid} on .*choose another folder"):
         Writer(tmp_path, 10, STATE)
     holder.kill()
-    holder.communicate()
+    holder.wait()
     Writer(tmp_path, 10, STATE).close()
 
 
@@ -135,7 +145,7 @@ def test_training_that_is_ended_says_how_it_goes_on(training, number):
     assert not (folder / NAME).exists()
 
 
-def test_second_signal_ends_at_once_and_says_what_is_left(tmp_path):
+def test_second_signal_ends_at_once_and_says_what_is_left(tmp_path, begun):
     process = begun(*TOY, "algorithm.pause=60", f"out={tmp_path}/run")
     until((tmp_path / "run" / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGTERM)

@@ -1,0 +1,52 @@
+"""Which `pip install 'sim2metal[EXTRA]'` brings what: the base install is what a robot needs, the rest is asked for."""
+
+from __future__ import annotations
+
+import sys
+
+# Module -> the extras that bring it, the most likely one first. pyproject.toml says the same: a test compares them.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("numba", "llvmlite", "hydra", "omegaconf", "rich", "tensorboard", "matplotlib"), ("train",)),
+    "mujoco": ("train", "manipulation", "warp"),
+    "onnx": ("train", "firmware", "serve"),
+    "imageio_ffmpeg": ("train", "datasets"),
+    **dict.fromkeys(("torch", "gymnasium", "onnxscript"), ("rl", "manipulation")),
+    **dict.fromkeys(("pybullet", "pybullet_data"), ("bullet",)),
+    **dict.fromkeys(("ziglang", "unicorn", "elftools", "capstone"), ("firmware",)),
+    "cflib": ("crazyflie",),
+    **dict.fromkeys(("rclpy", "std_msgs", "std_srvs", "geometry_msgs", "nav_msgs", "sensor_msgs"), ("ros",)),
+    **dict.fromkeys(("trajectory_msgs", "diagnostic_msgs", "lifecycle_msgs", "rcl_interfaces"), ("ros",)),
+    **dict.fromkeys(("tf2_msgs", "rosgraph_msgs", "ament_index_python", "yaml"), ("ros",)),
+    "rerun": ("watch",),
+    **dict.fromkeys(("pyarrow", "PIL", "h5py"), ("datasets",)),
+    **dict.fromkeys(("websockets", "msgpack"), ("serve",)),
+    **dict.fromkeys(("metaworld", "gymnasium_robotics"), ("manipulation",)),
+    **dict.fromkeys(("mujoco_warp", "warp"), ("warp",)),
+}
+
+
+def missing(error: ImportError, needs: str = "") -> str:
+    """One sentence for a package that is not installed: which one, and the line that brings it.
+
+    `needs`: all extras that the command needs, "train,firmware"; named together where one of them is what is missing.
+    """
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not package:
+        return str(error)
+    said = f"the package {package!r} is not installed"
+    if package not in EXTRAS:
+        return said
+    together = set(EXTRAS[package]) & set(needs.split(","))
+    return f"{said}; pip install 'sim2metal[{needs if together else EXTRAS[package][0]}]' brings it"
+
+
+def leave_if_command(error: ModuleNotFoundError, command: str) -> None:
+    """End the program with one line when it was begun as `python -m COMMAND`.
+
+    For packages that cannot even be imported, before a `main` of theirs could say why. Anybody else gets the error.
+    """
+    words = sys.orig_argv
+    begun = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+    if begun == command or begun.startswith(command + "."):
+        sys.stderr.write(f"error: {missing(error)}\n")
+        raise SystemExit(2) from None
