@@ -2,6 +2,8 @@
 
 FILE may also be PACKAGE FILE, as for `ros2 launch`. Where ROS 2's `launch` is installed, that runs the file; elsewhere
 a small runner does, and says by name which part of ROS 2's launch a file needs that it lacks. No process outlives it.
+Its nodes are heard on this machine only, unless network:=true, SIM2METAL_NETWORK=1 or ROS 2's own
+ROS_AUTOMATIC_DISCOVERY_RANGE says otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 from deploy import arguments
 from deploy.launching import declared, guardian
 from deploy.launching.actions import explained
+from deploy.ros2 import network
 
 SHOW = ("-s", "--show-args", "--show-arguments")
 
@@ -96,6 +99,8 @@ def launch_file(words: Sequence[str]) -> int:
         return 0
     pairs = declared.given(rest)
     declared.check(pairs, known, Path(path).read_text())
+    if pairs.get("network", "").lower() not in network.YES:
+        network.keep_to_this_machine()
     service = launch.LaunchService(argv=list(rest), noninteractive=True)
     include = IncludeLaunchDescription(AnyLaunchDescriptionSource(path), launch_arguments=pairs.items())
     service.include_launch_description(launch.LaunchDescription([include]))

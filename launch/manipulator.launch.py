@@ -8,9 +8,9 @@ from pathlib import Path
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
-from deploy.launching.files import checked, end_after, flag, node, remappings, required
+from deploy.launching.files import checked, end_after, flag, node, reach, reaching, remappings, required
 
-NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool}
+NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool}
 
 
 def nodes(given, **parameters):
@@ -33,18 +33,18 @@ def nodes(given, **parameters):
 
 def policy(given):
     """Parameters of the policy node: it starts by itself, as soon as everything is ready and it is armed."""
-    texts = {name: given[name] for name in ("policy", "controller", "commands", "joints", "fingers", "log")}
+    texts = {name: given[name] for name in ("policy", "controller", "commands", "joints", "fingers", "log", "key")}
     return texts | {"autostart": True, "transfer": flag(given["transfer"])}
 
 
 def supervisor(given, arm):
     """Parameters of the supervisor node."""
-    return {"watch": given["watch"], "auto_arm": arm}
+    return {"watch": given["watch"], "auto_arm": arm, "key": given["key"]}
 
 
 def simulated(given):
     """Robot, policy and supervisor as nodes on topics, in real time."""
-    robot = {name: given[name] for name in ("policy", "task", "commands")} | {"seed": int(given["seed"])}
+    robot = {name: given[name] for name in ("policy", "task", "commands", "key")} | {"seed": int(given["seed"])}
     return nodes(given, robot=robot, policy=policy(given), supervisor=supervisor(given, flag(given["arm"])))
 
 
@@ -64,7 +64,7 @@ BACKENDS = {"sim": simulated, "hil": in_the_loop, "ros2_control": ros2_control}
 def start(context):
     """What the chosen backend consists of."""
     given = context.launch_configurations
-    return BACKENDS[given["backend"]](given)
+    return [*reaching(given), *BACKENDS[given["backend"]](given)]
 
 
 def generate_launch_description():
@@ -98,6 +98,8 @@ def generate_launch_description():
         DeclareLaunchArgument("arm", default_value="true", description="sim, hil: at once; else by the service arm."),
         DeclareLaunchArgument("transfer", default_value="false", description="Allow a policy of another robot."),
         DeclareLaunchArgument("params_file", default_value=params, description="More parameters."),
+        DeclareLaunchArgument("key", default_value="", description="File of the key that signs arming."),
+        reach(),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
         DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, or a serial device."),
     ]

@@ -6,7 +6,7 @@ Its topics are those that `ros2 node info` shows; remap them to your robot's.
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
-from deploy.launching.files import checked, flag, node, remappings, required
+from deploy.launching.files import checked, flag, node, reach, reaching, remappings, required
 
 SWITCHES = dict.fromkeys(("autostart", "armed", "transfer", "use_sim_time"), bool)
 
@@ -14,9 +14,9 @@ SWITCHES = dict.fromkeys(("autostart", "armed", "transfer", "use_sim_time"), boo
 def start(context):
     """The node, with what was given as its parameters."""
     given = context.launch_configurations
-    texts = {name: given[name] for name in ("policy", "controller", "robot", "log")}
+    texts = {name: given[name] for name in ("policy", "controller", "robot", "log", "key")}
     switches = {name: flag(given[name]) for name in SWITCHES}
-    return required(
+    policy = required(
         node(
             "policy_node",
             name=given["name"],
@@ -25,6 +25,7 @@ def start(context):
             remappings=remappings(given["remap"]),
         )
     )
+    return [*reaching(given), *policy]
 
 
 def generate_launch_description():
@@ -43,6 +44,10 @@ def generate_launch_description():
         DeclareLaunchArgument("autostart", default_value="false", description="Configure and activate by itself."),
         DeclareLaunchArgument("armed", default_value="true", description="Fly only while the topic armed says so."),
         DeclareLaunchArgument("use_sim_time", default_value="false", description="Time comes from the topic /clock."),
+        DeclareLaunchArgument("key", default_value="", description="File of the key that signs arming."),
+        reach(),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
     ]
-    return LaunchDescription([*checked(__file__, arguments, SWITCHES), OpaqueFunction(function=start)])
+    return LaunchDescription(
+        [*checked(__file__, arguments, SWITCHES | {"network": bool}), OpaqueFunction(function=start)]
+    )

@@ -9,17 +9,17 @@ from pathlib import Path
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
-from deploy.launching.files import checked, command, end_after, flag, node, required
+from deploy.launching.files import checked, command, end_after, flag, node, reach, reaching, required
 
-NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool}
+NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool}
 
 
 def simulated(given):
     """Robot, policy and supervisor as nodes on topics, in real time."""
-    robot = {"robot": given["robot"], "engine": given["engine"], "seed": int(given["seed"])}
-    policy = {name: given[name] for name in ("policy", "controller", "log")}
+    robot = {name: given[name] for name in ("robot", "engine", "key")} | {"seed": int(given["seed"])}
+    policy = {name: given[name] for name in ("policy", "controller", "log", "key")}
     policy |= {"autostart": True, "transfer": flag(given["transfer"])}
-    supervisor = {"auto_arm": flag(given["arm"])}
+    supervisor = {"auto_arm": flag(given["arm"]), "key": given["key"]}
     processes = required(
         *(
             node(
@@ -64,7 +64,7 @@ BACKENDS = {"sim": simulated, "hil": in_the_loop, "crazyflie": crazyflie}
 def start(context):
     """What the chosen backend consists of."""
     given = context.launch_configurations
-    return BACKENDS[given["backend"]](given)
+    return [*reaching(given), *BACKENDS[given["backend"]](given)]
 
 
 def generate_launch_description():
@@ -89,6 +89,8 @@ def generate_launch_description():
         DeclareLaunchArgument("arm", default_value="true", description="sim, hil: at once; else by the service arm."),
         DeclareLaunchArgument("transfer", default_value="false", description="sim, hil: of another airframe."),
         DeclareLaunchArgument("params_file", default_value=params, description="sim, hil: more parameters."),
+        DeclareLaunchArgument("key", default_value="", description="sim, hil: file of the key that signs arming."),
+        reach(),
         DeclareLaunchArgument("log", default_value="", description="sim, hil: folder for flight logs (.mcap)."),
         DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, or a serial device."),
         DeclareLaunchArgument(

@@ -9,11 +9,11 @@ from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 
-from deploy.launching.files import checked, end_after
+from deploy.launching.files import checked, end_after, reach
 
-NUMBERS = {"robots": int, "seconds": float, "seed": int, "arm": bool, "transfer": bool}
+NUMBERS = {"robots": int, "seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool}
 HOVER = str(Path(__file__).resolve().with_name("quad_hover.launch.py"))
-PASSED_ON = ("policy", "robot", "engine", "controller", "arm", "transfer", "params_file", "log")
+PASSED_ON = ("policy", "robot", "engine", "controller", "arm", "transfer", "params_file", "log", "key", "network")
 
 
 def start(context):
@@ -54,6 +54,8 @@ def generate_launch_description():
         DeclareLaunchArgument("arm", default_value="true", description="Arm at once; else call the services arm."),
         DeclareLaunchArgument("transfer", default_value="false", description="Allow a policy of another airframe."),
         DeclareLaunchArgument("params_file", default_value=params, description="More parameters of the nodes."),
+        DeclareLaunchArgument("key", default_value="", description="File of the key that signs arming."),
+        reach(),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
     ]
     return LaunchDescription([*checked(__file__, arguments, NUMBERS), OpaqueFunction(function=start)])

@@ -1,8 +1,8 @@
 """A robot on ROS 2 topics, as a driver: signals come in standard messages, commands go out (`deploy/ros2/topics.py`).
 
-It flies only while `armed` says so, and its flight ends with the emergency stop, a human's override, a second publisher
-of commands or a lost `armed`: then it sends the safe command once and is silent. Signals are taken by the control loop
-itself, at the moment it needs them.
+It flies only while `armed` says so, and its flight ends with the emergency stop, a human's override or a lost `armed`:
+then it sends the safe command once and is silent. Signals are taken by the control loop itself, at the moment it needs
+them; whoever published a topic as the flight began owns it, and what others publish there is ignored and reported.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from std_msgs.msg import Bool, String
 
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
-from deploy.ros2 import topics
+from deploy.ros2 import network, topics
+from deploy.ros2.armed import Armed
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
+from deploy.ros2.publishers import contest, publishers, unfit
 from deploy.safety.envelope import LAST
 from sim.spec import ANY_ROBOT, Group
 
@@ -64,6 +66,7 @@ class Settings:
     connect_s: float = field(default=5.0, metadata={"help": "s in which everything must be ready"})
     armed: bool = field(default=True, metadata={"help": "fly only while the topic armed says so"})
     silence_s: float = field(default=0.25, metadata={"help": "s for which armed may be silent; it comes every 0.05 s"})
+    key: str = field(default="", metadata={"help": "file of the key that signs arming (default: it is not signed)"})
     transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
     commands: str = field(default=FORWARD, metadata={"help": f"how an arm is commanded, one of: {', '.join(WAYS)}"})
     joints: str = field(default="", metadata={"help": "names of an arm's joints: a,b,... (default: ROBOT_joint1,...)"})
@@ -90,8 +93,11 @@ class Ros2:
 
     Config: ClassVar[type] = Settings
 
-    def __init__(self, policy: Any, node: Node, settings: Settings | None = None) -> None:
-        """`policy` has inputs, outputs, robot and rate_hz. TopicError where no topic can carry one of its signals."""
+    def __init__(self, policy: Any, node: Node, settings: Settings | None = None, armed: Armed | None = None) -> None:
+        """`policy` has inputs, outputs, robot and rate_hz. TopicError where no topic can carry one of its signals.
+
+        `armed` is the node's own ear for the supervisor, if it has one.
+        """
         s = self.settings = settings or Settings()
         self.node, self.commands, self.rate_hz = node, policy.outputs, policy.rate_hz
         self._wanted: str = policy.robot
@@ -105,15 +111,16 @@ class Ros2:
         self.period = 1.0 / policy.rate_hz
         self.timing = Timing()
         self.done, self.finished = False, ""  # whether the flight is over, and why
+        self.flies = False
         self.emergency: EmergencyStop | None = None
         self._inboxes = {s.topic: Inbox(node, s.message, s.topic, sensor_quality()) for s in self.sources}
         self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
         self._values: dict[str, topics.Values] = {}  # by topic, of its newest message
-        self._armed = Inbox(node, Bool, topics.ARMED, command_quality())
+        self.armed, self._own_ear = armed or Armed(node, s.key, s.silence_s), armed is None
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
         self._sinks = command_sources(self.commands, joints, s.commands, self.period)
         self._override = [
-            Inbox(node, sink.message, topics.override(sink.topic), command_quality()) for sink in self._sinks
+            Inbox(node, sink.message, topics.override(sink.topic), sensor_quality()) for sink in self._sinks
         ]
         self._publishers: dict[str, Any] = {}
         self._topics = [sink.topic for sink in self._sinks]
@@ -125,10 +132,17 @@ class Ros2:
 
     @classmethod
     def from_config(cls, config: Settings, policy: PolicyFile) -> Self:
-        if not rclpy.ok():
-            rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-        made = cls(policy, Node("deploy_run", namespace=config.namespace or None), config)
-        made.emergency = EmergencyStop(made.node, "~/emergency_stop", lambda: made.finish("emergency stop"))
+        try:
+            if not rclpy.ok():
+                network.keep_to_this_machine()
+                rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+            node = Node("deploy_run", namespace=config.namespace or None)
+        except RuntimeError as error:
+            raise (Ros2Error(line) if (line := network.insecure(error)) else error) from None
+        made = cls(policy, node, config)
+        made.emergency = EmergencyStop(
+            made.node, "~/emergency_stop", lambda: made.finish("emergency stop"), made.armed if config.armed else None
+        )
         made._executor = SingleThreadedExecutor()
         made._executor.add_node(made.node)
         return made
@@ -172,9 +186,10 @@ class Ros2:
             publisher = self._publishers[sink.topic] = self.node.create_publisher(sink.message, sink.topic, quality)
             while not publisher.get_subscription_count() and time.monotonic() < deadline:
                 time.sleep(self.period)
+        self._hold(True)
         if (paced := self._paced) is not None:
             paced.take()
-            paced.wait(2.0 * self.period)  # the loop's steps begin when a measurement has just come
+            paced.waited(2.0 * self.period)  # the loop's steps begin when a measurement has just come
 
     def missing(self) -> list[str]:
         """Why a flight cannot begin now; empty when it can."""
@@ -186,8 +201,7 @@ class Ros2:
         if self._wanted not in (self.robot, ANY_ROBOT) and not self.settings.transfer:
             reasons.append(f"the policy is for the robot {self._wanted!r}, here is {self.robot!r} (transfer flies it)")
         for topic in self._topics:
-            if rivals := self.node.get_publishers_info_by_topic(self.node.resolve_topic_name(topic)):
-                names = ", ".join(f"{r.node_namespace.rstrip('/')}/{r.node_name}" for r in rivals)
+            if names := ", ".join(publishers(self.node, topic)):
                 reasons.append(f"{topic} has a publisher already: {names} (a killed one counts for up to 20 s)")
             if not self.node.count_subscribers(topic):
                 reasons.append(f"nobody listens to {self.node.resolve_topic_name(topic)}")
@@ -195,9 +209,23 @@ class Ros2:
             reasons.append("the emergency stop is pressed")
         if self.settings.armed and not self._is_armed():
             reasons.append("not armed: call the supervisor's service `arm`")
+        reasons += self.contests()
         if any(inbox.age < self.settings.silence_s for inbox in self._override):
             reasons.append("a human overrides")
         return reasons
+
+    def contests(self) -> list[str]:
+        """Who publishes beside those who own what we listen to."""
+        now = time.monotonic()
+        lines = [self.armed.strangers(now), *(contest(self.node, inbox, now) for inbox in self._inboxes.values())]
+        return [line for line in lines if line]
+
+    def unheard(self) -> list[str]:
+        """Publishers that cannot be heard, and who commands beside us."""
+        boxes = [*self.armed.boxes, *self._inboxes.values(), *self._override]
+        beside = [(topic, publishers(self.node, topic)) for topic in self._topics]
+        more = [f"{topic} has several publishers: {', '.join(names)}" for topic, names in beside if len(names) > 1]
+        return [*unfit(self.node, [*boxes, self.emergency.boxes[0]] if self.emergency else boxes), *more]
 
     def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
         """What is wrong with one topic now."""
@@ -229,10 +257,14 @@ class Ros2:
         return ", ".join(n for n in found if self.node.count_publishers(n)) or "nothing"
 
     def _is_armed(self) -> bool:
-        self._armed.take()
-        return (
-            self._armed.message is not None and self._armed.message.data and self._armed.age < self.settings.silence_s
-        )
+        self.armed.look()
+        return self.armed.said and self.armed.age < self.settings.silence_s
+
+    def _hold(self, flies: bool) -> None:
+        """While it flies, nobody new may speak for the robot, its target or the supervisor."""
+        self.flies = self.armed.held = flies
+        for inbox in self._inboxes.values():
+            inbox.owner.held = flies
 
     def read(self) -> Reading:
         self._watch()
@@ -241,7 +273,7 @@ class Ros2:
             between = min(self.period, 1.0 / paced.rate) if paced.rate > 0.0 else self.period  # s, of its messages
             self._align(paced.age, between)
             if paced.age > between - 0.5 * self.period:
-                paced.wait(0.5 * self.period)  # the next one is due: better fresh and a little later
+                paced.waited(0.5 * self.period)  # the next one is due: better fresh and a little later
         now = time.monotonic()
         late = now - self._before - self.period
         if late > -math.inf and self.timing.steps:
@@ -263,16 +295,14 @@ class Ros2:
 
     def _watch(self) -> None:
         """What ends a flight."""
-        if self.emergency is not None and self.emergency.pressed:
-            self.finish("emergency stop")
+        if self.emergency is not None:
+            self.emergency.look()
+            if self.emergency.pressed:
+                self.finish("emergency stop")
         if self.settings.armed and not self._is_armed():
             self.finish("not armed any more")
         if any([inbox.take() for inbox in self._override]):
             self.finish("a human overrides")
-        if time.monotonic() - self._beat >= HEARTBEAT_PERIOD:  # a few times per second is enough
-            for topic in self._topics:
-                if self.node.count_publishers(topic) > 1:
-                    self.finish(f"somebody else publishes {topic}")
 
     def read_now(self, taken: Inbox | None = None) -> Reading:
         """The newest measurement without waiting; `taken` has been looked into already."""
@@ -339,6 +369,7 @@ class Ros2:
 
     def stop(self) -> None:
         """The safe command, then silence."""
+        self._hold(False)
         if self._publishers:
             self._publish(self._safe())
             self._heartbeat.publish(Bool(data=False))
@@ -358,8 +389,10 @@ class Ros2:
     def close(self) -> None:
         """Leave the graph, after `withdraw` from the same thread; its own node, too."""
         self.withdraw()
-        for inbox in (*self._inboxes.values(), *self._override, self._armed, self._robot):
-            inbox.close()
+        for box in (*self._inboxes.values(), *self._override, self._robot):
+            box.close()
+        if self._own_ear:
+            self.armed.close()
         self.node.destroy_publisher(self._heartbeat)
         if self._executor is not None:
             self.node.destroy_node()

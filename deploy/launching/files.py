@@ -5,6 +5,7 @@ Call these from a launch file only: `launch` is then ROS 2's own or the stand-in
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from ament_index_python.resources import has_resource
 
 from deploy.launching import declared
+from deploy.ros2 import network
 
 PACKAGE = "sim2metal"
 
@@ -40,6 +42,11 @@ def node(
     where: dict[str, Any] = {"package": PACKAGE, "executable": executable}
     if not _installed():
         where = {"executable": sys.executable, "arguments": ["-u", "-m", f"deploy.ros2.{executable}"]}
+    if secured():
+        enclave = "/".join(
+            filter(None, ("", PACKAGE, str(namespace or "").strip("/"), executable.removesuffix("_node")))
+        )
+        where["arguments"] = [*where.get("arguments", []), "--ros-args", "--enclave", enclave, "--"]
     return Node(
         **where,
         exec_name=executable,
@@ -51,6 +58,35 @@ def node(
         output="screen",
         sigterm_timeout="10",
     )
+
+
+def secured() -> bool:
+    """Whether ROS 2 was told to encrypt: each node then has an enclave of its own (`deploy/ros2/security.py`)."""
+    return os.environ.get("ROS_SECURITY_ENABLE", "").lower() == "true"
+
+
+def reach() -> Any:
+    """The argument `network` of a launch file."""
+    from launch.actions import DeclareLaunchArgument
+
+    return DeclareLaunchArgument(
+        "network", default_value="false", description="true: heard beyond this machine, as ROS 2 itself does."
+    )
+
+
+def reaching(given: Mapping[str, str]) -> list[Any]:
+    """What keeps the launch's processes to this machine, unless `network` or the environment says otherwise.
+
+    `given` are the launch configurations; put it before the processes.
+    """
+    from launch.actions import SetEnvironmentVariable
+
+    wanted = dict(os.environ)
+    if flag(given["network"]):
+        wanted[network.NETWORK] = "1"
+    network.keep_to_this_machine(wanted)
+    changed = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+    return [SetEnvironmentVariable(name, value) for name, value in changed.items()]
 
 
 def command(module: str, *words: Any, condition: Any = None) -> Any:

@@ -28,9 +28,9 @@ class Interlock:
         self.safe, self.hold_s, self.silence_s = safe, hold_s, silence_s
         self.state, self.reason = DISARMED, ""
         self.emergency = False
+        self.contested = ""  # who speaks on `armed` beside its owner
         self._armed, self._heard = False, -math.inf
         self._command, self._override = (safe, -math.inf), (safe, -math.inf)  # values, when they came
-        self._senders: dict[str, bytes] = {}  # by topic
 
     def arm(self, now: float, armed: bool) -> None:
         """`armed` was heard."""
@@ -40,14 +40,12 @@ class Interlock:
                 self.stop("disarmed")
             else:
                 self.state, self.reason = DISARMED, ""
+        elif not armed:
+            self.reason = ""
 
-    def command(self, now: float, values: Array, sender: bytes, topic: str = "") -> None:
+    def command(self, now: float, values: Array) -> None:
         """A command of the policy arrived; `values` are those of all topics."""
-        if now - self._command[1] > self.hold_s:
-            self._senders.clear()
-        if self._senders.setdefault(topic, sender) != sender and self.state in (ARMED, FLYING):
-            self.stop("two publishers of commands")
-        self._command, self._senders[topic] = (values, now), sender
+        self._command = values, now
 
     def override(self, now: float, values: Array) -> None:
         """A human's command arrived."""
@@ -66,8 +64,9 @@ class Interlock:
     def _decide(self, now: float) -> None:
         commanded, overridden = (now - heard <= self.hold_s for _, heard in (self._command, self._override))
         heard = now - self._heard <= self.silence_s
-        if self.state == DISARMED and heard and self._armed and not (self.emergency or commanded or overridden):
-            self.state = ARMED
+        if self.state == DISARMED and heard and self._armed:
+            self.reason = self._against_arming(commanded, overridden)
+            self.state = DISARMED if self.reason else ARMED
         if self.state in (DISARMED, STOPPED):
             return
         if self.emergency:
@@ -82,6 +81,14 @@ class Interlock:
             self.stop("no commands")
         elif self.state == ARMED and commanded and self._command[0].any():
             self.state = FLYING
+
+    def _against_arming(self, commanded: bool, overridden: bool) -> str:
+        """Why it does not become armed though it is told to."""
+        if self.emergency:
+            return "emergency stop"
+        if commanded or overridden:
+            return "somebody commands it already; it is armed in silence only"
+        return self.contested
 
     @property
     def summary(self) -> str:

@@ -28,6 +28,7 @@ from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.realtime import PRIORITY, realtime
 from deploy.recorder import Recorder
+from deploy.ros2.armed import Armed
 from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.joints import FORWARD, WAYS
@@ -41,6 +42,7 @@ SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.ERROR,
 )
 RULES = ("max_tilt", "max_speed", "max_body_rate", "min_voltage")
+SAME = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key")  # settings of the driver, too
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart
 PATIENCE = 1.0  # s in which the control loop must end when told to
@@ -58,6 +60,7 @@ class Settings:
     transfer: bool = setting(False, "allow another robot than the policy was made for")
     armed: bool = setting(True, "fly only while the topic armed says so")
     silence_s: float = setting(0.25, "s for which armed may be silent; it comes every 0.05 s", 0.05, 10.0)
+    key: str = setting("", "file of the key that signs arming (python -m deploy.ros2.key); empty: it is not signed")
     fence: float = setting(0.0, "m from the origin on any axis, beyond which it stops", 0.0, 1e6)
     max_tilt: float = setting(0.0, "degrees between body and world z, beyond which it stops", 0.0, 180.0)
     max_speed: float = setting(0.0, "m/s beyond which it stops", 0.0, 1e6)
@@ -90,9 +93,13 @@ class PolicyNode(LifecycleNode):
         self._controller: Policy | None = None
         self._thread: threading.Thread | None = None
         self._crash: BaseException | None = None
+        self._troubles: list[str] = []  # with other publishers
         self._since, self._trouble = time.monotonic(), "no signals yet"  # of good signals
         self._tried, self._started = -RETRY, False
-        self.emergency = EmergencyStop(self, "~/emergency_stop", self._stop)
+        self.armed = Armed(self, self.settings.key, self.settings.silence_s)
+        self.emergency = EmergencyStop(
+            self, "~/emergency_stop", self._stop, self.armed if self.settings.armed else None
+        )
         self.diagnostics = Diagnostics(self, self.settings.robot, self._status)
         every(self, LOOK, self._look)
 
@@ -115,8 +122,8 @@ class PolicyNode(LifecycleNode):
         if not s.policy:
             raise ValueError("the parameter policy is missing: the policy file")
         file = PolicyFile.load(s.policy)
-        same = {name: getattr(s, name) for name in ("armed", "silence_s", "transfer", "commands", "joints", "fingers")}
-        self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same))
+        same = {name: getattr(s, name) for name in SAME}
+        self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same), self.armed)
         self._guard = Guard(file.inputs, file.outputs, s.envelope(file), self.driver.signals)
         self.driver.emergency = self.emergency
         self._controller = controller(file, s.controller)
@@ -233,6 +240,8 @@ class PolicyNode(LifecycleNode):
 
     def _look(self) -> None:
         """The timer: is the flight over, are the signals good?"""
+        if self._thread is None:
+            self.armed.look()
         if self._thread is not None and self.driver is not None:
             if stopped := int(self._guard.latched[0]):
                 self.driver.finish(f"guard: {REASONS[stopped]}")
@@ -269,8 +278,10 @@ class PolicyNode(LifecycleNode):
             values |= _timing(self.driver)
             values["guard"] = REASONS[int(self._guard.latched[0])]
             values |= {f"guard: {reason}": count for reason, count in self._guard.interventions().items()}
+            self._troubles = [*self.driver.contests(), *self.driver.unheard()]
+            values |= {f"publishers {k + 1}": line for k, line in enumerate(self._troubles)}
         if flying:
-            return WARN if self._guard.interventions() else OK, "flying", values
+            return WARN if self._guard.interventions() or self._troubles else OK, "flying", values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Any
 
+from deploy.ros2 import network
 from sim.registry import load
 
 AGAIN = 1.0  # s until an interrupt that had no effect is repeated
@@ -51,6 +52,7 @@ def _spin(name: str) -> int:
         if error.name != "rclpy":
             raise
         raise ValueError("a ROS 2 node needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'") from None
+    network.keep_to_this_machine()
     from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
     from rclpy.signals import SignalHandlerOptions
 
@@ -59,8 +61,8 @@ def _spin(name: str) -> int:
         try:
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         except RuntimeError as error:  # arguments that ROS 2 does not understand
-            raise ValueError(str(error).splitlines()[0]) from None
-        node = load("node", name, {})()
+            raise ValueError(network.insecure(error) or str(error).splitlines()[0]) from None
+        node = _made(name)
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         with contextlib.suppress(ExternalShutdownException):
@@ -72,3 +74,13 @@ def _spin(name: str) -> int:
             node.close()
         rclpy.try_shutdown()
     return 0
+
+
+def _made(name: str) -> Any:
+    """The node; ValueError in one line where the middleware cannot keep it secure."""
+    try:
+        return load("node", name, {})()
+    except RuntimeError as error:
+        if line := network.insecure(error):
+            raise ValueError(line) from None
+        raise

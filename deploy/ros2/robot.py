@@ -22,19 +22,21 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
-from std_msgs.msg import Bool, Float64MultiArray, String
+from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 
 from deploy.crazyflie.battery import Battery
 from deploy.realtime import realtime
 from deploy.ros2 import topics
+from deploy.ros2.armed import Armed
 from deploy.ros2.diagnostics import OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.faults import EMPTY, KINDS, Fault
-from deploy.ros2.interlock import FLYING, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.interlock import ARMED, DISARMED, FLYING, OVERRIDE, STOPPED, Interlock
 from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
+from deploy.ros2.publishers import contest, unfit
 from deploy.ros2.world import world
 from sim.spec import Signal, pack, unpack
 
@@ -45,7 +47,7 @@ except ModuleNotFoundError:
 
 MOST_BEHIND = 0.1  # s; on a slower machine the simulated time slips instead of rushing after the clock
 SLOW_HZ = 20.0  # of the battery
-SENDERS = 8  # messages between two looks that are all read: of two publishers in step, the newest only hides one
+KINDS_OF_NONSENSE = 32  # that are counted
 
 
 @dataclass
@@ -63,6 +65,7 @@ class Settings:
         0.1, "s for which the last command is held when none comes; then the motors stop", 0.01, 1.0
     )
     silence_s: float = setting(0.25, "s for which armed may be silent; it comes every 0.05 s", 0.05, 10.0)
+    key: str = setting("", "file of the key that signs arming (python -m deploy.ros2.key); empty: it is not signed")
     battery: float = setting(4.1, "V at the beginning", 3.0, 4.3)
     seed: int = setting(0, "of the target", 0, 2**31 - 1)
     priority: int = setting(0, "of the physics: of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
@@ -94,7 +97,8 @@ class RobotNode(Node):
         self.slipped = 0.0  # s that the simulation fell behind the clock
         self._parts = {name: unpack(commands, self.interlock.safe.copy()) for name in (topics.COMMAND, topics.OVERRIDE)}
         self._open(sensor_quality(2.0 * self.every * self.world.dt))
-        self.emergency = EmergencyStop(self, "~/emergency_stop", lambda: None)
+        self._armed = Armed(self, s.key, s.silence_s)
+        self.emergency = EmergencyStop(self, "~/emergency_stop", lambda: None, self._armed)
         self.diagnostics = Diagnostics(self, self.world.robot, self._status)
         self.create_service(Trigger, "~/reset", self._asked_to_reset)
         self.add_on_set_parameters_callback(self._set)
@@ -119,12 +123,11 @@ class RobotNode(Node):
         self._ticks = self.create_publisher(Clock, "/clock", 1) if self.settings.sim_time else None
         self._transforms = self.create_publisher(TFMessage, "/tf", 100) if TFMessage else None
         self._body = f"{self.get_namespace()}/{topics.BODY}".lstrip("/")  # /tf is everybody's
-        self._armed = Inbox(self, Bool, topics.ARMED, command_quality())
-        every_sender = command_quality(depth=SENDERS)
         taken = command_sources(self.commands, self.joints, self.settings.commands, self.world.dt)
+        heard = ((topics.COMMAND, str, command_quality()), (topics.OVERRIDE, topics.override, sensor_quality()))
         self._inboxes = {
-            base: [(s, Inbox(self, s.message, name(s.topic), every_sender)) for s in taken]
-            for base, name in ((topics.COMMAND, str), (topics.OVERRIDE, topics.override))
+            base: [(s, Inbox(self, s.message, name(s.topic), quality, self.settings.hold_s)) for s in taken]
+            for base, name, quality in heard
         }
 
     def _set(self, parameters: list[Parameter[Any]]) -> SetParametersResult:
@@ -187,29 +190,37 @@ class RobotNode(Node):
             self.interlock.safe = self.world.safe()
 
     def _listen(self) -> None:
-        if self._armed.take():
-            self.interlock.arm(self._armed.arrived, self._armed.message.data)
-        for inbox, values in self._arrived(topics.COMMAND):
-            self.interlock.command(inbox.arrived, values, inbox.publisher, inbox.topic)
-        for inbox, values in self._arrived(topics.OVERRIDE):
+        now = time.monotonic()
+        self.emergency.look()
+        self._armed.held = self.interlock.state in (ARMED, FLYING, OVERRIDE)
+        if self._armed.look():
+            self.interlock.arm(self._armed.arrived, self._armed.said)
+        if self.interlock.state == DISARMED:
+            self.interlock.contested = self._armed.contest(now)
+        for inbox, values in self._arrived(topics.COMMAND, self.interlock.state == FLYING):
+            self.interlock.command(inbox.arrived, values)
+        for inbox, values in self._arrived(topics.OVERRIDE, self.interlock.state == OVERRIDE):
             self.interlock.override(inbox.arrived, values)
 
-    def _arrived(self, base: str) -> Iterator[tuple[Inbox, NDArray[Any]]]:
-        """Every command that has come: its values (k,), within the limits."""
+    def _arrived(self, base: str, held: bool) -> Iterator[tuple[Inbox, NDArray[Any]]]:
+        """The newest commands of those who own their topics: values (k,), within the limits."""
         for source, inbox in self._inboxes[base]:
-            while inbox.take():
-                try:
-                    ((name, values),) = source.read(inbox.message).items()
-                except topics.TopicError as error:
-                    self._ignore(f"{inbox.topic}: {error}")
-                    continue
-                if not np.isfinite(values).all():
-                    self._ignore(f"{inbox.topic} is not finite")
-                    continue
-                self._parts[base][name] = values.astype(np.float32)
-                yield inbox, np.clip(pack(self.commands, self._parts[base]), self._low, self._high)
+            inbox.owner.held = held
+            if not inbox.take():
+                continue
+            try:
+                ((name, values),) = source.read(inbox.message).items()
+            except topics.TopicError as error:
+                self._ignore(f"{inbox.topic}: {error}")
+                continue
+            if not np.isfinite(values).all():
+                self._ignore(f"{inbox.topic} is not finite")
+                continue
+            self._parts[base][name] = values.astype(np.float32)
+            yield inbox, np.clip(pack(self.commands, self._parts[base]), self._low, self._high)
 
     def _ignore(self, why: str) -> None:
+        why = why if why in self.ignored or len(self.ignored) < KINDS_OF_NONSENSE else "and more"
         self.ignored[why] = self.ignored.get(why, 0) + 1
         self.get_logger().warning(why, throttle_duration_sec=1.0)
 
@@ -257,7 +268,15 @@ class RobotNode(Node):
         values |= {"slipped_s": self.slipped, **self.world.status()}
         values |= {"voltage": self.battery.voltage} if self.battery else {}
         values |= {f"ignored: {why}": count for why, count in self.ignored.items()}
-        return WARN if lock.state == STOPPED else OK, lock.summary, values
+        troubles = self._neighbours()
+        values |= {f"publishers {k + 1}": line for k, line in enumerate(troubles)}
+        return WARN if lock.state == STOPPED or troubles else OK, lock.summary, values
+
+    def _neighbours(self) -> list[str]:
+        """Who publishes beside those whose word counts, or what cannot be heard."""
+        now, inboxes = time.monotonic(), [inbox for boxes in self._inboxes.values() for _, inbox in boxes]
+        beside = [self._armed.strangers(now), *(contest(self, inbox, now) for inbox in inboxes)]
+        return [*filter(None, beside), *unfit(self, [*self._armed.boxes, self.emergency.boxes[0], *inboxes])]
 
     def close(self) -> None:
         """End the physics."""

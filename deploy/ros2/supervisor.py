@@ -4,7 +4,8 @@ It watches a flying robot's odometry, or an arm's joint_states or hand_pose. It 
 only while everything is as it should be; it says so twenty times a second on `armed`. It disarms, and stays so, when
 the robot leaves its limits, the battery is low, the robot has stopped or is not heard, or the policy falls silent. The
 emergency stop (service and topic `emergency_stop`) works at any time and is latched until `release`. A human who
-overrides keeps the robot armed without a policy.
+overrides keeps the robot armed without a policy. With a `key`, what it says is signed on `armed_beat` too, and it arms
+and releases only who can sign (`python -m deploy.ros2.ask`).
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Bool, Float64MultiArray, String
+from std_msgs.msg import Bool, Float64MultiArray, String, UInt8MultiArray
 from std_srvs.srv import SetBool, Trigger
 
 from deploy.realtime import PRIORITY, realtime
 from deploy.ros2 import topics
-from deploy.ros2.diagnostics import ERROR, OK, Diagnostics, Status
+from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
-from deploy.ros2.interlock import OVERRIDE, STOPPED
+from deploy.ros2.interlock import DISARMED, OVERRIDE, STOPPED
 from deploy.ros2.parameters import declare, setting
-from deploy.ros2.polling import Inbox, command_quality, every, latched_quality, sensor_quality
+from deploy.ros2.polling import Inbox, Letterbox, command_quality, every, latched_quality, sensor_quality
+from deploy.ros2.publishers import contest, unfit
+from deploy.ros2.signed import Signer, read_key
+from deploy.trust.text import printable
 
 LOOK = 0.02  # s between two looks
 BEAT = 0.05  # s between two words on `armed`
+UNSIGNED = "only who has the key may: python -m deploy.ros2.ask do=arm key=FILE, or do=release"
+HEEDED = 1.0  # s in which a robot that is armed must say so
+UPRIGHT = "it does not stand: call the service {}/robot/reset (simulated), or set it upright, and arm it again"
 WATCHED = {"odometry": Odometry, "joint_states": JointState, "hand_pose": PoseStamped}
 
 
@@ -49,6 +56,7 @@ class Settings:
     land_voltage: float = setting(3.1, "V below which, for a second, it is disarmed in flight", 0.0, 1e3)
     silence_s: float = setting(0.25, "s for which state, policy or human may be silent", 0.05, 10.0)
     auto_arm: bool = setting(False, "arm without being asked, once")
+    key: str = setting("", "file of the key that signs arming (python -m deploy.ros2.key); empty: it is not signed")
     priority: int = setting(PRIORITY, "of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
 
 
@@ -60,6 +68,7 @@ class SupervisorNode(Node):
         s = self.settings = declare(self, Settings)
         self.armed, self.reason = False, "not armed yet"
         self._flown = False  # the policy has flown since it was armed
+        self._since, self._releases = -math.inf, 0  # when it was armed; how often it released
         self._beat = self._low_since = -math.inf
         self._waits = s.auto_arm
         self._said = self.create_publisher(Bool, topics.ARMED, command_quality(deadline=2 * BEAT))
@@ -68,8 +77,11 @@ class SupervisorNode(Node):
         self._battery = Inbox(self, topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
         self._state = Inbox(self, String, topics.STATE, latched_quality())  # of robots that tell
         self._heartbeat = Inbox(self, Bool, topics.HEARTBEAT, command_quality())
-        self._override = Inbox(self, Float64MultiArray, topics.override(topics.COMMAND), command_quality())
-        self.emergency = EmergencyStop(self, "emergency_stop", lambda: self._disarm("emergency stop"), leads=True)
+        self._override = Inbox(self, Float64MultiArray, topics.override(topics.COMMAND), sensor_quality())
+        self._own = Inbox(self, Bool, topics.ARMED, command_quality())  # ours, and a stranger's
+        self._inboxes = (self._watched, self._battery, self._state, self._heartbeat, self._override, self._own)
+        self._signer = self._sign(s.key) if s.key else None
+        self.emergency = EmergencyStop(self, "emergency_stop", self._stopped, leads=True)
         self.create_service(SetBool, "arm", self._asked_to_arm)
         self.create_service(Trigger, "release", self._asked_to_release)
         self.diagnostics = Diagnostics(self, "", self._status)
@@ -77,6 +89,15 @@ class SupervisorNode(Node):
         for line in self._undo.enter_context(realtime(s.priority)):
             self.get_logger().warning(line)
         every(self, LOOK, self._look)
+
+    def _sign(self, key: str) -> Signer:
+        """What signed arming needs."""
+        secret = read_key(key)
+        self._signed = self.create_publisher(UInt8MultiArray, topics.BEAT, command_quality())
+        self._answers = self.create_publisher(String, topics.ANSWER, command_quality(depth=10))
+        self._challenges = Letterbox(self, UInt8MultiArray, topics.CHALLENGE, sensor_quality())
+        self._requests = Letterbox(self, UInt8MultiArray, topics.REQUEST, sensor_quality())
+        return Signer(secret, self._signed.topic_name, self._requests.topic)
 
     def complaints(self) -> list[str]:
         """What is wrong now, for a robot in the air; empty when nothing is."""
@@ -131,11 +152,20 @@ class SupervisorNode(Node):
         s, found = self.settings, self.complaints()
         if s.min_voltage and not self._voltage() >= s.min_voltage:
             found.append(f"the battery has {self._voltage():.2f} V, less than {s.min_voltage:g} V")
+        if any(line.startswith("tilt") for line in found):
+            found.append(UPRIGHT.format(self.get_namespace().rstrip("/")))
         if self._overrides():
             found.append("a human overrides")
         if self.count_publishers(topics.COMMAND) > 1:
             found.append(f"two publishers on {self.resolve_topic_name(topics.COMMAND)}")
-        return found
+        return [*found, *self._contests()]
+
+    def _contests(self) -> list[str]:
+        """Who publishes what we, or those we listen to, publish."""
+        now = time.monotonic()
+        boxes = [self._watched, self._battery, self._heartbeat] + [self._own] * (self._signer is None)
+        lines = [contest(self, box, now) for box in boxes]
+        return [line for line in lines if line]
 
     def _overrides(self) -> bool:
         """Whether a human commands the robot now: as is heard here, or as the robot says."""
@@ -147,9 +177,13 @@ class SupervisorNode(Node):
         reasons = self._against_arming()
         if not reasons:
             self.armed, self.reason, self._flown, self._waits = True, "armed", False, False
+            self._since = time.monotonic()
             self._say()
             self.get_logger().info("armed")
         return reasons
+
+    def _stopped(self) -> None:
+        self._disarm("emergency stop")
 
     def _disarm(self, reason: str) -> None:
         if self.armed:
@@ -161,10 +195,16 @@ class SupervisorNode(Node):
     def _say(self) -> None:
         self._said.publish(Bool(data=self.armed))
         self._beat = time.monotonic()
+        if self._signer:
+            beat = self._signer.beat(self._beat, self.armed, self.emergency.pressed, self._releases)
+            self._signed.publish(UInt8MultiArray(data=beat))
 
     def _look(self) -> None:
-        for inbox in (self._watched, self._battery, self._state, self._heartbeat, self._override):
+        self._hold()
+        for inbox in self._inboxes:
             inbox.take()
+        if self._signer:
+            self._heed(self._signer)
         if self.armed:
             for reason in [*self.complaints(), *self._silence(), *self._empty()]:
                 self._disarm(reason)
@@ -172,6 +212,38 @@ class SupervisorNode(Node):
             self._arm()
         if time.monotonic() - self._beat >= BEAT - 0.5 * LOOK:
             self._say()
+
+    def _hold(self) -> None:
+        """While it is armed, nobody new may speak for the robot, its battery or the policy."""
+        self._watched.owner.held = self._battery.owner.held = self._state.owner.held = self.armed
+        self._heartbeat.owner.held = self.armed and self._flown
+
+    def _heed(self, signer: Signer) -> None:
+        """Challenges, and requests that are signed."""
+        for letter in self._challenges.letters():
+            if (message := self._challenges.opened(letter)) is not None:
+                signer.challenged(letter.sender, bytes(message.data))
+        for letter in self._requests.letters():
+            message = self._requests.opened(letter)
+            request = signer.asked(bytes(message.data)) if message is not None else None
+            if request is not None:
+                self._answers.publish(String(data=signer.answer(request, self._do)))
+
+    def _do(self, verb: str) -> tuple[bool, str]:
+        """Arm, disarm or release: whether it was done, and what to say."""
+        if verb == "arm":
+            reasons = self._arm()
+            return not reasons, "; ".join(reasons) or "armed"
+        if verb == "disarm":
+            self._disarm("asked to")
+            return True, "disarmed"
+        return True, self._release()
+
+    def _release(self) -> str:
+        self._releases += 1
+        self.emergency.release()
+        self._say()
+        return "released; arm it again"
 
     def _silence(self) -> list[str]:
         """A policy that flew, or a human who did, is heard no more."""
@@ -192,25 +264,32 @@ class SupervisorNode(Node):
         return [f"the battery has {self._voltage():.2f} V"] if now - self._low_since > 1.0 else []
 
     def _asked_to_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        if request.data:
-            reasons = self._arm()
-            response.success, response.message = not reasons, "; ".join(reasons) or "armed"
+        if request.data and self._signer:
+            response.success, response.message = False, UNSIGNED
         else:
-            self._disarm("asked to")
-            response.success, response.message = True, "disarmed"
+            response.success, response.message = self._do("arm" if request.data else "disarm")
         return response
 
     def _asked_to_release(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        self.emergency.release()
-        response.success, response.message = True, "released; arm it again"
+        response.success = self._signer is None
+        response.message = UNSIGNED if self._signer else self._release()
         return response
 
+    def _unheeded(self) -> str:
+        """Why the robot is not armed though we say that it is."""
+        state = self._state.message.data if self._state.message is not None else ""
+        if not self.armed or time.monotonic() - self._since < HEEDED or not state.startswith(DISARMED):
+            return ""
+        return f"armed, but the robot says {printable(state)}"
+
     def _status(self) -> Status:
-        complaints = self.complaints()
+        complaints = [*filter(None, [self._unheeded()]), *self.complaints()]
         values: dict[str, Any] = {"armed": self.armed, "flown": self._flown, "voltage": self._voltage()}
-        values |= {"override": self._overrides()}
+        values |= {"override": self._overrides(), "emergency": self.emergency.who if self.emergency.pressed else "no"}
+        troubles = [*self._contests(), *unfit(self, [*self._inboxes, self.emergency.boxes[0]])]
+        values |= {f"publishers {k + 1}": line for k, line in enumerate(troubles)}
         bad = complaints or self.reason not in ("armed", "not armed yet", "asked to", "the policy has handed over")
-        return ERROR if bad else OK, "; ".join(complaints) or self.reason, values
+        return ERROR if bad else WARN if troubles else OK, "; ".join(complaints) or self.reason, values
 
     def close(self) -> None:
         """Disarm."""

@@ -19,6 +19,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Bool, String
 
+from deploy.ros2 import network
 from deploy.ros2.polling import Inbox, command_quality, sensor_quality
 from deploy.ros2.topics import WORLD, type_name
 from deploy.teleop import VERDICTS, Said, TeleopError
@@ -37,6 +38,7 @@ class Topics:
         self._owner = node is None
         self._started = node is None and not rclpy.ok()
         if self._started:
+            network.keep_to_this_machine()
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         try:
             self.node = node or Node("teleop", namespace=namespace or None)
@@ -57,7 +59,7 @@ class Topics:
         asked, active = self._asked()
         changed = self._gripper.take() and self._gripper.message.data != self._closed
         self._closed ^= changed
-        verdict = self._verdict.message.data if self._verdict.take() else ""
+        verdict = self._verdict.message.data if self._verdict.take(1) else ""
         if verdict and verdict not in VERDICTS:
             raise TeleopError(f"{self._verdict.topic}: {verdict!r} is not one of {', '.join(VERDICTS)}")
         return Said(asked.clip(-speed, speed), self._closed, active or changed, verdict)

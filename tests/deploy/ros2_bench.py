@@ -20,6 +20,7 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -40,6 +41,7 @@ CONFIGURE, CLEANUP, ACTIVATE, DEACTIVATE = (
     Transition.TRANSITION_ACTIVATE,
     Transition.TRANSITION_DEACTIVATE,
 )
+QUIET = SubscriptionEventCallbacks(use_default_callbacks=False)  # its warning of another quality is deprecated
 PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
 
 
@@ -84,7 +86,8 @@ class Graph:
             (Bool, "armed", reliable),
             (Bool, "emergency_stop", latched_quality()),
         ):
-            self.node.create_subscription(kind, topic, lambda m, topic=topic: self._hear(topic, m), quality)
+            hear = lambda m, topic=topic: self._hear(topic, m)  # noqa: E731
+            self.node.create_subscription(kind, topic, hear, quality, event_callbacks=QUIET)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._diagnose, 10)
         self._clients: dict[str, Any] = {}
 

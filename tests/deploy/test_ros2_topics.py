@@ -14,6 +14,7 @@ from deploy import PolicyFile
 from deploy.ros2 import topics
 from deploy.ros2.faults import DELAY, JUMP, KINDS, Fault
 from deploy.ros2.interlock import ARMED, DISARMED, FLYING, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.polling import NAMES, Owner
 from sim.spec import Signal
 
 finite = st.floats(-100.0, 100.0)
@@ -145,7 +146,7 @@ def flying() -> Interlock:
     lock.arm(1.0, True)
     lock.motors(1.0)
     assert lock.state == ARMED
-    lock.command(1.0, TURN, b"policy")
+    lock.command(1.0, TURN)
     assert lock.motors(1.0) is TURN and lock.state == FLYING
     return lock
 
@@ -155,26 +156,24 @@ def test_commands_are_held_for_a_while_then_the_motors_stop():
     assert lock.motors(1.09) is TURN
     assert lock.motors(1.11) is SAFE and lock.reason == "no commands"
     lock.arm(1.2, True)
-    lock.command(1.2, TURN, b"policy")
+    lock.command(1.2, TURN)
     assert lock.motors(1.2) is SAFE  # it does not start again by itself
     lock.arm(1.25, False)
     lock.arm(1.25, True)
     assert lock.motors(1.25) is SAFE and lock.state == DISARMED  # not while somebody commands
     lock.motors(1.35)
-    lock.command(1.36, TURN, b"policy")
+    lock.command(1.36, TURN)
     assert lock.motors(1.36) is TURN
 
 
-@pytest.mark.parametrize("way", ["emergency", "disarmed", "silence", "two"])
+@pytest.mark.parametrize("way", ["emergency", "disarmed", "silence"])
 def test_what_stops_the_motors(way: str):
     lock = flying()
     lock.emergency = way == "emergency"
     if way == "disarmed":
         lock.arm(1.05, False)
-    if way == "two":
-        lock.command(1.05, TURN, b"somebody else")
     now = 1.3 if way == "silence" else 1.06
-    lock.command(now, TURN, b"policy")
+    lock.command(now, TURN)
     assert lock.motors(now) is SAFE and lock.state == STOPPED
     lock.arm(now, False)  # told to disarm
     lock.emergency = False
@@ -187,28 +186,40 @@ def test_a_human_goes_first_and_leaves_it_stopped():
     lock, hand = flying(), np.full(4, 0.1)
     lock.override(1.05, hand)
     assert lock.motors(1.06) is hand and lock.state == OVERRIDE
-    lock.command(1.14, TURN, b"policy")
+    lock.command(1.14, TURN)
     assert lock.motors(1.2) is SAFE and lock.reason == "the override ended"
     lock.emergency = True
     lock.override(1.21, hand)
     assert lock.motors(1.21) is SAFE  # but not before the emergency stop
 
 
-def test_one_sender_may_command_on_several_topics():
-    lock = flying()
-    for now in (1.02, 1.04):
-        lock.command(now, TURN, b"its arm", "arm")
-        lock.command(now, TURN, b"its gripper", "gripper")
-        assert lock.motors(now) is TURN
-    lock.command(1.05, TURN, b"another gripper", "gripper")
-    assert lock.motors(1.05) is SAFE and lock.reason == "two publishers of commands"
+def test_a_topic_belongs_to_who_spoke_first_until_that_one_is_silent():
+    owner = Owner(0.1)
+    assert owner.accepts(b"policy", 1.0) and not owner.accepts(b"stranger", 1.05) and owner.accepts(b"policy", 1.09)
+    assert owner.rivals(1.1) == [b"stranger"] and owner.rivals(3.0) == [] and owner.ignored == 1
+    assert owner.accepts(b"a restarted policy", 1.2) and owner.gid == b"a restarted policy"
+    owner.held = True  # in flight nobody follows
+    assert not owner.accepts(b"policy", 9.0)
+    for k in range(100):
+        assert not owner.accepts(str(k).encode(), 9.0 + 0.01 * k)
+    assert len(owner.strangers) == NAMES and owner.rivals(10.0)
 
 
-def test_a_silent_command_after_another_sender_has_gone():
-    lock = flying()
-    lock.arm(1.15, True)
-    lock.command(1.105, TURN, b"a restarted policy")
-    assert lock.motors(1.11) is TURN
+def test_what_keeps_it_from_being_armed_is_said():
+    lock = Interlock(SAFE, hold_s=0.1, silence_s=0.25)
+    lock.arm(1.0, True)
+    lock.contested = "two publishers on /armed: /supervisor and /stranger"
+    lock.motors(1.0)
+    assert lock.summary == "disarmed: two publishers on /armed: /supervisor and /stranger"
+    lock.contested = ""
+    lock.command(1.0, TURN)
+    assert lock.motors(1.01) is SAFE and lock.summary.startswith("disarmed: somebody commands it already")
+    lock.arm(1.02, False)
+    lock.motors(1.02)
+    assert lock.summary == "disarmed"
+    lock.arm(1.2, True)
+    lock.motors(1.2)
+    assert lock.summary == "armed"
 
 
 @given(st.lists(st.tuples(st.sampled_from("acoeh"), st.floats(0.0, 0.3)), max_size=40))
@@ -221,7 +232,7 @@ def test_the_motors_turn_only_while_armed_is_fresh_and_somebody_commands(events)
             lock.arm(now, value)
             armed = now if value else -math.inf
         elif kind in "co":
-            lock.command(now, TURN, b"p") if kind == "c" else lock.override(now, TURN)
+            lock.command(now, TURN) if kind == "c" else lock.override(now, TURN)
             commanded = now
         elif kind == "e":
             lock.emergency = value

@@ -1,0 +1,72 @@
+"""Who publishes a topic, by name, and whose messages cannot arrive: what a diagnostic has to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import QoSCompatibility, qos_check_compatible
+
+from deploy.ros2.polling import CONTEST, Inbox, Letterbox
+from deploy.ros2.topics import type_name
+from deploy.trust.text import printable
+
+SAME_PARTICIPANT = 12  # bytes of a gid: the GUID prefix of RTPS, 8.2.4.1; what follows counts its publishers
+
+
+def same_process(one: bytes, other: bytes) -> bool:
+    """Whether two publishers belong to one participant, as all publishers of a node do, on a DDS middleware."""
+    return len(one) >= SAME_PARTICIPANT and one[:SAME_PARTICIPANT] == other[:SAME_PARTICIPANT]
+
+
+def _name(info: Any) -> str:
+    return printable(f"{info.node_namespace.rstrip('/')}/{info.node_name}", 80)
+
+
+def named(node: Node, topic: str, gid: bytes) -> str:
+    """The node that this publisher belongs to, or what is known of one that is gone or hides."""
+    for info in node.get_publishers_info_by_topic(topic):
+        if bytes(info.endpoint_gid) == gid:
+            return _name(info)
+    return f"an unknown node ({gid[:SAME_PARTICIPANT].hex() or 'without a name'})"
+
+
+def gids(node: Node, topic: str) -> set[bytes]:
+    """Of all publishers of a topic that are known now."""
+    return {bytes(info.endpoint_gid) for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic))}
+
+
+def publishers(node: Node, topic: str) -> list[str]:
+    """The nodes that publish a topic, by name, also one that was killed less than 20 s ago."""
+    return [_name(info) for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic))]
+
+
+def contest(node: Node, box: Inbox, now: float, within: float = CONTEST) -> str:
+    """A sentence that names those who publish a topic beside its owner; empty where nobody has lately."""
+    rivals = box.owner.rivals(now, within)
+    if not rivals:
+        return ""
+    owner, *others = (named(node, box.topic, gid) for gid in (box.owner.gid, *rivals[:3]))
+    return f"two publishers on {box.topic}: {owner} and {', '.join(others)}"
+
+
+def unfit(node: Node, boxes: Iterable[Letterbox]) -> list[str]:
+    """Publishers whose messages do not reach us, with topic, name and what does not fit: type, or policy of quality."""
+    found = []
+    for box in boxes:
+        kind, ours = type_name(box.kind), box.subscription.qos_profile
+        for info in node.get_publishers_info_by_topic(box.topic):
+            if info.topic_type != kind:
+                found.append(f"{box.topic} of {_name(info)} is a {printable(info.topic_type, 80)}, not a {kind}")
+                continue
+            fits, why = qos_check_compatible(info.qos_profile, ours)
+            if fits == QoSCompatibility.ERROR:
+                found.append(f"{box.topic} of {_name(info)} cannot be heard: {_policies(why)}")
+    return list(dict.fromkeys(found))
+
+
+def _policies(why: str) -> str:
+    """The incompatible ones among what the check says."""
+    parts = (part.strip() for part in why.split(";"))
+    return "; ".join(part.removeprefix("ERROR: ") for part in parts if part.startswith("ERROR"))
