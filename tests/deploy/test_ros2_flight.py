@@ -210,10 +210,14 @@ def test_commands_that_make_no_sense_are_ignored(lab: Graph):
     with commanding(lab) as publisher:
         lab.until(lambda: lab.arm().success, "armed")
         lab.rest(0.4)  # who commanded before is heard no more
-        for message in (nameless, three, infinite):
-            publisher.publish(message)
-            lab.rest(0.1)
-        lab.until(lambda: sum(v.key.startswith("ignored") for v in lab.status["robot"].values) == 3, "ignored")
+
+        def ignored() -> bool:
+            for message in (nameless, three, infinite):
+                publisher.publish(message)
+                lab.rest(0.1)
+            return sum(v.key.startswith("ignored") for v in lab.status["robot"].values) == 3
+
+        lab.until(ignored, "all three are ignored, and counted")
     assert not any(lab.heard["executed/command"][1].data)
 
 
