@@ -179,7 +179,7 @@ def is_here(host: str) -> bool:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError):
         return False  # listening there fails, and says why
-    return bool(found) and all(ipaddress.ip_address(each[4][0].split("%")[0]).is_loopback for each in found)
+    return bool(found) and all(ipaddress.ip_address(str(each[4][0]).split("%")[0]).is_loopback for each in found)
 
 
 def token_of(config: Config) -> str:
