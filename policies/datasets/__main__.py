@@ -14,11 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from deploy import arguments
+from deploy.trust.text import printable
 from policies.datasets.check import problems
 from policies.datasets.features import DatasetError
 from policies.datasets.pictures import write_film
 from policies.datasets.reader import Dataset
 from policies.report import table
+
+LONGEST = 1000  # characters of a line
 
 
 @dataclass
@@ -67,7 +70,8 @@ def summary(dataset: Dataset) -> str:
                 "" if feature.is_camera else ", ".join(feature.names or ()),
             ]
         )
-    return "\n".join(lines) + "\n\n" + table(rows)
+    lines = [printable(line, LONGEST) for line in lines]
+    return "\n".join(lines) + "\n\n" + table([[printable(cell) for cell in row] for row in rows])
 
 
 def film(dataset: Dataset, index: int, path: str) -> None:
@@ -125,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(f"episode={config.episode}: {config.folder} has 0 to {len(dataset) - 1}")
     if config.check:
         found = list(problems(dataset))
-        print("\n".join(found or ["everything is whole"]))
+        print("\n".join(printable(each, LONGEST) for each in found) or "everything is whole")
         if found:
             raise DatasetError(f"{config.folder} has {len(found)} problem(s)")
     print(summary(dataset))

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from policies.datasets import bounds
 from policies.datasets.features import CAMERA, NUMBERS, DatasetError, Feature
 
 VERSION = "v3.0"
@@ -60,17 +61,25 @@ def to_parquet(table: pa.Table, checksums: Mapping[str, Any] | None = None) -> b
 def read_parquet(folder: Path, name: str, holds: str) -> tuple[pa.Table, dict[str, Any] | None]:
     """A table and the checksums in its footer, None when it has none. Raises DatasetError when it is damaged."""
     try:
-        content = (folder / name).read_bytes()
+        content = bounds.content(folder, name)
     except FileNotFoundError:
         raise DatasetError(f"{folder}: {name} is missing; it holds {holds}") from None
     try:
         sealed = _is_sealed(content)
-        file = pq.ParquetFile(pa.BufferReader(content))
-        checksums = json.loads(file.metadata.metadata[SEAL]) if sealed else None
-        return file.read(use_threads=False), checksums
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        table = bounds.table(content)
+        footer = pq.ParquetFile(pa.BufferReader(content)).metadata.metadata if sealed else {}
+        return table, _checksums(json.loads(footer[SEAL])) if sealed else None
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         why = str(error).partition("\n")[0]
         raise DatasetError(f"{folder}: {name} is damaged or cut short ({why}); it holds {holds}") from None
+
+
+def _checksums(found: Any) -> dict[str, Any]:
+    """ValueError unless these are what `to_parquet` was given."""
+    files = found.get("files", {}) if isinstance(found, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        raise ValueError("its checksums are malformed")
+    return {"files": {}, "constants": "", **found}
 
 
 def _is_sealed(content: bytes) -> bool:
@@ -87,31 +96,34 @@ def read_info(folder: Path) -> dict[str, Any]:
     """meta/info.json. Raises DatasetError for a folder without, another version, or an unreadable one."""
     if not (folder / INFO).is_file():
         raise DatasetError(f"{folder} is not a dataset: it has no {INFO}")
-    try:
-        info: dict[str, Any] = json.loads((folder / INFO).read_bytes())
+    info = bounds.description(folder, INFO)
+    with bounds.malformed(f"{folder}: {INFO} is damaged"):
         version = str(info["codebase_version"])
-        info["features"], info["data_path"], info["fps"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{folder}: {INFO} is damaged: {error}") from None
+        info["features"], info["data_path"]
+        fps, total = info["fps"], info.get("total_episodes", 0)
+        if type(fps) not in (int, float) or not 0 < fps <= bounds.FASTEST or type(total) is not int:
+            raise ValueError(f"fps {fps!r:.40}, total_episodes {total!r:.40}")
     if not version.startswith("v3."):
         convert = "lerobot.datasets.v30.convert_dataset_v21_to_v30 converts from v2.1"
-        raise DatasetError(f"{folder} is in LeRobot's format {version}, but only v3 is read; {convert}")
+        raise DatasetError(f"{folder} is in LeRobot's format {version:.40}, but only v3 is read; {convert}")
     return info
 
 
 def features_of(info: Mapping[str, Any], folder: Path) -> dict[str, Feature]:
     """All features in meta/info.json, with those that LeRobot adds."""
     found = {}
-    for name, entry in info["features"].items():
-        try:
+    entries = info["features"]
+    if not isinstance(entries, dict) or not 0 < len(entries) <= bounds.FEATURES:
+        raise DatasetError(f"{folder}: {INFO} is damaged: its features are no map of 1 to {bounds.FEATURES}")
+    for name, entry in entries.items():
+        with bounds.malformed(f"{folder}: {INFO} is damaged at feature {name!r}"):
             names = entry.get("names")
-            listed = tuple(names) if isinstance(names, list) else None  # others write nested names: not ours to judge
-            found[name] = Feature(str(entry["dtype"]), tuple(int(k) for k in entry["shape"]), listed)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DatasetError(f"{folder}: {INFO} is damaged at feature {name!r}: {error}") from None
+            listed = tuple(map(str, names)) if isinstance(names, list) else None  # others nest names: not ours to judge
+            feature = Feature(str(entry["dtype"]), tuple(int(k) for k in entry["shape"]), listed)
+            found[name] = bounds.checked(name, feature)
         if found[name].dtype not in (*NUMBERS, *CAMERA, "string"):
             choices = ", ".join((*NUMBERS, *CAMERA, "string"))
-            raise DatasetError(f"{folder}: feature {name!r} has dtype {found[name].dtype!r}, not one of {choices}")
+            raise DatasetError(f"{folder}: feature {name!r} has dtype {found[name].dtype!r:.40}, not one of {choices}")
     return found
 
 
@@ -129,9 +141,11 @@ def read_rows(folder: Path, info: Mapping[str, Any]) -> list[Rows]:
     found = []
     for path in sorted(folder.glob("meta/episodes/chunk-*/file-*.parquet")):
         table, checksums = read_parquet(folder, path.relative_to(folder).as_posix(), "rows of episodes")
-        chunk, file = (int(name.rpartition("-")[2]) for name in (path.parent.name, path.stem))
+        with bounds.malformed(f"{folder}: {path.name} is no name of a file of rows"):
+            chunk, file = (int(name.rpartition("-")[2]) for name in (path.parent.name, path.stem))
         found.append(Rows(table, checksums, (chunk, file)))
-    numbers = [number for rows in found for number in rows.table["episode_index"].to_pylist()]
+    with bounds.malformed(f"{folder}: meta/episodes is damaged"):
+        numbers = [number for rows in found for number in rows.table["episode_index"].to_pylist()]
     if numbers != list(range(len(numbers))):
         raise DatasetError(f"{folder}: meta/episodes lacks rows of episodes: a file is missing")
     sealed = [rows.checksums for rows in found if rows.checksums is not None]
@@ -150,10 +164,11 @@ def joined(rows: Sequence[Rows]) -> pa.Table:
 def read_tasks(folder: Path) -> list[str]:
     """What was to be done, by task index."""
     table, _ = read_parquet(folder, TASKS, "the tasks")
-    column = next(name for name in table.column_names if name != "task_index")  # pandas' index: its name varies
-    order = np.argsort(table["task_index"].to_numpy())
-    texts = table[column].to_pylist()
-    return [texts[k] for k in order]
+    with bounds.malformed(f"{folder}: {TASKS} is damaged"):
+        (column,) = (name for name in table.column_names if name != "task_index")  # pandas' index: its name varies
+        order = np.argsort(table["task_index"].to_numpy())
+        texts = table[column].to_pylist()
+        return [str(texts[k]) for k in order]
 
 
 def file_after(chunk: int, file: int) -> tuple[int, int]:

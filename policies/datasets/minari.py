@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
 
 from deploy import arguments
-from policies.datasets import pictures
+from policies.datasets import bounds, pictures
 from policies.datasets.features import Array, DatasetError, Feature, to_numpy
 from policies.datasets.writer import Writer
 
@@ -31,6 +30,7 @@ Signal = tuple[str, ...]  # the keys under which an episode has it
 Tree = Mapping[str, Any]
 NUMBERS = ("Box", "Discrete", "MultiDiscrete")  # other spaces are left out
 REWARD, DONE = Feature("float32", (1,)), Feature("bool", (1,))
+DEEPEST = 8  # groups of HDF5 in each other
 SUCCESS = ("infos", "success")
 
 
@@ -56,10 +56,12 @@ def _leaves(space: Space, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 def _feature(space: Space) -> Feature:
     shape = tuple(space.get("shape") or (len(space.get("nvec", [1])),))
+    if any(type(size) is not int for size in shape) or len(str(space.get("dtype"))) > len("datetime64"):
+        raise ValueError(f"a space of shape {shape!r:.80}")
     if space["type"] == "Box" and space["dtype"] == "uint8" and len(shape) == 3 and shape[2] == 3:
         return Feature("image", shape)
     kind = np.dtype(space.get("dtype", "int64"))
-    return Feature("float32" if kind.kind == "f" else str(kind), shape)
+    return bounds.checked("it", Feature("float32" if kind.kind == "f" else str(kind), shape))
 
 
 def _signals(metadata: Mapping[str, Any]) -> tuple[dict[str, Signal], dict[str, Feature]]:
@@ -79,17 +81,56 @@ def _episodes(folder: Path, form: str, count: int) -> Iterator[Tree]:
     """What is stored of each episode: nested, with datasets of HDF5 or arrays of Arrow at its ends."""
     if form != "hdf5":
         for index in range(count):
-            files = sorted(str(path) for path in (folder / str(index)).glob("part-*"))
-            table = pyarrow.dataset.dataset(files, format=form).to_table()
-            yield {name: _tree(table[name].combine_chunks()) for name in table.column_names}
+            yield {name: _tree(column) for name, column in _table(folder, index, form)}
         return
     try:
         import h5py
     except ModuleNotFoundError:
         raise DatasetError("Minari's HDF5 format needs h5py: pip install 'sim2metal[datasets]'") from None
-    with h5py.File(folder / "main_data.hdf5") as file:
+    with h5py.File(bounds.inside(folder, "main_data.hdf5")) as file:
         for index in range(count):
-            yield file[f"episode_{index}"]
+            yield _held(file, f"episode_{index}")
+
+
+def _table(folder: Path, index: int, form: str) -> Iterator[tuple[str, pa.Array]]:
+    """The columns of an episode in Arrow's or Parquet's format."""
+    names = sorted(path.relative_to(folder).as_posix() for path in (folder / str(index)).glob("part-*"))
+    if not names:
+        raise DatasetError(f"{folder}: there is no episode {index}")
+    files = [bounds.content(folder, name) for name in names]
+    if form == "parquet":
+        tables = [bounds.table(file) for file in files]
+    else:
+        tables = [pa.ipc.open_file(pa.BufferReader(file)).read_all() for file in files]
+    table = pa.concat_tables(tables)
+    if table.nbytes > bounds.LARGEST:
+        raise DatasetError(f"{folder}: episode {index} has {table.nbytes} bytes, at most {bounds.LARGEST} are read")
+    for name in table.column_names:
+        yield name, table[name].combine_chunks()
+
+
+def _held(group: Any, name: str, depth: int = 0) -> Any:
+    """What a group of HDF5 holds under a name: nested maps, with datasets at their ends. All of it lies in this file.
+
+    Links to other files, data kept in other files and objects are refused; so is what memory could not hold.
+    """
+    import h5py
+
+    if name not in group:
+        raise DatasetError(f"{group.file.filename}: there is no {name!r}")
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise DatasetError(f"{group.file.filename}: {name!r} is a link, which is not followed")
+    held = group[name]
+    if isinstance(held, h5py.Group):
+        if depth > DEEPEST:
+            raise DatasetError(f"{group.file.filename}: its groups are nested too deeply")
+        return {each: _held(held, each, depth + 1) for each in held}
+    if not isinstance(held, h5py.Dataset) or held.is_virtual or held.external:
+        raise DatasetError(f"{group.file.filename}: {name!r} keeps its data in another file, or is none")
+    jpeg = h5py.check_vlen_dtype(held.dtype) == np.dtype(np.uint8)
+    if held.size is None or held.size > bounds.VALUES or not (jpeg or held.dtype.kind in "biufS"):
+        raise DatasetError(f"{group.file.filename}: {name!r} holds {held.dtype} of shape {held.shape}")
+    return held
 
 
 def _tree(column: pa.Array) -> Any:
@@ -108,9 +149,9 @@ def _frames(stored: Any, rows: slice, feature: Feature) -> Array:
     """(steps, *shape), from numbers or from pictures as JPEG."""
     stored = stored[rows]
     if feature.is_camera and isinstance(stored, pa.Array) and pa.types.is_binary(stored.type):
-        return pictures.from_png(stored.to_pylist())
+        return pictures.from_png(stored.to_pylist(), feature.shape)
     if feature.is_camera and not isinstance(stored, pa.Array) and stored.ndim != 4:
-        return pictures.from_png(bytes(each) for each in stored)
+        return pictures.from_png((bytes(each) for each in stored), feature.shape)
     values: Array = to_numpy(pa.chunked_array([stored]), feature.shape) if isinstance(stored, pa.Array) else stored
     return values.reshape(len(stored), *feature.shape).astype(feature.numpy)
 
@@ -130,17 +171,19 @@ def _converted(tree: Tree, signals: Mapping[str, Signal], features: Mapping[str,
 def convert(source: str, out: str, fps: int, task: str | None = None) -> int:
     """Import what is not yet in `out`; the number of episodes there. Raises DatasetError naming what is wrong."""
     folder = Path(source) / "data"
+    what = f"{source} is no dataset of Minari 0.5 or later: data/metadata.json"
     try:
-        metadata = json.loads((folder / "metadata.json").read_text())
-        signals, features = _signals(metadata)
-        form, episodes = metadata["data_format"], int(metadata["total_episodes"])
-    except (OSError, ValueError, KeyError) as error:
-        raise DatasetError(f"{source} is no dataset of Minari 0.5 or later: data/metadata.json: {error}") from None
+        metadata = bounds.description(folder, "metadata.json")
+        with bounds.malformed(what):
+            signals, features = _signals(metadata)
+            form, episodes = metadata["data_format"], int(metadata["total_episodes"])
+    except OSError as error:
+        raise DatasetError(f"{what}: {error}") from None
     if form not in ("hdf5", "arrow", "parquet"):
         raise DatasetError(f"{source}: format {form!r} is not one of hdf5, arrow, parquet")
-    if not episodes:
+    if episodes < 1:
         raise DatasetError(f"{source} has no episodes")
-    try:
+    with bounds.malformed(f"{source}: what is stored does not fit data/metadata.json"):
         features |= {"next.reward": REWARD, "next.done": DONE}
         trees = _episodes(folder, form, episodes)
         first = next(trees)
@@ -151,10 +194,6 @@ def convert(source: str, out: str, fps: int, task: str | None = None) -> int:
                 if index == len(writer):
                     frames = _converted(tree, signals, features)
                     writer.add_episode(frames, task or metadata.get("dataset_id") or source)
-    except DatasetError:
-        raise
-    except (KeyError, ValueError) as error:  # Arrow's are among them
-        raise DatasetError(f"{source}: what is stored does not fit data/metadata.json: {error}") from None
     return episodes
 
 

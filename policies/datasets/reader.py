@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from policies.datasets import layout, pictures
+from policies.datasets import bounds, layout, pictures
 from policies.datasets.features import COUNTERS, Array, DatasetError, Feature, not_finite, to_numpy
 from policies.datasets.stats import Stats, Totals, stats_in
+
+MOST = 2**40  # of a number that counts frames or files
 
 
 class Episode(Mapping[str, Array]):
@@ -47,6 +48,11 @@ class Dataset:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        with bounds.malformed(f"{self.folder}: what it says of itself is damaged"):
+            self._describe()
+
+    def _describe(self) -> None:
+        """What is read before any frame."""
         self.info = layout.read_info(self.folder)
         self._all = layout.features_of(self.info, self.folder)
         self.features: dict[str, Feature] = {name: f for name, f in self._all.items() if name not in COUNTERS}
@@ -61,9 +67,9 @@ class Dataset:
             if rows.checksums
             for name, digest in rows.checksums["files"].items()
         }
-        self.lengths: Array = self._column("length")  # (episodes,) frames
-        self.episode_tasks: list[str] = ["; ".join(tasks) for tasks in self._column("tasks")]
-        self._starts: Array = self._column("dataset_from_index")
+        self.lengths: Array = self._whole("length", 1, bounds.VALUES)  # (episodes,) frames
+        self.episode_tasks: list[str] = ["; ".join(map(str, tasks)) for tasks in self._column("tasks")]
+        self._starts: Array = self._whole("dataset_from_index", 0)
         self.data_paths = self._paths("data_path", "data")  # of the numbers and images, per episode
         films = [name for name, feature in self.features.items() if feature.dtype == "video"]
         self.film_paths = {name: self._paths("video_path", f"videos/{name}", video_key=name) for name in films}
@@ -127,7 +133,7 @@ class Dataset:
             values = to_numpy(rows[name], feature.shape).astype(
                 feature.numpy
             )  # a copy: arrow's memory is not to be written
-        except ValueError as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise DatasetError(f"{self.folder}: {name!r} in episode {index}: {error}") from None
         bad = not_finite(values)
         if bad is not None:
@@ -137,7 +143,7 @@ class Dataset:
     def verified(self, path: str) -> bytes:
         """A file of data or film. Raises DatasetError when it is missing or does not have its checksum."""
         try:
-            content = (self.folder / path).read_bytes()
+            content = bounds.content(self.folder, path)
         except FileNotFoundError:
             raise DatasetError(f"{self.folder}: {path} is missing; it holds {self.holds(path)}") from None
         if path in self.checksums and layout.sha256(content) != self.checksums[path]:
@@ -153,9 +159,23 @@ class Dataset:
 
     def _paths(self, pattern: str, key: str, **names: str) -> list[str]:
         """A file per episode."""
-        chunks, files = (self._column(f"{key}/{which}") for which in ("chunk_index", "file_index"))
-        form = str(self.info[pattern])
-        return [form.format(chunk_index=c, file_index=f, **names) for c, f in zip(chunks, files, strict=True)]
+        chunks, files = (self._whole(f"{key}/{which}", 0) for which in ("chunk_index", "file_index"))
+        paths = []
+        with bounds.malformed(f"{self.folder}: {layout.INFO}: {pattern}"):
+            form = self.info[pattern]
+            for index, (chunk, file) in enumerate(zip(chunks, files, strict=True)):
+                said = {"chunk_index": chunk, "file_index": file, "episode_index": index, **names}
+                paths.append(bounds.filled(form, said))
+        for path in dict.fromkeys(paths):
+            bounds.inside(self.folder, path)
+        return paths
+
+    def _whole(self, name: str, least: int, most: int = MOST) -> Array:
+        """A column of whole numbers from `least` to `most`; DatasetError for anything else."""
+        column = np.asarray(self._column(name))
+        if column.dtype.kind not in "iu" or column.ndim != 1 or (column < least).any() or (column > most).any():
+            raise DatasetError(f"{self.folder}: meta/episodes: {name!r} is not {least} to {most} everywhere")
+        return column.astype(np.int64)
 
     def _column(self, name: str) -> Any:
         """A column of the rows: numbers as an array."""
@@ -168,20 +188,19 @@ class Dataset:
     def _table(self, path: str, columns: list[str]) -> pa.Table:
         """Some columns of a data file."""
         try:
-            file = pq.ParquetFile(pa.BufferReader(self.verified(path)))
-            lacking = set(columns) - set(file.schema_arrow.names)
-            if lacking:
-                raise DatasetError(f"{self.folder}: {path} has no column {min(lacking)!r}; it holds {self.holds(path)}")
-            return file.read(columns=columns, use_threads=False)  # many small files: threads only cost
-        except (pa.ArrowException, OSError) as error:
+            return bounds.table(self.verified(path), columns)
+        except DatasetError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, LookupError) as error:
             why = str(error).partition("\n")[0]
             raise DatasetError(f"{self.folder}: {path} is damaged ({why}); it holds {self.holds(path)}") from None
 
     def _rows_of(self, table: pa.Table, index: int) -> pa.Table:
         """The rows of an episode in the table of its file."""
         first, steps = int(self._starts[index]), int(self.lengths[index])
-        rows = table.slice(max(0, first - table["index"][0].as_py()), steps) if len(table) else table
-        if not np.array_equal(rows["index"].to_numpy(), np.arange(first, first + steps)):
+        with bounds.malformed(f"{self.folder}: {self.data_paths[index]} is damaged"):
+            rows = table.slice(max(0, first - int(table["index"][0].as_py())), steps) if len(table) else table
+        if len(rows) != steps or not np.array_equal(rows["index"].to_numpy(), np.arange(first, first + steps)):
             raise DatasetError(f"{self.folder}: {self.data_paths[index]} does not have the frames of episode {index}")
         return rows
 
@@ -192,9 +211,8 @@ class Dataset:
         rows = self._rows_of(self._images_of[name][1], index)
         shape = self._all[name].shape
         try:
-            found = pictures.from_png(rows[name].combine_chunks().field("bytes").to_pylist())
-            if found.shape[1:] != shape:
-                raise DatasetError(f"pictures have shape {found.shape[1:]}, not {shape}")
+            with bounds.malformed("a picture is damaged"):
+                found = pictures.from_png(rows[name].combine_chunks().field("bytes").to_pylist(), shape)
         except DatasetError as error:
             raise DatasetError(f"{self.folder}: {name!r} in episode {index}: {error}") from None
         return found
@@ -203,6 +221,7 @@ class Dataset:
         path = self.film_paths[name][index]
         if path in self.checksums or not (self.folder / path).exists():  # LeRobot's are large: not read for nothing
             self.verified(path)
-        start = float(self._column(f"videos/{name}/from_timestamp")[index])
+        with bounds.malformed(f"{self.folder}: meta/episodes is damaged"):
+            start = float(self._column(f"videos/{name}/from_timestamp")[index])
         steps = int(self.lengths[index])
-        return pictures.read_film(self.folder / path, start, steps, int(self.fps), self._all[name].shape)
+        return pictures.read_film(bounds.inside(self.folder, path), start, steps, self.fps, self._all[name].shape)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from deploy.files import named, replace_all
 from policies.datasets import layout, pictures
+from policies.datasets.bounds import own
 from policies.datasets.features import (
     COUNTERS,
     Array,
@@ -69,6 +70,7 @@ class Writer:
         self._films = [name for name, feature in self.features.items() if feature.dtype == "video"]
         self._info = _constants(self._all, fps, robot_type)
         self.folder.mkdir(parents=True, exist_ok=True)
+        own(self.folder)
         try:
             self._lock: Lock | None = Lock(self.folder)
         except BusyError as error:
