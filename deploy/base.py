@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.policy_file import PolicyFile, PolicyFileError, open_session
+from deploy.policy_file import PolicyFile, PolicyFileError, bounded, open_session
 from sim import spec
 
 Array = NDArray[np.float32]
@@ -37,7 +37,9 @@ class Part:
         found = {t.name for t in self.constants} | {name for node in kept for name in node.output} | {*sources}
         if loose := wanted - found:
             raise PolicyFileError(f"{path}: {target!r} depends on {', '.join(sorted(loose))}, which is no part of it")
-        self._session = open_session(path, self._alone(model, sources))
+        alone = self._alone(model, sources)
+        bounded(path, alone)
+        self._session = open_session(path, alone)
 
     def _alone(self, model: Any, sources: Mapping[str, tuple[int, ...]]) -> bytes:
         """The bytes of a model that holds this part only."""

@@ -372,7 +372,7 @@ class Source:
 
 
 def generate(path: str, weights: str = "float32") -> dict[str, str]:
-    """The C files of the policy file at `path`, verified first: file name -> content.
+    """The C files of the policy file at `path`, checked first: file name -> content.
 
     Raises PolicyFileError for a damaged file, GraphError for one that cannot be C.
     """

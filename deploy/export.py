@@ -11,6 +11,7 @@ from pathlib import Path
 from deploy import arguments, c_source, toolchain
 from deploy.files import replace_all
 from deploy.policy_file import PolicyFile, content_of
+from deploy.sign import TRUST
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Config:
         }
     )
     out: str = field(metadata={"help": "the folder to write into"})
+    trust: str | None = field(default=None, metadata={"help": TRUST})
     weights: str = field(default="float32", metadata={"help": f"one of: {', '.join(c_source.WEIGHTS)}"})
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
 
@@ -81,7 +83,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """Verify the file, then write what the target needs."""
+    """Check the file, then write what the target needs."""
     if arguments.wants_help(argv):
         print(f"{__doc__}\n\n{arguments.usage(Config)}")
         return
@@ -89,7 +91,8 @@ def main(argv: Sequence[str]) -> None:
     if config.target not in TARGETS:
         raise arguments.ArgumentError(f"unknown target {config.target!r}; choices: {', '.join(TARGETS)}")
     content = content_of(config.policy)
-    policy = PolicyFile.from_bytes(content, config.policy)
+    policy = PolicyFile.from_bytes(content, config.policy, config.trust)
+    print(f"{policy.name}: {policy.standing}")
     print("\n".join(TARGETS[config.target](policy, content, Path(config.out), config)))
 
 

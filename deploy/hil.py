@@ -26,6 +26,7 @@ from deploy.emulator import CLOCK_HZ, Chip
 from deploy.loop import Policy, run
 from deploy.measure import Measured, measure
 from deploy.policy_file import PolicyFile
+from deploy.sign import TRUST
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
@@ -45,6 +46,7 @@ class Config:
     seconds: float | None = field(default=None, metadata={"help": "length of a flight (default: the task's)"})
     engine: str = field(default="flight", metadata={"help": "physics engine"})
     seed: int = field(default=0, metadata={"help": "of the initial states"})
+    trust: str | None = field(default=None, metadata={"help": TRUST})
     weights: str = field(default="float32", metadata={"help": f"emulated: one of: {', '.join(c_source.WEIGHTS)}"})
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
     json: str | None = field(default=None, metadata={"help": "write the report to this file"})
@@ -190,7 +192,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{arguments.usage(Config)}")
         return
     (config,) = arguments.parse(argv, Config)
-    policy = PolicyFile.load(config.policy)
+    policy = PolicyFile.load(config.policy, config.trust)
     chip, cost = connect(policy, config.port, config.compiler, config.weights)
     report = evaluate(policy, chip, config, cost)
     chip.port.close()

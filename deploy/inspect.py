@@ -1,4 +1,4 @@
-"""python -m deploy.inspect policy=FILE: contract, provenance and scores of a policy file; verifies its test vectors."""
+"""python -m deploy.inspect policy=FILE: contract, provenance and scores of a policy file; replays its test vectors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 from deploy import arguments
 from deploy.policy_file import PolicyFile
 from deploy.safety.grid import summary
+from deploy.sign import TRUST
+from deploy.trust.text import printable
 from sim.spec import Group
 
 
@@ -21,6 +23,7 @@ class Config:
     """Settings of the command."""
 
     policy: str = field(metadata={"help": "the policy file"})
+    trust: str | None = field(default=None, metadata={"help": TRUST})
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -47,8 +50,7 @@ def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             yield from _leaves(f"{prefix}.{key}" if prefix else str(key), item)
     else:
-        text = json.dumps(value)
-        yield prefix, text if len(text) <= 80 else f"{text[:77]}..."
+        yield printable(prefix), printable(json.dumps(value), 80)
 
 
 def describe(policy: PolicyFile) -> list[str]:
@@ -60,6 +62,7 @@ def describe(policy: PolicyFile) -> list[str]:
         f"{policy.name}: task {policy.task}, robot {policy.robot}, {policy.rate_hz:g} Hz, "
         f"schema {policy.metadata['schema']}, {policy.size} bytes",
         f"sha256 {policy.sha256}",
+        f"{policy.standing}{f' ({policy.remark})' if policy.remark else ''}",
         summary(policy),
         "",
     ]
@@ -74,19 +77,19 @@ def describe(policy: PolicyFile) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Load, verify and describe."""
+    """Load, check and describe."""
     if arguments.wants_help(argv):
         print(f"{__doc__}\n\n{arguments.usage(Config)}")
         return
     (config,) = arguments.parse(argv, Config)
-    policy = PolicyFile.load(config.policy)
+    policy = PolicyFile.load(config.policy, config.trust)
     print("\n".join(describe(policy)))
     began = time.perf_counter()
     worst = policy.verify()
     spent = 1e3 * (time.perf_counter() - began)
     print(
-        f"\nverified: {policy.vectors.steps} closed-loop test vectors agree, the worst at {worst:.2g} of the tolerance "
-        f"{policy.vectors.tolerance:g} ({spent:.1f} ms)"
+        f"\n{policy.standing}: {policy.vectors.steps} closed-loop test vectors agree, the worst at {worst:.2g} of the "
+        f"tolerance {policy.vectors.tolerance:g} ({spent:.1f} ms)"
     )
 
 

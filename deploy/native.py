@@ -52,7 +52,7 @@ class Native:
         flags: Sequence[str] = (),
         weights: str = "float32",
     ) -> None:
-        """Verify, generate, compile, load, self-test. Raises PolicyFileError, GraphError or ToolchainError."""
+        """Check, generate, compile, load, self-test. Raises PolicyFileError, GraphError or ToolchainError."""
         content = content_of(os.fspath(path))
         self.policy = PolicyFile.from_bytes(content, os.fspath(path))
         self.library, self.selftest = library(self.policy, content, compiler, flags, weights)

@@ -6,74 +6,58 @@ One metadata key, "sim2metal", holds JSON: `schema`, `digest`, `name`, `task`, `
 `vectors`. The metadata comes first in the file and begins with the schema and a SHA-256 of the whole file (with the
 digest's own 64 digits as zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop
 sequence: the state of one step feeds the next. Their pictures are text: the bytes of all of them, deflated, in base 64.
+
+A file is a stranger's until it is loaded: `deploy.trust` reads it (the metadata: `contract`; the graph: `onnx_reader`,
+`onnx_limits`; who signed it: `signature`), and onnxruntime sees only what passed.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import math
 import os
 import re
-import zlib
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.safety.envelope import Envelope
-from sim import spec
-from sim.spec import Group
+from deploy.trust import signature
+from deploy.trust.contract import FEWEST_STEPS, Contract
+from deploy.trust.contract import Vectors as Vectors
+from deploy.trust.onnx_limits import Bounded, Limits
+from deploy.trust.onnx_reader import OnnxError
+from deploy.trust.reading import read_regular
+from deploy.trust.text import printable
 
 AnyArray = NDArray[Any]
 
 PRETRAINED = Path(__file__).parent / "pretrained"  # policy files that can be named without a path or suffix
 SCHEMA = 1
 KEY = "sim2metal"
-FEWEST_STEPS = 8
 HEADER = re.compile(rb'\{"schema": ([0-9]{1,9}), "digest": "sha256:([0-9a-f]{64})"')
+HEADER_WITHIN = 256  # bytes: the metadata comes first
 DTYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8, "tensor(int64)": np.int64}
+FLOAT32 = np.dtype(np.float32)
+WIDEST = 100.0  # by how much the range of a command may exceed the commands of the vectors, when these are compared
+MALFORMED = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, RecursionError, MemoryError)
 
 
 class PolicyFileError(ValueError):
-    """The file, or what is fed to it, is not what it should be; the message says what and what to do."""
+    """The file, or what is fed to it, is not what it should be; the message says what and what to do, in one line."""
 
-
-@dataclass(frozen=True)
-class State:
-    """One recurrent quantity: graph input `state.NAME`, graph output `next_state.NAME`."""
-
-    name: str
-    initial: NDArray[np.float32]  # (*shape)
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """A closed-loop test: signals (steps, *shape) in, commands and states after each step (steps, *shape) out.
-
-    Commands must agree within tolerance * (high - low), states within tolerance * max(1, |state|).
-    """
-
-    tolerance: float
-    inputs: dict[str, AnyArray]
-    outputs: dict[str, AnyArray]
-    state: dict[str, AnyArray]
-
-    @property
-    def steps(self) -> int:
-        """The number of control steps."""
-        return len(next(iter(self.outputs.values())))
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message, 1000))
 
 
 def digest(content: bytes, start: int) -> str:
     """SHA-256 of `content`, with the 64 digits that begin at `start` taken as zeros."""
     whole = hashlib.sha256(content[:start])
     whole.update(b"0" * 64)
-    whole.update(content[start + 64 :])
+    whole.update(memoryview(content)[start + 64 :])
     return whole.hexdigest()
 
 
@@ -81,7 +65,8 @@ def content_of(path: str) -> bytes:
     """The content of the file, or of the one that is shipped under that name."""
     shipped = {file.stem: file for file in sorted(PRETRAINED.glob("*.onnx"))}
     try:
-        return (shipped[path] if path in shipped and not os.path.exists(path) else Path(path)).read_bytes()
+        most = Limits.declared().memory / 3  # it is in memory three times while it is loaded
+        return read_regular(shipped[path] if path in shipped and not os.path.exists(path) else path, most)
     except FileNotFoundError:
         raise PolicyFileError(
             f"there is no file {path!r}; python -m policies.train task=quad_hover makes one; shipped with sim2metal: "
@@ -89,11 +74,13 @@ def content_of(path: str) -> bytes:
         ) from None
     except OSError as error:
         raise PolicyFileError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise PolicyFileError(f"{path}: {error}; if you trust it, SIM2METAL_MEMORY_MB=... allows more") from None
 
 
-def _check_digest(path: str, content: bytes) -> None:
-    """The schema must be known and the digest right before anything else is interpreted."""
-    header = HEADER.search(content)
+def _check_digest(path: str, content: bytes) -> int:
+    """The schema must be known and the digest right before anything else is interpreted. Where the metadata begin."""
+    header = HEADER.search(content, 0, HEADER_WITHIN)
     if header is None:
         raise PolicyFileError(
             f"{path}: not a policy file, or its beginning is damaged: no metadata {KEY!r} in its {len(content)} bytes; "
@@ -109,15 +96,30 @@ def _check_digest(path: str, content: bytes) -> None:
             f"{path}: damaged, its {len(content)} bytes do not match their SHA-256: truncated or changed; "
             "copy or export it again"
         )
+    return header.start()
+
+
+def bounded(path: str, content: bytes) -> Bounded:
+    """The graph in these bytes, within the declared limits for one run; PolicyFileError names `path`."""
+    try:
+        graph = Bounded(content)
+        graph.check(Limits.declared())
+    except (OnnxError, *MALFORMED) as error:
+        raise PolicyFileError(f"{path}: not run: {error}") from None
+    return graph
 
 
 def open_session(path: str, content: bytes) -> Any:
-    """onnxruntime's session of a model, on one thread; PolicyFileError names `path` when it cannot be loaded."""
+    """onnxruntime's session of a model, on one thread; PolicyFileError names `path` when it cannot be loaded.
+
+    Only for bytes that `bounded` let pass.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # small graphs: threads cost more than they give
     options.log_severity_level = 4
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # never guess; its own format is not checked
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes share no base with a public name
@@ -125,100 +127,84 @@ def open_session(path: str, content: bytes) -> Any:
         raise PolicyFileError(f"{path}: onnxruntime cannot load the graph: {reason}") from None
 
 
-def _text(metadata: Mapping[str, Any], key: str) -> str:
-    value = metadata[key]
-    if not isinstance(value, str):
-        raise ValueError(f"{key} is not a text: {value!r}")
-    return value
-
-
-def _state(items: Any) -> tuple[State, ...]:
-    states = []
-    for item in items:
-        initial = np.asarray(item["initial"], np.float32)
-        if initial.shape != tuple(item["shape"]) or not np.isfinite(initial).all():
-            raise ValueError(f"state {item['name']!r}: initial values do not fit the shape {item['shape']}")
-        states.append(State(str(item["name"]), initial))
-    return tuple(states)
-
-
-def packed(pictures: NDArray[np.uint8]) -> str:
-    """Pictures as the vectors hold them."""
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(pictures).tobytes(), 9)).decode()
-
-
-def _unpacked(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Pictures (steps, *shape); ValueError when the text holds none."""
-    try:
-        return np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), np.uint8).reshape(-1, *shape)
-    except (ValueError, zlib.error) as error:
-        raise ValueError(f"the vectors' pictures cannot be read: {error}") from None
-
-
-def _vectors(items: Mapping[str, Any], inputs: Group) -> Vectors:
-    tolerance = float(items["tolerance"])
-    if not 0.0 < tolerance <= 1e-2:
-        raise ValueError(f"vectors state a tolerance of {tolerance}, which is not in (0, 0.01]")
-    shapes = {s.name: s.shape for s in spec.pictures(inputs)}
-    named = (
-        {n: _unpacked(v, shapes[n]) if n in shapes else np.asarray(v) for n, v in items[part].items()}
-        for part in ("inputs", "outputs", "state")
-    )
-    return Vectors(tolerance, *named)
-
-
 class PolicyFile:
-    """A verified controller. Feed it named signals with `step`; it keeps its own state between steps."""
+    """A controller that was checked. Feed it named signals with `step`; it keeps its own state between steps."""
 
-    def __init__(self, path: str, session: Any, metadata: dict[str, Any], content: bytes) -> None:
-        """Use `load`. Raises KeyError, ValueError or TypeError when the metadata is malformed or the graph differs."""
+    def __init__(self, path: str, session: Any, contract: Contract, graph: Bounded, content: bytes) -> None:
+        """Use `load`. Raises ValueError when graph and contract differ."""
+        import onnxruntime
+
         self.path = path
-        self.metadata = metadata
+        self.metadata = contract.metadata
         self.sha256, self.size = hashlib.sha256(content).hexdigest(), len(content)  # bytes
-        self.name, self.task, self.robot = (_text(metadata, key) for key in ("name", "task", "robot"))
-        self.rate_hz = float(metadata["rate_hz"])
-        if not (self.rate_hz > 0.0 and math.isfinite(self.rate_hz)):
-            raise ValueError(f"rate_hz is {self.rate_hz}")
-        self.inputs: Group = spec.from_json(metadata["inputs"])
-        self.outputs: Group = spec.from_json(metadata["outputs"])
-        if not (self.inputs and self.outputs):
-            raise ValueError("it declares no inputs or no outputs")
-        self.state = _state(metadata["state"])
-        self.vectors = _vectors(metadata["vectors"], self.inputs)
-        self.envelope = Envelope.from_json(dict(metadata.get("envelope", {})))
-        self._session = session
+        self.name, self.task, self.robot = contract.name, contract.task, contract.robot
+        self.rate_hz = contract.rate_hz
+        self.inputs, self.outputs, self.state = contract.inputs, contract.outputs, contract.state
+        self.vectors, self.envelope = contract.vectors, contract.envelope
+        self.signed_by: str | None = None  # whom we trust
+        self.remark = ""  # about a signature that proves nothing here
+        self._session, self._graph = session, graph
+        self._run_options = onnxruntime.RunOptions()
+        self._run_options.add_run_config_entry("gpu_graph_id", "0")  # its default; unset costs 35 us a run to look up
         self.types = self._match_graph()  # of every graph input, as numpy has them
         self._fed = [(s.name, s.shape, self.types[s.name]) for s in self.inputs]
         self.n = 0
         self.reset()
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PolicyFile:
-        """Read and verify everything: digest, schema, contract against graph, closed-loop vectors.
+    def load(cls, path: str | os.PathLike[str], trust: str | os.PathLike[str] | None = None) -> PolicyFile:
+        """Read and check everything: digest, signature, schema, contract against graph, closed-loop vectors.
 
-        Raises PolicyFileError naming what is wrong. A file that loads is the controller that was exported.
+        `trust`: a folder of public keys NAME.pub (default: `deploy.trust.signature.trusted`). Raises PolicyFileError
+        naming what is wrong. A file that loads agrees with itself; only `signed_by` says whose it is.
         """
-        return cls.from_bytes(content_of(os.fspath(path)), os.fspath(path))
+        return cls.from_bytes(content_of(os.fspath(path)), os.fspath(path), trust)
 
     @classmethod
-    def from_bytes(cls, content: bytes, path: str) -> PolicyFile:
-        """Verify the content of a policy file as `load` does; `path` names it in errors."""
-        _check_digest(path, content)
-        session = open_session(path, content)
+    def from_bytes(cls, content: bytes, path: str, trust: str | os.PathLike[str] | None = None) -> PolicyFile:
+        """Check the content of a policy file as `load` does; `path` names it in errors."""
         try:
-            metadata = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
-            policy = cls(path, session, metadata, content)
+            unsigned, mark = signature.split(content)
+        except signature.SignatureError as error:
+            raise PolicyFileError(f"{path}: {error}") from None
+        start = _check_digest(path, unsigned)
+        signed_by, remark = _signer(path, unsigned, mark, trust)
+        try:
+            graph = Bounded(unsigned)
+            if [(key, span[0]) for key, span in graph.model.entries] != [(KEY, start)]:
+                raise PolicyFileError(f"{path}: holds metadata other than {KEY!r}, or not first; export it again")
+            contract = Contract.read(unsigned[slice(*graph.model.entries[0][1])])
+            graph.check(Limits.declared(), contract.vectors.steps)
+        except OnnxError as error:
+            raise PolicyFileError(f"{path}: not run: {error}") from None
+        except PolicyFileError:
+            raise
         except KeyError as error:
             raise PolicyFileError(f"{path}: the metadata lacks {error}; export it again") from None
-        except (ValueError, TypeError) as error:
-            raise PolicyFileError(
-                f"{path}: the metadata is malformed or does not fit the graph: {error}; export it again"
-            ) from None
+        except MALFORMED as error:
+            raise PolicyFileError(_malformed(path, error)) from None
+        session = open_session(path, unsigned)
+        try:
+            policy = cls(path, session, contract, graph, content)
+        except MALFORMED as error:
+            raise PolicyFileError(_malformed(path, error)) from None
+        policy.signed_by, policy.remark = signed_by, remark
         policy.verify()
         return policy
 
+    @property
+    def standing(self) -> str:
+        """What is known of where the file comes from: "signed by NAME", or "consistent" (it agrees with itself)."""
+        return f"signed by {self.signed_by}" if self.signed_by else "consistent"
+
+    def require_signature(self) -> None:
+        """PolicyFileError unless somebody signed the file whom we trust."""
+        if self.signed_by is None:
+            why = self.remark or "it is not signed"
+            raise PolicyFileError(f"{self.path}: {why}, and a signature is required; deploy.sign policy=FILE key=KEY")
+
     def content(self) -> bytes:
-        """The bytes of the file, read again; PolicyFileError when they are no longer those that were verified."""
+        """The bytes of the file, read again; PolicyFileError when they are no longer those that were loaded."""
         content = content_of(self.path)
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise PolicyFileError(f"{self.path} changed after it was loaded; load it again")
@@ -226,6 +212,7 @@ class PolicyFile:
 
     def _match_graph(self) -> dict[str, Any]:
         """The element type of each graph input, once names and shapes of the graph equal the metadata's."""
+        signals = {s.name for s in self.inputs}
         shapes = {s.name: s.shape for s in self.inputs} | {f"state.{s.name}": s.initial.shape for s in self.state}
         results = {s.name: s.shape for s in self.outputs} | {
             f"next_state.{s.name}": s.initial.shape for s in self.state
@@ -243,19 +230,23 @@ class PolicyFile:
                         f"the graph's {kind} {name!r} has shape {shape}; declared is {('N', *declared[name])}"
                     )
             for node in nodes:
-                if node.type not in DTYPES:
+                known = list(DTYPES) if node.name in signals else ["tensor(float)"]
+                if node.type not in known:
                     raise ValueError(
-                        f"the graph's {kind} {node.name!r} has type {node.type}; known are {', '.join(DTYPES)}"
+                        f"the graph's {kind} {node.name!r} has type {node.type}; known are {', '.join(known)}"
                     )
         return {node.name: DTYPES[node.type] for node in self._session.get_inputs()}
 
     def reset(self, n: int = 1) -> None:
-        """Begin anew with `n` robots: every state takes its initial value."""
+        """Begin anew with `n` robots: every state takes its initial value. Takes back `terminate`."""
         if n < 1:
             raise PolicyFileError(f"{self.path}: a policy needs at least one robot, got n={n}")
         if n != self.n:
+            if n > 1:
+                self._check_cost(n)
             self.n = n
             self._bind()
+        self._run_options.terminate = False
         self._turn = 0
         for state in self.state:
             self._places[0][f"state.{state.name}"][...] = state.initial
@@ -264,6 +255,13 @@ class PolicyFile:
         """Begin anew with the robots in the mask (n,) bool, while the others go on."""
         for state in self.state:
             self._places[self._turn][f"state.{state.name}"][robots] = state.initial
+
+    def _check_cost(self, n: int) -> None:
+        """A graph may take more than `n` times what it takes of one robot: what is joined over all of them."""
+        try:
+            self._graph.check(Limits.declared(), n=n)
+        except (OnnxError, *MALFORMED) as error:
+            raise PolicyFileError(f"{self.path}: not run with {n} robots: {error}") from None
 
     def _bind(self) -> None:
         """Give the graph memory of ours: signals and commands, and the state twice, to be written and read in turn."""
@@ -310,22 +308,53 @@ class PolicyFile:
             if value.shape != place.shape:
                 raise PolicyFileError(f"{self.path}: signal {name!r} has shape {value.shape}, not {(self.n, *shape)}")
             place[...] = value
-        self._session.run_with_iobinding(self._bindings[self._turn])
+        self._run()
         self._turn = 1 - self._turn
         return {s.name: places[s.name][0].copy() if single else places[s.name].copy() for s in self.outputs}
+
+    def _run(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._bindings[self._turn], self._run_options)
+        except Exception as error:  # onnxruntime's own classes share no base with a public name
+            if self._run_options.terminate:
+                raise PolicyFileError(f"{self.path}: the step was ended; reset begins anew") from None
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise PolicyFileError(f"{self.path}: the graph cannot be computed: {reason}") from None
+
+    def terminate(self) -> None:
+        """From another thread: a step that is being computed ends soon with PolicyFileError, as do all until `reset`.
+
+        onnxruntime looks after every operator, so that the wait is that of one operator at most.
+        """
+        self._run_options.terminate = True
 
     def _converted(self, name: str, given: Any, dtype: Any) -> AnyArray:
         """`given` in the type that the graph takes; PolicyFileError when that would change its meaning."""
         if dtype is np.float32:
-            value = np.asarray(given, np.float32)
+            if type(given) is np.ndarray and given.dtype is FLOAT32:
+                value = given
+            else:
+                with np.errstate(over="ignore"):  # beyond float32 is infinite, which is what is tested next
+                    value = self._numbers(name, given).astype(np.float32)
             # The dot product is the quickest test; it may overflow for huge finite values, hence the second look.
             if not math.isfinite(np.vdot(value, value)) and not np.isfinite(value).all():
                 raise PolicyFileError(f"{self.path}: signal {name!r} is not finite")
             return value
-        whole = np.asarray(given)
-        value = whole.astype(dtype)
+        whole = self._numbers(name, given)
+        with np.errstate(invalid="ignore"):
+            value = whole.astype(dtype)
         if not (value == whole).all():
             raise PolicyFileError(f"{self.path}: signal {name!r} holds values that are no {np.dtype(dtype).name}")
+        return value
+
+    def _numbers(self, name: str, given: Any) -> AnyArray:
+        """Real numbers only: a text or an imaginary part must not be read as one, or dropped."""
+        try:
+            value = np.asarray(given)
+        except MALFORMED as error:
+            raise PolicyFileError(f"{self.path}: signal {name!r} is no array of numbers: {error}") from None
+        if value.dtype.kind not in "biuf":
+            raise PolicyFileError(f"{self.path}: signal {name!r} is of type {value.dtype}, not real numbers")
         return value
 
     def verify(self) -> float:
@@ -336,8 +365,13 @@ class PolicyFile:
         vectors = self.vectors
         self._check_vectors()
         self.reset()
-        worst = 0.0
+        worst, allowed, began = 0.0, Limits.declared().seconds, time.thread_time()
         for step in range(vectors.steps):
+            if (spent := time.thread_time() - began) > allowed:
+                raise PolicyFileError(
+                    f"{self.path}: {step} of {vectors.steps} test vectors took {spent:.1f} s, more than {allowed:g}; "
+                    "if you trust it, SIM2METAL_LOAD_SECONDS=... in the environment allows more"
+                )
             got = self.step({name: value[step] for name, value in vectors.inputs.items()})
             after = {name: value[0] for name, value in self.states().items()}
             for name, share in self._shares(step, got, after):
@@ -378,12 +412,37 @@ class PolicyFile:
         """The disagreement of each quantity, as a share of what is tolerated."""
         shares = []
         for signal in self.outputs:
+            want = self.vectors.outputs[signal.name]
             span = signal.high - signal.low
-            error = np.abs(commands[signal.name] - self.vectors.outputs[signal.name][step]).max()
-            shares.append(
-                (signal.name, float(error) / (self.vectors.tolerance * (span if math.isfinite(span) else 1.0)))
-            )
+            span = min(span, WIDEST * max(1.0, float(np.abs(want).max()))) if math.isfinite(span) else 1.0
+            error = np.abs(commands[signal.name] - want[step]).max()
+            shares.append((signal.name, float(error) / (self.vectors.tolerance * span)))
         for name, want in self.vectors.state.items():
             error = (np.abs(states[name] - want[step]) / np.maximum(1.0, np.abs(want[step]))).max()
             shares.append((f"state.{name}", float(error) / self.vectors.tolerance))
         return shares
+
+
+def _signer(path: str, unsigned: bytes, mark: signature.Signature | None, trust: Any) -> tuple[str | None, str]:
+    """Who signed it, of those whom we trust; and a remark when somebody else did, or it cannot be checked."""
+    try:
+        known = signature.trusted(trust)
+        if mark is None:
+            return None, ""
+        name = known.get(mark.key)
+        if not signature.holds(mark, unsigned):
+            raise signature.SignatureError(f"the signature by {name or mark.by!r} does not hold: the file was changed")
+    except signature.SignatureError as error:
+        raise PolicyFileError(f"{path}: {error}") from None
+    except ImportError:
+        if name is not None:
+            raise PolicyFileError(f"{path}: signed by {name}, which cannot be checked: {signature.MISSING}") from None
+        return None, f"the signature by {mark.by!r} cannot be checked: {signature.MISSING}"
+    if name is None:
+        return None, f"the signature by {mark.by!r} is of a key that is not trusted here"
+    return name, ""
+
+
+def _malformed(path: str, error: BaseException) -> str:
+    what = str(error) or type(error).__name__
+    return f"{path}: the metadata is malformed or does not fit the graph: {what}; export it again"

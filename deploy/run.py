@@ -21,6 +21,8 @@ from deploy.recorder import Recorder
 from deploy.safety.envelope import Envelope
 from deploy.safety.grid import trust_warning
 from deploy.served import SERVER, connected
+from deploy.sign import TRUST
+from deploy.trust.text import printable
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Config:
         default=realtime.PRIORITY, metadata={"help": "in real time: of SCHED_FIFO, 1 to 99; 0: as any other program"}
     )
     server: str | None = field(default=None, metadata={"help": SERVER})
+    trust: str | None = field(default=None, metadata={"help": TRUST})
+    require_signature: bool = field(default=False, metadata={"help": "fly only what somebody signed whom we trust"})
     log: str | None = field(default=None, metadata={"help": "write everything to this file (.mcap)"})
 
     def __post_init__(self) -> None:
@@ -105,13 +109,16 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parse, load, verify, connect, fly, report."""
+    """Parse, load, check, connect, fly, report."""
     kind = driver_class(arguments.value_of(argv, "driver", "simulated"))
     if arguments.wants_help(argv):
         print(f"{__doc__}\n\n{arguments.usage(Config, kind.Config)}")
         return
     config, driver_config = arguments.parse(argv, Config, kind.Config)
-    policy = connected(PolicyFile.load(config.policy), config.server)
+    file = PolicyFile.load(config.policy, config.trust)
+    if config.require_signature:
+        file.require_signature()
+    policy = connected(file, config.server)
     if config.driver != "simulated" and (doubt := trust_warning(policy)):
         print(f"warning: {doubt}", file=sys.stderr)
     driver = kind.from_config(driver_config, policy)
@@ -121,7 +128,7 @@ def main(argv: Sequence[str]) -> None:
         record = fly(policy, driver, guard, config, getattr(driver_config, "transfer", False))
     finally:
         signal.signal(signal.SIGTERM, before)
-    print("\n".join(_summary(record, driver)))
+    print("\n".join([*_summary(record, driver), f"policy {printable(policy.name)}: {policy.standing}"]))
     if record.unrecorded:
         raise SystemExit(1)  # it flew, but not all that was asked for is there
 

@@ -256,7 +256,7 @@ def _silent() -> logging.Logger:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Load, verify, listen."""
+    """Load, check, listen."""
     if arguments.wants_help(argv):
         print(f"{__doc__}\n\n{arguments.usage(Config)}")
         return

@@ -1,4 +1,4 @@
-"""A trained controller -> one verified ONNX file (`deploy.policy_file` says what is inside).
+"""A trained controller -> one consistent ONNX file (`deploy.policy_file` says what is inside).
 
 Small networks are written as ONNX directly: milliseconds, and no torch. `export_torch` takes any torch module.
 """
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.files import write_atomic
-from deploy.policy_file import FEWEST_STEPS, HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest, packed
+from deploy.policy_file import HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
+from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.controller import Array, Controller, Exportable, Planning
 from sim import spec
 from sim.spec import Group
@@ -33,7 +34,6 @@ IR_VERSION = 8  # what opset 18 came with: read by every onnxruntime since 1.14
 STEPS = 16  # control steps in the test vectors
 BLOTCH = 8  # pixels, of random pictures in them
 TOLERANCE = 1e-5  # of the command's range; widened to ten times what was measured
-LARGEST_TOLERANCE = 1e-3
 
 Reference = Callable[[Mapping[str, Array], Mapping[str, Array]], Mapping[str, Any]]
 
@@ -287,7 +287,7 @@ def _recorded(controller: Exportable, flight: Mapping[str, Array]) -> dict[str, 
 
 
 def _seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
-    """The bytes of a file that loads and verifies, with the tolerance set from what was measured."""
+    """The bytes of a file that loads and agrees with itself, with the tolerance set from what was measured."""
     vectors = metadata["vectors"]
     vectors["tolerance"] = LARGEST_TOLERANCE
     try:
@@ -309,7 +309,7 @@ def export(
     evaluation: Mapping[str, Any] | None = None,
     reference: Reference | None = None,
 ) -> PolicyFile:
-    """Write the policy file at `path`, verified, in one atomic step, and return it loaded.
+    """Write the policy file at `path`, checked as when it is loaded, in one atomic step, and return it loaded.
 
     `vectors_from`: a recorded flight of one robot, name -> (steps, *shape), for the test vectors (otherwise random
     signals). `training`: provenance; the task's settings are added as "task_config". `reference`: the trained network,

@@ -38,7 +38,7 @@ PLACES = ("out", "resume")  # settings that name a place on this machine: they s
 
 
 def train(settings: Settings, started: float | None = None) -> Path:
-    """Train, write and verify the policy file, fly it for the report; returns the file's path.
+    """Train, write and check the policy file, fly it for the report; returns the file's path.
 
     `started`: the `time.perf_counter()` from which the start is timed. Raises RunError with one sentence when the run
     cannot begin or go on, SettingsError when it needs what is not installed, SystemExit(128 + signal) after a signal.
@@ -288,7 +288,7 @@ def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None
     success = f", success {metrics['success']:.1%} while training" if "success" in metrics else ""
     print(
         f"time: {laps['start']:.2f} s start + {laps['training']:.2f} s training + {laps['export']:.2f} s export and "
-        f"verification = {clock.total:.2f} s to a verified policy file{success}",
+        f"check = {clock.total:.2f} s to a consistent policy file{success}",
         flush=True,
     )
     timing = {**laps, "total": clock.total}

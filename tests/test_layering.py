@@ -42,6 +42,7 @@ HOMES = {
     "rerun": ["deploy/picture.py", "deploy/watch.py", "policies/datasets/__main__.py", "policies/screen.py"],
     "cflib": ["deploy/crazyflie/link.py"],
     "onnx": ["policies/export.py", "deploy/graph.py", "deploy/base.py"],
+    "cryptography": ["deploy/trust/signature.py"],
     "websockets": ["deploy/wire.py", "deploy/serve.py"],
     "msgpack": ["deploy/wire.py", "deploy/serve.py"],
     "unicorn": ["deploy/emulator.py"],

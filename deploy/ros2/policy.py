@@ -1,6 +1,6 @@
 """The policy node: a policy file flown by the one control loop (`deploy.loop`), on ROS 2 topics, as a lifecycle node.
 
-configure    load and verify the file, compare its contract with the topics' types and units
+configure    load and check the file, compare its contract with the topics' types and units
 activate     only armed, with signals that were fresh and inside the envelope for `settle_s`, nobody else commanding
 deactivate   hand over: the safe command once, then silence
 error        a flight that broke down leads back to unconfigured
@@ -69,6 +69,8 @@ class Settings:
     commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
     joints: str = setting("", "names of an arm's joints: a,b,...; empty: ROBOT_joint1,ROBOT_joint2,...")
     fingers: str = setting("", "and of its fingers; empty: ROBOT_finger_joint1,ROBOT_finger_joint2")
+    trust: str = setting("", "folder of trusted keys NAME.pub; empty: SIM2METAL_TRUST, or ~/.config/sim2metal/trust")
+    require_signature: bool = setting(False, "fly only what somebody signed whom we trust")
     log: str = setting("", "folder for flight logs, one .mcap file per flight; empty: none")
     priority: int = setting(PRIORITY, "of the control loop: of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
 
@@ -121,7 +123,10 @@ class PolicyNode(LifecycleNode):
         s = self.settings
         if not s.policy:
             raise ValueError("the parameter policy is missing: the policy file")
-        file = PolicyFile.load(s.policy)
+        file = PolicyFile.load(s.policy, s.trust or None)
+        if s.require_signature:
+            file.require_signature()
+        self.get_logger().info(f"{file.name}: {file.standing}")
         same = {name: getattr(s, name) for name in SAME}
         self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same), self.armed)
         self._guard = Guard(file.inputs, file.outputs, s.envelope(file), self.driver.signals)

@@ -27,7 +27,7 @@ def test_inspect_shows_contract_provenance_and_scores(path, capsys):
     assert ["seed", "11"] in rows
     assert ["commit", '"abc"'] in rows
     assert ["success", "0.975"] in rows
-    assert "verified: 16 closed-loop test vectors agree" in shown
+    assert "consistent: 16 closed-loop test vectors agree" in shown
 
 
 def test_inspect_refuses_a_damaged_file(path, capsys):
