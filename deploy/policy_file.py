@@ -165,10 +165,10 @@ class PolicyFile:
         """Check the content of a policy file as `load` does; `path` names it in errors."""
         try:
             unsigned, mark = signature.split(content)
+            start = _check_digest(path, unsigned)
+            signed_by, remark = signature.signer(unsigned, mark, trust)
         except signature.SignatureError as error:
             raise PolicyFileError(f"{path}: {error}") from None
-        start = _check_digest(path, unsigned)
-        signed_by, remark = _signer(path, unsigned, mark, trust)
         try:
             graph = Bounded(unsigned)
             if [(key, span[0]) for key, span in graph.model.entries] != [(KEY, start)]:
@@ -421,26 +421,6 @@ class PolicyFile:
             error = (np.abs(states[name] - want[step]) / np.maximum(1.0, np.abs(want[step]))).max()
             shares.append((f"state.{name}", float(error) / self.vectors.tolerance))
         return shares
-
-
-def _signer(path: str, unsigned: bytes, mark: signature.Signature | None, trust: Any) -> tuple[str | None, str]:
-    """Who signed it, of those whom we trust; and a remark when somebody else did, or it cannot be checked."""
-    try:
-        known = signature.trusted(trust)
-        if mark is None:
-            return None, ""
-        name = known.get(mark.key)
-        if not signature.holds(mark, unsigned):
-            raise signature.SignatureError(f"the signature by {name or mark.by!r} does not hold: the file was changed")
-    except signature.SignatureError as error:
-        raise PolicyFileError(f"{path}: {error}") from None
-    except ImportError:
-        if name is not None:
-            raise PolicyFileError(f"{path}: signed by {name}, which cannot be checked: {signature.MISSING}") from None
-        return None, f"the signature by {mark.by!r} cannot be checked: {signature.MISSING}"
-    if name is None:
-        return None, f"the signature by {mark.by!r} is of a key that is not trusted here"
-    return name, ""
 
 
 def _malformed(path: str, error: BaseException) -> str:

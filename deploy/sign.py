@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy import arguments
+from deploy.files import write_atomic
 from deploy.policy_file import PolicyFile, PolicyFileError, content_of
 from deploy.trust import signature
 from deploy.trust.text import printable
@@ -52,21 +52,6 @@ def sign(content: bytes, path: str, key: Path) -> bytes:
     return made
 
 
-def _write(path: str, content: bytes) -> None:
-    """Either the old file or all of the new one."""
-    folder = os.path.dirname(os.path.abspath(path))
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{os.path.basename(path)}.", delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-
-
 def describe(policy: PolicyFile) -> str:
     """Who stands behind it, in one line."""
     return f"{policy.path}: {policy.standing}{f' ({policy.remark})' if policy.remark else ''}"
@@ -87,7 +72,7 @@ def main(argv: Sequence[str]) -> None:
             target = config.out or config.policy
             if config.out is None and not os.path.exists(config.policy):
                 raise PolicyFileError(f"{config.policy} is shipped with sim2metal; sign a copy: out=FILE")
-            _write(target, content)
+            write_atomic(target, content)
             print(f"wrote {target}, signed with {Path(config.key).name}")
         else:
             print(printable(describe(PolicyFile.load(config.policy, config.trust)), 1000))

@@ -86,7 +86,7 @@ class Contract:
     def read(cls, text: bytes) -> Contract:
         """From the JSON in a policy file. ValueError or KeyError says what is wrong."""
         metadata = parse(text)
-        texts = (_text(metadata, key) for key in ("name", "task", "robot"))
+        name, task, robot = (_text(metadata, key) for key in ("name", "task", "robot"))
         rate_hz = _number("rate_hz", metadata["rate_hz"], SLOWEST, QUICKEST)
         inputs, outputs = (_signals(key, metadata[key]) for key in ("inputs", "outputs"))
         if not (inputs and outputs):
@@ -100,7 +100,7 @@ class Contract:
         for key in ("training", "evaluation", "plan", "base", "served"):
             if key in metadata:
                 _part(key, metadata[key])
-        return cls(metadata, *texts, rate_hz, inputs, outputs, state, envelope, vectors)
+        return cls(metadata, name, task, robot, rate_hz, inputs, outputs, state, envelope, vectors)
 
 
 def parse(text: bytes) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _signals(part: str, items: Any) -> Group:
 
 
 def _states(items: Any) -> tuple[State, ...]:
-    states = []
+    states: list[State] = []
     for item in _list("state", items, MOST_SIGNALS):
         about = _dict("a state", item)
         name = _text(about, "name")

@@ -95,6 +95,29 @@ def holds(signature: Signature, unsigned: bytes) -> bool:
     return True
 
 
+def signer(
+    unsigned: bytes, mark: Signature | None, trust: str | os.PathLike[str] | None = None
+) -> tuple[str | None, str]:
+    """Who signed it, of those in the folder `trust`; and a remark when somebody else did, or it cannot be checked.
+
+    SignatureError when the signature does not hold, or is by one of those and cannot be checked.
+    """
+    if mark is None:
+        if trust is not None:
+            trusted(trust)  # a folder that is not there should be noticed before it is needed
+        return None, ""
+    name = trusted(trust).get(mark.key)
+    try:
+        sound = holds(mark, unsigned)
+    except ImportError:
+        if name is not None:
+            raise SignatureError(f"signed by {name}, which cannot be checked: {MISSING}") from None
+        return None, f"the signature by {mark.by!r} cannot be checked: {MISSING}"
+    if not sound:
+        raise SignatureError(f"the signature by {name or mark.by!r} does not hold: the file was changed")
+    return name, "" if name else f"the signature by {mark.by!r} is of a key that is not trusted here"
+
+
 def trusted(folder: str | os.PathLike[str] | None = None) -> dict[bytes, str]:
     """Public key -> name, of the folder; without one, of $SIM2METAL_TRUST or ~/.config/sim2metal/trust if it exists.
 

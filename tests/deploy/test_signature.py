@@ -108,7 +108,7 @@ def test_nothing_may_follow_a_signature(signed, more):
 
 
 def test_signing_again_replaces_and_changing_drops_the_signature(signed, tmp_path, capsys):
-    file, trust = signed
+    file, _ = signed
     before = file.stat().st_size
     signature.new_key(tmp_path / "bert")
     assert arguments.call(sign.main, [f"policy={file}", f"key={tmp_path / 'bert'}", f"out={tmp_path / 'b.onnx'}"]) == 0
