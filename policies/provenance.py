@@ -6,10 +6,13 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
+import os
 import platform
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from sim.workcell import Manipulation
 
 DISTRIBUTIONS = ("sim2metal", "numpy", "numba", "torch", "onnx", "onnxruntime", "mujoco", "pybullet")
 LATER = ("rich.progress", "policies.export", "onnx", "onnxruntime")  # imports that training does not need
+EPOCH = "SOURCE_DATE_EPOCH"  # reproducible-builds.org/specs/source-date-epoch
 SWITCH_S = 1e-4  # the training thread, back from a kernel, waits no longer than this for the interpreter
 
 
@@ -56,6 +60,26 @@ def git_commit() -> str | None:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def made_at() -> str:
+    """Now, in ISO 8601; that time where SOURCE_DATE_EPOCH (s since 1970) is set: the same run gives the same bytes.
+
+    Raises ValueError when it is set to something else.
+    """
+    epoch = os.environ.get(EPOCH)
+    if not epoch:
+        return datetime.now().astimezone().isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(int(epoch), UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"{EPOCH}={epoch}: it needs whole seconds since 1970") from None
+
+
+def lasting(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a policy in its file: not where it lay, nor, where SOURCE_DATE_EPOCH is set, how long it took."""
+    left_out = {"policy", "seconds"} if os.environ.get(EPOCH) else {"policy"}
+    return {key: value for key, value in about.items() if key not in left_out}
 
 
 def versions() -> dict[str, str]:

@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +22,7 @@ from policies import checkpoint, config
 from policies.algorithms import Algorithm, LearningError, LostBaseError, algorithm_class
 from policies.config import RunError, Settings, SettingsError
 from policies.log import Log, Progress
-from policies.provenance import Background, randomisation, versions
+from policies.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.stop import Stop
 from sim.tasks import Task, task_class
@@ -101,6 +100,7 @@ def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clo
 def _build(settings: Settings) -> tuple[Task, Algorithm]:
     options = settings.options
     try:
+        made_at()  # a SOURCE_DATE_EPOCH that is none is refused before anything is trained
         task: Task = task_class(settings.task)(settings.task_config)
         if is_manipulation(task):
             choose_engine(task, options.engine)
@@ -271,14 +271,14 @@ def _export(
         "commit": background.commit,
         "versions": versions(),
         "argv": [word for word in sys.argv[1:] if word.partition("=")[0] not in PLACES],
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "date": made_at(),
         "seconds": round(clock.laps["training"], 3),
         "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
         "randomisation": randomisation(task),
         **getattr(algorithm, "provenance", dict)(),
     }
     try:
-        return export(algorithm.controller(), folder / POLICY, training=training)
+        return export(algorithm.controller(), folder / POLICY, training=lasting(training))
     except PolicyFileError as error:
         raise RunError(str(error)) from error
 
@@ -333,7 +333,7 @@ def _report(
     found = None if getattr(task, "grid", None) is None else grids.worst(policy, task, options.engine)
     print(f"\n{reports.text(report, found and found['worst'])}\n", flush=True)
     numbers = report.json() | {"grid": found}
-    update_evaluation(folder / POLICY, numbers)
+    update_evaluation(folder / POLICY, lasting(numbers))
     if found:
         clock.lap("grid")
     baselines: dict[str, Report] = {}

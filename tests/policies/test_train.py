@@ -77,6 +77,20 @@ def test_folder_holds_the_whole_run(tmp_path, capsys):
     assert checkpoint.load(made.parent / "checkpoint.npz")["algorithm"]["done"] == 20
 
 
+def test_same_seed_gives_the_same_bytes_where_the_date_is_given(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    monkeypatch.setattr(provenance, "DISTRIBUTIONS", ("numpy",))  # a report leaves more in memory than there was
+    words = ["report=true", "episodes=2", "task.episode_s=1"]
+    first, second = (train.train(settings(tmp_path / name, *words)) for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+    metadata = PolicyFile.load(first).metadata
+    assert metadata["training"]["date"] == "2023-11-14T22:13:20+00:00"
+    assert "seconds" not in metadata["training"] and "policy" not in metadata["evaluation"]
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(RunError, match="SOURCE_DATE_EPOCH=yesterday: it needs whole seconds"):
+        train.train(settings(tmp_path / "c"))
+
+
 def test_tensorboard_reads_the_events(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
