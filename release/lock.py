@@ -21,7 +21,7 @@ FOLDER = ROOT / "requirements"
 LOCKS: dict[str, tuple[str, ...]] = {
     "base": (),
     "train": ("train",),
-    "tools": ("train", "bullet", "firmware", "crazyflie", "ros", "watch", "datasets", "serve"),
+    "tools": ("train", "bullet", "firmware", "crazyflie", "ros", "watch", "datasets", "serve", "trust"),
 }
 
 

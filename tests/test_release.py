@@ -123,10 +123,14 @@ def test_wheel_and_its_hashed_files_are_an_installation(tmp_path):
     built, *_ = build.main(tmp_path / "dist")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--require-hashes", "--requirement", lock.FOLDER / "base.lock"], check=True)
-    subprocess.run([*pip, "--no-deps", "--no-index", built], check=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+
+    def install(*words: str | Path) -> None:
+        subprocess.run([*pip, *words], cwd=tmp_path, env=environment, check=True)
+
+    install("--require-hashes", "--requirement", lock.FOLDER / "base.lock")
+    install("--no-deps", "--no-index", built)
 
     def run(*words: str) -> subprocess.CompletedProcess:
         command = [python, "-m", *words]
@@ -136,7 +140,7 @@ def test_wheel_and_its_hashed_files_are_an_installation(tmp_path):
     flown = run("deploy.run", "policy=quad_any", "robot=racer")
     assert flown.returncode == 2
     assert flown.stderr == "error: the package 'numba' is not installed; pip install 'sim2metal[train]' brings it\n"
-    subprocess.run([*pip, "--require-hashes", "--requirement", lock.FOLDER / "train.lock"], check=True)
+    install("--require-hashes", "--requirement", lock.FOLDER / "train.lock")
     done = run("policies.train", "quality=quick", "report=false", "out=run")
     assert done.returncode == 0, done.stderr
     assert run("deploy.run", "policy=run/policy.onnx", "seconds=2").returncode == 0
