@@ -19,6 +19,7 @@ from deploy.crazyflie.firmware import Firmware
 from deploy.crazyflie.onboard import Onboard
 from deploy.crazyflie.world import DT, World
 
+MOST_DATAGRAMS = 256  # of one vehicle between two looks at the clock
 MOST_BEHIND = 0.1  # s; a machine that is slower than this lets the simulated time slip instead of rushing after it
 BOOT = 0.2  # s, simulated before clients may come: the vehicles pass their checks, and what is needed is compiled
 SILENT = 1.0  # s, RADIO_ACTIVITY_TIMEOUT_MS of the firmware; clients ping ten times a second
@@ -74,8 +75,8 @@ class Vehicle:
         return f"udp://{host}:{port}"
 
     def receive(self) -> None:
-        """Answer everything that has arrived."""
-        while True:
+        """Answer what has arrived; of a flood only so much that the simulation goes on."""
+        for _ in range(MOST_DATAGRAMS):
             try:
                 datagram, sender = self.socket.recvfrom(64)
             except BlockingIOError:

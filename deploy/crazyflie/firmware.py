@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SLOW = 5  # cycles per update of planner and position loop: 100 Hz
 SLOWEST = 20  # cycles per update of the supervisor: 25 Hz
 AUTOMATIC, PID = 0, 1  # controllers
+CONSOLE = 1 << 14  # bytes of text that wait for a client
 PROTOCOL = 12  # version of the radio protocol: the first with a supervisor port
 NAME = b"Bitcraze Crazyflie"
 EXT_POSITION, GENERIC = 0, 1  # channels of the localization port
@@ -87,6 +88,7 @@ class Firmware:
     def say(self, text: str) -> None:
         """Print on the console."""
         self._text += text.encode("ascii", "replace")
+        del self._text[:-CONSOLE]  # what nobody fetches is forgotten
 
     def receive(self, packet: Packet) -> Iterable[Packet]:
         """The answers to a packet. What is malformed is reported on the console and ignored."""

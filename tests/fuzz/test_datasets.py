@@ -86,7 +86,7 @@ def test_mutants_of_datasets(whole, tmp_path):
     read = refused = 0
     slowest = 0.0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for seed in range(rounds(120)):
+    for seed in range(rounds(60)):
         folder = tmp_path / "mutant"
         shutil.copytree(whole, folder)
         mutate(folder, np.random.default_rng(seed))
