@@ -12,6 +12,7 @@ from deploy import arguments, c_source, toolchain
 from deploy.files import replace_all
 from deploy.policy_file import PolicyFile, content_of
 from deploy.sign import TRUST
+from deploy.trust.text import printable
 
 
 @dataclass
@@ -92,8 +93,9 @@ def main(argv: Sequence[str]) -> None:
         raise arguments.ArgumentError(f"unknown target {config.target!r}; choices: {', '.join(TARGETS)}")
     content = content_of(config.policy)
     policy = PolicyFile.from_bytes(content, config.policy, config.trust)
-    print(f"{policy.name}: {policy.standing}")
-    print("\n".join(TARGETS[config.target](policy, content, Path(config.out), config)))
+    print(printable(f"{policy.name}: {policy.standing}"))
+    for line in TARGETS[config.target](policy, content, Path(config.out), config):
+        print(printable(line, arguments.LONGEST))
 
 
 if __name__ == "__main__":

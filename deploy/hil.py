@@ -27,6 +27,7 @@ from deploy.loop import Policy, run
 from deploy.measure import Measured, measure
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
+from deploy.trust.text import printable
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
 SAME_POSITION = 1e-4  # m
@@ -196,7 +197,7 @@ def main(argv: Sequence[str]) -> None:
     chip, cost = connect(policy, config.port, config.compiler, config.weights)
     report = evaluate(policy, chip, config, cost)
     chip.port.close()
-    print("\n".join(describe(report, policy)))
+    print("\n".join(printable(line, arguments.LONGEST) for line in describe(report, policy)))
     if config.json:
         Path(config.json).write_text(json.dumps({**asdict(report), "equal": report.equal}, indent=1) + "\n")
 

@@ -128,7 +128,8 @@ def main(argv: Sequence[str]) -> None:
         record = fly(policy, driver, guard, config, getattr(driver_config, "transfer", False))
     finally:
         signal.signal(signal.SIGTERM, before)
-    print("\n".join([*_summary(record, driver), f"policy {printable(policy.name)}: {policy.standing}"]))
+    lines = [*_summary(record, driver), f"policy {policy.name}: {policy.standing}"]
+    print("\n".join(printable(line, arguments.LONGEST) for line in lines))
     if record.unrecorded:
         raise SystemExit(1)  # it flew, but not all that was asked for is there
 

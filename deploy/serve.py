@@ -223,7 +223,7 @@ def opened(policy: PolicyFile, host: str, port: int, token: str = "") -> Any:
         max_size=service.largest,
         max_queue=1,
         server_header=None,
-        logger=_silent(),
+        logger=logging.Logger("silent", logging.CRITICAL + 1),  # strangers do not write into our terminal
     )
     server.handler = _few(server.handler)
     return server
@@ -247,14 +247,6 @@ def _few(talk: Callable[..., None]) -> Callable[..., None]:
     return handler
 
 
-def _silent() -> logging.Logger:
-    """Strangers do not write into our terminal: a broken handshake is theirs to notice."""
-    logger = logging.getLogger("deploy.serve")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
-
-
 def main(argv: Sequence[str]) -> None:
     """Load, check, listen."""
     if arguments.wants_help(argv):
@@ -265,7 +257,7 @@ def main(argv: Sequence[str]) -> None:
     with opened(policy, config.host, config.port, token_of(config)) as server:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         host, port = server.socket.getsockname()[:2]
-        print(f"{config.policy} answers at {host}:{port}", flush=True)
+        print(f"{printable(config.policy)} answers at {host}:{port}", flush=True)
         try:
             server.serve_forever()
         finally:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy import extras
+from deploy.trust.text import printable
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
 from sim import tasks
 from sim.engines import BENCHES, ENGINES
@@ -30,6 +31,7 @@ PRESETS = Path(__file__).parent / "presets"
 SWEEP_FLAGS = ("-m", "--multirun")
 HELP_FLAGS = ("-h", "--help")
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # what a table does not hold: module:Attribute
+LONGEST = 2000  # characters of an error
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 
 
@@ -124,7 +126,7 @@ def main(run: Callable[[Settings], None]) -> None:
 def _say(error: Exception, code: int) -> int:
     if str(error):
         sys.stdout.flush()
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {printable(error, LONGEST)}\n")
     return code
 
 

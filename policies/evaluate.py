@@ -27,6 +27,7 @@ from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.safety.grid import TRUSTED
 from deploy.served import SERVER, connected
+from deploy.trust.text import printable
 from policies import grid as grids
 from policies import report as reports
 from policies import work_report
@@ -180,7 +181,10 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
         raise ValueError("record=true is for the file's own task and robot")
     episodes = config.episodes if "episodes" in given else grids.EPISODES
     cells = grid(policy, task=task, engine=config.engine, episodes=episodes, seed=config.seed, transfer=config.transfer)
-    print(f"{policy.path}: {task.name} with {task.robot.name} on {config.engine}, {episodes} episodes per cell\n")
+    print(
+        f"{printable(policy.path)}: {task.name} with {task.robot.name} on {config.engine}, "
+        f"{episodes} episodes per cell\n"
+    )
     required = TRUSTED if config.require is None else config.require / 100.0
     coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     print(grids.text(cells, required, coloured))
@@ -193,7 +197,7 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
         numbers = {"worst": grids.lowest(undisturbed), "cells": len(undisturbed)}
         found = {**numbers, "engine": config.engine, "seed": config.seed}
         update_evaluation(policy.path, {**(policy.metadata["evaluation"] or {}), "grid": found})
-        print(f"recorded in {policy.path}")
+        print(f"recorded in {printable(policy.path)}")
     if config.require is not None and worst["success"] < required:
         raise SystemExit(1)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from deploy.drivers.workcell import FPS
 from deploy.files import write_atomic
 from deploy.safety.grid import where
+from deploy.trust.text import printable
 from policies.controller import Array
 from sim.robots.quadrotors import Quadrotor
 
@@ -107,7 +108,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 def text(report: Report, worst: Mapping[str, Any] | None = None) -> str:
     """The table that `policies.evaluate` prints; with the `worst` cell of a grid beside the mean."""
     changed = ", ".join(f"{k}={v}" for k, v in report.conditions.items()) or "nominal"
-    head = f"{report.policy}: {report.task}, {report.robot} on {report.engine}, {report.episodes} episodes, {changed}"
+    head = f"{printable(report.policy)}: {report.task}, {report.robot} on {report.engine}, "
+    head += f"{report.episodes} episodes, {changed}"
     low, high = report.success_ci
     success = ["success", f"{100 * report.success:.1f}", f"{100 * low:.1f} .. {100 * high:.1f}", "", "", "%"]
     rows = [["score", "mean", "95 % interval", "median", "p95", "unit"], success]

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from deploy.ros2 import network
+from deploy.trust.text import printable
 from sim.registry import load
 
 AGAIN = 1.0  # s until an interrupt that had no effect is repeated
@@ -41,7 +42,7 @@ def run(node: str) -> int:
             return 0
         if not isinstance(error, ValueError | OSError):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error, 2000)}", file=sys.stderr)
         return 2
 
 

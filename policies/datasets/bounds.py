@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -118,7 +118,7 @@ def filled(pattern: str, values: Mapping[str, Any]) -> str:
 def checked(name: str, feature: Feature) -> Feature:
     """The feature, if memory can hold a frame of it; ValueError."""
     shape = feature.shape
-    if not shape or len(shape) > RANK or min(shape) < 1 or np.prod(shape, dtype=float) > ELEMENTS:
+    if not shape or len(shape) > RANK or min(shape) < 1 or math.prod(shape) > ELEMENTS:
         raise ValueError(f"shape {shape} of {name!r}")
     if feature.dtype in CAMERA and len(shape) != 3:
         raise ValueError(f"pictures of shape {shape}")

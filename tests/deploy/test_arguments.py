@@ -4,6 +4,7 @@ import pytest
 
 from deploy import arguments
 from deploy.arguments import ArgumentError, parse
+from tests.deploy.sample_policy import exported, linear_hover
 
 
 @dataclass
@@ -105,3 +106,22 @@ def test_what_bad_input_provokes_is_one_printable_line(capsys, monkeypatch, erro
     monkeypatch.setenv("SIM2METAL_TRACEBACK", "1")
     with pytest.raises(type(error)):
         arguments.call(main, [])
+
+
+def test_the_name_of_a_file_reaches_the_terminal_as_text(tmp_path, capsys, monkeypatch):
+    from deploy import export, run
+    from policies import evaluate
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "\x1b[2J").mkdir()
+    path = exported(tmp_path / "\x1b[2J" / "p\x1b]0;owned\x07.onnx", linear_hover()).path
+    for main, words in (
+        (run.main, ["seconds=0.1"]),
+        (run.main, ["seconds=0.1", "robot=racer"]),
+        (evaluate.main, ["episodes=2"]),
+        (export.main, ["target=c", "out=\x1b[31m"]),
+        (export.main, ["target=\x1b[31m", "out=x"]),
+    ):
+        arguments.call(main, [f"policy={path}", *words])
+        shown = "".join(capsys.readouterr())
+        assert shown and shown.replace("\n", "").isprintable()

@@ -80,31 +80,34 @@ def attack(address, until, seed):
 
 
 def round_trips(client, seconds):
-    took, end = [], time.monotonic() + seconds
+    """How long answers took, and how long waking up took that should have taken 5 ms: the machine's own delays."""
+    took, woke, end = [], [], time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()
         assert client.actions(ONES, NOISE, 3, 2).shape == (1, 3, 2)
         took.append(time.monotonic() - began)
         time.sleep(0.005)
-    return took
+        woke.append(time.monotonic() - began - took[-1])
+    return np.percentile(took, 95), np.percentile(woke, 95), max(took)
 
 
 def test_nobody_waits_for_another_s_nonsense(file):  # noqa: F811
     with command(file.path) as (process, lines):
         address = lines[-1].split()[-1]
         client = Client(address)
-        calm, before, until = round_trips(client, 0.5), largest(process), threading.Event()
+        assert round_trips(client, 0.3)[0] < 1.0
+        before, until = largest(process), threading.Event()
         crowd = [threading.Thread(target=attack, args=(address, until, seed)) for seed in range(3)]
         for one in crowd:
             one.start()
         try:
-            troubled = round_trips(client, 2.5)
+            took, woke, worst = round_trips(client, 2.5)
         finally:
             until.set()
             for one in crowd:
                 one.join()
-        # The attackers share this process, and the machine, with the client that waits: hence two bounds.
-        assert np.percentile(troubled, 95) < max(0.2, 5.0 * max(calm)) and max(troubled) < 2.0
+        # The attackers share this process with the client that waits, and others the machine.
+        assert took < 0.2 + 5.0 * woke and worst < 2.0
         assert largest(process) - before < 64 << 20
         assert client.actions(ONES, NOISE, 3, 2).shape == (1, 3, 2)
 
