@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from deploy.safety.envelope import LAST, Envelope
 from deploy.safety.fallback import COMMAND
 from deploy.safety.ladder import HOLD as STAY
 from deploy.safety.ladder import LAND, Ladder
+from sim import spec
 from sim.spec import Group, Signal
 
 AnyArray = NDArray[Any]
@@ -96,6 +98,28 @@ class Guard:
         self.n = 0
         self._stay: dict[str, AnyArray] = {}
         self.reset(1)
+
+    def to_json(self) -> dict[str, Any]:
+        """What makes another guard decide alike."""
+        ladder = None
+        if self.ladder is not None:
+            ladder = {"rate_hz": self.ladder.rate_hz, "ground": self.ladder.ground, "fence": self.ladder.fence}
+        groups = {"inputs": self.inputs, "outputs": self.outputs, "watched": self.watched}
+        described = {name: spec.to_json(group) for name, group in groups.items()}
+        return {**described, "envelope": asdict(self.envelope), "ladder": ladder}
+
+    @classmethod
+    def from_json(cls, items: Mapping[str, Any]) -> Guard:
+        """The inverse of `to_json`, by way of JSON; ValueError when it is malformed."""
+        try:
+            inputs, outputs, watched = (spec.from_json(items[name]) for name in ("inputs", "outputs", "watched"))
+            told, ladder = items["ladder"], None
+            if told is not None:
+                fence = told["fence"] and tuple(np.asarray(side, np.float64).reshape(3) for side in told["fence"])
+                ladder = Ladder(inputs, float(told["rate_hz"]), float(told["ground"]), fence)
+            return cls(inputs, outputs, Envelope.from_json(items["envelope"]), watched, ladder)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the guard's settings are malformed: {error!r}") from None
 
     def _safe_values(self, name: str, shape: tuple[int, ...]) -> AnyArray:
         low, high = self._low[name], self._high[name]

@@ -16,13 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers import Driver, Reading
-from deploy.guard import Guard
+from deploy.guard import REASONS, Guard
 from deploy.policy_file import Vectors
+from deploy.safety.ladder import RUNGS
+from deploy.safety.watch import Watch, Worker, await_call
 from sim.spec import ANY_ROBOT, Group, Signal
 
 SPIN = 300e-6  # s before a deadline at which sleeping gives way to polling the clock: sleep overshoots by about 100 us
 REHEARSALS = 21  # policy steps that are timed before a flight in real time
 PATIENCE = 10.0  # s in which signals must have become good
+LEAST_PATIENCE = 0.1  # s that a step of the policy may take, however short the period: machines have hiccups
+PATIENCE_TO_STOP = 1.0  # s in which the control thread must leave its step when the flight is interrupted
+OFF_S = 0.5  # s for which every robot is off, after which a flight without an end of its own is over
 
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -51,6 +56,9 @@ class Log(Protocol):
     def step(self, clock: float, missed: float, reading: Reading, wanted: Arrays, sent: Arrays, guard: Guard) -> None:
         """When the step began, by how much the deadline before it was missed (s); what was measured, wanted, sent."""
 
+    def event(self, kind: str, text: str, who: str = "") -> None:
+        """Something happened: one of `deploy.flight_log.EVENTS`."""
+
 
 class HandshakeError(ValueError):
     """Policy and driver do not fit; nothing was moved. The message lists every difference."""
@@ -63,6 +71,8 @@ class Record:
     steps: int = 0
     duration: float = 0.0  # s
     interrupted: bool = False
+    trouble: str = ""  # the first thing that went wrong with the policy
+    left_behind: bool = False  # a step of the policy has not come back; its thread still computes
     unrecorded: str = ""  # why the flight's log is incomplete
     late: list[float] = field(default_factory=list)
     lateness: array[float] = field(default_factory=lambda: array("d"))  # s after its deadline that each step began
@@ -173,6 +183,101 @@ def _settle(driver: Driver, guard: Guard, seconds: float, pace: _Pace) -> None:
         pace.wait()
 
 
+class _Flight:
+    """The control steps of one flight."""
+
+    def __init__(
+        self, policy: Policy, driver: Driver, guard: Guard, last: int | None, log: Log | None, pace: _Pace
+    ) -> None:
+        self.policy, self.driver, self.guard, self.last, self.log, self.pace = policy, driver, guard, last, log, pace
+        self.record = Record()
+        self.interrupted = False  # set by another thread
+        self.watch = Watch(max((guard.envelope.hold_steps + 1) / driver.rate_hz, LEAST_PATIENCE), pace.clock)
+        self._nothing = {s.name: np.full((driver.num, *s.shape), np.nan, np.float32) for s in policy.outputs}
+        self._rungs = np.zeros(driver.num, np.int8)
+        self._off = 0  # control steps since every robot is off
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is another control step."""
+        left = self.last is None or self.record.steps < self.last
+        landed = self._off > OFF_S * self.driver.rate_hz and self.last is None
+        return left and not (self.driver.done or self.interrupted or landed)
+
+    def fly(self) -> None:
+        """Until the end; LeftBehindError when the policy did not come back in time and somebody else flies on."""
+        driver, guard, record, pace, log = self.driver, self.guard, self.record, self.pace, self.log
+        real_time, missed = driver.real_time, 0.0
+        pace.deadline = pace.clock()  # connecting took its time
+        while self.goes_on:
+            now = pace.clock()
+            if real_time:
+                guard.tick(now, missed > 0.0)
+            reading = driver.read()
+            seen_at = pace.clock()
+            seen = guard.screen(reading.signals, reading.age)
+            wanted = self._wanted(seen) if real_time else self.policy.step(seen)
+            sent = guard.filter(wanted, reading.override, pace.clock() - seen_at if real_time else 0.0)
+            driver.write(sent)
+            record.steps += 1
+            if log is not None:
+                log.step(now, missed, reading, wanted, sent, guard)
+                self._tell(log)
+            if real_time:
+                self._off = self._off + 1 if guard.ladder is not None and guard.over else 0
+                missed, late = pace.wait()
+                record.lateness.append(late)
+                if missed > 0.0:
+                    record.late.append(missed)
+
+    def _wanted(self, signals: Arrays) -> Arrays:
+        """The policy's commands; in real time a policy that fails does not end the flight, which the guard does."""
+        if self.watch.lost:
+            return self._nothing
+        self.watch.begin()
+        try:
+            wanted: Arrays = self.policy.step(signals)
+        except Exception as error:  # whatever a stranger's policy, its server or its chip raises
+            self._note(f"{type(error).__name__}: {error}")
+            self.guard.blame("policy failed")
+            wanted = self._nothing
+        self.watch.end()
+        return wanted
+
+    def _tell(self, log: Log) -> None:
+        """The rungs that robots take."""
+        ladder = self.guard.ladder
+        if ladder is None or not ladder.active:
+            return
+        for robot in np.flatnonzero(ladder.rung != self._rungs).tolist():
+            reason = REASONS[self.guard.latched[robot]]
+            log.event("rung", f"robot {robot}: {RUNGS[ladder.rung[robot]]}, {reason}", "guard")
+        self._rungs = ladder.rung.copy()
+
+    def _note(self, trouble: str) -> None:
+        """The first trouble with the policy."""
+        if not self.record.trouble:
+            self.record.trouble = trouble
+            if self.log is not None:
+                self.log.event("diagnostic", trouble, "policy")
+
+    def supervise(self) -> None:
+        """Fly in a thread of its own; where the policy does not come back, leave it behind and fly on in this one."""
+        thread = Worker(self.fly)
+        try:
+            while not thread.finished(0.25 * self.watch.patience):
+                if self.watch.overdue():
+                    self._note(f"a step did not come back within {self.watch.patience:g} s")
+                    self.guard.abandon("policy late")
+                    self.fly()
+                    return
+        except KeyboardInterrupt:
+            self.interrupted = True
+            thread.finished(PATIENCE_TO_STOP)
+            raise
+        thread.result()
+
+
 def run(
     policy: Policy,
     driver: Driver,
@@ -188,51 +293,31 @@ def run(
     """Fly `steps` control steps (default: as many as the driver's flights last) or until the driver is done; stop it.
 
     Raises HandshakeError before anything moves; before that, `settle` seconds of good signals are waited for. Ctrl-C
-    ends the flight and is noted in the record; any other error passes through after the driver was stopped.
+    ends the flight and is noted in the record; any other error passes through after the driver was stopped. In real
+    time a policy that raises, or whose step does not come back, is the guard's business: the flight goes on without it.
     """
     handshake(policy, driver, transfer)
     guard = guard or Guard(policy.inputs, policy.outputs)
     if guard.emergency:
         raise HandshakeError("the emergency stop is pressed; release it first")
-    if driver.real_time:
-        _rehearse(policy, driver, clock)
-    last = driver.steps if steps is None else steps
-    policy.reset(driver.num)
-    guard.reset(driver.num)
-    record = Record()
     pace = _Pace(1.0 / driver.rate_hz, clock, sleep)
+    flight = _Flight(policy, driver, guard, driver.steps if steps is None else steps, log, pace)
+    record = flight.record
     began = clock()
     try:
+        if driver.real_time:
+            await_call(lambda: _rehearse(policy, driver, clock))
+        policy.reset(driver.num)
+        guard.reset(driver.num)
+        began = clock()
         with driver:
             if settle > 0.0:
-                _settle(driver, guard, settle, pace)
-            _fly(policy, driver, guard, record, last, pace, log)
+                await_call(lambda: _settle(driver, guard, settle, pace))
+            (flight.supervise if driver.real_time else flight.fly)()
     except KeyboardInterrupt:
         record.interrupted = True
     record.duration = clock() - began
     record.interventions = guard.interventions()
     record.stopped = guard.latched.copy()
+    record.left_behind = flight.watch.lost
     return record
-
-
-def _fly(
-    policy: Policy, driver: Driver, guard: Guard, record: Record, last: int | None, pace: _Pace, log: Log | None
-) -> None:
-    pace.deadline = pace.clock()  # connecting took its time
-    missed = 0.0
-    while (last is None or record.steps < last) and not driver.done:
-        now = pace.clock()
-        if driver.real_time:
-            guard.tick(now, missed > 0.0)
-        reading = driver.read()
-        wanted = policy.step(guard.screen(reading.signals, reading.age))
-        sent = guard.filter(wanted, reading.override)
-        driver.write(sent)
-        record.steps += 1
-        if log is not None:
-            log.step(now, missed, reading, wanted, sent, guard)
-        if driver.real_time:
-            missed, late = pace.wait()
-            record.lateness.append(late)
-            if missed > 0.0:
-                record.late.append(missed)

@@ -19,7 +19,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,7 @@ class Recorder:
             "watched": to_json(guard.watched),
             "types": dict(layout.types),
             "commands": to_json(policy.outputs),
-            "envelope": asdict(guard.envelope),
+            "guard": guard.to_json(),
             "reasons": REASONS,
             "ends": True,  # its last event says how the flight ended
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began // 1_000_000_000)),

@@ -20,7 +20,6 @@ from deploy.controllers import controller
 from deploy.flight_log import Flight, FlightLogError
 from deploy.guard import OVERRIDE, REASONS, Guard
 from deploy.policy_file import PolicyFile
-from deploy.safety.envelope import Envelope
 from deploy.trust.text import printable
 
 AnyArray = NDArray[Any]
@@ -44,7 +43,10 @@ def replay(flight: Flight, policy: PolicyFile, kind: str) -> dict[str, AnyArray]
     if missing or policy.outputs != flight.layout.commands:
         trouble = f"signals that were not recorded: {', '.join(missing)}" if missing else "other commands"
         raise FlightLogError(f"{flight.path}: {policy.path} has {trouble}")
-    guard = Guard(policy.inputs, policy.outputs, Envelope.from_json(flight.about["envelope"]), flight.layout.signals)
+    try:
+        guard = Guard.from_json(flight.about["guard"])
+    except (KeyError, ValueError) as error:
+        raise FlightLogError(f"{flight.path}: what its guard was told cannot be read: {error}") from None
     flown = controller(policy, kind)
     robots = flight.steps.shape[1]
     guard.reset(robots)
@@ -59,10 +61,19 @@ def replay(flight: Flight, policy: PolicyFile, kind: str) -> dict[str, AnyArray]
             guard.tick(float(clock[k]), bool(missed[k] > 0.0))
         if (reasons[k] == REASONS.index("emergency stop")).any():
             guard.stop()
+        if (reasons[k] == REASONS.index("policy late")).any() and not guard.latched.any():
+            guard.abandon("policy late")
         signals = guard.screen({n: v[k] for n, v in fields.items()}, {n: v[k] for n, v in ages.items()})
-        wanted = flown.step(signals)
+        recorded = {s.name: flight.values(f"wanted.{s.name}")[k] for s in policy.outputs}
+        failed = all(np.isnan(value).all() for value in recorded.values())
+        if failed:  # the policy raised, or did not come back
+            guard.blame("policy failed")
+        wanted = recorded if failed else flown.step(signals)
         theirs = {s.name: flight.values(f"sent.{s.name}")[k] for s in policy.outputs}
-        sent = guard.filter(wanted, theirs if (verdicts[k] == OVERRIDE).any() else None)
+        # That the signals became too old before the command was ready shows only in what the guard did.
+        held = (reasons[k] == REASONS.index("stale signal")).all() and not guard.reasons.any()
+        override = theirs if (verdicts[k] == OVERRIDE).any() else None
+        sent = guard.filter(wanted, override, elapsed=np.inf if held else 0.0)
         for name in sent:
             found[f"wanted.{name}"].append(wanted[name])
             found[f"sent.{name}"].append(sent[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
 from deploy.safety.envelope import Envelope
 from deploy.safety.grid import trust_warning
+from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.served import SERVER, connected
 from deploy.sign import TRUST
 from deploy.trust.text import printable
@@ -39,6 +41,10 @@ class Config:
     max_speed: float | None = field(default=None, metadata={"help": "m/s: stop a faster robot"})
     max_body_rate: float | None = field(default=None, metadata={"help": "rad/s: stop a robot that turns faster"})
     min_voltage: float | None = field(default=None, metadata={"help": "V: stop a robot whose battery stays below"})
+    limits: str | None = field(
+        default=None, metadata={"help": "a file with the robot's own limits (TOML), which no policy file widens"}
+    )
+    ground: float = field(default=0.0, metadata={"help": "m: its height, where a robot that lands comes down to"})
     settle: float = field(
         default=1.0, metadata={"help": "s of good signals, in real time, before the policy may command anything"}
     )
@@ -52,8 +58,10 @@ class Config:
     log: str | None = field(default=None, metadata={"help": "write everything to this file (.mcap)"})
 
     def __post_init__(self) -> None:
-        if not (self.settle >= 0.0 and 0 <= self.priority <= 99):
-            raise ValueError(f"needs settle >= 0 and priority 0 to 99, got {self.settle} and {self.priority}")
+        if not (self.settle >= 0.0 and 0 <= self.priority <= 99 and abs(self.ground) < 1e4):
+            raise ValueError(
+                f"needs settle >= 0, priority 0 to 99 and a ground, got {self.settle}, {self.priority}, {self.ground}"
+            )
         if self.server and self.controller != "onnxruntime":
             raise ValueError(f"controller={self.controller}: what a server computes is asked for by onnxruntime only")
         if self.log is not None and not self.log.endswith(".mcap"):
@@ -82,6 +90,7 @@ def _summary(record: Record, driver: Any) -> list[str]:
         lines.append(f"guard: {reason} on {count} robot step(s)")
     stopped = {code: int((record.stopped == code).sum()) for code in sorted(set(record.stopped.tolist()) - {0})}
     lines += [f"guard: stopped {count} robot(s): {REASONS[code]}" for code, count in stopped.items()]
+    lines += [f"the policy: {record.trouble}"] if record.trouble else []
     return [*lines, *driver.report(), *(["interrupted"] if record.interrupted else [])]
 
 
@@ -122,7 +131,9 @@ def main(argv: Sequence[str]) -> None:
     if config.driver != "simulated" and (doubt := trust_warning(policy)):
         print(f"warning: {doubt}", file=sys.stderr)
     driver = kind.from_config(driver_config, policy)
-    guard = Guard(policy.inputs, policy.outputs, envelope(config, policy), driver.signals)
+    limits = limits_of(driver.robot, config.limits)
+    guard = guard_of(policy, driver, limits, envelope(config, policy), config.ground)
+    print("\n".join(describe(limits, guard)), flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:
         record = fly(policy, driver, guard, config, getattr(driver_config, "transfer", False))
@@ -130,6 +141,9 @@ def main(argv: Sequence[str]) -> None:
         signal.signal(signal.SIGTERM, before)
     lines = [*_summary(record, driver), f"policy {policy.name}: {policy.standing}"]
     print("\n".join(printable(line, arguments.LONGEST) for line in lines))
+    if record.left_behind:
+        sys.stdout.flush()
+        os._exit(1)  # a thread still computes in C, and would be torn down under its feet
     if record.unrecorded:
         raise SystemExit(1)  # it flew, but not all that was asked for is there
 

@@ -190,7 +190,8 @@ def source_text(found: Identified) -> str:
     """A Python module whose ROBOT is the airframe. Raises ValueError for one whose commands are not rotor speeds."""
     if found.robot.commands != (MOTOR_COMMAND,) or found.robot.sensed != SENSED:
         raise ValueError(f"{found.robot.source}: only the usual signals and commands can be written")
-    names = [f.name for f in dataclasses.fields(found.robot) if f.name not in ("commands", "sensed")]
+    told = ("commands", "sensed", "envelope", "safe")
+    names = [f.name for f in dataclasses.fields(found.robot) if f.name not in told]
     numbers = "\n".join(f"    {name}={getattr(found.robot, name)!r}," for name in names)
     lines = "\n".join(f"# {line}" for line in table(found).splitlines())
     return (

@@ -76,7 +76,7 @@ HOMES = {
 # Where torch may not be imported before it is needed: it costs seconds.
 TORCH_LATER = ["sim/terms.py", "policies/export.py", "policies/checkpoint.py", "policies/algorithms/apg.py"]
 # What deploy may use of sim anywhere; the rest only where a simulator stands in for the robot.
-FREE_OF_SIM = {"sim.spec", "sim.registry"}
+FREE_OF_SIM = {"sim.spec", "sim.registry", "sim.robots"}
 SIMULATORS = [
     "deploy/drivers/simulated.py",
     "deploy/drivers/workcell.py",

@@ -45,6 +45,7 @@ class Driver(Protocol):
     steps: int | None  # how many control steps a flight lasts; None: until interrupted
     real_time: bool  # False: as fast as it goes
     done: bool  # the flight is over, whatever steps are left: it has landed, or will not fly again
+    lands: bool  # by its own controller, a robot that gets the safe command
 
     @classmethod
     def from_config(cls, config: Any, policy: PolicyFile) -> Driver:
@@ -75,7 +76,9 @@ class Driver(Protocol):
 
 
 class Connecting:
-    """`with` for drivers that have nothing to undo when connecting fails."""
+    """`with` for drivers that have nothing to undo when connecting fails, and no controller of their own."""
+
+    lands = False
 
     def connect(self) -> None: ...
 

@@ -92,6 +92,7 @@ class Ros2:
     """One robot. The node is its caller's, or its own when it is made `from_config`."""
 
     Config: ClassVar[type] = Settings
+    lands = False
 
     def __init__(self, policy: Any, node: Node, settings: Settings | None = None, armed: Armed | None = None) -> None:
         """`policy` has inputs, outputs, robot and rate_hz. TopicError where no topic can carry one of its signals.

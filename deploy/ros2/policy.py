@@ -23,7 +23,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from deploy.controllers import CONTROLLERS, controller
 from deploy.drivers.ros2 import Ros2
 from deploy.drivers.ros2 import Settings as DriverSettings
-from deploy.guard import REASONS, Guard
+from deploy.guard import REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.realtime import PRIORITY, realtime
@@ -35,6 +35,7 @@ from deploy.ros2.joints import FORWARD, WAYS
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
 from deploy.safety.envelope import Envelope
+from deploy.safety.limits import describe, guard_of, limits_of
 
 SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.SUCCESS,
@@ -61,6 +62,8 @@ class Settings:
     armed: bool = setting(True, "fly only while the topic armed says so")
     silence_s: float = setting(0.25, "s for which armed may be silent; it comes every 0.05 s", 0.05, 10.0)
     key: str = setting("", "file of the key that signs arming (python -m deploy.ros2.key); empty: it is not signed")
+    limits: str = setting("", "a file with the robot's own limits (TOML); empty: those that are listed for it")
+    ground: float = setting(0.0, "m: its height, where a robot that lands comes down to", -1e4, 1e4)
     fence: float = setting(0.0, "m from the origin on any axis, beyond which it stops", 0.0, 1e6)
     max_tilt: float = setting(0.0, "degrees between body and world z, beyond which it stops", 0.0, 180.0)
     max_speed: float = setting(0.0, "m/s beyond which it stops", 0.0, 1e6)
@@ -129,7 +132,10 @@ class PolicyNode(LifecycleNode):
         self.get_logger().info(f"{file.name}: {file.standing}")
         same = {name: getattr(s, name) for name in SAME}
         self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same), self.armed)
-        self._guard = Guard(file.inputs, file.outputs, s.envelope(file), self.driver.signals)
+        limits = limits_of(self.driver.robot, s.limits or None)
+        self._guard = guard_of(file, self.driver, limits, s.envelope(file), s.ground)
+        for line in describe(limits, self._guard):
+            self.get_logger().info(line)
         self.driver.emergency = self.emergency
         self._controller = controller(file, s.controller)
         self.file, self.ended = file, "not activated yet"
@@ -248,8 +254,8 @@ class PolicyNode(LifecycleNode):
         if self._thread is None:
             self.armed.look()
         if self._thread is not None and self.driver is not None:
-            if stopped := int(self._guard.latched[0]):
-                self.driver.finish(f"guard: {REASONS[stopped]}")
+            if self._guard.over:
+                self.driver.finish(f"guard: {REASONS[int(self._guard.latched[0])]}")
             if not self._thread.is_alive():
                 self.trigger_deactivate()
         elif self.driver is not None:

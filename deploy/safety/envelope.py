@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,20 +43,20 @@ class Envelope:
     safe: Mapping[str, tuple[float, ...] | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.hold_steps < 0:
-            raise ValueError(f"hold_steps must not be negative, got {self.hold_steps}")
+        if not isinstance(self.hold_steps, int) or self.hold_steps < 0:
+            raise ValueError(f"hold_steps must not be negative, got {self.hold_steps!r}")
         if (self.fence_low is None) != (self.fence_high is None):
             raise ValueError("a geofence needs both fence_low and fence_high")
-        if self.fence_low and self.fence_high:
-            pairs = list(zip(self.fence_low, self.fence_high, strict=True))
-            if len(pairs) != 3 or any(not low < high for low, high in pairs):
-                raise ValueError(
-                    f"fence_low {self.fence_low} must be below fence_high {self.fence_high}, three numbers each"
-                )
+        if self.fence_low is not None and self.fence_high is not None:
+            sides = self.fence_low, self.fence_high
+            if not all(isinstance(side, tuple) and len(side) == 3 and all(map(_is_number, side)) for side in sides):
+                raise ValueError(f"a geofence is three numbers on each side, got {sides[0]!r} and {sides[1]!r}")
+            if any(not low < high for low, high in zip(*sides, strict=True)):
+                raise ValueError(f"fence_low {sides[0]} must be below fence_high {sides[1]}, three numbers each")
         for name in POSITIVE:
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
+            if value is not None and not (_is_number(value) and value > 0):
+                raise ValueError(f"{name} must be positive, got {value!r}")
 
     @classmethod
     def from_json(cls, items: Mapping[str, Any]) -> Envelope:
@@ -80,3 +81,7 @@ class Envelope:
             "min_voltage": "battery_voltage",
         }
         return {rule: signal for rule, signal in rules.items() if getattr(self, rule) is not None}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

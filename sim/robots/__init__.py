@@ -17,6 +17,8 @@ ROBOTS = {
     "any_log_uniform": "sim.robots.random_quadrotor:ANY_LOG_UNIFORM",
     "any_published": "sim.robots.random_quadrotor:ANY_PUBLISHED",
 }
+# Every robot whose limits are listed, those of manipulation tasks too.
+LISTED = {**ROBOTS, "panda": "sim.robots.arm:PANDA"}
 
 
 def robot(name: str) -> Quadrotor:

@@ -6,12 +6,15 @@ The hand's frame lies between the fingertips: z points out of the hand, y along 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.spec import Group
 from sim.workcell import Manipulator
 
 Double = NDArray[np.float64]
@@ -74,6 +77,17 @@ class Arm(Manipulator):
     turn: float
     gripper: Gripper
     home: tuple[float, ...]  # rad
+    commands: Group = ()  # of the robot itself; its tasks say how it is commanded
+    # See sim.robots.quadrotors.Quadrotor. An arm that is stopped stays where it is, and holds what it holds.
+    envelope: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    safe: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=lambda: {
+            "hand_velocity": ((0.0,) * 3,),
+            "joint_target": ("joint_position",),
+            "gripper_target": ("last",),
+        },
+        hash=False,
+    )
 
     @cached_property
     def low(self) -> Double:

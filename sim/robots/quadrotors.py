@@ -6,7 +6,9 @@ c0 + c1 u + c2 u^2 at the rotor speed fraction u.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +51,10 @@ class Quadrotor:
     max_rpm: float | None = None  # rotor speed at command 1, where known
     sensed: tuple[str, ...] = SENSED
     commands: Group = (MOTOR_COMMAND,)
+    # Limits that no policy file may widen, fields of deploy.safety.envelope.Envelope; and per command, what it may be
+    # sent when it is stopped. A gyroscope of 2000 deg/s, as small vehicles have, ends at 35 rad/s.
+    envelope: Mapping[str, Any] = field(default_factory=lambda: {"max_body_rate": 35.0}, hash=False)
+    safe: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {"motor_command": ((0.0,) * 4,)}, hash=False)
 
     def thrust(self, u: float) -> float:
         """Thrust of one rotor in newtons at the speed fraction `u`."""

@@ -43,7 +43,10 @@ def test_inspect_refuses_a_damaged_file(path, capsys):
 def test_run_flies_and_reports(path, capsys):
     assert arguments.call(run_command.main, [f"policy={path}", "episodes=30", "seed=2", "delay=0"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("500 control steps at 100 Hz, 30 robot(s)")
+    assert shown.startswith("limits of crazyflie (listed with the robot): body rate 35 rad/s")
+    assert (
+        "\nrules that are off: geofence, tilt, speed, battery, slew\n500 control steps at 100 Hz, 30 robot(s)" in shown
+    )
     assert float(next(line for line in shown.splitlines() if line.startswith("success")).split()[1]) > 0.8
 
 
@@ -51,7 +54,16 @@ def test_run_keeps_to_its_envelope(path, capsys):
     assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.5", "fence=0.5"]) == 0
     shown = capsys.readouterr().out  # the targets are at least 1 m high
     assert "guard: stopped 1 robot(s): geofence" in shown
-    assert shown.startswith("50 control steps")
+    assert "\n50 control steps" in shown
+
+
+def test_a_policy_file_cannot_call_full_throttle_safe(path, tmp_path, capsys):
+    lax = {"safe": {"motor_command": [1, 1, 1, 1]}, "hold_steps": 10**9, "max_body_rate": None, "longest_pause": None}
+    wild = resealed(PolicyFile.load(path), tmp_path / "wild.onnx", envelope=lax)
+    assert arguments.call(run_command.main, [f"policy={wild}", "seconds=0.5"]) == 2
+    shown = capsys.readouterr()
+    assert "calls motor_command (1, 1, 1, 1) safe; crazyflie (listed with the robot) permits" in shown.err
+    assert "control steps" not in shown.out
 
 
 def test_the_policy_file_brings_its_own_envelope(path, tmp_path, capsys):
