@@ -7,7 +7,6 @@ for, and what the command line says. Only the chosen task and algorithm are impo
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 from deploy import extras
 from deploy.trust.text import printable
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
+from policies.mistakes import SettingsError, explained, unknown
 from sim import tasks
 from sim.engines import BENCHES, ENGINES
 from sim.registry import StrangerError, names_from
@@ -33,10 +33,6 @@ HELP_FLAGS = ("-h", "--help")
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # what a table does not hold: module:Attribute
 LONGEST = 2000  # characters of an error
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
-
-
-class SettingsError(ValueError):
-    """The command line asks for something that does not exist; the message says what does."""
 
 
 class RunError(Exception):
@@ -62,7 +58,7 @@ class Options:
     def __post_init__(self) -> None:
         engines = ENGINES | BENCHES
         if self.engine not in engines and ":" not in self.engine:
-            raise SettingsError(_unknown("engine", self.engine, engines) + ", or module:Class")
+            raise SettingsError(unknown("engine", self.engine, engines) + ", or module:Class")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
         if self.seed < 0:
@@ -154,7 +150,7 @@ def compose(overrides: list[str]) -> Settings:
         with initialize(version_base="1.3", config_path=None):
             composed = hydra_compose("train", overrides=overrides, return_hydra_config=True)
     except Exception as error:
-        raise _explained(error) from error
+        raise explained(error) from error
     if resumed:
         return _continued(composed, overrides, modules)
     return _settings(composed, composed.hydra.runtime.choices, overrides)
@@ -169,7 +165,7 @@ def _with_preset(overrides: list[str]) -> list[str]:
 
     files = {path.stem: path for path in PRESETS.glob("*.yaml")}
     if name not in files:
-        raise SettingsError(_unknown("preset", name, files))
+        raise SettingsError(unknown("preset", name, files))
     found: Any = OmegaConf.load(files[name])
     return [*(f"{key}={value}" for key, value in found.items() if key not in said), *overrides]
 
@@ -208,7 +204,7 @@ def read(path: Path, modules: Mapping[str, str] | None = None) -> Settings:
     except StrangerError as error:
         raise SettingsError(str(error)) from None
     except Exception as error:
-        raise SettingsError(f"{path}: {_explained(error)}") from error
+        raise SettingsError(f"{path}: {explained(error)}") from error
     return Settings(task=stored.task, algorithm=stored.algorithm, options=options, named=named, **objects)
 
 
@@ -317,7 +313,7 @@ def _sweep(run: Callable[[Settings], None], overrides: list[str]) -> None:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("hydra", "omegaconf", "antlr4"):
             raise
-        raise _explained(error) from error
+        raise explained(error) from error
     if failed:
         raise type(failed[0])(f"{len(failed)} of the runs failed")
 
@@ -329,7 +325,7 @@ def _swept(overrides: list[str]) -> list[str]:
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except Exception as error:
-        raise _explained(error) from error
+        raise explained(error) from error
     fixed = [p.key_or_group for p in parsed if not p.is_sweep_override()]
     out = [p for p in parsed if p.key_or_group == "out"]
     if any(p.is_sweep_override() for p in out) or any(p.key_or_group == "resume" for p in parsed):
@@ -353,7 +349,7 @@ def _settings(composed: Any, choices: Mapping[str, str], overrides: Iterable[str
             where = f"{group}={names[group]}: "
             configs[f"{group}_config"] = OmegaConf.to_object(composed[group])
     except Exception as error:
-        raise SettingsError(f"{where}{_explained(error)}") from error
+        raise SettingsError(f"{where}{explained(error)}") from error
     return Settings(task=names["task"], algorithm=names["algorithm"], options=options, **configs)
 
 
@@ -379,7 +375,7 @@ def _apply_recipes(composed: Any, names: Mapping[str, str], said: set[str]) -> N
     known = {"default", *general, *special} - {"robust"}
     if composed.quality not in known:
         where = f" of {names['algorithm']} on {names['task']}"
-        raise SettingsError(_unknown("quality", composed.quality, known, where))
+        raise SettingsError(unknown("quality", composed.quality, known, where))
     wanted = [composed.quality]
     if composed.robust:
         wanted += ["robust", f"{composed.quality}_robust"]
@@ -391,43 +387,6 @@ def _apply_recipes(composed: Any, names: Mapping[str, str], said: set[str]) -> N
         for key, value in {**general.get(name, {}), **special.get(name, {})}.items():
             if key not in said:
                 OmegaConf.update(composed, key, value)
-
-
-def _unknown(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
-    near = difflib.get_close_matches(name, choices, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"unknown {kind} {name!r}{hint}; choices{where}: {', '.join(sorted(choices))}"
-
-
-def _explained(error: Exception) -> SettingsError:
-    """One short sentence for what hydra, omegaconf or a `Config` objects to."""
-    from hydra.errors import OverrideParseException
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
-
-    if isinstance(error, SettingsError):
-        return error
-    if isinstance(error, OverrideParseException):
-        return SettingsError(f"cannot read {error.override!r}; write it as key=value, special characters in quotes")
-    chain: list[BaseException] = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
-    for link in chain:
-        if not isinstance(link, OmegaConfBaseException):
-            continue
-        if isinstance(link, ConfigAttributeError | ConfigKeyError) and link.full_key:
-            return SettingsError(_unknown_key(link.full_key, link.parent_node))
-        return SettingsError(f"{link.full_key}: {str(link.msg).strip().partition(chr(10))[0]}")
-    return SettingsError(str(error).strip().partition("\n")[0])
-
-
-def _unknown_key(full_key: str, parent: Any) -> str:
-    group, _, key = str(full_key).rpartition(".")
-    choices = [str(k) for k in parent] if parent is not None else []
-    choices = [k for k in choices if k not in ("hydra", "defaults")]
-    near = difflib.get_close_matches(key or full_key, choices, n=1)
-    where = f"{group}." if group else ""
-    hint = f" (did you mean {where}{near[0]}?)" if near else ""
-    return f"unknown setting {full_key!r}{hint}; there are: {', '.join(where + k for k in choices)}"
 
 
 def _help(overrides: list[str]) -> str:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from deploy import extras
 from policies import checkpoint, config
 from policies.algorithms import Algorithm, LearningError, LostBaseError, algorithm_class
-from policies.config import RunError, Settings, SettingsError
+from policies.config import RunError, Settings
 from policies.log import Log, Progress
+from policies.mistakes import SettingsError
 from policies.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.stop import Stop

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from policies import config
-from policies.config import Options, RunError, Settings, SettingsError, compose
+from policies.config import Options, RunError, Settings, compose
+from policies.mistakes import SettingsError
 from sim.tasks.quad_hover import QuadHover
 
 TOY = "algorithm=toy_algorithm:Toy"

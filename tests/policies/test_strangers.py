@@ -16,7 +16,8 @@ from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile, content_of
 from deploy.ros2.world import world
 from policies import checkpoint, config, evaluate
-from policies.config import SettingsError, compose
+from policies.config import compose
+from policies.mistakes import SettingsError
 from sim.registry import StrangerError, load, names_from
 from sim.tasks import make
 from tests.deploy.sample_policy import exported, linear_hover, resealed
