@@ -224,7 +224,8 @@ MOVED, ADDED, CURVED, STREWN = 8.0, 8.0, 30.0, 40.0  # ns: copied; added, compar
 
 def _table() -> dict[str, Operator]:
     rules: dict[Rule, tuple[float, str]] = {
-        shapes.same: (ADDED, "Abs Neg Floor Ceil Sign Relu Clip Reciprocal Not IsNaN IsInf LeakyRelu ThresholdedRelu"),
+        shapes.same: (ADDED, "Abs Neg Floor Ceil Sign Relu Clip Reciprocal Not LeakyRelu ThresholdedRelu"),
+        shapes.test: (ADDED, "IsNaN IsInf"),
         shapes.identity: (MOVED, "Identity"),
         shapes.dropout: (MOVED, "Dropout"),
         shapes.elementwise: (ADDED, "Add Sub Mul Min Max Mean Sum PRelu"),

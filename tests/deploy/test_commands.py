@@ -3,9 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy import arguments, inspect
+from deploy import arguments, inspect, sign
 from deploy import run as run_command
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.trust import signature
 from policies.export import update_evaluation
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, resealed
@@ -38,6 +39,17 @@ def test_inspect_refuses_a_damaged_file(path, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"error: {path}: damaged")
     assert error.count("\n") == 1
+
+
+def test_run_flies_only_what_is_signed_if_asked_to(path, tmp_path, capsys):
+    assert arguments.call(run_command.main, [f"policy={path}", "require_signature=true"]) == 2
+    assert "p.onnx: it is not signed, and a signature is required" in capsys.readouterr().err
+    signature.new_key(tmp_path / "anna")
+    content = sign.sign(Path(path).read_bytes(), path, tmp_path / "anna")
+    Path(path).write_bytes(content)
+    given = [f"policy={path}", "require_signature=true", f"trust={tmp_path}", "seconds=0.1"]
+    assert arguments.call(run_command.main, given) == 0
+    assert capsys.readouterr().out.endswith("policy quad_hover: signed by anna\n")
 
 
 def test_run_flies_and_reports(path, capsys):

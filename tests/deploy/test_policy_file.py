@@ -1,4 +1,5 @@
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -240,6 +241,50 @@ def test_bad_signals_are_named_and_leave_the_state(tmp_path, change, message):
     with pytest.raises(PolicyFileError, match=message):
         policy.step(signals)
     np.testing.assert_array_equal(policy.states()["history"], before)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.array([0.0, 1e39, 0.0]), "is not finite"),
+        (np.array([0.0, -1e300, 0.0]), "is not finite"),
+        ([0.0, 10**400, 0.0], "of type object, not real numbers"),
+        (np.array([0.0, 1j, 0.0]), "of type complex128, not real numbers"),
+        (np.array([0.0, None, 0.0]), "of type object, not real numbers"),
+        (np.array(["0", "1", "2"]), "of type <U1, not real numbers"),
+        ([[0.0], [1.0, 2.0], []], "is no array of numbers"),
+        (None, "of type object, not real numbers"),
+        ({"a": 1}, "of type object, not real numbers"),
+        (np.zeros(3, "M8[s]"), "of type datetime64.s., not real numbers"),
+    ],
+)
+def test_what_is_no_signal_is_one_line(tmp_path, given, message):
+    policy = exported(tmp_path / "p.onnx")
+    with pytest.raises(PolicyFileError, match=f"signal 'goal' .*{message}"):
+        policy.step(signals_of(policy) | {"goal": given})
+
+
+def test_other_real_numbers_are_taken_as_they_are(tmp_path):
+    policy = exported(tmp_path / "p.onnx")
+    others = [1, 0, 1], np.array([True, False, True]), np.array([1.0, 0.0, 1.0], ">f8"), np.ones(6, np.int8)[::2]
+    for goal in others:
+        assert np.isfinite(policy.step(signals_of(policy) | {"goal": goal})["left"]).all()
+
+
+def test_devices_pipes_and_large_files_are_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe.onnx")
+    with open(tmp_path / "large.onnx", "wb") as file:
+        file.truncate(200 << 20)
+    for name, message in (
+        ("pipe.onnx", "cannot be read: it is no regular file"),
+        ("/dev/zero", "cannot be read: it is no regular file"),
+        ("large.onnx", "it has 209715200 bytes, more than 89478485; if you trust it, SIM2METAL_MEMORY_MB="),
+        ("a\0b", "cannot be read: embedded null byte"),
+    ):
+        began = time.perf_counter()
+        with pytest.raises(PolicyFileError, match=message):
+            PolicyFile.load(tmp_path / name)
+        assert time.perf_counter() - began < 1.0
 
 
 def test_huge_finite_signals_are_finite(tmp_path):
