@@ -130,9 +130,11 @@ class Dataset:
             self._tables[path] = self._table(path, [n for n, f in self._all.items() if not f.is_camera])
         rows = self._rows_of(self._tables[path], index)
         try:
-            values = to_numpy(rows[name], feature.shape).astype(
-                feature.numpy
-            )  # a copy: arrow's memory is not to be written
+            found = to_numpy(rows[name], feature.shape)
+            with np.errstate(over="ignore", invalid="ignore"):
+                values = found.astype(feature.numpy)  # a copy: arrow's memory is not to be written
+            if values.dtype.kind in "biu" and not np.array_equal(values, found):
+                raise ValueError(f"numbers that do not fit into {feature.dtype}")
         except (ValueError, TypeError, ArithmeticError) as error:
             raise DatasetError(f"{self.folder}: {name!r} in episode {index}: {error}") from None
         bad = not_finite(values)

@@ -127,6 +127,7 @@ def test_a_cache_of_downloads_links_to_its_blobs(copied, tmp_path):
         {"features": {}},
         {"features": {"x": 1}},
         {"features": {"x": {"dtype": "float32", "shape": [2**40]}}},
+        {"features": {"x": {"dtype": "float32", "shape": [10**300, 10**300]}}},
         {"features": {"x": {"dtype": "float32", "shape": [-1]}}},
         {"features": {"x": {"dtype": "float32", "shape": [1] * 40}}},
         {"features": {"x": {"dtype": "video", "shape": [3]}}},
@@ -143,6 +144,14 @@ def test_a_cache_of_downloads_links_to_its_blobs(copied, tmp_path):
 def test_what_a_dataset_says_of_itself_is_one_line_at_worst(copied, capsys, changed):
     change_info(copied, **changed)
     one_line(copied, capsys)
+
+
+def test_a_column_of_other_numbers_than_it_says(copied, capsys):
+    table = pq.read_table(copied / DATA)
+    index = table.column_names.index("frame_index")
+    pq.write_table(table.set_column(index, "frame_index", pa.array([0.0, 1.5, float("nan"), 3.0, 4.0])), copied / DATA)
+    with pytest.raises(DatasetError, match="'frame_index' in episode 0: numbers that do not fit into int64"):
+        Dataset(copied).read("frame_index", 0)
 
 
 def test_a_description_that_is_none(copied, capsys):
