@@ -219,6 +219,8 @@ class _Flight:
             wanted = self._wanted(seen) if real_time else self.policy.step(seen)
             sent = guard.filter(wanted, reading.override, pace.clock() - seen_at if real_time else 0.0)
             driver.write(sent)
+            if guard.emergency:
+                driver.emergency_stop()
             record.steps += 1
             if log is not None:
                 log.step(now, missed, reading, wanted, sent, guard)

@@ -63,6 +63,9 @@ class Driver(Protocol):
     def stop(self) -> None:
         """Leave the robot in a safe state and disconnect; called once, also after an error."""
 
+    def emergency_stop(self) -> None:
+        """The motors off now, whatever the robot's own controller would do; from any thread."""
+
     def report(self) -> list[str]:
         """Lines about the flight that just ended."""
 
@@ -83,6 +86,9 @@ class Connecting:
     def connect(self) -> None: ...
 
     def stop(self) -> None: ...
+
+    def emergency_stop(self) -> None:
+        """The guard's safe command is all there is."""
 
     def __enter__(self) -> Self:
         self.connect()

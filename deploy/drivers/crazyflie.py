@@ -1,5 +1,7 @@
 """A Crazyflie, by radio or simulated, as a driver: take-off and landing on board, a policy in between.
 
+What the guard stops holds its place under the vehicle's PID controller, then lands (`deploy/safety/ladder.py`).
+
 With `onboard`, the policy flies on the vehicle (deploy.export target=crazyflie) and this driver streams its set points,
 so that the firmware's watchdogs catch a lost link: level after 0.5 s, motors off after 2 s. Without, the policy runs
 here and writes the motors through the parameters motorPowerSet. Those override every watchdog of the firmware: a lost
@@ -21,6 +23,7 @@ from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
 from deploy.rotations import rotation_matrix
+from deploy.safety.ladder import BRAKING, BRAKING_MOST, HOLD_S
 from sim.spec import Group, Signal
 
 Array = NDArray[np.float32]
@@ -55,6 +58,7 @@ PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
 CLIMB = 0.4  # m/s, of take-off and landing
 STALE = 0.1  # s
 PATIENCE = 10  # steps in a row with zeros, after which it lands
+BY_GUARD = "by the guard"  # why it lands
 IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
 FULL = 65535
@@ -107,6 +111,7 @@ class Crazyflie:
         self.target = np.zeros(3, np.float32)
         self._airborne = self._handed_over = self.done = False
         self._ascent = self._take_off()
+        self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
         self._zeros = self._empty = self._idle = 0  # steps in a row: no command, empty battery, policy not flying
         self._errors: list[float] = []
         self._notes: list[str] = []
@@ -206,7 +211,11 @@ class Crazyflie:
         if self.done:
             return
         reason = self._reason_to_land(motors)
-        if reason and self._airborne:
+        if reason == BY_GUARD and self._airborne and self.link.clock() < self._lands_at:
+            if math.isinf(self._lands_at):
+                self._lands_at = self.link.clock() + HOLD_S
+                self._hold()
+        elif reason and self._airborne:
             self._notes.append(f"landed {reason}")
             self._land()
         elif reason:
@@ -236,7 +245,7 @@ class Crazyflie:
             if self._idle > IDLE * self.rate_hz:
                 return "by the PID controller: the policy on board does not fly"
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
-        return "by the guard" if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
+        return BY_GUARD if self._zeros >= PATIENCE and self.link.age() <= STALE else ""
 
     def _take_off(self) -> Iterator[None]:
         """Arm, climb, hand over: a bit at every step, so that the loop keeps its pace."""
@@ -283,6 +292,18 @@ class Crazyflie:
         else:
             self.link.write("stabilizer.controller", OUT_OF_TREE)
 
+    def _hold(self) -> None:
+        """Back to the vehicle's PID controller, which brakes and stays."""
+        here = self._vector("stateEstimate.", "x", "y", "z")
+        speed = self._vector("stateEstimate.", "vx", "vy", "vz")
+        ahead = math.hypot(*speed) / (2.0 * BRAKING)
+        goal = [place + min(max(v * ahead, -BRAKING_MOST), BRAKING_MOST) for place, v in zip(here, speed, strict=True)]
+        self.link.client.commander.send_notify_setpoint_stop()
+        self.link.client.high_level_commander.go_to(*goal, 0.0, HOLD_S / 2.0)
+        self.link.write("stabilizer.controller", PID)
+        self.link.write("motorPowerSet.enable", 0)
+        self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
+
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""
         link = self.link
@@ -303,11 +324,17 @@ class Crazyflie:
         link.client.high_level_commander.stop()
 
     def emergency_stop(self) -> None:
-        """Stop the motors now, whoever commands them; the vehicle has to be rebooted. Callable from any thread."""
+        """Stop the motors now, whoever commands them; callable from any thread.
+
+        A vehicle that has taken off has to be rebooted then; one that stands on the ground just stays there.
+        """
+        self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
+        self.done = True
+        if not self._airborne:
+            return
         for _ in range(3):
             self.link.send("motorPowerSet.enable", 0)
             self.link.client.supervisor.send_emergency_stop()
-        self.done = True
 
     def stop(self) -> None:
         if self.link.client is None:

@@ -368,6 +368,9 @@ class Ros2:
                 safe[c.name] = np.clip(value, c.low, c.high)
         return safe
 
+    def emergency_stop(self) -> None:
+        """The topic `emergency_stop` has told the robot."""
+
     def stop(self) -> None:
         """The safe command, then silence."""
         self._hold(False)

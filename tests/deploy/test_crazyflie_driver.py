@@ -130,7 +130,8 @@ def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Sim
     guard = Guard(policy.inputs, policy.outputs, fence)
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
     record = run(policy, driver, guard)  # without a limit: the driver says when it is over
-    assert record.stopped.any() and "landed by the guard" in driver.report() and driver.done
+    assert record.stopped.any() and driver.done
+    assert driver.report()[-4:-1] == ["held for 2 s by the guard", "landed by the guard", "landed"]
     assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
 
@@ -152,7 +153,8 @@ def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, sim
 
     driver.connect = press  # type: ignore[method-assign]
     run(policy, driver, guard)
-    assert "stopped on the ground by the guard" in driver.report() and height(simulation) == 0.0
+    assert "stopped on the ground by the emergency stop" in driver.report() and height(simulation) == 0.0
+    assert simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
 
 
 def test_signals_are_what_the_vehicle_senses(simulation: Simulation, uri: str):
