@@ -1,4 +1,7 @@
-"""Faults for a flying simulation: each begins at some control step, and says what must have happened how soon."""
+"""Faults for a flying simulation: each begins at some control step, and says what must have happened how soon.
+
+The vehicles fly over a floor in thought: how each met it, is the simulation's truth (`Flight.landing`).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import numpy as np
 
 from deploy.drivers import Reading
 from deploy.drivers.simulated import Simulated
-from deploy.guard import Guard
+from deploy.guard import LANDING, SAFE, STAYING, Guard
 from deploy.loop import Record, run
 from deploy.policy_file import PolicyFile
 from deploy.safety.envelope import Envelope
+from deploy.safety.ladder import Ladder
 from sim.spec import Signal
 from sim.tasks import make
 
@@ -25,6 +29,8 @@ ENVELOPE = Envelope(
 )  # fmt: skip
 BY_HAND = {"motor_command": np.full((1, 4), 0.4, np.float32)}
 STEPS = 300
+LONG = 1400  # control steps in which every robot is down
+SOFT, UPRIGHT = 1.5, 30.0  # m/s, degrees: a vehicle that meets the floor so has landed
 
 
 class Clock:
@@ -77,6 +83,9 @@ class Flight:
     record: Record | None = None
     error: Exception | None = None
 
+    verdicts: list[int] = field(default_factory=list)
+    landing: tuple[float, float, float] | None = None  # s after the fault, m/s downwards, degrees of tilt
+
     def __post_init__(self) -> None:
         self.driver = Simulated(
             make("quad_any", robot="crazyflie", path="hold", tilt=20.0, velocity=0.3),
@@ -84,8 +93,27 @@ class Flight:
             real_time=True,
         )
         self.driver.signals = (*self.driver.signals, BATTERY)
-        self.guard = Guard(self.policy.inputs, self.policy.outputs, ENVELOPE, self.driver.signals)
+        self.ladder = Ladder(self.policy.inputs, self.policy.rate_hz, 0.0, (ENVELOPE.fence_low, ENVELOPE.fence_high))
+        self.guard = Guard(self.policy.inputs, self.policy.outputs, ENVELOPE, self.driver.signals, self.ladder)
         self.step = 0
+
+    def look(self) -> None:
+        """How it meets the floor."""
+        read = self.driver.engine.read
+        if self.landing is None and self.step > self.at and read("position")[0, 2] < 0.05:
+            tilt = float(np.degrees(np.arccos(np.clip(read("rotation")[0, 8], -1.0, 1.0))))
+            after = (self.step - self.at) / self.policy.rate_hz
+            self.landing = after, -float(read("linear_velocity")[0, 2]), tilt
+
+    @property
+    def landed(self) -> bool:
+        """Whether it came down instead of falling."""
+        return self.landing is not None and self.landing[1] < SOFT and self.landing[2] < UPRIGHT
+
+    def rung(self) -> str:
+        """The first thing that followed after the bridging: "hold", "land", "off", or nothing."""
+        names = {STAYING: "hold", LANDING: "land", SAFE: "off"}
+        return next((names[v] for v in self.verdicts[self.at :] if v in names), "")
 
     def victim(self) -> str:
         """One of the policy's signals."""
@@ -97,12 +125,25 @@ Change = Callable[[Flight, Reading], Reading]
 
 @dataclass(frozen=True)
 class Fault:
-    """`reading` changes what is measured from the fault on; `command` what the policy returns; `limit` in steps."""
+    """`reading` changes what is measured from the fault on; `command` what the policy returns; `limit` in steps.
+
+    `rung`: what follows first, "" where the flight goes on; a set, where it depends on which signal it is.
+    """
 
     reason: str  # why the guard stops the robot; empty: it does not
     limit: int
     reading: Change = lambda flight, reading: reading
     command: Callable[[Flight, dict[str, Any]], dict[str, Any]] = lambda flight, command: command
+    rung: str = "hold"
+    signal: bool = False  # the rung is that of the signal: see `rung_of`
+
+
+RUNG_OF = {"rotation": "off", "target_position": "hold", "target_velocity": "hold"}  # of the others: land
+
+
+def rung_of(fault: Fault, flight: Flight) -> str:
+    """The rung that the table of the documentation says."""
+    return RUNG_OF.get(vars(flight)["name"], "land") if fault.signal else fault.rung
 
 
 def changed(reading: Reading, **signals: Any) -> Reading:
@@ -114,7 +155,7 @@ def one_element(value: Any) -> Change:
 
     def change(flight: Flight, reading: Reading) -> Reading:
         name = vars(flight).setdefault("name", flight.victim())
-        broken = np.array(reading.signals[name])
+        broken = np.array(reading.signals[name], np.float64)
         broken[0, flight.rng.integers(broken.shape[1])] = value
         return changed(reading, **{name: broken})
 
@@ -131,6 +172,19 @@ def frozen(flight: Flight, reading: Reading) -> Reading:
 def missing(flight: Flight, reading: Reading) -> Reading:
     name = vars(flight).setdefault("name", flight.victim())
     return replace(reading, signals={k: v for k, v in reading.signals.items() if k != name})
+
+
+def malformed(flight: Flight, reading: Reading) -> Reading:
+    name = vars(flight).setdefault("name", flight.victim())
+    return changed(reading, **{name: np.zeros((1, 2))})
+
+
+def offset(name: str, by: float) -> Change:
+    return lambda flight, reading: changed(reading, **{name: np.asarray(reading.signals[name]) + np.float32(by)})
+
+
+def raises(flight: Flight, command: dict[str, Any]) -> dict[str, Any]:
+    raise RuntimeError("the policy broke")
 
 
 def jump(seconds: float) -> Change:
@@ -166,26 +220,37 @@ def broken(value: float) -> Callable[[Flight, dict[str, Any]], dict[str, Any]]:
 OVERTURNED = np.diag([1.0, -1.0, -1.0]).astype(np.float32).reshape(1, 9)
 HOLD = ENVELOPE.hold_steps
 FAULTS = {
-    "stale signal": Fault("stale signal", 100 + HOLD + 2, frozen),  # a target may be 1 s old, a state 0.1 s
-    "missing signal": Fault("stale signal", HOLD + 1, missing),
-    "NaN in a signal": Fault("non-finite signal", HOLD + 1, one_element(np.nan)),
-    "infinite signal": Fault("non-finite signal", HOLD + 1, one_element(-np.inf)),
-    "signal out of range": Fault("signal out of range", HOLD + 1, lambda f, r: changed(r, rotation=3.0 * OVERTURNED)),
+    "stale signal": Fault(
+        "stale signal", 100 + HOLD + 2, frozen, signal=True
+    ),  # a target may be 1 s old, a state 0.1 s
+    "missing signal": Fault("stale signal", HOLD + 1, missing, signal=True),
+    "NaN in a signal": Fault("non-finite signal", HOLD + 1, one_element(np.nan), signal=True),
+    "infinite signal": Fault("non-finite signal", HOLD + 1, one_element(-np.inf), signal=True),
+    "1e39 in a signal": Fault("non-finite signal", HOLD + 1, one_element(1e39), signal=True),
+    "malformed signal": Fault("malformed signal", HOLD + 1, malformed, signal=True),
+    "signal out of range": Fault(
+        "signal out of range", HOLD + 1, lambda f, r: changed(r, rotation=3.0 * OVERTURNED), rung="off"
+    ),
     "NaN in a command": Fault("non-finite command", HOLD + 1, command=broken(np.nan)),
-    "command out of range": Fault("", 1, command=broken(1e9)),
-    "geofence": Fault("geofence", 1, lambda f, r: changed(r, position=np.full((1, 3), 6.0, np.float32))),
+    "the policy raises": Fault("policy failed", HOLD + 1, command=raises),
+    "command out of range": Fault("", 1, command=broken(1e9), rung=""),
+    "geofence": Fault("geofence", 1, offset("position", 6.0)),
     "tilt": Fault("tilt", 1, lambda f, r: changed(r, rotation=OVERTURNED)),
     "speed": Fault("speed", 1, lambda f, r: changed(r, linear_velocity=np.full((1, 3), 5.0, np.float32))),
     "body rate": Fault("body rate", 1, lambda f, r: changed(r, angular_velocity=np.full((1, 3), 30.0, np.float32))),
-    "low battery": Fault("low battery", 50, lambda f, r: changed(r, battery_voltage=np.full((1, 1), 3.0, np.float32))),
+    "low battery": Fault(
+        "low battery", 50, lambda f, r: changed(r, battery_voltage=np.full((1, 1), 3.0, np.float32)), rung="land"
+    ),
     "deadlines missed": Fault("deadlines missed", 11, slow),
     "clock jumps ahead": Fault("clock jump", 2, jump(3.0)),
     "clock jumps back": Fault("clock jump", 2, jump(-3.0)),
-    "emergency stop": Fault("emergency stop", 1, emergency),
-    "override": Fault("", 1, lambda f, r: replace(r, override=BY_HAND)),
-    "link lost": Fault("", 1, lost),
-    "interrupted": Fault("", 1, interrupted),
-}  # fmt: skip
+    "emergency stop": Fault("emergency stop", 1, emergency, rung="off"),
+    "override": Fault("", 1, lambda f, r: replace(r, override=BY_HAND), rung=""),
+    "link lost": Fault("", 1, lost, rung=""),
+    "interrupted": Fault("", 1, interrupted, rung=""),
+}
+# Here what is measured is a lie, for a moment: a vehicle can land that is told the truth again.
+BRIEF = {"geofence", "tilt", "speed", "body rate"}
 
 
 def fly(
@@ -202,16 +267,19 @@ def fly(
     driver, read, write, stop = flight.driver, flight.driver.read, flight.driver.write, flight.driver.stop
 
     def faulty_read() -> Reading:
+        flight.look()
         reading = read()
         if flight.step == flight.at:
             flight.began = time.perf_counter()
         full = changed(reading, battery_voltage=np.full((1, 1), 3.9, np.float32))
         full = replace(full, age={**reading.age, "battery_voltage": 0.5})
-        return fault.reading(flight, full) if flight.step >= flight.at else full
+        over = name in BRIEF and flight.step > flight.at
+        return fault.reading(flight, full) if flight.step >= flight.at and not over else full
 
     def noted_write(commands: Any) -> None:
         flight.sent.append(commands["motor_command"].copy())
         flight.sent_at.append(time.perf_counter())
+        flight.verdicts.append(int(flight.guard.verdict[0]))
         flight.step += 1
         write(commands)
 
@@ -241,8 +309,8 @@ def fly(
 
 
 def stopped_after(flight: Flight) -> int | None:
-    """The number of control steps from the fault to the first safe command, that one included."""
-    for k, sent in enumerate(flight.sent[flight.at :], start=1):
-        if not sent.any():
+    """The number of control steps from the fault to the first that is not the policy's, bridging not counted."""
+    for k, verdict in enumerate(flight.verdicts[flight.at :], start=1):
+        if verdict in (STAYING, LANDING, SAFE):
             return k
     return None
