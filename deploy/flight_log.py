@@ -8,31 +8,29 @@ Messages are CDR with ROS 2 definitions inside the file: no ROS is needed, to wr
 from __future__ import annotations
 
 import fcntl
-import json
-import struct
+import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.bag.about import TYPES, AboutError, check
+from deploy.bag.content import DAMAGED, Content, TooMuchError
+from deploy.bag.records import RecordError, Records
 from deploy.trust.text import printable
 from sim.spec import Group, from_json
 
 AnyArray = NDArray[Any]
 
 VERSION = 1
-NAME = "sim2metal"  # of the metadata
-CDR = b"\x00\x01\x00\x00"  # little endian
-MAGIC = b"\x89MCAP0\r\n"  # an MCAP file's first bytes, and its last
-HEAD = struct.Struct("<BQ")  # of an MCAP record: kind, size of the rest
-FOOTER = 2  # the kind of the last record
-STEP = "sim2metal_msgs/msg/Step"
-EVENT = "sim2metal_msgs/msg/Event"
+MEMORY = 192  # MB of steps that `read` keeps
+PIECE = 32  # MB of steps after which `follow` begins another piece
 EVENTS = (  # what they are about
     "armed",
     "disarmed",
@@ -45,7 +43,6 @@ EVENTS = (  # what they are about
     "end",
 )
 PARTS = ("signals", "ages", "wanted", "sent")
-ROS_TYPES = {"f4": "float32", "f8": "float64", "u1": "uint8", "i4": "int32", "u4": "uint32", "i8": "int64"}
 
 
 class FlightLogError(ValueError):
@@ -104,7 +101,7 @@ class Layout:
                 continue
             if dot and not messages[part]:
                 messages[""].append(f"sim2metal_msgs/{part.capitalize()} {part}")
-            messages[part].append(f"{ROS_TYPES[kind]}{f'[{shape[0]}]' if shape else ''} {field}")
+            messages[part].append(f"{TYPES[kind]}{f'[{shape[0]}]' if shape else ''} {field}")
         rule = "=" * 80
         nested = [f"{rule}\nMSG: sim2metal_msgs/{part.capitalize()}\n" + "\n".join(messages[part]) for part in PARTS]
         stamp = f"{rule}\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec"
@@ -127,6 +124,9 @@ class Flight:
     steps: AnyArray
     complete: bool  # False: its end is missing, or not yet written
     events: Sequence[Event] = ()
+    numbers: NDArray[np.int64] | None = None  # (steps,) as they were counted in flight: where some are missing, lost
+    expected: int = 0  # the number that would come first
+    damage: int = 0  # places in the file that were left out
 
     def values(self, field: str) -> AnyArray:
         """(steps, robots, *shape) of "signals.NAME", "ages.NAME", "wanted.NAME", "sent.NAME", "verdict" or "reason"."""
@@ -150,6 +150,27 @@ class Flight:
         stamp = self.stamp
         return (stamp - stamp[:1]) * 1e-9
 
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """(index of the step after it, how many steps are lost) of every place where some are."""
+        if self.numbers is None or not len(self.numbers):
+            return []
+        jumps = np.diff(self.numbers, prepend=self.expected - 1)
+        return [(int(k), int(jumps[k]) - 1) for k in np.flatnonzero(jumps > 1)]
+
+
+def losses(flight: Flight) -> list[str]:
+    """What is missing in the log, in lines; the first few of its gaps."""
+    times, lines = flight.time, []
+    for index, lost in flight.gaps[:10]:
+        where = f"between {times[index - 1]:.3f} s and {times[index]:.3f} s" if index else "before the first one here"
+        lines.append(f"{lost} control steps lost {where}")
+    if len(flight.gaps) > 10:
+        lines.append(f"and {sum(lost for _, lost in flight.gaps[10:])} more in {len(flight.gaps) - 10} places")
+    if flight.damage:
+        lines.append(f"the file is damaged in {flight.damage} place(s), which were left out")
+    return lines
+
 
 def ending(flight: Flight, events: Sequence[Event]) -> str:
     """How the flight ended, in one line; empty for logs from before they said that, and while it is still flown."""
@@ -168,12 +189,16 @@ def names(robots: int) -> list[str]:
     return ["robot"] if robots == 1 else [f"robot_{k}" for k in range(robots)]
 
 
-def read(path: str) -> Flight:
-    """The log in a file, as far as it goes: one whose writing was cut short is read up to there.
+def read(path: str, memory: int = MEMORY) -> Flight:
+    """The log in a file, as far as it goes and around what is damaged: see `Flight.damage`.
 
-    Raises FlightLogError for a file that is not a log, or is damaged.
+    Raises FlightLogError for what is not a log, of which nothing can be read, or with more than `memory` MB of steps.
     """
-    return _known(path, next(_pieces(path)))
+    with closing(Reader(path, memory)) as reader:
+        flight = reader.piece(last=True)
+    if flight is None:
+        raise FlightLogError(f"{path}: not a flight log of sim2metal")
+    return flight
 
 
 def follow(path: str, every: float = 0.1) -> Iterator[Flight]:
@@ -181,21 +206,100 @@ def follow(path: str, every: float = 0.1) -> Iterator[Flight]:
 
     Looks every so many seconds. Ends with the file, or once nobody writes it any more. Raises as `read` does.
     """
-    pieces = _pieces(path)
-    while True:
-        written = _being_written(path)  # asked before reading: what the writer leaves behind is in the last piece
-        piece = next(pieces)
-        if piece is not None or not written:
-            yield _known(path, piece)
-        if not written or (piece is not None and piece.complete):
-            return
-        time.sleep(every)
+    with closing(Reader(path)) as reader:
+        while True:
+            written = _being_written(path)  # asked before reading: what the writer leaves is in the last piece
+            piece = reader.piece(last=not written, most=PIECE)
+            if piece is not None or not written:
+                if piece is None:
+                    raise FlightLogError(f"{path}: not a flight log of sim2metal")
+                yield piece
+            if reader.more:
+                continue
+            if not written or (piece is not None and piece.complete):
+                return
+            time.sleep(every)
 
 
-def _known(path: str, flight: Flight | None) -> Flight:
-    if flight is None:
-        raise FlightLogError(f"{path}: not a flight log of sim2metal")
-    return flight
+class Reader:
+    """Reads a log that may be growing. Raises FlightLogError whenever there is nothing that it can make of it."""
+
+    def __init__(self, path: str, memory: int = MEMORY) -> None:
+        """`memory`: MB of steps that may wait to be used."""
+        self.path = path
+        self.more = False  # the last piece was not all that there is
+        self._file = _opened(path)
+        self._records = Records(self._file)
+        self._going: Iterator[tuple[int, memoryview]] = iter(())
+        self._content = Content(memory << 20)
+        self._layout: Layout | None = None
+        self._next = 0  # number of the step that comes next
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def piece(self, last: bool, most: int | None = None) -> Flight | None:
+        """The steps and events that are new; of those about `most` MB. None before the log says what it is.
+
+        `last`: nobody writes it any more, so that what is not whole will not become so.
+        """
+        try:
+            self._read(last, most)
+            return self._flight()
+        except (RecordError, TooMuchError, AboutError) as error:
+            raise FlightLogError(f"{self.path}: {error}") from None
+        except OSError as error:
+            raise FlightLogError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+    def _read(self, last: bool, most: int | None) -> None:
+        if not self.more:
+            self._going = self._records.read(last)
+        self.more = False
+        for kind, data in self._going:
+            self._content.add(kind, data)
+            if most is not None and self._content.held > most << 20 and self._content.about is not None:
+                self.more = True
+                return
+
+    def _flight(self) -> Flight | None:
+        content, records = self._content, self._records
+        if content.about is None:
+            if content.wrong and (records.complete or content.wrong != DAMAGED):
+                raise FlightLogError(f"{self.path}: what the log says about itself {content.wrong}")
+            return None
+        if self._layout is None:
+            self._layout = _checked(self.path, content.about)
+        layout = self._layout
+        steps, numbers = content.steps(names(int(content.about["robots"])), layout.dtype, layout.message_size)
+        events = [Event(*event) for event in content.happened()]
+        damage = records.damage.chunks + content.broken
+        flight = Flight(
+            self.path,
+            content.about,
+            content.policy,
+            layout,
+            steps,
+            records.complete,
+            events,
+            numbers,
+            self._next,
+            damage,
+        )
+        self._next = int(numbers[-1]) + 1 if len(numbers) else self._next
+        return flight
+
+
+def _checked(path: str, about: Mapping[str, Any]) -> Layout:
+    """What the log says of itself is as a recorder writes it."""
+    if about["version"] != VERSION:
+        version = printable(about["version"], 20)
+        raise FlightLogError(f"{path}: has version {version}, this program reads version {VERSION}")
+    check(about)
+    try:
+        return layout_of(about)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise FlightLogError(f"{path}: what the log says about itself: {printable(error)}") from None
 
 
 def _being_written(path: str) -> bool:
@@ -210,100 +314,10 @@ def _being_written(path: str) -> bool:
     return False
 
 
-def _pieces(path: str) -> Iterator[Flight | None]:
-    """Whenever asked, the log with the steps that are new since the last time; None before it says what it is."""
-    from mcap.records import Attachment, Channel, Footer, Message, Metadata, Schema
-
-    about, policy, schemas, complete = None, b"", {}, False
-    messages: dict[int, list[bytes]] = {}  # by channel, in the order of the robots
-    told: set[int] = set()  # channels of events
-    with _opened(path) as file:
-        while True:
-            events: list[Event] = []
-            for record in _records(path, file):
-                if isinstance(record, Metadata) and record.name == NAME:
-                    about = json.loads(record.metadata["json"])
-                elif isinstance(record, Attachment):
-                    policy = record.data
-                elif isinstance(record, Schema):
-                    schemas[record.id] = record.name
-                elif isinstance(record, Channel) and schemas[record.schema_id] == STEP:
-                    messages.setdefault(record.id, [])
-                elif isinstance(record, Channel) and schemas[record.schema_id] == EVENT:
-                    told.add(record.id)
-                elif isinstance(record, Message) and record.channel_id in told:
-                    events.append(_event(record.data[len(CDR) :]))
-                elif isinstance(record, Message) and record.channel_id in messages:
-                    messages[record.channel_id].append(record.data[len(CDR) :])
-                elif isinstance(record, Footer):
-                    complete = True
-            yield None if about is None else _flight(path, about, policy, messages, complete, events)
-
-
-def _event(data: bytes) -> Event:
-    seconds, rest = struct.unpack_from("<iI", data)
-    at, texts = 8, []
-    for _ in range(3):
-        at += -at % 4
-        (size,) = struct.unpack_from("<I", data, at)
-        texts.append(data[at + 4 : at + 3 + size].decode(errors="replace"))
-        at += 4 + size
-    return Event(seconds * 1_000_000_000 + rest, *texts)
-
-
-def _flight(
-    path: str,
-    about: Mapping[str, Any],
-    policy: bytes,
-    messages: Mapping[int, list[bytes]],
-    complete: bool,
-    events: Sequence[Event],
-) -> Flight:
-    """The log with the steps of which all robots' messages are there; those messages are used up."""
-    if about["version"] != VERSION:
-        raise FlightLogError(f"{path}: has version {about['version']}, this program reads version {VERSION}")
-    layout = layout_of(about)
-    count = min((len(waiting) for waiting in messages.values()), default=0)
-    pad = bytes(layout.dtype.itemsize - layout.message_size)
-    data = b"".join(waiting[k] + pad for k in range(count) for waiting in messages.values())
-    for waiting in messages.values():
-        del waiting[:count]
-    steps = np.frombuffer(data, layout.dtype).reshape(count, int(about["robots"]))
-    return Flight(path, about, policy, layout, steps, complete, events)
-
-
 def _opened(path: str) -> IO[bytes]:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise FlightLogError(f"{path}: is not a file")
         return open(path, "rb")
     except OSError as error:
         raise FlightLogError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _records(path: str, file: IO[bytes]) -> Iterator[Any]:
-    """The whole MCAP records that follow in a file, which is left where the next one will begin."""
-    from mcap.exceptions import EndOfFile
-    from mcap.stream_reader import StreamReader
-
-    begin = file.tell()
-    data = file.read()
-    end = _whole(data, 0 if begin else len(MAGIC))
-    file.seek(begin + end)
-    try:
-        if end:
-            yield from StreamReader(BytesIO(data[:end]), skip_magic=begin > 0, validate_crcs=True).records
-    except EndOfFile:
-        pass
-    except Exception as error:  # whatever a damaged file provokes in mcap and in the decompressor
-        raise FlightLogError(f"{path}: not an MCAP file, or damaged: {error}") from None
-
-
-def _whole(data: bytes, first: int) -> int:
-    """Where the last whole record ends, of those that begin at `first`; 0 when there is not even that much."""
-    end = first if len(data) >= first else 0
-    while end + HEAD.size <= len(data):
-        kind, size = HEAD.unpack_from(data, end)
-        after = end + HEAD.size + size + (len(MAGIC) if kind == FOOTER else 0)
-        if after > len(data):
-            break
-        end = after
-    return end

@@ -89,7 +89,7 @@ class Recorder:
         """Start the writer, within `start` s. Raises FlightLogError when the file exists or cannot be written."""
         self.path = path
         layout = Layout(
-            guard.watched, {s.name: np.dtype(policy.types[s.name]).str[1:] for s in policy.inputs}, policy.outputs
+            guard.watched, {s.name: np.dtype(policy.types[s.name]).str[1:] for s in policy.inputs}, guard.outputs
         )
         self._record = np.zeros(driver.num, layout.dtype)
         self._fields = {name: self._record[name] for name, _, _ in layout.fields}
@@ -119,7 +119,7 @@ class Recorder:
             "robots": driver.num,
             "watched": to_json(guard.watched),
             "types": dict(layout.types),
-            "commands": to_json(policy.outputs),
+            "commands": to_json(guard.outputs),
             "guard": guard.to_json(),
             "reasons": REASONS,
             "ends": True,  # its last event says how the flight ended

@@ -33,8 +33,9 @@ class File:
         from mcap.writer import Writer
 
         from deploy.bag.cdr import definition, encoder
+        from deploy.bag.content import EVENT, NAME, POLICY, STEP, metadata
         from deploy.bag.definitions import DEFINITIONS
-        from deploy.flight_log import EVENT, NAME, STEP, layout_of, names
+        from deploy.flight_log import layout_of, names
 
         self._np = np
         self.layout = layout_of(about)
@@ -44,8 +45,9 @@ class File:
         chunk = max(4096, round(CHUNK_SECONDS * rate * self.robots * self.layout.message_size))
         self._writer = Writer(self._file, chunk_size=chunk)
         self._writer.start("ros2", "sim2metal")
-        self._writer.add_metadata(NAME, {"json": json.dumps(about)})
-        self._writer.add_attachment(0, 0, "policy.onnx", "application/octet-stream", policy)
+        self._metadata = (NAME, metadata(about))
+        self._writer.add_metadata(*self._metadata)
+        self._writer.add_attachment(0, 0, POLICY, "application/octet-stream", policy)
         step = self._writer.register_schema(STEP, "ros2msg", self.layout.definition().encode())
         called = names(self.robots)
         self._steps = [self._writer.register_channel(f"/{name}/step", "cdr", step) for name in called]
@@ -68,7 +70,7 @@ class File:
 
     def step(self, data: bytes) -> None:
         """One control step of all robots."""
-        from deploy.flight_log import CDR
+        from deploy.bag.content import CDR
 
         record = self._np.frombuffer(bytearray(data), self.layout.dtype)
         for name in self._ages:  # a source with stamps of zero would make them decades, and every plot of them useless
@@ -110,7 +112,8 @@ class File:
         self._synced = time.monotonic()
 
     def finish(self) -> None:
-        """Index and end of the file."""
+        """Index and end of the file; once more what it is about, should its beginning be damaged."""
+        self._writer.add_metadata(*self._metadata)
         self._writer.finish()  # type: ignore[no-untyped-call]
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -120,7 +123,7 @@ def _pose(record: Any, name: str) -> bytes:
     """A tf2_msgs/TFMessage that holds the robot's pose; nothing when that is not finite."""
     import numpy as np
 
-    from deploy.flight_log import CDR
+    from deploy.bag.content import CDR
     from deploy.rotations import quaternion
 
     values = (*record["signals.position"].astype(float), *quaternion(record["signals.rotation"]))

@@ -17,6 +17,7 @@ from rosbags.highlevel import AnyReader
 from deploy import arguments, flight_log
 from deploy import replay as replay_command
 from deploy import run as run_command
+from deploy.bag.content import CDR, STEP
 from deploy.drivers import Reading
 from deploy.drivers.simulated import Conditions, Simulated
 from deploy.flight_log import FlightLogError, Layout
@@ -151,7 +152,7 @@ def test_replay_of_another_policy_tells_how_it_differs(policy, tmp_path, capsys)
 def test_the_same_flight_by_generated_c_replays_too(policy, tmp_path, capsys):
     log = tmp_path / "f.mcap"
     assert arguments.call(run_command.main, [f"policy={policy.path}", "controller=c", "seconds=1", f"log={log}"]) == 0
-    assert arguments.call(replay_command.main, [f"log={log}"]) == 0
+    assert arguments.call(replay_command.main, [f"log={log}", "controller=c"]) == 0
     assert capsys.readouterr().out.count("equal, every bit") == 2
     assert flight_log.read(str(log)).about["controller"] == "c"
 
@@ -305,13 +306,8 @@ def test_a_log_that_was_cut_short_is_read_as_far_as_it_goes(recorded, tmp_path_f
         assert len(flight.steps) <= 100
 
 
-def test_a_damaged_log_is_refused(recorded, tmp_path):
+def test_what_is_no_log_is_refused(tmp_path):
     path = tmp_path / "f.mcap"
-    content = bytearray(recorded)
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(FlightLogError, match="damaged"):
-        flight_log.read(str(path))
     path.write_bytes(b"not a log at all")
     with pytest.raises(FlightLogError, match="not an MCAP file"):
         flight_log.read(str(path))
@@ -333,15 +329,15 @@ def test_any_signals_lie_in_memory_as_cdr_wants_them(signals):
     rng = np.random.default_rng(0)
     record = np.frombuffer(rng.integers(0, 255, layout.dtype.itemsize, np.uint8).tobytes(), layout.dtype)[0]
     store = get_typestore(Stores.EMPTY)
-    store.register(get_types_from_msg(layout.definition(), flight_log.STEP))
-    body = flight_log.CDR + record.tobytes()[: layout.message_size]
-    message = store.deserialize_cdr(body, flight_log.STEP)
+    store.register(get_types_from_msg(layout.definition(), STEP))
+    body = CDR + record.tobytes()[: layout.message_size]
+    message = store.deserialize_cdr(body, STEP)
     for name, _, _ in layout.fields:
         value: Any = message
         for part in name.split("."):
             value = getattr(value, part)
         np.testing.assert_array_equal(value, record[name])
-    assert len(store.serialize_cdr(message, flight_log.STEP)) == len(body)
+    assert len(store.serialize_cdr(message, STEP)) == len(body)
 
 
 def test_reasons_are_named_in_the_log(policy, tmp_path):

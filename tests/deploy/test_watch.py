@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,7 +195,8 @@ def test_a_log_is_no_longer_followed_once_its_writer_is_dead(policy, tmp_path, c
     path = tmp_path / "f.mcap"
     recorder, fly = begun(policy, path)
     fly(100)
-    wait_for(lambda: path.exists() and (piece := next(flight_log._pieces(str(path)))) and len(piece.steps))
+    with closing(flight_log.Reader(str(path))) as reader:
+        wait_for(lambda: (piece := reader.piece(last=False)) and len(piece.steps))
     recorder._writer.kill()
     assert recorder.close() != ""
     assert watched(f"log={path}", f"out={tmp_path / 'f.rrd'}") == 0
@@ -234,15 +236,16 @@ def test_pieces_cut_anywhere_make_the_whole(log, tmp_path_factory, cuts):
     flight, whole = flight_log.read(str(log)), log.read_bytes()
     path = tmp_path_factory.mktemp("growing") / "f.mcap"
     path.touch()
-    pieces, steps, begin = flight_log._pieces(str(path)), b"", 0
+    reader, steps, begin = flight_log.Reader(str(path)), b"", 0
     for end in [*sorted({round(cut * (len(whole) - 1)) for cut in cuts}), len(whole)]:
         with path.open("ab") as file:
             file.write(whole[begin:end])
-        begin, piece = end, next(pieces)
+        begin, piece = end, reader.piece(last=False)
         assert (piece is not None and piece.complete) == (end == len(whole))
         steps += b"" if piece is None else piece.steps.tobytes()
         assert flight.steps.tobytes().startswith(steps)
     assert len(steps) == flight.steps.nbytes
+    reader.close()
 
 
 def test_the_lock_tells_whether_more_will_come(log, tmp_path):
