@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deploy import extras
+from deploy import extras, streams
 from deploy.trust.text import printable
 
 # What bad input ends in, and an installation that lacks something.
@@ -130,9 +130,13 @@ def call(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None 
     The status is 2 for bad input, 130 for an interrupt. A mistake of the program is not hidden. `needs`: the extras
     that the command needs whatever it is told, for who has only the base.
     """
+    streams.opened()
     try:
         main(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
     except EXPECTED as error:
+        if isinstance(error, BrokenPipeError) and streams.is_gone():
+            return streams.GONE
         if os.environ.get("SIM2METAL_TRACEBACK"):
             raise
         print(f"error: {explained(error, needs)}", file=sys.stderr)

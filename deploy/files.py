@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,9 +12,18 @@ from pathlib import Path
 def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that, whatever happens, `path` holds either the old content or all of the new.
 
-    Its folder is made. Raises OSError, which names `path`.
+    Its folder is made. A device or a pipe (/dev/stdout) is written to and stays. Raises OSError, which names `path`.
     """
+    if is_special(Path(path)):
+        with named(path), open(path, "wb") as file:
+            file.write(content)
+        return
     replace_all([(Path(path), content)])
+
+
+def is_special(path: Path) -> bool:
+    """Whether something is there that must not be replaced by a file: /dev/null, a pipe."""
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def replace_all(files: Sequence[tuple[Path, bytes]]) -> None:
@@ -24,8 +34,11 @@ def replace_all(files: Sequence[tuple[Path, bytes]]) -> None:
     staged: list[tuple[Path, Path]] = []
     try:
         for path, content in files:
-            with named(path):
+            if is_special(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            with named(path.parent):
                 path.parent.mkdir(parents=True, exist_ok=True)
+            with named(path):
                 staged.append((path.with_name(f".{path.name}.{os.getpid()}.tmp"), path))  # os.replace: the same disk
                 with open(staged[-1][0], "wb") as file:
                     file.write(content)

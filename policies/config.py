@@ -6,6 +6,7 @@ for, and what the command line says. Only the chosen task and algorithm are impo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy import extras
+from deploy import extras, streams
+from deploy.arguments import explained as in_words
 from deploy.trust.text import printable
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
 from policies.mistakes import SettingsError, explained, unknown
@@ -96,6 +98,7 @@ def main(run: Callable[[Settings], None]) -> None:
     Exit codes: 2 when the command line is wrong, 1 when a run failed (`RunError`), what `run` says with SystemExit.
     """
     arguments = sys.argv[1:]
+    streams.opened()
     try:
         flags = [a for a in arguments if a.startswith("-")]
         unknown = [a for a in flags if a not in SWEEP_FLAGS + HELP_FLAGS]
@@ -109,10 +112,14 @@ def main(run: Callable[[Settings], None]) -> None:
             settings = compose(arguments)
             with _named(settings):
                 run(settings)
+        sys.stdout.flush()
     except SettingsError as error:
         sys.exit(_say(error, 2))
     except RunError as error:
         sys.exit(_say(error, 1))
+    except OSError as error:
+        gone = isinstance(error, BrokenPipeError) and streams.is_gone()
+        sys.exit(streams.GONE if gone else _say(SettingsError(in_words(error)), 1))
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in extras.EXTRAS:
             raise
@@ -121,7 +128,8 @@ def main(run: Callable[[Settings], None]) -> None:
 
 def _say(error: Exception, code: int) -> int:
     if str(error):
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # a full disk, which may be what the error is about
+            sys.stdout.flush()
         sys.stderr.write(f"error: {printable(error, LONGEST)}\n")
     return code
 

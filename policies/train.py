@@ -261,7 +261,6 @@ def _export(
     metrics: Mapping[str, float],
 ) -> PolicyFile:
     background.join()
-    from deploy.policy_file import PolicyFileError
     from policies.export import export
 
     made = {key: value for key, value in config.as_dict(settings).items() if key != "task_config"}
@@ -280,7 +279,7 @@ def _export(
     }
     try:
         return export(algorithm.controller(), folder / POLICY, training=lasting(training))
-    except PolicyFileError as error:
+    except ValueError as error:  # a PolicyFileError, or weights that are not finite
         raise RunError(str(error)) from error
 
 

@@ -61,6 +61,8 @@ def write_film(path: str | Path, pictures: Iterable[Frame], fps: int) -> str:
     size = first.shape[1], first.shape[0]
     if size[0] % 2 or size[1] % 2:
         raise ValueError(f"an mp4 needs an even width and height, got {size[0]} x {size[1]}")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path}: it is there, and is no file")  # /dev/null is not replaced by a film
     partial = path.with_name(f".{path.stem}.partial.mp4")
     try:
         complaint = _encode(_ffmpeg(partial, size, fps), itertools.chain([first], pictures))
@@ -68,7 +70,8 @@ def write_film(path: str | Path, pictures: Iterable[Frame], fps: int) -> str:
             raise OSError(f"{path}: {complaint.replace(str(partial), str(path))}")
         os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
     return str(path)
 
 

@@ -50,6 +50,28 @@ def test_full_disk_at_any_call_names_the_file(tmp_path, monkeypatch, call):
     assert files(tmp_path) == []
 
 
+def test_device_or_pipe_is_written_to_and_never_replaced(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "out"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (pipe, link):
+        write_atomic(path, b"report")
+        assert os.read(reader, 100) == b"report"
+    os.close(reader)
+    with pytest.raises(FileExistsError):
+        replace_all([(pipe, b"x")])
+    with pytest.raises(OSError, match="it is there, and is no file"):
+        write_film(pipe, iter([np.zeros((480, 640, 3), np.uint8)]), 25)
+    assert pipe.is_fifo() and link.is_symlink() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_file_where_a_folder_is_needed_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError, match=f"'{tmp_path}/file'"):
+        write_atomic(tmp_path / "file" / "report.json", b"x")
+
+
 def test_error_without_a_number_keeps_its_words():
     with pytest.raises(OSError, match=r"^x\.mp4: ffmpeg says no$"), named("x.mp4"):
         raise OSError("ffmpeg says no")

@@ -17,6 +17,7 @@ import pytest
 from deploy import PolicyFile
 from policies import checkpoint, config, provenance, train
 from policies.config import RunError, compose
+from policies.controller import Controller, Mlp
 from policies.log import Log, Progress
 from policies.runner.folder import new_folder
 from policies.runner.stop import Stop
@@ -289,6 +290,15 @@ def test_times_go_on_where_a_run_continues_and_stop_with_it(tmp_path):
     assert 100.0 <= row["seconds"] <= times[0] and 50.0 <= row["cpu_seconds"] <= times[1] < 60.0
     sum(range(10**6))
     assert (log.seconds, log.cpu_seconds) == times
+
+
+def test_weights_that_are_not_finite_are_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "toy_algorithm.Toy.controller",
+        lambda self: Controller.from_task(self.task, Mlp([(self.goal * np.nan, self.goal[:, 0])])),
+    )
+    with pytest.raises(RunError, match="a weight is not finite"):
+        train.train(settings(tmp_path / "run"))
 
 
 def test_full_disk_stops_the_log_not_the_training(tmp_path, capsys):
