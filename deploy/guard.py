@@ -201,15 +201,16 @@ class Guard:
         self._spare = math.inf
         clean: dict[str, AnyArray] = {}
         for signal in self.watched:
-            name = signal.name
-            value, well_formed = self._array(signal, signals.get(name))
-            spare = signal.max_age - np.abs(age.get(name, math.inf) if name in signals else math.inf)
+            name, given = signal.name, signals.get(signal.name)
+            value, well_formed = self._array(signal, given)
+            old = math.inf if given is None else age.get(name, math.inf)
+            spare = signal.max_age - (abs(old) if isinstance(old, float) else np.abs(old))
             fresh = spare >= 0.0
             finite = np.isfinite(value)
             possible = finite & (value >= signal.low) & (value <= signal.high) if name in self._bounded else finite
-            if well_formed and np.all(fresh) and possible.all():
+            if well_formed and (fresh if isinstance(fresh, bool) else fresh.all()) and possible.all():
                 clean[name], self._last_signals[name] = value, value.copy()  # drivers may reuse their arrays
-                self._spare = min(self._spare, float(np.min(spare)))
+                self._spare = min(self._spare, spare if isinstance(spare, float) else float(spare.min()))
                 continue
             self._blamed.append(name)
             whole = possible.reshape(self.n, -1).all(axis=1)
@@ -234,6 +235,8 @@ class Guard:
     def _array(self, signal: Signal, given: Any) -> tuple[AnyArray, bool]:
         """The values (n, *shape), and whether that is what was given; NaN where nothing can be made of it."""
         shape = (self.n, *signal.shape)
+        if type(given) is np.ndarray and given.dtype == np.float32 and given.shape == shape:
+            return given, True
         nothing = np.full(shape, np.nan, np.float32)
         if given is None:
             return nothing, True  # its age, which is infinite, says so
