@@ -205,7 +205,7 @@ class Guard:
             value, well_formed = self._array(signal, given)
             old = math.inf if given is None else age.get(name, math.inf)
             spare = signal.max_age - (abs(old) if isinstance(old, float) else np.abs(old))
-            fresh = spare >= 0.0
+            fresh: Any = spare >= 0.0
             finite = np.isfinite(value)
             possible = finite & (value >= signal.low) & (value <= signal.high) if name in self._bounded else finite
             if well_formed and (fresh if isinstance(fresh, bool) else fresh.all()) and possible.all():
