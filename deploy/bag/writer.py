@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from deploy.bag import line
 
 CHUNK_SECONDS = 0.25  # what a crash of this process can lose
 SYNC_SECONDS = 1.0  # what a loss of power can lose
-POSES_HZ = 50.0
+CHUNK = 4 << 20  # bytes after which one ends in any case
 OLDEST = 3600.0  # s; what was never seen is infinitely old
 
 
@@ -35,42 +34,38 @@ class File:
         from deploy.bag.cdr import definition, encoder
         from deploy.bag.content import EVENT, NAME, POLICY, STEP, metadata
         from deploy.bag.definitions import DEFINITIONS
+        from deploy.bag.topics import Topics
         from deploy.flight_log import layout_of, names
 
         self._np = np
         self.layout = layout_of(about)
         self._ages = [name for name, _, _ in self.layout.fields if name.startswith("ages.")]
-        self.robots, rate = int(about["robots"]), float(about["rate_hz"])
         self._file = file
-        chunk = max(4096, round(CHUNK_SECONDS * rate * self.robots * self.layout.message_size))
-        self._writer = Writer(self._file, chunk_size=chunk)
+        self._writer = Writer(self._file, chunk_size=CHUNK)
         self._writer.start("ros2", "sim2metal")
         self._metadata = (NAME, metadata(about))
         self._writer.add_metadata(*self._metadata)
         self._writer.add_attachment(0, 0, POLICY, "application/octet-stream", policy)
         step = self._writer.register_schema(STEP, "ros2msg", self.layout.definition().encode())
-        called = names(self.robots)
+        called = names(int(about["robots"]))
         self._steps = [self._writer.register_channel(f"/{name}/step", "cdr", step) for name in called]
         event = "sim2metal_msgs/Event"
         schema = self._writer.register_schema(EVENT, "ros2msg", definition(event, DEFINITIONS).encode())
         self._events = self._writer.register_channel("/events", "cdr", schema)
         self._event = encoder(event, DEFINITIONS)
-        self._poses: list[tuple[int, str]] = []
-        if {"position", "rotation"} <= {s.name for s in self.layout.signals}:
-            transform = "tf2_msgs/TFMessage"
-            schema = self._writer.register_schema(
-                "tf2_msgs/msg/TFMessage", "ros2msg", definition(transform, DEFINITIONS).encode()
-            )
-            channel = self._writer.register_channel("/tf", "cdr", schema)
-            self._poses = [(channel, name) for name in called]
-        self._every = max(1, round(rate / POSES_HZ))
-        self._count = self._told = 0
+        self._topics = Topics(self._writer, self._add, about, called, self.layout.signals, self.layout.commands)
+        self._every = max(1, round(CHUNK_SECONDS * float(about["rate_hz"])))
+        self._count = self._told = self._numbered = 0
         self._synced, self._urgent = time.monotonic(), False
         self._file.flush()
 
+    def _add(self, channel: int, stamp: int, message: bytes) -> None:
+        self._writer.add_message(channel, stamp, message, stamp, self._numbered)
+        self._numbered += 1
+
     def step(self, data: bytes) -> None:
         """One control step of all robots."""
-        from deploy.bag.content import CDR
+        from deploy.bag.cdr import HEADER
 
         record = self._np.frombuffer(bytearray(data), self.layout.dtype)
         for name in self._ages:  # a source with stamps of zero would make them decades, and every plot of them useless
@@ -80,22 +75,22 @@ class File:
         size = self.layout.message_size
         for k, channel in enumerate(self._steps):
             body = record[k].tobytes()[:size]
-            self._writer.add_message(channel, stamp, CDR + body, stamp, self._count)
-        if self._count % self._every == 0:
-            for one, (channel, name) in zip(record, self._poses, strict=False):
-                message = _pose(one, name)
-                if message:
-                    self._writer.add_message(channel, stamp, message, stamp, self._count)
-            self._file.flush()  # whoever watches the flight reads what is there
+            self._writer.add_message(channel, stamp, HEADER + body, stamp, self._count)
+        self._topics.step(record, self._count, stamp)
         self._count += 1
+        if self._count % self._every == 0:
+            self._writer.flush()  # type: ignore[no-untyped-call]
         self._sync(SYNC_SECONDS)
 
     def event(self, data: bytes) -> None:
         """Something that happened; it is on the disk soon."""
         about = json.loads(data)
         stamp = int(about["stamp"])
-        about["stamp"] = dict(zip(("sec", "nanosec"), divmod(stamp, 1_000_000_000), strict=True))
-        self._writer.add_message(self._events, stamp, self._event(about), stamp, self._told)
+        kind, text, who = (str(about[key]) for key in ("kind", "text", "who"))
+        when = dict(zip(("sec", "nanosec"), divmod(stamp, 1_000_000_000), strict=True))
+        told = self._event({"stamp": when, "kind": kind, "text": text, "who": who})
+        self._writer.add_message(self._events, stamp, told, stamp, self._told)
+        self._topics.event(kind, text, who, stamp)
         self._told += 1
         self._urgent = True
         self._sync(SYNC_SECONDS)
@@ -117,22 +112,6 @@ class File:
         self._writer.finish()  # type: ignore[no-untyped-call]
         self._file.flush()
         os.fsync(self._file.fileno())
-
-
-def _pose(record: Any, name: str) -> bytes:
-    """A tf2_msgs/TFMessage that holds the robot's pose; nothing when that is not finite."""
-    import numpy as np
-
-    from deploy.bag.content import CDR
-    from deploy.rotations import quaternion
-
-    values = (*record["signals.position"].astype(float), *quaternion(record["signals.rotation"]))
-    if not np.isfinite(values).all():
-        return b""
-    head = struct.pack("<IiI", 1, record["stamp.sec"], record["stamp.nanosec"])
-    for text in ("world", name):
-        head += bytes(-len(head) % 4) + struct.pack("<I", len(text) + 1) + text.encode() + b"\0"
-    return CDR + head + bytes(-len(head) % 8) + struct.pack("<7d", *values)
 
 
 def _opened(path: str) -> IO[bytes]:
