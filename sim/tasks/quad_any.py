@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sim.grid import Grid
 from sim.randomize import Array, Vary
 from sim.robots.quadrotors import GRAVITY
 from sim.robots.random_quadrotor import RandomQuadrotor
@@ -23,6 +24,8 @@ from sim.terms import Cost, Feature
 
 WAVES = 2
 PATHS = ("hold", "figure_eight", "random", "mixed")
+# Of random vehicles, which already differ in everything else by more than vehicles of one name do.
+LATENCIES = Grid((0.0, 0.010, 0.020), (1.0,), ((1.0, 1.0),))
 SAG = 0.9  # share of its thrust that a rotor has on an empty battery
 
 
@@ -108,6 +111,7 @@ class QuadAny(QuadHover):
         )
         if isinstance(self.robot, RandomQuadrotor):
             self.vary = ()
+            self.grid = LATENCIES
         if config.robust:
             self.vary = (
                 Vary("thrust_scale", 0.8, 1.2, independent=True),

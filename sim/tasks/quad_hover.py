@@ -164,7 +164,7 @@ class QuadHover:
         "sac": {"default": {"task.history": 8}},
     }
     # The rotors' lag is the least known number of a quadrotor; the latencies are those of a cable, radio and network.
-    grid: ClassVar[Grid | None] = Grid((0.0, 0.010, 0.020), (0.4, 0.6, 1.0, 1.6), MASS_AND_THRUST)
+    grid: Grid | None = Grid((0.0, 0.010, 0.020), (0.4, 0.6, 1.0, 1.6), MASS_AND_THRUST)
     privileged = PRIVILEGED
     scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}
     lost_distance = 2.0  # m

@@ -116,7 +116,7 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
     """A policy trained for this rate, then one flight per case."""
     rows: report.Rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        small = ["algorithm.updates=10"] if quick else []
+        small = ["quality=quick", *(["algorithm.updates=10"] if quick else [])]
         commands.train(Path(folder), "task=quad_hover", f"task.rate_hz={RATE}", "task.delay_high=0.004", *small)
         for case in cases:
             path = Path(folder) / "policy.onnx"

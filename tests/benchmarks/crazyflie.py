@@ -179,7 +179,7 @@ def flight(policy: str, quick: bool) -> dict[str, Any]:
 def trained(quick: bool) -> dict[str, Any]:
     """The flight by a policy that has just been trained for this airframe."""
     with tempfile.TemporaryDirectory() as folder:
-        commands.train(Path(folder), "task=quad_hover", *(["algorithm.updates=10"] if quick else []))
+        commands.train(Path(folder), "task=quad_hover", "quality=quick", *(["algorithm.updates=10"] if quick else []))
         return flight(f"{folder}/policy.onnx", quick)
 
 

@@ -28,8 +28,8 @@ from policies.export import random_signals
 from tests.deploy.exact import exact
 
 NETWORKS = {
-    "MLP": ["algorithm.network=mlp", "algorithm.hidden=[64,64]", "task.history=1"],
-    "GRU": [],
+    "MLP": ["quality=quick", "algorithm.network=mlp", "algorithm.hidden=[64,64]", "task.history=1"],
+    "GRU": ["quality=quick"],
 }
 OURS = {"ours": "float32", "ours, float16": "float16", "ours, int8": "int8"}
 RL_TOOLS = {"rl-tools": "TANH", "rl-tools, its own tanh": "FAST_TANH"}

@@ -23,6 +23,7 @@ import report
 from peers import MissingPeerError
 
 DELAYS = (0.0, 0.01, 0.02)  # s
+GRID_EPISODES = 500  # per cell
 BASELINE = "apg"
 Row = dict[str, Any]
 
@@ -44,8 +45,9 @@ def ours(
     row["success"] = [one["success"] for one in flown]
     row["error_m"] = flown[0]["score"]["position_error"]["median"]
     if grid:
-        cells = commands.evaluate(folder, "grid=true", f"seed={seed}", f"episodes={4 if quick else 200}")
-        row["grid_worst"] = cells["worst"]
+        cells = commands.evaluate(folder, "grid=true", f"seed={seed}", f"episodes={4 if quick else GRID_EPISODES}")
+        row["grid_worst"] = min(cell["success"] for cell in cells["cells"] if not cell["disturbed"])
+        row["grid_worst_disturbed"] = min(cell["success"] for cell in cells["cells"] if cell["disturbed"])
     return row
 
 
@@ -77,11 +79,12 @@ class Case:
 
 
 CASES = {
-    "apg": Case(5, partial(ours, "")),
-    "apg, cold": Case(3, partial(ours, "", cold=True), warm=False),
-    "apg, quality=high": Case(3, partial(ours, "quality=high")),
+    "apg": Case(5, partial(ours, "", grid=True)),
+    "apg, quality=quick": Case(5, partial(ours, "quality=quick", grid=True)),
+    "apg, quality=quick, cold": Case(3, partial(ours, "quality=quick", cold=True), warm=False),
+    "apg, quality=high": Case(3, partial(ours, "quality=high", grid=True)),
     "apg, robust=true": Case(3, partial(ours, "robust=true", grid=True)),
-    "apg, path=torch": Case(3, partial(ours, "algorithm.path=torch")),
+    "apg, quality=quick, path=torch": Case(3, partial(ours, "quality=quick algorithm.path=torch")),
     "ppo": Case(3, partial(ours, "algorithm=ppo", small="algorithm.steps=8192")),
     "sac": Case(3, partial(ours, "algorithm=sac", small="algorithm.steps=1024")),
     "Stable-Baselines3 PPO, our task": Case(3, stable_baselines, warm=False),
@@ -156,7 +159,10 @@ def _worth(runs: list[Row]) -> str:
         return "episodes last " + _middle([run["episode_steps"] for run in runs], min, "{:.0f}") + " of 500 steps"
     text = " / ".join(_middle([100 * run["success"][k] for run in runs], min, "{:.1f}") for k in range(len(DELAYS)))
     if "grid_worst" in runs[0]:
-        text += "; worst cell of the grid " + _middle([100 * run["grid_worst"] for run in runs], min, "{:.0f}")
+        text += "; worst cell of the grid " + _middle([100 * run["grid_worst"] for run in runs], min, "{:.1f}")
+        if "grid_worst_disturbed" in runs[0]:
+            cells = _middle([100 * run["grid_worst_disturbed"] for run in runs], min, "{:.1f}")
+            text += f", with noise and force {cells}"
     return text
 
 

@@ -55,6 +55,11 @@ def test_the_grid_of_quad_hover_holds_what_the_crazyflie_shows():
     assert {(0.85, 1.15), (1.15, 0.85)} <= set(declared.mass_and_thrust)
 
 
+def test_random_vehicles_differ_already():
+    assert {cell["rotor_lag"] for cell in make("quad_any").grid.cells()} == {1.0}
+    assert make("quad_any", robot="x500").grid == make("quad_hover").grid == make("quad_track").grid
+
+
 def test_the_worst_cell_is_found_and_flown_again(policy, monkeypatch):
     task = make("quad_hover", **CALM)
     task.grid = SMALL

@@ -59,6 +59,17 @@ def test_distributions_are_what_they_say(distribution, mean, spread):
     assert value.std() == pytest.approx(spread, abs=0.03)
 
 
+@pytest.mark.parametrize("distribution", ["uniform", "log_uniform"])
+def test_a_share_of_the_draws_lies_at_the_ends(distribution):
+    plain, ends = (Vary("mass", 0.5, 2.0, distribution=distribution, ends=share) for share in (0.0, 0.4))
+    drawn = ends.sample(np.random.default_rng(0), np.ones(1, np.float32), 20_000)
+    for end in (0.5, 2.0):
+        assert (drawn == np.float32(end)).mean() == pytest.approx(0.2, abs=0.01)
+    inside = drawn[(drawn > 0.5) & (drawn < 2.0)]
+    spread = plain.sample(np.random.default_rng(0), np.ones(1, np.float32), 20_000)
+    assert inside.mean() == pytest.approx(spread.mean(), abs=0.02)
+
+
 def test_variations_of_one_name_follow_each_other():
     vary = (Vary("mass", 2.0, 2.0), Vary("mass", 0.5, 0.5, "add"))
     drawn = sample_parameters(vary, np.random.default_rng(0), NOMINAL, 4)
@@ -133,6 +144,8 @@ def test_unknown_parameter_lists_those_of_the_robot():
         (lambda: Vary("mass", 0.9, 1.1, mode="times"), "'times' is not one of scale, add, set"),
         (lambda: Vary("mass", 0.9, 1.1, distribution="poisson"), f"not one of {', '.join(DISTRIBUTIONS)}"),
         (lambda: Vary("mass", 0.0, 1.1, distribution="log_uniform"), "log_uniform needs low > 0, got 0.0"),
+        (lambda: Vary("mass", 0.9, 1.1, ends=1.5), "ends is a share of a bounded range, 0..1, got 1.5"),
+        (lambda: Vary("mass", 0.9, 1.1, distribution="normal", ends=0.1), "ends is a share of a bounded range"),
         (lambda: Delay(0.02, 0.01), "0 <= low <= high"),
         (lambda: Delay(-0.01, 0.01), "0 <= low <= high"),
         (lambda: Dropout(1.0), r"\[0, 1\), got 1.0"),
