@@ -61,8 +61,8 @@ REWARDS = ("smooth", "l2f")
 # draws at the ends of these ranges. "wide" is what vehicles of one name show: one identification of the Crazyflie's
 # rotors is 0.37 (rising) and 1.66 (falling) times the other (sources: `sim/robots/quadrotors.py`).
 VARIATIONS = {"narrow": (0.10, (0.7, 1.4), 0.0), "wide": (0.22, (0.34, 1.9), 0.4)}
-# m. A heavy vehicle with weak and slow rotors sinks by 2 m (median of the worst cell) before it recovers; if it counted as
-# lost there, it would never be trained on the way back.
+# m. A heavy vehicle with weak and slow rotors sinks by 2 m (median of the worst cell) before it recovers: if it counted
+# as lost there, it would never be trained on the way back.
 FAR = 10.0
 ROBUST = (0.25, (0.45, 1.8))  # at least
 MASS_AND_THRUST = ((1.0, 1.0), (0.85, 0.85), (0.85, 1.15), (1.15, 0.85), (1.15, 1.15))
