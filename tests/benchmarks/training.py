@@ -24,7 +24,7 @@ from peers import MissingPeerError
 
 DELAYS = (0.0, 0.01, 0.02)  # s
 GRID_EPISODES = 500  # per cell
-BASELINE = "apg"
+BASELINE = "apg, quality=quick"
 Row = dict[str, Any]
 
 
@@ -129,8 +129,8 @@ def markdown(rows: report.Rows) -> str:
         if not runs:
             lines.append([name, "0", *["–"] * 6, row.get("missing", "")])
             continue
-        seconds = [run["seconds"] for run in runs]
-        ratio = statistics.median(seconds) / statistics.median(r["seconds"] for r in reference) if reference else 0.0
+        seconds, cpu = ([run[key] for run in runs] for key in ("seconds", "cpu_s"))
+        ratio = statistics.median(cpu) / statistics.median(r["cpu_s"] for r in reference) if reference else 0.0
         lines.append(
             [
                 name,
@@ -138,13 +138,13 @@ def markdown(rows: report.Rows) -> str:
                 _middle(seconds, max, "{:.2f}"),
                 _middle([run.get("training_s", run["seconds"]) for run in runs], max, "{:.2f}"),
                 f"{ratio:.2g}" if ratio else "–",
-                _middle([run["cpu_s"] for run in runs], max, "{:.1f}"),
+                _middle(cpu, max, "{:.1f}"),
                 _middle([run["memory_mb"] for run in runs], max, "{:.0f}"),
                 _middle([100 * run["error_m"] for run in runs if "error_m" in run], max, "{:.1f}"),
                 _worth(runs),
             ]
         )
-    head = ["", "seeds", "s to the file", "s training", "ratio", "CPU s", "peak MB", "final error, cm"]
+    head = ["", "seeds", "s to the file", "s training", "CPU ratio", "CPU s", "peak MB", "final error, cm"]
     delays = " / ".join(f"{1000 * delay:.0f}" for delay in DELAYS)
     first = f"Median, in brackets the worst seed. Success in % of 1000 unseen episodes at {delays} ms of latency.\n\n"
     return first + report.table([*head, "success, %"], lines)

@@ -168,7 +168,6 @@ def test_a_robot_is_warned_below_95_percent_only(tmp_path):
         {"grid": {"worst": [1.0]}},
         {"grid": "\x1b[2J"},
         {"grid": 1.0},
-        ["grid"],
         {},
     ],
 )
