@@ -6,7 +6,10 @@
     NAME/signals/SIGNAL     lines; an image as an image; anything with more than LINES elements as bars
     NAME/ages               s, one line per signal
     NAME/commands/COMMAND/wanted, NAME/commands/COMMAND/sent
+    NAME/attitude           roll, pitch and yaw in degrees
+    NAME/tracking_error     m between the robot and its target
     NAME/guard/verdict, NAME/guard/reason, NAME/guard/log, where they change
+    flight/state, flight/log    what happened: armed, an emergency stop, the end and why
     late                    s by which the deadline before a step was missed
 
 Times: "time" since the first step, "stamp" since 1970.
@@ -23,15 +26,20 @@ import rerun as rr
 import rerun.blueprint as rrb
 from numpy.typing import NDArray
 
-from deploy.flight_log import Flight, names
-from deploy.guard import HOLD, OVERRIDE, PASS, SAFE
+from deploy.flight_log import Event, Flight, names
+from deploy.guard import VERDICTS
+from deploy.numbers import Numbers, tracking_error
+from deploy.rotations import roll_pitch_yaw
+from deploy.trust.text import printable
 from sim.spec import Signal
 
 AnyArray = NDArray[Any]
 
-VERDICTS = {PASS: "pass", HOLD: "hold", SAFE: "safe", OVERRIDE: "override"}
-COLOURS = np.array([0x43A047FF, 0xFDD835FF, 0xE53935FF, 0x1E88E5FF], np.uint32)  # green, yellow, red, blue
-LEVELS = ("INFO", "WARN", "ERROR", "WARN")  # of the verdicts, in the text log
+# Of the verdicts: green, yellow, red, blue, and for robots on the ladder orange and purple.
+COLOURS = np.array([0x43A047FF, 0xFDD835FF, 0xE53935FF, 0x1E88E5FF, 0xFB8C00FF, 0x8E24AAFF], np.uint32)
+LEVELS = ("INFO", "WARN", "ERROR", "WARN", "WARN", "WARN")  # of the verdicts, in the text log
+SERIOUS = {"emergency_stop": "ERROR", "rung": "WARN", "battery": "WARN", "override": "WARN", "diagnostic": "WARN"}
+STATES = ("armed", "disarmed", "emergency_stop", "release", "override", "rung", "end")  # events that last
 LINES = 36  # elements of a signal that are drawn as lines
 DRAWN_HZ = 25.0  # of paths, images and bars
 ARM = 0.1  # m from the middle of a drawn quadrotor to its rotors: twice a Crazyflie's, which would hardly be seen
@@ -76,7 +84,7 @@ class Picture:
         """`flight` is the log, or its first piece."""
         self.recording, self.layout = recording, flight.layout
         self.names = names(int(flight.about["robots"]))
-        self._reasons = [str(reason) for reason in flight.about["reasons"]]
+        self._reasons = [printable(reason) for reason in flight.about["reasons"]]
         self._every = max(1, round(float(flight.about["rate_hz"]) / DRAWN_HZ))
         signals = {s.name: s.shape for s in self.layout.signals}
         self._posed = signals.get("position") == (3,) and signals.get("rotation") == (9,)
@@ -87,6 +95,8 @@ class Picture:
         self.steps = 0  # drawn so far
         self._last: dict[str, AnyArray] = {}  # where the paths end
         self._guard = dict.fromkeys(self.names, (-1, -1))  # the last verdict and reason
+        self._numbers = Numbers()
+        self._events: list[Event] = []  # from before the first step
         recording.set_log_time_enabled(False)  # when a log is watched is of no interest
         recording.set_log_tick_enabled(False)
         self._introduce()
@@ -103,10 +113,15 @@ class Picture:
                 for part, width in (("wanted", 0.75), ("sent", 1.5)):
                     lines = _lines_of(signal, part, width)
                     static(f"{name}/commands/{signal.name}/{part}", lines, static=True)
-            states = rr.StateConfiguration(values=list(VERDICTS.values()), colors=COLOURS)
+            states = rr.StateConfiguration(values=list(VERDICTS), colors=COLOURS)
             static(f"{name}/guard/verdict", states, static=True)
             nothing = rr.StateConfiguration(values=["none"], visible=[False])
             static(f"{name}/guard/reason", nothing, static=True)
+            if self._posed:
+                angles = rr.SeriesLines(names=["roll", "pitch", "yaw"], colors=_colours(3), widths=[1.5] * 3)
+                static(f"{name}/attitude", angles, static=True)
+            if self._aimed:
+                static(f"{name}/tracking_error", rr.SeriesLines(names=["error"]), static=True)
             if self._posed:
                 self._introduce_body(name, colorsys.hsv_to_rgb(0.618 * k % 1.0, 0.75, 0.9))
         static("late", rr.SeriesLines(names=["late"]), static=True)
@@ -117,7 +132,8 @@ class Picture:
     def _introduce_signal(self, path: str, signal: Signal) -> None:
         kind = _kind(signal, self.layout.types)
         if kind == "lines":
-            self.recording.log(path, _lines_of(signal), static=True)
+            title = "target" if signal.name == "target_position" else ""
+            self.recording.log(path, _lines_of(signal, title, 0.75 if title else 1.5), static=True)
         elif kind == "image":
             height, width, channels = signal.shape
             layout = rr.components.ImageFormat(
@@ -150,7 +166,10 @@ class Picture:
 
     def add(self, flight: Flight) -> None:
         """Draw the steps of the log's next piece."""
+        self._numbers.add(flight)
+        self._events += flight.events
         if not len(flight.steps):
+            self._happened()
             return
         self._stamp = flight.stamp
         if not self.steps:
@@ -167,9 +186,33 @@ class Picture:
                     self._lines(f"{name}/commands/{signal.name}/{part}", values)
             self._guard[name] = self._states(name, flight.steps["verdict"][:, k], flight.steps["reason"][:, k])
             if self._posed:
+                self._lines(f"{name}/attitude", roll_pitch_yaw(flight.values("signals.rotation")[:, k]))
+            error = tracking_error(flight) if self._aimed else None
+            if error is not None:
+                self._lines(f"{name}/tracking_error", error[:, k])
+            if self._posed:
                 self._pose(name, flight, k)
         self._lines("late", flight.steps["missed"][:, :1])
         self.steps += len(flight.steps)
+        self._happened()
+
+    def _happened(self) -> None:
+        """The events so far, once it is known when the flight began."""
+        if not self.steps:
+            return
+        for event in self._events:
+            self.recording.set_time("time", duration=np.timedelta64(event.stamp - self._began, "ns"))
+            self.recording.set_time("stamp", timestamp=np.datetime64(event.stamp, "ns"))
+            who = f" ({printable(event.who)})" if event.who else ""
+            text = f"{printable(event.kind)}: {printable(event.text)}{who}"
+            self.recording.log("flight/log", rr.TextLog(text, level=SERIOUS.get(event.kind, "INFO")))
+            if event.kind in STATES:
+                self.recording.log("flight/state", rr.StateChange(state=text))
+        self._events = []
+
+    def summary(self) -> list[str]:
+        """The flight so far in numbers, in lines."""
+        return self._numbers.lines()
 
     def note(self, text: str) -> None:
         """Say something about the log as a whole where it ends now."""
@@ -211,14 +254,15 @@ class Picture:
     def _states(self, name: str, verdicts: AnyArray, reasons: AnyArray) -> tuple[int, int]:
         """The guard's states where they change; returns the last ones."""
         before = self._guard[name]
-        told = [VERDICTS[code] for code in verdicts.tolist()]
-        why = [self._reasons[code] for code in reasons.tolist()]
+        told = [VERDICTS[code] if code < len(VERDICTS) else f"verdict {code}" for code in verdicts.tolist()]
+        known = len(self._reasons)
+        why = [self._reasons[code] if code < known else f"reason {code}" for code in reasons.tolist()]
         changed = [_changes(verdicts, before[0]), _changes(reasons, before[1])]
         for kind, texts, rows in zip(("verdict", "reason"), (told, why), changed, strict=True):
             self._send(f"{name}/guard/{kind}", rr.StateChange.columns(state=[texts[r] for r in rows]), rows)
         rows = np.union1d(*changed)
         texts = [told[r] if reasons[r] == 0 else f"{told[r]}: {why[r]}" for r in rows]
-        levels = [LEVELS[verdicts[r]] for r in rows]
+        levels = [LEVELS[verdicts[r]] if verdicts[r] < len(LEVELS) else "ERROR" for r in rows]
         self._send(f"{name}/guard/log", rr.TextLog.columns(text=texts, level=levels), rows)
         return int(verdicts[-1]), int(reasons[-1])
 
@@ -258,8 +302,8 @@ class Picture:
         """The robots on the left with what the guard said; on the right what can be plotted, one tab per robot."""
         windowed = self.names[:WINDOWED]
         left: list[Any] = [
-            rrb.StateTimelineView(name="guard", contents=[f"/{name}/guard/**" for name in windowed]),
-            rrb.TextLogView(name="log", contents=["/note", *(f"/{name}/guard/log" for name in windowed)]),
+            rrb.StateTimelineView(name="guard", contents=["/flight/state", *(f"/{n}/guard/**" for n in windowed)]),
+            rrb.TextLogView(name="log", contents=["/note", "/flight/log", *(f"/{n}/guard/log" for n in windowed)]),
         ]
         if eye is not None:
             begin, now = rrb.TimeRangeBoundary.infinite(), rrb.TimeRangeBoundary.cursor_relative()
@@ -281,8 +325,20 @@ class Picture:
 
     def _plots(self, name: str) -> list[Any]:
         views: list[Any] = []
+        signals = f"/{name}/signals"
+        if self._aimed:
+            both = [f"{signals}/position", f"{signals}/target_position"]
+            views.append(rrb.TimeSeriesView(name="position and target [m, world]", contents=both))
+            views.append(rrb.TimeSeriesView(name="off the target by [m]", origin=f"/{name}/tracking_error"))
+        if self._posed:
+            views.append(rrb.TimeSeriesView(name="roll, pitch, yaw [degrees]", origin=f"/{name}/attitude"))
+        shown = {"position", "target_position"} if self._aimed else set()
+        shown |= {"rotation"} if self._posed else set()
         for signal in self.layout.signals:
-            title = f"{signal.name} [{signal.unit}{f', {signal.frame}' if signal.frame else ''}]"
+            if signal.name in shown:
+                continue
+            frame = f", {printable(signal.frame, 40)}" if signal.frame else ""
+            title = f"{signal.name} [{printable(signal.unit, 40)}{frame}]"
             view = VIEWS[_kind(signal, self.layout.types)]
             views.append(view(name=title, origin=f"/{name}/signals/{signal.name}"))
         for signal in self.layout.commands:

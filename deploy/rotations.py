@@ -29,3 +29,13 @@ def quaternion(rotation: Any) -> tuple[float, float, float, float]:
     row = products[int(np.argmax(np.diag(products)))]
     w, x, y, z = (float(v) for v in row / np.linalg.norm(row))
     return x, y, z, w
+
+
+def roll_pitch_yaw(rotation: Any) -> Any:
+    """(..., 3) in degrees, of rotation matrices (..., 9): turns about x, then y, then z; NaN where not finite."""
+    r = np.asarray(rotation, np.float64)
+    with np.errstate(all="ignore"):
+        roll = np.arctan2(r[..., 7], r[..., 8])
+        pitch = np.arcsin(np.clip(-r[..., 6], -1.0, 1.0))
+        yaw = np.arctan2(r[..., 3], r[..., 0])
+        return np.degrees(np.stack([roll, pitch, yaw], axis=-1))

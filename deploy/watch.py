@@ -11,16 +11,19 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+import webbrowser
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from deploy import arguments, flight_log
+from deploy.page import LOOPBACK, Page, window
+from deploy.trust.text import printable
 
 if TYPE_CHECKING:
     import rerun as rr
@@ -36,8 +39,11 @@ class Config:
     """Settings of the command."""
 
     log: str = field(metadata={"help": "the flight log (.mcap), finished or being written"})
-    web: bool = field(default=False, metadata={"help": "in a browser, which may run on another machine"})
-    port: int = field(default=PORT, metadata={"help": "with web: of the page; the one after it is the data's"})
+    web: bool = field(default=False, metadata={"help": "in a browser, with the address that is told"})
+    host: str = field(
+        default=LOOPBACK, metadata={"help": "with web: where the page is served; 0.0.0.0 lets other machines look, too"}
+    )
+    port: int = field(default=PORT, metadata={"help": "with web: of the page"})
     out: str | None = field(default=None, metadata={"help": "write a file (.rrd) for Rerun's viewer instead"})
 
     def __post_init__(self) -> None:
@@ -45,8 +51,8 @@ class Config:
             raise ValueError(f"out={self.out}: the name of a file for Rerun ends in .rrd")
         if self.web and self.out is not None:
             raise ValueError("web=true shows a flight, out=FILE writes it: choose one")
-        if not 1 <= self.port <= 65534:
-            raise ValueError(f"port={self.port}: needs 1 to 65534")
+        if not 1 <= self.port <= 65535:
+            raise ValueError(f"port={self.port}: needs 1 to 65535")
 
 
 def has_display() -> bool:
@@ -54,58 +60,61 @@ def has_display() -> bool:
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _check_free(port: int) -> None:
-    """Rerun would only write a line about it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise ValueError(f"port {port}: {error.strerror}; choose two others with port=...") from None
-
-
-def _serve(port: int, recording: rr.RecordingStream) -> str:
-    """Serve the viewer's page and, on the next port, the data; what to open."""
-    import rerun as rr
-
-    for each in (port, port + 1):
-        _check_free(each)
-    # Rerun lets only pages from localhost have the data: here also those that this very server delivered.
-    data = recording.serve_grpc(grpc_port=port + 1, cors_allow_origin=[f"http://*:{port}"])
-    rr.serve_web_viewer(web_port=port, open_browser=has_display(), connect_to=data)
-    page = f"http://localhost:{port}/?url={quote(f'rerun+http://localhost:{port + 1}/proxy', safe='')}"
-    return f"{page}\non another machine, this one's name in both places of localhost; Ctrl-C ends it"
-
-
 def open_viewer(config: Config, recording: rr.RecordingStream) -> str:
     """Connect the recording with where it is shown, or written; what to tell the user."""
-    import rerun as rr
-
     if config.out is not None:
         try:
             recording.save(config.out)
         except RuntimeError as error:
             raise ValueError(f"out={config.out}: {error}") from None
         return f"writing {config.out}, to be opened with: rerun {config.out}"
-    if config.web:
-        return _serve(config.port, recording)
     if not has_display():
         raise ValueError("there is no display here: web=true shows the flight in a browser, out=FILE.rrd writes it")
-    beside = Path(sys.executable).with_name("rerun")  # an environment that is not activated is not searched
-    rr.spawn(recording=recording, executable_path=str(beside) if beside.exists() else None)
+    recording.connect_grpc(window())
     return "in the window of Rerun"
+
+
+@contextmanager
+def _page(config: Config, recording: rr.RecordingStream) -> Iterator[Page]:
+    """The recording as a page, as long as this lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "flight.rrd"
+        recording.save(file)
+        page = Page(config.host, config.port, file)
+        try:
+            yield page
+        finally:
+            page.close()
+
+
+def _told(config: Config, page: Page) -> str:
+    own = config.host in (LOOPBACK, "localhost")
+    address = page.address(LOOPBACK if own or config.host == "0.0.0.0" else config.host)
+    if has_display():
+        webbrowser.open(address)
+    other = "" if own else "\nfrom another machine, with this one's name in it; whoever knows the address can look"
+    return f"{address}{other}\nCtrl-C ends it"
 
 
 def _show(picture: Picture, pieces: Iterable[Flight]) -> str:
     """Draw the log as it grows; what there was."""
+    events: list[flight_log.Event] = []
     for index, flight in enumerate(pieces):
         if index == 1:
             print("following the log until the flight ends; Ctrl-C ends only the watching", flush=True)
         picture.add(flight)
+        picture.recording.flush()
+        events += flight.events
+        for line in flight_log.losses(flight):
+            print(line)
+            picture.note(line)
     if not flight.complete:
         picture.note("here the log was cut short: its end is missing")
+    told = flight_log.ending(flight, events)
+    if told and told.startswith("the log has no end"):
+        picture.note(told)
     end = "" if flight.complete else "; the end of the file is missing"
-    return f"{picture.steps} control steps, {len(picture.names)} robot(s){end}"
+    return "\n".join([f"{picture.steps} control steps, {len(picture.names)} robot(s){end}", *picture.summary(), told])
 
 
 def main(argv: Sequence[str]) -> None:
@@ -124,22 +133,28 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError("looking at a flight needs Rerun: pip install 'sim2metal[watch]'") from None
     pieces = flight_log.follow(config.log)
     first = next(pieces)
-    about = first.about
     recording = rr.RecordingStream("sim2metal")
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the watching before the program
     try:
-        told = open_viewer(config, recording)
-        what = f"{about['policy']} on {about['driver']} ({about['robot']}), {about['started']}"
-        print(f"{config.log}: {what}\n{told}", flush=True)
-        recording.send_recording_name(Path(config.log).name)
-        print(_show(Picture(recording, first), itertools.chain([first], pieces)), flush=True)
-        if config.web:
-            threading.Event().wait()
+        with _page(config, recording) if config.web else nullcontext() as page:
+            told = open_viewer(config, recording) if page is None else _told(config, page)
+            print(f"{config.log}: {_what(first)}\n{told}", flush=True)
+            recording.send_recording_name(Path(config.log).name)
+            print(_show(Picture(recording, first), itertools.chain([first], pieces)), flush=True)
+            recording.disconnect()
+            if page is not None:
+                page.finished.set()
+                threading.Event().wait()
     except KeyboardInterrupt:
         print("no longer watching")
     finally:
         recording.disconnect()
         signal.signal(signal.SIGTERM, before)
+
+
+def _what(flight: Flight) -> str:
+    policy, driver, robot, started = (printable(flight.about[k]) for k in ("policy", "driver", "robot", "started"))
+    return f"{policy} on {driver} ({robot}), {started}"
 
 
 if __name__ == "__main__":

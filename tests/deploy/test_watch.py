@@ -1,15 +1,18 @@
+import contextlib
 import fcntl
 import itertools
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from deploy.drivers.simulated import Simulated
 from deploy.flight_log import Flight, Layout
 from deploy.guard import REASONS, Guard
 from deploy.loop import run
+from deploy.page import Page
 from deploy.picture import ARM, Picture
 from deploy.recorder import Recorder
 from sim.spec import Signal
@@ -101,12 +105,12 @@ def test_everything_in_the_log_is_in_the_picture(policy, tmp_path, capsys):
     _, ages = values(found, "/robot_1/ages", "Scalars:scalars")
     assert np.shape(ages) == (100, len(policy.inputs))
     assert len(values(found, "/late", "Scalars:scalars")[0]) == 100
-    robots = {f"/robot_{k}/{part}" for k in range(2) for part in (*parts, "ages")}
+    robots = {f"/robot_{k}/{part}" for k in range(2) for part in (*parts, "ages", "attitude", "tracking_error")}
     robots |= {f"/robot_{k}/guard/{part}" for k in range(2) for part in ("verdict", "reason", "log")}
     drawn = {"", "/arms", "/rotors", "/thrust"}
     robots |= {f"/world/robot_{k}{part}" for k in range(2) for part in drawn}
     robots |= {f"/world/{part}/robot_{k}" for k in range(2) for part in ("path", "target")}
-    assert found.keys() == robots | {"/late", "/world", "/world/axes", "/__properties"}
+    assert found.keys() == robots | {"/late", "/flight/log", "/flight/state", "/world", "/world/axes", "/__properties"}
 
 
 def test_poses_are_those_of_the_log_and_stop_where_nobody_knows_them(policy, tmp_path):
@@ -162,7 +166,7 @@ def test_the_screen_is_laid_out(policy, tmp_path):
         batch = chunk.to_record_batch()
         if "ViewBlueprint:class_identifier" in batch.schema.names:
             views += [kind for row in batch["ViewBlueprint:class_identifier"].to_pylist() for kind in row]
-    plots = 2 * (len(policy.inputs) + 3)
+    plots = 2 * (len(policy.inputs) + 3)  # position and target share one, the rotation is three angles, and the error
     assert sorted(views) == ["3D", "StateTimeline", "TextLog", *["TimeSeries"] * plots]
 
 
@@ -203,8 +207,11 @@ def test_a_log_is_no_longer_followed_once_its_writer_is_dead(policy, tmp_path, c
     known = len(flight_log.read(str(path)).steps)
     assert f"{known} control steps, 1 robot(s); the end of the file is missing\n" in capsys.readouterr().out
     times, notes = values(content(tmp_path / "f.rrd"), "/note", "TextLog:text")
-    assert notes == [["here the log was cut short: its end is missing"]]
-    assert times == [10_000_000 * (known - 1)]
+    assert [note for (note,) in notes] == [
+        "here the log was cut short: its end is missing",
+        "the log has no end: the controller died, or the machine lost power, or its log could not be written",
+    ]
+    assert set(times) == {10_000_000 * (known - 1)}
 
 
 def test_a_flight_is_watched_while_another_process_flies_it(policy, tmp_path, capsys):
@@ -344,7 +351,8 @@ def test_errors_say_what_to_do(policy, tmp_path, capsys, monkeypatch):
         ([f"log={path}", f"out={path}"], "ends in .rrd"),
         ([f"log={path}", "out=f.rrd", "web=true"], "choose one"),
         ([f"log={path}", f"out={tmp_path / 'none' / 'f.rrd'}"], "No such file or directory"),
-        ([f"log={path}", "web=true", "port=0"], "needs 1 to 65534"),
+        ([f"log={path}", "web=true", "port=0"], "needs 1 to 65535"),
+        ([f"log={path}", "web=true", "host=192.0.2.1"], "192.0.2.1 port 9090: Cannot assign requested address"),
     ):
         assert watched(*keys) == 2
         shown = capsys.readouterr().err
@@ -355,59 +363,194 @@ def test_errors_say_what_to_do(policy, tmp_path, capsys, monkeypatch):
 
 
 def test_where_there_is_a_display_the_window_is_opened(policy, tmp_path, capsys, monkeypatch):
-    path, asked = tmp_path / "f.mcap", []
+    path, started, held = tmp_path / "f.mcap", [], socket.socket()
     recorded(policy, path, steps=5)
+
+    def start(command, **settings):
+        started.append(command)
+        held.bind(("127.0.0.1", int(command[command.index("--port") + 1])))
+        held.listen()
+
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(rr, "spawn", lambda **settings: asked.append(SimpleNamespace(**settings)))
+    monkeypatch.setattr("deploy.page.subprocess.Popen", start)
+    with held:
+        address = watch.window()
+    ((_, _, module, *options),) = started
+    assert (module, options[:2]) == ("rerun", ["--bind", "127.0.0.1"])
+    assert address == f"rerun+http://127.0.0.1:{options[3]}/proxy"
+    monkeypatch.setattr(watch, "window", lambda: "rerun+http://127.0.0.1:1/proxy")
+    monkeypatch.setattr(rr.RecordingStream, "connect_grpc", lambda stream, where: stream.save(tmp_path / "f.rrd"))
     assert watched(f"log={path}") == 0
     assert "in the window of Rerun" in capsys.readouterr().out
-    (window,) = asked
-    assert Path(window.executable_path).exists()
 
 
-def two_ports():
-    """The first of two free ports in a row, and sockets that still hold them."""
-    for port in range(21_000, 30_000, 2):
-        held = [socket.socket(), socket.socket()]
-        try:
-            for offset, one in enumerate(held):
-                one.bind(("", port + offset))
-        except OSError:
-            for one in held:
-                one.close()
-            continue
-        return port, held
-    raise AssertionError("no two ports in a row are free")
+def test_attitude_and_tracking_error_are_numbers_that_people_know(policy, tmp_path, capsys):
+    flight = recorded(policy, tmp_path / "f.mcap")
+    assert watched(f"log={tmp_path / 'f.mcap'}", f"out={tmp_path / 'f.rrd'}") == 0
+    found = content(tmp_path / "f.rrd")
+    _, (names,) = found["/robot/attitude"]["SeriesLines:names"]
+    assert names == ["roll", "pitch", "yaw"]
+    _, angles = values(found, "/robot/attitude", "Scalars:scalars")
+    roll, pitch, yaw = np.radians(np.array(angles)).T
+    matrix = flight.values("signals.rotation")[:, 0].reshape(-1, 3, 3)
+    np.testing.assert_allclose(matrix[:, 2, 0], -np.sin(pitch), atol=1e-6)
+    np.testing.assert_allclose(matrix[:, 2, 1], np.sin(roll) * np.cos(pitch), atol=1e-6)
+    np.testing.assert_allclose(matrix[:, 1, 0], np.sin(yaw) * np.cos(pitch), atol=1e-6)
+    _, errors = values(found, "/robot/tracking_error", "Scalars:scalars")
+    apart = flight.values("signals.target_position")[:, 0] - flight.values("signals.position")[:, 0]
+    want = np.linalg.norm(apart.astype(np.float64), axis=1)
+    np.testing.assert_allclose(np.array(errors)[:, 0], want, rtol=1e-6)
+    told = capsys.readouterr().out
+    rms = np.sqrt((want**2).mean())
+    assert f"off the target by {rms:.3f} m (RMS), {want.max():.3f} m at most, {want[-1]:.3f} m at the end\n" in told
+    assert "the end: the flight was over (the controller)\n" in told
+    assert f"tilt at most {np.degrees(np.arccos(matrix[:, 2, 2].min())):.0f} degrees" in told
 
 
-def test_the_page_is_served_until_ctrl_c(policy, tmp_path):
+def test_what_happened_is_told_where_it_happened(policy, tmp_path):
     path = tmp_path / "f.mcap"
-    recorded(policy, path, steps=50)
-    port, held = two_ports()
-    command = [sys.executable, "-m", "deploy.watch", f"log={path}", "web=true", f"port={port}"]
+    recorder, fly = begun(policy, path)
+    recorder.event("armed", "by hand", "\x1b[31mthe supervisor")
+    fly(50)
+    recorder.event("rung", "land")
+    recorder.event("diagnostic", "the wind")
+    assert recorder.close("a second publisher of commands", "the robot") == ""
+    watched(f"log={path}", f"out={tmp_path / 'f.rrd'}")
+    found = content(tmp_path / "f.rrd")
+    times, texts = values(found, "/flight/log", "TextLog:text")
+    assert [text for (text,) in texts] == [
+        "armed: by hand (\\x1b[31mthe supervisor)",
+        "rung: land",
+        "diagnostic: the wind",
+        "end: a second publisher of commands (the robot)",
+    ]
+    assert times.tolist() == [0, *[500_000_000] * 3]
+    _, levels = values(found, "/flight/log", "TextLog:level")
+    assert [level for (level,) in levels] == ["INFO", "WARN", "WARN", "INFO"]
+    assert len(values(found, "/flight/state", "StateChange:state")[0]) == 3
+
+
+def listening(process):
+    """Where a process listens: {(ip, port)}, as the kernel writes them, IPv4 and IPv6."""
+    own = set()
+    for entry in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            own.add(entry.readlink().name)
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in own:
+                host, port = local.split(":")
+                found.add((host, int(port, 16)))
+    return found
+
+
+def asked(address, method="GET", data=None, follow=True, **headers):
+    """(status, content, headers)."""
+    request = urllib.request.Request(address, data=data, headers=headers, method=method)
+    handlers = [urllib.request.ProxyHandler({})] + ([] if follow else [Stays()])
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=10) as answer:
+            return answer.status, answer.read(), answer.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), error.headers
+
+
+class Stays(urllib.request.HTTPRedirectHandler):
+    """Follows nobody."""
+
+    def redirect_request(self, *_):
+        return None
+
+
+@pytest.fixture(scope="module")
+def page(log):
+    """deploy.watch web=true in a process of its own: (its address, what it told, the process)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "deploy.watch", f"log={log}", "web=true", f"port={port}"]
     environment = {"PATH": "/usr/bin:/bin"}  # and no display: no browser is opened
-    for offset, one in enumerate(held):
-        refused = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-        assert refused.returncode == 2
-        assert f"port {port + offset}: Address already in use; choose two others with port=" in refused.stderr
-        one.close()
     server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    told = [server.stdout.readline() for _ in range(4)]
-    assert f"http://localhost:{port}/?url=rerun%2Bhttp%3A%2F%2Flocalhost%3A{port + 1}%2Fproxy\n" in told
-    assert told[3] == "50 control steps, 1 robot(s)\n"
-    with urllib.request.urlopen(f"http://localhost:{port}/", timeout=10) as answer:
-        assert b"rerun" in answer.read().lower()
-    for origin, allowed in ((f"http://robot:{port}", True), ("http://elsewhere.example", False)):
-        headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-        asked = urllib.request.Request(f"http://localhost:{port + 1}/", headers=headers, method="OPTIONS")
-        with urllib.request.urlopen(asked, timeout=10) as answer:
-            assert (answer.headers["access-control-allow-origin"] == origin) == allowed
+    told = [server.stdout.readline() for _ in range(6)]
+    yield told[1].strip(), told, listening(server.pid), port
     server.send_signal(signal.SIGINT)
-    assert server.communicate(timeout=30)[0] == "no longer watching\n"
+    assert server.communicate(timeout=30)[0].endswith("no longer watching\n")
     assert server.returncode == 0
+
+
+def test_the_page_is_on_this_machine_only(page):
+    address, told, found, port = page
+    assert re.fullmatch(rf"http://127\.0\.0\.1:{port}/[A-Za-z0-9_-]{{20,}}/", address)
+    assert told[2] == "Ctrl-C ends it\n"
+    assert found == {("0100007F", port)}
+
+
+def test_the_page_shows_the_recording_to_who_knows_its_token(page, tmp_path, log):
+    address, *_ = page
+    status, _, headers = asked(address, follow=False)
+    assert status == 302
+    data = urllib.parse.unquote(headers["Location"].partition("?url=")[2])
+    assert data == f"{address}flight.rrd"
+    status, shown, headers = asked(address)
+    assert status == 200 and b"re_viewer.js" in shown
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert asked(f"{address}re_viewer_bg.wasm")[1][:4] == b"\0asm"
+    status, recording, _ = asked(data)
+    (tmp_path / "f.rrd").write_bytes(recording)
+    drawn_here, drawn_there = tmp_path / "here.rrd", content(tmp_path / "f.rrd")
+    watched(f"log={log}", f"out={drawn_here}")
+    assert drawn_there.keys() == content(drawn_here).keys()
+
+
+def test_the_page_is_nothing_to_anybody_else(page):
+    address, *_ = page
+    root = address.rsplit("/", 2)[0]
+    token = address.rsplit("/", 2)[1]
+    for place in ("/", "/flight.rrd", "/index.html", f"/{token[:-1]}/", f"/{token}x/flight.rrd", "//flight.rrd"):
+        assert asked(root + place)[0] == 404
+    for place in ("../../etc/passwd", "%2e%2e/flight.rrd", "/etc/passwd", "f.mcap"):
+        assert asked(address + place)[0] == 404
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert asked(address, method, b"x" * 10)[0] == 501
+    assert asked(address, Host="evil.example/@x", follow=False)[0] == 400
+
+
+def test_a_taken_port_is_named(log, tmp_path):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        keys = [f"log={log}", "web=true", f"port={port}"]
+        command = [sys.executable, "-m", "deploy.watch", *keys]
+        refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"error: 127.0.0.1 port {port}: Address already in use; choose others with host=... port=...\n"
+    )
+
+
+def test_a_growing_recording_is_served_until_it_ends(tmp_path, monkeypatch):
+    file = tmp_path / "f.rrd"
+    file.write_bytes(b"first ")
+    monkeypatch.setattr("deploy.page.viewer", lambda: {})
+    page = Page("127.0.0.1", 0, file)
+    try:
+        address = f"{page.address('127.0.0.1')}flight.rrd"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=10) as answer:
+            assert answer.read(6) == b"first "
+            with file.open("ab") as more:
+                more.write(b"second")
+            assert answer.read(6) == b"second"
+            page.finished.set()
+            assert answer.read() == b""
+    finally:
+        page.close()
 
 
 def test_help_lists_the_keys(capsys):
     assert watched("help") == 0
     shown = capsys.readouterr().out
-    assert all(f"\n  {key} " in shown for key in ("log", "web", "port", "out"))
+    assert all(f"\n  {key} " in shown for key in ("log", "web", "host", "port", "out"))
