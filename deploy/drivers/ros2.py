@@ -1,8 +1,9 @@
 """A robot on ROS 2 topics, as a driver: signals come in standard messages, commands go out (`deploy/ros2/topics.py`).
 
 It flies only while `armed` says so, and its flight ends with the emergency stop, a human's override or a lost `armed`:
-then it sends the safe command once and is silent. Signals are taken by the control loop itself, at the moment it needs
-them; whoever published a topic as the flight began owns it, and what others publish there is ignored and reported.
+then it is silent, so that a robot with a flight controller lands by itself; others get the safe command once before.
+Signals are taken by the control loop itself, at the moment it needs them; whoever published a topic as the flight began
+owns it, and what others publish there is ignored and reported.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -39,8 +39,10 @@ from deploy.ros2.armed import Armed
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
-from deploy.ros2.publishers import contest, publishers, unfit
+from deploy.ros2.publishers import contest, present, publishers, unfit
+from deploy.ros2.timing import Timing
 from deploy.safety.envelope import LAST
+from deploy.safety.fallback import Fallback
 from sim.spec import ANY_ROBOT, Group
 
 Array = NDArray[Any]
@@ -78,16 +80,6 @@ class Settings:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
 
-@dataclass
-class Timing:
-    """The last control steps, in s: from a signal's arrival to the command, and between two steps beyond the period."""
-
-    latency: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
-    lateness: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
-    steps: int = 0
-    missed: int = 0  # steps that began more than a period late
-
-
 class Ros2:
     """One robot. The node is its caller's, or its own when it is made `from_config`."""
 
@@ -119,6 +111,7 @@ class Ros2:
         self._values: dict[str, topics.Values] = {}  # by topic, of its newest message
         self.armed, self._own_ear = armed or Armed(node, s.key, s.silence_s), armed is None
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
+        self._state = Inbox(node, String, topics.STATE, latched_quality())  # of a robot with a flight controller
         self._sinks = command_sources(self.commands, joints, s.commands, self.period)
         self._override = [
             Inbox(node, sink.message, topics.override(sink.topic), sensor_quality()) for sink in self._sinks
@@ -232,10 +225,12 @@ class Ros2:
         """What is wrong with one topic now."""
         inbox, kind = self._inboxes[source.topic], topics.type_name(source.message)
         names = ", ".join(s.name for s in source.signals)
+        own = {inbox.topic for inbox in self._inboxes.values()}
         if inbox.message is None:
             others = [info.topic_type for info in self.node.get_publishers_info_by_topic(inbox.topic)]
             if not others:
-                return f"nothing publishes {inbox.topic} ({kind}), which gives {names}; there is: {self._present()}"
+                there = present(self.node, own)
+                return f"nothing publishes {inbox.topic} ({kind}), which gives {names}; there is: {there}"
             if kind not in others:
                 return f"{inbox.topic} is a {others[0]}, not a {kind}"
             return f"{inbox.topic} is published, but nothing arrives: is its reliability compatible?"
@@ -249,13 +244,6 @@ class Ros2:
         if source.paces and inbox.rate < SLOWEST * self.rate_hz:
             return f"{inbox.topic} comes at {inbox.rate:.0f} Hz, the policy runs at {self.rate_hz:g} Hz"
         return ""
-
-    def _present(self) -> str:
-        """The topics of the kinds that robots publish."""
-        own = {inbox.topic for inbox in self._inboxes.values()}
-        kinds = ("nav_msgs", "sensor_msgs", "geometry_msgs", "std_msgs/msg/Float32MultiArray")
-        found = [n for n, types in self.node.get_topic_names_and_types() if types[0].startswith(kinds) and n not in own]
-        return ", ".join(n for n in found if self.node.count_publishers(n)) or "nothing"
 
     def _is_armed(self) -> bool:
         self.armed.look()
@@ -338,7 +326,7 @@ class Ros2:
         return max(measured, inbox.age, key=abs)
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        self._publish(self._safe() if self.done else commands)
+        self._publish(self._last() if self.done else commands)
         now = time.monotonic()
         if self._paced is not None:
             self.timing.latency.append(now - self._paced.arrived)
@@ -357,6 +345,13 @@ class Ros2:
                 sink.fill(message, {command.name: np.asarray(wanted[command.name]).reshape(command.shape)})
                 self._publishers[sink.topic].publish(message)
 
+    def _last(self) -> dict[str, Array]:
+        """What is sent as a flight ends: nothing, where a flying robot then lands by itself, and nobody stopped it."""
+        self._state.take()
+        emergency = self.emergency is not None and self.emergency.pressed
+        lands = self._state.message is not None and Fallback.fits(self.signals, self.commands)
+        return {} if lands and not emergency else self._safe()
+
     def _safe(self) -> dict[str, Array]:
         """The policy file's, else as near to 0 as limits allow; nothing for what keeps what it was told by itself."""
         seen = {name: value for values in self._values.values() for name, value in values.items()}
@@ -372,10 +367,10 @@ class Ros2:
         """The topic `emergency_stop` has told the robot."""
 
     def stop(self) -> None:
-        """The safe command, then silence."""
+        """The safe command where it is wanted, then silence."""
         self._hold(False)
         if self._publishers:
-            self._publish(self._safe())
+            self._publish(self._last())
             self._heartbeat.publish(Bool(data=False))
             for publisher in self._publishers.values():
                 publisher.wait_for_all_acked(Duration(seconds=0.1))
@@ -393,7 +388,7 @@ class Ros2:
     def close(self) -> None:
         """Leave the graph, after `withdraw` from the same thread; its own node, too."""
         self.withdraw()
-        for box in (*self._inboxes.values(), *self._override, self._robot):
+        for box in (*self._inboxes.values(), *self._override, self._robot, self._state):
             box.close()
         if self._own_ear:
             self.armed.close()
@@ -404,7 +399,4 @@ class Ros2:
 
     def report(self) -> list[str]:
         lines = [f"ended: {self.finished}"] if self.finished else []
-        if self.timing.latency:
-            p50, p99 = 1e3 * np.percentile(list(self.timing.latency), (50, 99))
-            lines.append(f"latency          {p50:.2f} ms from signal to command, 99 % within {p99:.2f} ms")
-        return lines
+        return lines + self.timing.report()

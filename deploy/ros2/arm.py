@@ -25,6 +25,7 @@ class Arm:
     """
 
     battery = False
+    pilot = None  # it stays where it is
 
     def __init__(self, task: Manipulation, seed: int) -> None:
         self.task, self.robot = task, task.robot.name

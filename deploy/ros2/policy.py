@@ -2,10 +2,11 @@
 
 configure    load and check the file, compare its contract with the topics' types and units
 activate     only armed, with signals that were fresh and inside the envelope for `settle_s`, nobody else commanding
-deactivate   hand over: the safe command once, then silence
+deactivate   hand over: silence, in which the robot lands by itself; the safe command before, where it cannot
 error        a flight that broke down leads back to unconfigured
 
-A flight that ends by itself (emergency stop, override, disarmed, the guard) deactivates the node.
+A flight that ends by itself (emergency stop, override, disarmed, the guard) deactivates the node. What the guard stops
+goes down the ladder of `deploy/safety` first, commanded by this node.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from deploy.controllers import CONTROLLERS, controller
@@ -286,22 +286,14 @@ class PolicyNode(LifecycleNode):
         if self.file is not None:
             values |= {"sha256": self.file.sha256[:12], "rate_hz": self.file.rate_hz, "robot": self.file.robot}
         if self.driver is not None:
-            values |= _timing(self.driver)
+            values |= self.driver.timing.values()
             values["guard"] = REASONS[int(self._guard.latched[0])]
             values |= {f"guard: {reason}": count for reason, count in self._guard.interventions().items()}
             self._troubles = [*self.driver.contests(), *self.driver.unheard()]
             values |= {f"publishers {k + 1}": line for k, line in enumerate(self._troubles)}
         if flying:
-            return WARN if self._guard.interventions() or self._troubles else OK, "flying", values
+            rung = RUNGS[int(self._ladder.rung[0])] if self._ladder else "none"
+            message = "flying" if rung == "none" else f"failsafe {rung}: {values['guard']}"
+            return WARN if self._guard.interventions() or self._troubles else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values
-
-
-def _timing(driver: Ros2) -> dict[str, Any]:
-    timing = driver.timing
-    values: dict[str, Any] = {"steps": timing.steps, "missed": timing.missed}
-    for name, seconds in (("latency", timing.latency), ("lateness", timing.lateness)):
-        if seconds:
-            p50, p99 = 1e3 * np.percentile(list(seconds), (50, 99))
-            values |= {f"{name}_p50_ms": float(p50), f"{name}_p99_ms": float(p99)}
-    return values

@@ -13,6 +13,7 @@ from deploy.ros2.topics import type_name
 from deploy.trust.text import printable
 
 SAME_PARTICIPANT = 12  # bytes of a gid: the GUID prefix of RTPS, 8.2.4.1; what follows counts its publishers
+ROBOTS = ("nav_msgs", "sensor_msgs", "geometry_msgs", "std_msgs/msg/Float32MultiArray")
 
 
 def same_process(one: bytes, other: bytes) -> bool:
@@ -40,6 +41,12 @@ def gids(node: Node, topic: str) -> set[bytes]:
 def publishers(node: Node, topic: str) -> list[str]:
     """The nodes that publish a topic, by name, also one that was killed less than 20 s ago."""
     return [_name(info) for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic))]
+
+
+def present(node: Node, known: set[str]) -> str:
+    """The topics of the kinds that robots publish, but for those that are known."""
+    topics = [n for n, kinds in node.get_topic_names_and_types() if kinds[0].startswith(ROBOTS) and n not in known]
+    return ", ".join(n for n in topics if node.count_publishers(n)) or "nothing"
 
 
 def contest(node: Node, box: Inbox, now: float, within: float = CONTEST) -> str:

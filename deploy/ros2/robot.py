@@ -32,7 +32,7 @@ from deploy.ros2.armed import Armed
 from deploy.ros2.diagnostics import OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.faults import EMPTY, KINDS, Fault
-from deploy.ros2.interlock import ARMED, DISARMED, FLYING, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.interlock import AIRBORNE, ARMED, COMMANDED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
 from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
@@ -92,7 +92,7 @@ class RobotNode(Node):
         commands = self.commands = self.world.commands
         limits = [np.concatenate([np.full(c.size, getattr(c, side)) for c in commands]) for side in ("low", "high")]
         self._low, self._high = limits
-        self.interlock = Interlock(self.world.safe(), s.hold_s, s.silence_s)
+        self.interlock = Interlock(self.world.safe(), s.hold_s, s.silence_s, self.world.pilot)
         self.ignored: dict[str, int] = {}  # messages that made no sense, by what was wrong
         self.slipped = 0.0  # s that the simulation fell behind the clock
         self._parts = {name: unpack(commands, self.interlock.safe.copy()) for name in (topics.COMMAND, topics.OVERRIDE)}
@@ -141,7 +141,7 @@ class RobotNode(Node):
         return SetParametersResult(successful=True)
 
     def _asked_to_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        response.success = self.interlock.state not in (FLYING, OVERRIDE)
+        response.success = self.interlock.state not in COMMANDED
         response.message = "back at the start" if response.success else "not while it flies"
         self._reset = self._reset or response.success
         return response
@@ -165,6 +165,7 @@ class RobotNode(Node):
                 time.sleep(-late)
             if self._reset:
                 self.world.reset()
+                self.interlock.reset()
                 self.interlock.safe = self.world.safe()
                 self.battery = Battery(self.settings.battery) if self.battery else None
                 self._reset = False
@@ -182,7 +183,7 @@ class RobotNode(Node):
             self._listen()
         self.interlock.emergency = self.emergency.pressed
         motors = self.motors = self.interlock.motors(now)
-        flying = self.interlock.state in (FLYING, OVERRIDE)
+        flying = self.interlock.state in AIRBORNE
         if self.battery:
             self.battery.draw(tuple(motors.tolist()), self.world.dt)
         self.world.step(motors, flying)
@@ -192,7 +193,7 @@ class RobotNode(Node):
     def _listen(self) -> None:
         now = time.monotonic()
         self.emergency.look()
-        self._armed.held = self.interlock.state in (ARMED, FLYING, OVERRIDE)
+        self._armed.held = self.interlock.state in (ARMED, *AIRBORNE)
         if self._armed.look():
             self.interlock.arm(self._armed.arrived, self._armed.said)
         if self.interlock.state == DISARMED:
@@ -270,7 +271,7 @@ class RobotNode(Node):
         values |= {f"ignored: {why}": count for why, count in self.ignored.items()}
         troubles = self._neighbours()
         values |= {f"publishers {k + 1}": line for k, line in enumerate(troubles)}
-        return WARN if lock.state == STOPPED or troubles else OK, lock.summary, values
+        return WARN if lock.state in (STOPPED, *LADDER) or troubles else OK, lock.summary, values
 
     def _neighbours(self) -> list[str]:
         """Who publishes beside those whose word counts, or what cannot be heard."""

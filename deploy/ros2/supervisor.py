@@ -28,7 +28,7 @@ from deploy.realtime import PRIORITY, realtime
 from deploy.ros2 import topics
 from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
-from deploy.ros2.interlock import DISARMED, OVERRIDE, STOPPED
+from deploy.ros2.interlock import DISARMED, LADDER, OVERRIDE, STOPPED
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import Inbox, Letterbox, command_quality, every, latched_quality, sensor_quality
 from deploy.ros2.publishers import contest, unfit
@@ -104,8 +104,11 @@ class SupervisorNode(Node):
         s, found = self.settings, []
         if self.emergency.pressed:
             found.append("emergency stop")
-        if self._state.message is not None and self._state.message.data.startswith(STOPPED):
-            found.append(f"the robot has {self._state.message.data}")
+        state = printable(self._state.message.data) if self._state.message is not None else ""
+        if state.startswith(STOPPED):
+            found.append(f"the robot has {state}")
+        elif state.startswith(LADDER):
+            found.append(f"the robot is {state}")
         if self._watched.age > s.silence_s:
             return [*found, f"nothing heard on {self._watched.topic}"]
         try:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
 from deploy.ros2.arm import Arm
+from deploy.ros2.pilot import Onboard
+from deploy.safety.dead_reckoning import SENSED
 from sim.engines import make as make_engine
 from sim.registry import names_from
 from sim.robots.quadrotors import GRAVITY
@@ -56,6 +58,7 @@ class World:
         self.commands: Group = self.task.commands
         self.dt = 1.0 / rate_hz
         self.engine = make_engine(engine, self.task.robot, 1, self.dt)
+        self.pilot = Onboard(self.signals, rate_hz) if Onboard.fits(self.signals, self.commands) else None
         self._motion = self.task.reset(np.random.default_rng(seed), 1)["motion"]
         self.reset()
         self.engine.step(np.zeros((1, sum(c.size for c in self.commands)), np.float32))  # compiles
@@ -79,6 +82,8 @@ class World:
 
     def step(self, command: NDArray[Any], flying: bool) -> None:
         """Advance by one period under a command (k,); the target moves on only while `flying`."""
+        if self.pilot:
+            self.pilot.see({name: self.engine.read(name)[0] for name in SENSED}, command)
         before = self.engine.read("linear_velocity")[0]
         self.engine.step(np.asarray(command, np.float32)[None])
         self._meet_floor()

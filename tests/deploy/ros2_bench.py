@@ -27,6 +27,7 @@ from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 
+from deploy.ros2 import topics
 from deploy.ros2.polling import command_quality, latched_quality, sensor_quality
 from tests.deploy.ros2_domain import own_domain
 
@@ -211,8 +212,7 @@ class Graph:
 
     def upright(self) -> bool:
         """Whether it leans by less than 20 degrees."""
-        q = self.heard["odometry"][1].pose.pose.orientation
-        return float(1.0 - 2.0 * (q.x * q.x + q.y * q.y)) > np.cos(np.radians(20.0))
+        return bool(self.uprightness() > np.cos(np.radians(20.0)))
 
     def stopped_within(self, seconds: float, began: float) -> float:
         """The safe end state: motors off and on the ground, and nobody starts them again; when they stopped, in s."""
@@ -226,6 +226,33 @@ class Graph:
         reaction = max(self.turning - began, 0.0)
         assert reaction < seconds, f"the motors stopped after {reaction:.2f} s"
         return reaction
+
+    def landed_within(self, seconds: float, began: float) -> None:
+        """The other safe end state: it came down upright and slowly, and only there the motors stopped."""
+        fastest, leaned, tumbled = 0.0, 1.0, 1.0
+
+        def down() -> bool:
+            nonlocal fastest, leaned, tumbled
+            height, climb, up = self.position()[2], self.climb(), self.uprightness()
+            tumbled = min(tumbled, up)
+            if height < 0.3:
+                fastest, leaned = min(fastest, climb), min(leaned, up)
+            return bool(height < 0.06 and time.monotonic() - self.turning > 0.3)
+
+        self.until(down, "landed")
+        assert self.turning - began < seconds, f"the motors stopped after {self.turning - began:.2f} s"
+        what = f"{fastest:.2f} m/s, {np.degrees(np.arccos([leaned, tumbled]))} degrees"
+        assert fastest > -1.0 and leaned > np.cos(np.radians(30.0)) and tumbled > np.cos(np.radians(80.0)), what
+
+    def climb(self) -> float:
+        """m/s, upwards."""
+        message = self.heard["odometry"][1]
+        return float(topics.ODOMETRY.read(message)["linear_velocity"][2])
+
+    def uprightness(self) -> float:
+        """The cosine of the angle by which it leans."""
+        q = self.heard["odometry"][1].pose.pose.orientation
+        return float(1.0 - 2.0 * (q.x * q.x + q.y * q.y))
 
     def inactive(self) -> bool:
         """Whether the policy node has deactivated."""

@@ -170,7 +170,7 @@ def test_the_supervisor_keeps_the_limits():
     limits = {**GENTLE, "fence": 0.7, "auto_arm": True}  # the target is above 1 m
     with graph(supervisor=limits, policy={"autostart": True}) as lab:
         lab.until(lambda: "geofence" in lab.says("supervisor"), "it left the fence")
-        lab.stopped_within(20.0, time.monotonic())
+        lab.landed_within(20.0, time.monotonic())
         assert not lab.armed()
         lab.rest(0.5)
         assert not lab.armed() and lab.state == "inactive"  # neither arms nor starts again by itself

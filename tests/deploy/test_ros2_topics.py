@@ -13,9 +13,11 @@ from std_msgs.msg import Float64MultiArray
 from deploy import PolicyFile
 from deploy.ros2 import topics
 from deploy.ros2.faults import DELAY, JUMP, KINDS, Fault
-from deploy.ros2.interlock import ARMED, DISARMED, FLYING, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.interlock import ARMED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
 from deploy.ros2.polling import NAMES, Owner
+from deploy.ros2.world import World
 from sim.spec import Signal
+from sim.tasks import make
 
 finite = st.floats(-100.0, 100.0)
 vectors = st.tuples(finite, finite, finite).map(np.array)
@@ -154,7 +156,7 @@ def flying() -> Interlock:
 def test_commands_are_held_for_a_while_then_the_motors_stop():
     lock = flying()
     assert lock.motors(1.09) is TURN
-    assert lock.motors(1.11) is SAFE and lock.reason == "no commands"
+    assert lock.motors(1.11) is SAFE and lock.reason == "commands lost"
     lock.arm(1.2, True)
     lock.command(1.2, TURN)
     assert lock.motors(1.2) is SAFE  # it does not start again by itself
@@ -187,10 +189,87 @@ def test_a_human_goes_first_and_leaves_it_stopped():
     lock.override(1.05, hand)
     assert lock.motors(1.06) is hand and lock.state == OVERRIDE
     lock.command(1.14, TURN)
-    assert lock.motors(1.2) is SAFE and lock.reason == "the override ended"
+    assert lock.motors(1.2) is SAFE and lock.reason == "override ended"
     lock.emergency = True
     lock.override(1.21, hand)
     assert lock.motors(1.21) is SAFE  # but not before the emergency stop
+
+
+@pytest.mark.parametrize(
+    ("trouble", "rungs"),
+    [
+        ("commands lost", ("holding", "landing", "stopped")),
+        ("arming lost", ("holding", "landing", "stopped")),
+        ("override ended", ("holding", "landing", "stopped")),
+        ("disarmed", ("landing", "stopped")),
+        ("emergency stop", ("stopped",)),
+    ],
+)
+def test_in_the_air_it_goes_down_the_ladder(trouble: str, rungs: tuple[str, ...]):
+    """A quad_any flight of two seconds on 500 Hz physics, and then the trouble: it lands instead of falling."""
+    place, policy = World(make("quad_hover", robot="crazyflie"), "flight", 500.0, 0), PolicyFile.load("quad_any")
+    lock, seen = Interlock(place.safe(), 0.1, 0.25, place.pilot), [("disarmed", np.zeros(4))]
+    lock.arm(0.0, True)
+    lock.motors(0.0)
+    policy.reset(1)
+    for k in range(500 * 9):
+        now, ahead = k / 500, k < 1000
+        if ahead or trouble not in ("arming lost", "disarmed"):
+            lock.arm(now, True)
+        elif k == 1000 and trouble == "disarmed":
+            lock.arm(now, False)
+        lock.emergency = trouble == "emergency stop" and not ahead
+        if k % 5 == 0 and (ahead or trouble != "commands lost"):
+            told = policy.step({s.name: place.read()[s.name][None] for s in policy.inputs})["motor_command"][0]
+            if trouble != "override ended" or k < 500:
+                lock.command(now, told)
+            elif ahead:
+                lock.override(now, told)
+        motors = lock.motors(now)
+        place.step(motors, True)
+        position, velocity, turn = (place.engine.read(n)[0] for n in ("position", "linear_velocity", "rotation"))
+        if not ahead:
+            if lock.state != seen[-1][0]:
+                seen.append((lock.state, np.array([position[2], velocity[2], turn[8]])))
+            if lock.state in LADDER:
+                assert turn[8] > np.cos(np.radians(45.0)) and motors.any()
+    states = [state for state, _ in seen]
+    assert states[-len(rungs) :] == [*rungs] and lock.reason == trouble
+    height, climb, upright = seen[-1][1]
+    if len(rungs) > 1:
+        assert height < 0.1 and climb > -1.0 and upright > np.cos(np.radians(30.0))
+    else:
+        assert height > 0.5  # motors off at once
+
+
+def test_late_commands_are_bridged_by_the_pilot_and_taken_up_again():
+    """Hiccups of 0.25 s, under which a quadrotor that is told the same all the time would tumble."""
+    place, policy = World(make("quad_hover", robot="crazyflie"), "flight", 500.0, 0), PolicyFile.load("quad_any")
+    lock, leaned = Interlock(place.safe(), 0.3, 0.25, place.pilot), 1.0
+    lock.arm(0.0, True)
+    lock.motors(0.0)
+    policy.reset(1)
+    for k in range(500 * 6):
+        now = k / 500
+        lock.arm(now, True)
+        if k % 5 == 0 and not (now > 1.0 and now % 1.0 < 0.25):
+            told = policy.step({s.name: place.read()[s.name][None] for s in policy.inputs})["motor_command"][0]
+            lock.command(now, told)
+        place.step(lock.motors(now), True)
+        leaned = min(leaned, float(place.engine.read("rotation")[0, 8])) if now > 1.0 else 1.0
+        assert now < 1.0 or place.engine.read("position")[0, 2] > 0.5
+    assert lock.state == FLYING and leaned > np.cos(np.radians(50.0))
+
+
+def test_on_the_ground_any_trouble_ends_in_motors_off():
+    place = World(make("quad_hover", robot="crazyflie"), "flight", 500.0, 0)
+    lock = Interlock(place.safe(), 0.1, 0.25, place.pilot)
+    lock.arm(0.0, True)
+    lock.motors(0.0)
+    lock.command(0.0, np.full(4, 0.05))  # too little to climb
+    for k in range(60):
+        place.step(lock.motors(k / 500), True)
+    assert lock.summary == "stopped: commands lost"
 
 
 def test_a_topic_belongs_to_who_spoke_first_until_that_one_is_silent():
