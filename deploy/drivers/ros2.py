@@ -12,7 +12,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -48,10 +48,7 @@ from sim.spec import ANY_ROBOT, Group
 Array = NDArray[Any]
 HEARTBEAT_PERIOD = 0.05  # s
 LIFESPAN = 2.0  # periods for which a command may be on its way
-MARGIN, SLEW = (
-    0.1,
-    0.02,
-)  # periods: a step begins so long before a measurement comes; the clock's largest shift per step
+MARGIN, SLEW = 0.1, 0.02  # periods: how long before a measurement a step begins; the clock's largest shift per step
 SLOWEST = 0.8  # of the policy's rate: what comes less often cannot feed it
 
 
@@ -104,7 +101,8 @@ class Ros2:
         self.period = 1.0 / policy.rate_hz
         self.timing = Timing()
         self.done, self.finished = False, ""  # whether the flight is over, and why
-        self.flies = False
+        self.given_up: Callable[[], bool] = lambda: False  # whether the guard would have the motors stopped,
+        self.bridges: Callable[[], bool] = lambda: False  # or repeats the last command
         self.emergency: EmergencyStop | None = None
         self._inboxes = {s.topic: Inbox(node, s.message, s.topic, sensor_quality()) for s in self.sources}
         self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
@@ -224,8 +222,7 @@ class Ros2:
     def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
         """What is wrong with one topic now."""
         inbox, kind = self._inboxes[source.topic], topics.type_name(source.message)
-        names = ", ".join(s.name for s in source.signals)
-        own = {inbox.topic for inbox in self._inboxes.values()}
+        names, own = ", ".join(s.name for s in source.signals), {box.topic for box in self._inboxes.values()}
         if inbox.message is None:
             others = [info.topic_type for info in self.node.get_publishers_info_by_topic(inbox.topic)]
             if not others:
@@ -251,7 +248,7 @@ class Ros2:
 
     def _hold(self, flies: bool) -> None:
         """While it flies, nobody new may speak for the robot, its target or the supervisor."""
-        self.flies = self.armed.held = flies
+        self.armed.held = flies
         for inbox in self._inboxes.values():
             inbox.owner.held = flies
 
@@ -326,7 +323,9 @@ class Ros2:
         return max(measured, inbox.age, key=abs)
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        self._publish(self._last() if self.done else commands)
+        over = self.done or self.given_up()
+        bridged = self.bridges() and self._lands()  # better than the last command is what the robot itself sees
+        self._publish(self._last() if over else {} if bridged else commands)
         now = time.monotonic()
         if self._paced is not None:
             self.timing.latency.append(now - self._paced.arrived)
@@ -347,10 +346,13 @@ class Ros2:
 
     def _last(self) -> dict[str, Array]:
         """What is sent as a flight ends: nothing, where a flying robot then lands by itself, and nobody stopped it."""
-        self._state.take()
         emergency = self.emergency is not None and self.emergency.pressed
-        lands = self._state.message is not None and Fallback.fits(self.signals, self.commands)
-        return {} if lands and not emergency else self._safe()
+        return {} if self._lands() and not emergency else self._safe()
+
+    def _lands(self) -> bool:
+        """Whether the robot has a flight controller, and is one that can land."""
+        self._state.take()
+        return self._state.message is not None and Fallback.fits(self.signals, self.commands)
 
     def _safe(self) -> dict[str, Array]:
         """The policy file's, else as near to 0 as limits allow; nothing for what keeps what it was told by itself."""

@@ -23,7 +23,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from deploy.controllers import CONTROLLERS, controller
 from deploy.drivers.ros2 import Ros2
 from deploy.drivers.ros2 import Settings as DriverSettings
-from deploy.guard import REASONS
+from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.realtime import PRIORITY, realtime
@@ -35,6 +35,7 @@ from deploy.ros2.joints import FORWARD, WAYS
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
 from deploy.safety.envelope import Envelope
+from deploy.safety.ladder import RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
 
 SUCCESS, FAILURE, FAILED = (
@@ -136,7 +137,8 @@ class PolicyNode(LifecycleNode):
         self._guard = guard_of(file, self.driver, limits, s.envelope(file), s.ground)
         for line in describe(limits, self._guard):
             self.get_logger().info(line)
-        self.driver.emergency = self.emergency
+        self.driver.emergency, self.driver.given_up = self.emergency, lambda: self._guard.over
+        self.driver.bridges = lambda: bool(self._guard.verdict[0] == HOLD)
         self._controller = controller(file, s.controller)
         self.file, self.ended = file, "not activated yet"
         self._since = time.monotonic()
@@ -292,7 +294,7 @@ class PolicyNode(LifecycleNode):
             self._troubles = [*self.driver.contests(), *self.driver.unheard()]
             values |= {f"publishers {k + 1}": line for k, line in enumerate(self._troubles)}
         if flying:
-            rung = RUNGS[int(self._ladder.rung[0])] if self._ladder else "none"
+            rung = RUNGS[int(self._guard.ladder.rung[0])] if self._guard.ladder else "none"
             message = "flying" if rung == "none" else f"failsafe {rung}: {values['guard']}"
             return WARN if self._guard.interventions() or self._troubles else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))

@@ -58,6 +58,7 @@ def _spin(name: str) -> int:
     from rclpy.signals import SignalHandlerOptions
 
     node: Any = None
+    executor: Any = None
     try:
         try:
             rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
@@ -73,6 +74,8 @@ def _spin(name: str) -> int:
             signal.signal(number, signal.SIG_IGN)  # what follows leaves the robot safe: no second thoughts
         if node is not None:
             node.close()
+        if executor is not None:
+            executor.shutdown(timeout_sec=0.1)
         rclpy.try_shutdown()
     return 0
 

@@ -24,7 +24,7 @@ from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from std_msgs.msg import Bool, Float64MultiArray
+from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
 from deploy.ros2 import topics
@@ -77,6 +77,7 @@ class Graph:
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.heard: dict[str, tuple[float, Any]] = {}  # by topic: when, and the message
         self.status: dict[str, Any] = {}  # newest diagnostics by node
+        self.states: list[str] = []  # of the robot's flight controller, all of them
         self.turning = 0.0  # when the motors last got something
         self.rivals: list[Any] = []  # publishers that nobody expects
         sensor, reliable = sensor_quality(), command_quality()
@@ -86,6 +87,7 @@ class Graph:
             (Float64MultiArray, "executed/command", sensor),
             (Bool, "armed", reliable),
             (Bool, "emergency_stop", latched_quality()),
+            (String, "state", latched_quality()),
         ):
             hear = lambda m, topic=topic: self._hear(topic, m)  # noqa: E731
             self.node.create_subscription(kind, topic, hear, quality, event_callbacks=QUIET)
@@ -95,6 +97,8 @@ class Graph:
     def _hear(self, topic: str, message: Any) -> None:
         now = time.monotonic()
         self.heard[topic] = now, message
+        if topic == "state":
+            self.states.append(message.data)
         if topic == "executed/command" and any(message.data):
             self.turning = now
 
@@ -196,6 +200,17 @@ class Graph:
             self.ready()
         raise AssertionError(f"three take-offs failed: {self.says_all()}")
 
+    def hover(self) -> None:
+        """From `ready` to its target."""
+        for _ in range(3):
+            self.fly(0.7)
+            end = time.monotonic() + 4.0
+            self.until(lambda: self.away() < 0.15 or time.monotonic() > end, "at its target")  # noqa: B023
+            if self.away() < 0.15 and self.armed():
+                return
+            self.ready()
+        raise AssertionError(f"it does not hover: {self.says_all()}")
+
     def _climbs(self, height: float) -> bool:
         """Whether it is up there and upright, within 4 s."""
         end = time.monotonic() + 4.0
@@ -229,6 +244,11 @@ class Graph:
 
     def landed_within(self, seconds: float, began: float) -> None:
         """The other safe end state: it came down upright and slowly, and only there the motors stopped."""
+        complaint = self.landing(seconds, began)
+        assert not complaint, complaint
+
+    def landing(self, seconds: float, began: float) -> str:
+        """Wait until it is down: what was wrong with that."""
         fastest, leaned, tumbled = 0.0, 1.0, 1.0
 
         def down() -> bool:
@@ -240,9 +260,11 @@ class Graph:
             return bool(height < 0.06 and time.monotonic() - self.turning > 0.3)
 
         self.until(down, "landed")
-        assert self.turning - began < seconds, f"the motors stopped after {self.turning - began:.2f} s"
-        what = f"{fastest:.2f} m/s, {np.degrees(np.arccos([leaned, tumbled]))} degrees"
-        assert fastest > -1.0 and leaned > np.cos(np.radians(30.0)) and tumbled > np.cos(np.radians(80.0)), what
+        slow = fastest > -1.0 and self.turning - began < seconds
+        upright = leaned > np.cos(np.radians(30.0)) and tumbled > np.cos(np.radians(80.0))
+        angles = np.degrees(np.arccos([leaned, tumbled]))
+        what = f"{self.turning - began:.2f} s, {fastest:.2f} m/s, {angles[0]:.0f} degrees (in the air {angles[1]:.0f})"
+        return "" if slow and upright else what
 
     def climb(self) -> float:
         """m/s, upwards."""

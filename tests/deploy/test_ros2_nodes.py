@@ -125,6 +125,7 @@ def test_signals_that_nobody_publishes(domain: int):
         "deploy.run", "policy=quad_any", "driver=ros2", "connect_s=1", domain=domain, stderr=subprocess.PIPE
     )
     status, error = said(command)
+    *_, error = error.splitlines()
     assert status == 2 and error.startswith("error: nothing publishes /odometry (nav_msgs/msg/Odometry)")
     assert "which gives position, rotation, linear_velocity, angular_velocity; there is: nothing" in error
     assert "/signals/target_velocity (std_msgs/msg/Float32MultiArray)" in error and "not armed" in error
