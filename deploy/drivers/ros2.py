@@ -39,7 +39,7 @@ from deploy.ros2.armed import Armed
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
-from deploy.ros2.publishers import contest, present, publishers, unfit
+from deploy.ros2.publishers import contest, present, publishers, several, unfit
 from deploy.ros2.timing import Timing
 from deploy.safety.envelope import LAST
 from deploy.safety.fallback import Fallback
@@ -215,9 +215,8 @@ class Ros2:
     def unheard(self) -> list[str]:
         """Publishers that cannot be heard, and who commands beside us."""
         boxes = [*self.armed.boxes, *self._inboxes.values(), *self._override]
-        beside = [(topic, publishers(self.node, topic)) for topic in self._topics]
-        more = [f"{topic} has several publishers: {', '.join(names)}" for topic, names in beside if len(names) > 1]
-        return [*unfit(self.node, [*boxes, self.emergency.boxes[0]] if self.emergency else boxes), *more]
+        boxes += self.emergency.boxes[:1] if self.emergency else []
+        return [*unfit(self.node, boxes), *several(self.node, self._topics)]
 
     def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
         """What is wrong with one topic now."""
@@ -261,10 +260,7 @@ class Ros2:
             if paced.age > between - 0.5 * self.period:
                 paced.waited(0.5 * self.period)  # the next one is due: better fresh and a little later
         now = time.monotonic()
-        late = now - self._before - self.period
-        if late > -math.inf and self.timing.steps:
-            self.timing.lateness.append(max(late, 0.0))
-            self.timing.missed += late > self.period
+        self.timing.began(now - self._before, self.period)
         self._before = now
         return self.read_now(paced)
 
@@ -323,9 +319,8 @@ class Ros2:
         return max(measured, inbox.age, key=abs)
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        over = self.done or self.given_up()
         bridged = self.bridges() and self._lands()  # better than the last command is what the robot itself sees
-        self._publish(self._last() if over else {} if bridged else commands)
+        self._publish(self._last() if self.done or self.given_up() else {} if bridged else commands)
         now = time.monotonic()
         if self._paced is not None:
             self.timing.latency.append(now - self._paced.arrived)

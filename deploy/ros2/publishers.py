@@ -43,6 +43,12 @@ def publishers(node: Node, topic: str) -> list[str]:
     return [_name(info) for info in node.get_publishers_info_by_topic(node.resolve_topic_name(topic))]
 
 
+def several(node: Node, topics: Iterable[str]) -> list[str]:
+    """Topics with more than one publisher, and who they are."""
+    found = [(topic, publishers(node, topic)) for topic in topics]
+    return [f"{topic} has several publishers: {', '.join(names)}" for topic, names in found if len(names) > 1]
+
+
 def present(node: Node, known: set[str]) -> str:
     """The topics of the kinds that robots publish, but for those that are known."""
     topics = [n for n, kinds in node.get_topic_names_and_types() if kinds[0].startswith(ROBOTS) and n not in known]

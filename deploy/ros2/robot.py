@@ -47,6 +47,7 @@ except ModuleNotFoundError:
 
 MOST_BEHIND = 0.1  # s; on a slower machine the simulated time slips instead of rushing after the clock
 SLOW_HZ = 20.0  # of the battery
+STATE_S = 0.5  # s after which the state is said again: who is silent loses the topic to the next who speaks
 KINDS_OF_NONSENSE = 32  # that are counted
 
 
@@ -118,7 +119,7 @@ class RobotNode(Node):
         self._executed = self.create_publisher(Float64MultiArray, topics.EXECUTED, sensor_quality())
         self._label = self.create_publisher(String, topics.ROBOT, latched_quality())
         self._state = self.create_publisher(String, topics.STATE, latched_quality())
-        self._stated = ""
+        self._stated, self._stated_at = "", -STATE_S
         self._label.publish(String(data=self.world.robot))
         self._ticks = self.create_publisher(Clock, "/clock", 1) if self.settings.sim_time else None
         self._transforms = self.create_publisher(TFMessage, "/tf", 100) if TFMessage else None
@@ -242,8 +243,9 @@ class RobotNode(Node):
             voltage = EMPTY if self.fault.kind == "battery" else self.battery.voltage
             charge = {"battery_voltage": np.array([voltage]), "battery_level": np.array(self.battery.level / 100.0)}
             self._send(topics.BATTERY, self._battery, charge, stamp, now)
-        if self.interlock.summary != self._stated and self.fault.kind != "transport":
-            self._stated = self.interlock.summary
+        news = self.interlock.summary != self._stated or now - self._stated_at > STATE_S
+        if news and self.fault.kind != "transport":
+            self._stated, self._stated_at = self.interlock.summary, now
             self._state.publish(String(data=self._stated))
         if self._executed.get_subscription_count():
             motors = values[topics.EXECUTED]

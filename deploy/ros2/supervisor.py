@@ -75,7 +75,7 @@ class SupervisorNode(Node):
         self._look_at = {"odometry": self._flight, "joint_states": self._joints, "hand_pose": self._hand}
         self._watched = Inbox(self, WATCHED[s.watch], s.watch, sensor_quality())
         self._battery = Inbox(self, topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
-        self._state = Inbox(self, String, topics.STATE, latched_quality())  # of robots that tell
+        self._state = Inbox(self, String, topics.STATE, latched_quality(), 3.0)  # of robots that tell
         self._heartbeat = Inbox(self, Bool, topics.HEARTBEAT, command_quality())
         self._override = Inbox(self, Float64MultiArray, topics.override(topics.COMMAND), sensor_quality())
         self._own = Inbox(self, Bool, topics.ARMED, command_quality())  # ours, and a stranger's

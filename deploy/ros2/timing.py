@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,12 @@ class Timing:
     lateness: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     steps: int = 0
     missed: int = 0  # steps that began more than a period late
+
+    def began(self, pause: float, period: float) -> None:
+        """A step began so many s after the one before."""
+        if self.steps and math.isfinite(pause):
+            self.lateness.append(max(pause - period, 0.0))
+            self.missed += pause > 2.0 * period
 
     def values(self) -> dict[str, Any]:
         """For the diagnostics."""

@@ -97,7 +97,7 @@ class Graph:
     def _hear(self, topic: str, message: Any) -> None:
         now = time.monotonic()
         self.heard[topic] = now, message
-        if topic == "state":
+        if topic == "state" and self.states[-1:] != [message.data]:
             self.states.append(message.data)
         if topic == "executed/command" and any(message.data):
             self.turning = now
