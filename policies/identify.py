@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import math
 import sys
 import zipfile
@@ -103,6 +104,9 @@ def _read_csv(path: str) -> dict[str, Array]:
 
 def _read_mcap(path: str) -> dict[str, Array]:
     flight = flight_log.read(path)
+    starts = [0, *(index for index, _ in flight.gaps), len(flight.steps)]  # what was lost in between is not guessed
+    begin, end = max(itertools.pairwise(starts), key=lambda part: part[1] - part[0])
+    flight = dataclasses.replace(flight, steps=flight.steps[begin:end], numbers=None)
     values = {s.name: np.asarray(flight.values(f"signals.{s.name}"), float) for s in flight.layout.signals}
     values |= {s.name: np.asarray(flight.values(f"sent.{s.name}"), float) for s in flight.layout.commands}
     return {**values, "time": flight.time}

@@ -18,6 +18,7 @@ from deploy.flight_log import FlightLogError
 from deploy.guard import Guard
 from deploy.loop import run
 from deploy.recorder import Recorder
+from policies.identify import READERS
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
 from tests.fuzz.logs import file_of, parts_of, with_about
@@ -85,6 +86,17 @@ def test_a_flipped_byte_costs_its_chunk_only(recorded, tmp_path, capsys):
     )
     assert f"compared are the first {index} control steps: what policy" in shown
     assert shown.count("equal, every bit") == 2
+
+
+def test_what_is_identified_is_the_longest_stretch_without_a_gap(recorded, tmp_path):
+    path = tmp_path / "f.mcap"
+    first, last = place(recorded.read_bytes(), CHUNK, 1)
+    path.write_bytes(flipped(recorded.read_bytes(), (first + last) // 2))
+    flight = flight_log.read(str(path))
+    ((index, _),) = flight.gaps
+    values = READERS[".mcap"](str(path))
+    np.testing.assert_array_equal(values["position"], flight.values("signals.position")[index:])
+    np.testing.assert_allclose(np.diff(values["time"]), 0.01, atol=1e-6)
 
 
 def test_a_flipped_byte_anywhere_costs_little(recorded, tmp_path):

@@ -16,6 +16,7 @@ from deploy.guard import Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
+from policies.identify import read_records
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
 from tests.fuzz.logs import bombs, mutants
@@ -46,6 +47,7 @@ def attempt(path, replayed):
                 replay_command.main([f"log={path}"])
             else:
                 list(flight_log.follow(str(path)))
+                read_records(str(path), None)
         return True
     except ValueError as error:
         message = str(error)
