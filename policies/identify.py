@@ -104,6 +104,8 @@ def _read_csv(path: str) -> dict[str, Array]:
 
 def _read_mcap(path: str) -> dict[str, Array]:
     flight = flight_log.read(path)
+    if not len(flight.steps):
+        raise ValueError(f"{path}: holds no control steps")
     starts = [0, *(index for index, _ in flight.gaps), len(flight.steps)]  # what was lost in between is not guessed
     begin, end = max(itertools.pairwise(starts), key=lambda part: part[1] - part[0])
     flight = dataclasses.replace(flight, steps=flight.steps[begin:end], numbers=None)
