@@ -246,14 +246,14 @@ def _unpacked(name: str, text: Any, steps: int, shape: tuple[int, ...]) -> NDArr
     """Pictures (steps, *shape). No more is inflated than that takes."""
     size = steps * math.prod(shape)
     if not isinstance(text, str) or size > LARGEST_PICTURES:
-        raise ValueError(f"the vectors' pictures {name!r} are no text, or have {size} bytes")
+        raise ValueError(f"the vectors' pictures cannot be read: {name!r} are no text, or have {size} bytes")
     inflating = zlib.decompressobj()
     try:
         found = inflating.decompress(base64.b64decode(text, validate=True), size + 1)
     except (ValueError, zlib.error) as error:
         raise ValueError(f"the vectors' pictures cannot be read: {error}") from None
     if len(found) != size or not inflating.eof or inflating.unused_data:
-        raise ValueError(f"the vectors' pictures {name!r} are not {steps} of {shape}")
+        raise ValueError(f"the vectors' pictures cannot be read: {name!r} are not {steps} of {shape}")
     return np.frombuffer(found, np.uint8).reshape(steps, *shape)
 
 

@@ -287,3 +287,7 @@ def _table() -> dict[str, Operator]:
 
 
 OPERATORS = _table()
+# They must not meet an empty tensor: some of onnxruntime's kernels end the process then (Einsum, GRU, LSTM: measured).
+NEVER_EMPTY = {"Einsum", "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "GRU"}
+NEVER_EMPTY |= {"LSTM", "RNN", "LayerNormalization", "BatchNormalization", "InstanceNormalization", "Resize", "TopK"}
+NEVER_EMPTY |= {"DepthToSpace", "SpaceToDepth", "ArgMax", "ArgMin", "CumSum"}

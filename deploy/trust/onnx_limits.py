@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from deploy.trust.onnx_folding import folded
-from deploy.trust.onnx_layers import OPERATORS
+from deploy.trust.onnx_layers import NEVER_EMPTY, OPERATORS
 from deploy.trust.onnx_reader import Declared, Graph, Model, Node, OnnxError, read
 from deploy.trust.onnx_shapes import BOOL, INT64, Call, Shape, ShapeError, Value, axis_of
 
@@ -194,9 +194,10 @@ class _Walk:
 
     def count(self, call: Call, results: list[Value], nanoseconds: float, turns: int) -> None:
         """Add what an operator costs."""
-        for value in results:
-            if value.size == 0 and value.data is None:
-                raise ShapeError(f"makes the shape {value.shape}, which is empty")
+        if call.node.operator in NEVER_EMPTY:
+            seen = [v for v in (*call.inputs, *results) if v is not None and v.size == 0 and v.data is None]
+            if seen:
+                raise ShapeError(f"meets the shape {seen[0].shape}, which is empty")
         made = sum(value.size * value.dtype.itemsize for value in results)
         visited = sum(v.size for v in call.inputs if v is not None) + sum(v.size for v in results)
         self.cost.memory += made + 4 * call.scratch

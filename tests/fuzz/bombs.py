@@ -133,6 +133,18 @@ def _operators() -> Iterator[Hostile]:
     cast = _node("Cast", ["x"], ["i"], to=INT64)
     yield "division by zero", "divides whole numbers", [cast, _node("Div", ["i", "o"], ["z"])], {"o": _whole(0)}
     yield "division by a signal", "divides whole numbers", [cast, _node("Mod", ["i", "i"], ["z"])], {}
+    none = _node("Slice", ["x", "o", "o", "i"], ["none"])
+    empty = {"o": _whole(0), "i": _whole(1)}
+    yield (
+        "an empty sum",
+        r"Einsum .* meets the shape \(1, 0\)",
+        [none, _node("Einsum", ["none"], ["z"], equation="ab->b")],
+        empty,
+    )
+    cell = {"s": _whole(1, 1, 0), "w": np.zeros((1, 6, 0), np.float32), "r": np.zeros((1, 6, 2), np.float32)}
+    steps = [none, _node("Reshape", ["none", "s"], ["steps"], allowzero=1)]
+    made = [*steps, _node("GRU", ["steps", "w", "r"], ["z"], hidden_size=2)]
+    yield "a cell of nothing", r"GRU .* meets the shape \(1, 1, 0\)", made, {**empty, **cell}
     yield "nonzero", KIND, [_node("NonZero", ["x"], ["z"])], {}
     yield "random", KIND, [_node("RandomNormalLike", ["x"], ["z"])], {}
     yield "texts", "element type 8", [_node("Cast", ["x"], ["z"], to=TensorProto.STRING)], {}
