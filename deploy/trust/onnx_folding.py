@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.trust.onnx_reader import KEPT
-from deploy.trust.onnx_shapes import Call, Value, axes_of, axis_of
+from deploy.trust.onnx_shapes import Call, Value, axes_of, axis_of, reach
 
 Array = NDArray[Any]
 LARGEST = 2**31
@@ -67,7 +67,7 @@ def _moved(call: Call, data: list[Array], made: Value) -> list[Array] | None:
     if operator == "Gather":
         return [np.take(data[0], data[1].astype(np.int64), axis=axis_of(call.integer("axis", 0), data[0].ndim))]
     if operator == "Slice":
-        return [data[0][_slices(data)]]
+        return [_sliced(data)]
     if operator == "Expand":
         return [np.broadcast_to(data[0], made.shape).copy()]
     if operator == "Tile":
@@ -80,14 +80,14 @@ def _moved(call: Call, data: list[Array], made: Value) -> list[Array] | None:
     return None
 
 
-def _slices(data: list[Array]) -> tuple[slice, ...]:
+def _sliced(data: list[Array]) -> Array:
     starts, ends = (data[k].reshape(-1).tolist() for k in (1, 2))
     axes = axes_of(data[3].reshape(-1).tolist() if len(data) > 3 else range(len(starts)), data[0].ndim)
     steps = data[4].reshape(-1).tolist() if len(data) > 4 else [1] * len(starts)
-    cut = [slice(None)] * data[0].ndim
+    made = data[0]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        cut[axis] = slice(start, None if step < 0 and end < -data[0].shape[axis] else end, step)
-    return tuple(cut)
+        made = np.take(made, np.array(reach(start, end, step, made.shape[axis]), np.int64), axis)
+    return made
 
 
 def folded(call: Call, results: list[Value]) -> list[Value]:

@@ -72,6 +72,13 @@ class Call:
             raise ShapeError(f"has {name}={value!r}, which is no whole number")
         return value
 
+    def flag(self, name: str, default: bool = False) -> bool:
+        """An attribute that is 0 or 1: of other numbers onnxruntime's parts think differently."""
+        value = self.node.attributes.get(name, int(default))
+        if value not in (0, 1):
+            raise ShapeError(f"has {name}={value!r}, which is neither 0 nor 1")
+        return bool(value)
+
     def integers(self, name: str) -> tuple[int, ...] | None:
         """An attribute; None when it is absent."""
         value = self.node.attributes.get(name)
@@ -166,6 +173,8 @@ def cast_like(call: Call) -> list[Value]:
 
 def constant(call: Call) -> list[Value]:
     attributes = call.node.attributes
+    if len(attributes) != 1:
+        raise ShapeError(f"has {len(attributes)} attributes, not one")
     if isinstance(tensor := attributes.get("value"), Tensor):
         return [Value(tensor.shape, tensor.dtype, tensor.data)]
     for name, dtype in (("value_int", INT64), ("value_ints", INT64), ("value_float", FLOAT), ("value_floats", FLOAT)):
@@ -198,7 +207,7 @@ def size(call: Call) -> list[Value]:
 
 
 def reshape(call: Call) -> list[Value]:
-    given, zero = call[0], not call.integer("allowzero", 0)
+    given, zero = call[0], not call.flag("allowzero")
     wanted = [int(k) for k in call.known(1, "shape")]
     made = [given.shape[k] if s == 0 and zero and k < len(given.shape) else s for k, s in enumerate(wanted)]
     if made.count(-1) == 1:
@@ -218,7 +227,8 @@ def flatten(call: Call) -> list[Value]:
 
 def squeeze(call: Call) -> list[Value]:
     given = call[0].shape
-    axes = axes_of(call.known(1, "axes"), len(given)) if call.has(1) else [k for k, s in enumerate(given) if s == 1]
+    axes = axes_of(call.known(1, "axes"), len(given)) if call.has(1) else []
+    axes = axes or [k for k, s in enumerate(given) if s == 1]
     if any(given[k] != 1 for k in axes):
         raise ShapeError(f"drops the axes {axes} of {given}")
     return [Value(tuple(s for k, s in enumerate(given) if k not in axes), call[0].dtype)]
@@ -256,7 +266,12 @@ def split(call: Call) -> list[Value]:
     else:
         each = -(-given[axis] // pieces)
         sizes = [max(0, min(each, given[axis] - each * k)) for k in range(pieces)]
-    if len(sizes) != pieces or sum(sizes) != given[axis] or min(sizes) < 0:
+    if (
+        call.integer("num_outputs", pieces) != pieces
+        or len(sizes) != pieces
+        or sum(sizes) != given[axis]
+        or min(sizes) < 0
+    ):
         raise ShapeError(f"cuts {given} into {sizes[:8]}")
     return [Value((*given[:axis], k, *given[axis + 1 :]), call[0].dtype) for k in sizes]
 
@@ -269,15 +284,16 @@ def sliced(call: Call) -> list[Value]:
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise ShapeError("has starts, ends, axes and steps that do not fit")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        given[axis] = len(
-            range(*slice(int(start), _end(int(end), int(step), given[axis]), int(step)).indices(given[axis]))
-        )
+        given[axis] = len(reach(int(start), int(end), int(step), given[axis]))
     return [Value(tuple(given), call[0].dtype)]
 
 
-def _end(end: int, step: int, length: int) -> int | None:
-    """Python's way to write it: backwards past the beginning is None."""
-    return None if step < 0 and end < -length else end
+def reach(start: int, end: int, step: int, length: int) -> range:
+    """What Slice takes of an axis. Backwards it begins inside the axis even where Python would take nothing."""
+    start, end = (k + length if k < 0 else k for k in (start, end))
+    if step < 0:
+        return range(min(max(start, 0), length - 1), min(max(end, -1), length), step)
+    return range(min(max(start, 0), length), min(max(end, 0), length), step)
 
 
 def gather(call: Call) -> list[Value]:
@@ -346,17 +362,17 @@ def reduce(call: Call) -> list[Value]:
     given = call[0].shape
     attribute = call.integers("axes")
     axes: Sequence[int] = attribute if attribute is not None else call.known(1, "axes") if call.has(1) else ()
-    if not axes and call.integer("noop_with_empty_axes", 0):
-        return [call[0]]
+    if not axes and call.flag("noop_with_empty_axes"):
+        return [Value(given, call[0].dtype)]  # though not its values: of a sum of squares they are others
     gone = axes_of(axes, len(given)) if axes else range(len(given))
-    kept = call.integer("keepdims", 1)
+    kept = call.flag("keepdims", True)
     return [Value(tuple(1 if k in gone else s for k, s in enumerate(given) if kept or k not in gone), call[0].dtype)]
 
 
 def arg(call: Call) -> list[Value]:
     given = call[0].shape
     axis = axis_of(call.integer("axis", 0), len(given))
-    middle = (1,) if call.integer("keepdims", 1) else ()
+    middle = (1,) if call.flag("keepdims", True) else ()
     return [Value((*given[:axis], *middle, *given[axis + 1 :]), INT64)]
 
 
