@@ -19,13 +19,19 @@ from sim.robots.quadrotors import GRAVITY
 from sim.robots.random_quadrotor import RandomQuadrotor
 from sim.spec import ANY_ROBOT, Group, Signal
 from sim.tasks import Recipes, motion
-from sim.tasks.quad_hover import POSITION_SCALE, PRIVILEGED, RATE_SCALE, VELOCITY_SCALE, HoverConfig, QuadHover
+from sim.tasks.quad_hover import (
+    LATENCIES,
+    POSITION_SCALE,
+    PRIVILEGED,
+    RATE_SCALE,
+    VELOCITY_SCALE,
+    HoverConfig,
+    QuadHover,
+)
 from sim.terms import Cost, Feature
 
 WAVES = 2
 PATHS = ("hold", "figure_eight", "random", "mixed")
-# Of random vehicles, which already differ in everything else by more than vehicles of one name do.
-LATENCIES = Grid((0.0, 0.010, 0.020), (1.0,), ((1.0, 1.0),))
 SAG = 0.9  # share of its thrust that a rotor has on an empty battery
 
 
@@ -111,7 +117,7 @@ class QuadAny(QuadHover):
         )
         if isinstance(self.robot, RandomQuadrotor):
             self.vary = ()
-            self.grid = LATENCIES
+            self.grid = Grid(LATENCIES, (1.0,), ((1.0, 1.0),))  # they differ in the rest by more than those of one name
         if config.robust:
             self.vary = (
                 Vary("thrust_scale", 0.8, 1.2, independent=True),

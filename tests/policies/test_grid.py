@@ -36,7 +36,9 @@ def policy(tmp_path_factory):
 @pytest.fixture
 def small(monkeypatch):
     """A grid of eight cells, for the commands."""
-    monkeypatch.setattr("sim.tasks.quad_hover.QuadHover.grid", SMALL)
+    monkeypatch.setattr("sim.tasks.quad_hover.LATENCIES", SMALL.delay)
+    monkeypatch.setattr("sim.tasks.quad_hover.ROTOR_LAGS", SMALL.rotor_lag)
+    monkeypatch.setattr("sim.tasks.quad_hover.MASS_AND_THRUST", SMALL.mass_and_thrust)
 
 
 def test_a_grid_is_every_combination():
@@ -53,6 +55,11 @@ def test_the_grid_of_quad_hover_holds_what_the_crazyflie_shows():
     l2f, tools = robot("crazyflie"), robot("crazyflie_decks")
     assert tools.rise_time / l2f.rise_time < 0.4 and tools.fall_time / l2f.fall_time > 1.6
     assert {(0.85, 1.15), (1.15, 0.85)} <= set(declared.mass_and_thrust)
+
+
+def test_cells_that_no_policy_could_fly_are_left_out():
+    pairs = {name: make("quad_hover", robot=name).grid.mass_and_thrust for name in ("crazyflie", "stampfly")}
+    assert set(pairs["crazyflie"]) - set(pairs["stampfly"]) == {(1.15, 0.85)}  # thrust to weight 1.346
 
 
 def test_random_vehicles_differ_already():
@@ -127,7 +134,9 @@ def test_only_what_is_required_fails(policy, small, capsys):
 
 
 def test_a_task_without_a_grid_says_so(policy, monkeypatch, capsys):
-    monkeypatch.setattr("sim.tasks.quad_hover.QuadHover.grid", None)
+    bare = make("quad_hover")
+    bare.grid = None
+    monkeypatch.setattr("policies.evaluate.task_for", lambda *_: bare)
     assert evaluated(policy) == 2
     assert "the task 'quad_hover' declares no grid of conditions" in capsys.readouterr().err
 
