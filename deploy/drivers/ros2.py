@@ -106,12 +106,12 @@ class Ros2:
         self.emergency: EmergencyStop | None = None
         self._inboxes = {s.topic: Inbox(node, s.message, s.topic, sensor_quality()) for s in self.sources}
         self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
-        self._values: dict[str, topics.Values] = {}  # by topic, of its newest message
+        self.values: dict[str, topics.Values] = {}  # by topic, of its newest message
         self.armed, self._own_ear = armed or Armed(node, s.key, s.silence_s), armed is None
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
         self._state = Inbox(node, String, topics.STATE, latched_quality())  # of a robot with a flight controller
         self._sinks = command_sources(self.commands, joints, s.commands, self.period)
-        self._override = [
+        self.overrides = [
             Inbox(node, sink.message, topics.override(sink.topic), sensor_quality()) for sink in self._sinks
         ]
         self._publishers: dict[str, Any] = {}
@@ -202,7 +202,7 @@ class Ros2:
         if self.settings.armed and not self._is_armed():
             reasons.append("not armed: call the supervisor's service `arm`")
         reasons += self.contests()
-        if any(inbox.age < self.settings.silence_s for inbox in self._override):
+        if any(inbox.age < self.settings.silence_s for inbox in self.overrides):
             reasons.append("a human overrides")
         return reasons
 
@@ -214,7 +214,7 @@ class Ros2:
 
     def unheard(self) -> list[str]:
         """Publishers that cannot be heard, and who commands beside us."""
-        boxes = [*self.armed.boxes, *self._inboxes.values(), *self._override]
+        boxes = [*self.armed.boxes, *self._inboxes.values(), *self.overrides]
         boxes += self.emergency.boxes[:1] if self.emergency else []
         return [*unfit(self.node, boxes), *several(self.node, self._topics)]
 
@@ -230,7 +230,7 @@ class Ros2:
             if kind not in others:
                 return f"{inbox.topic} is a {others[0]}, not a {kind}"
             return f"{inbox.topic} is published, but nothing arrives: is its reliability compatible?"
-        if source.topic not in self._values:
+        if source.topic not in self.values:
             return f"{inbox.topic} carries something that cannot be read"
         now, oldest = age[source.signals[0].name], source.signals[0].max_age
         if not abs(now) <= oldest:
@@ -283,7 +283,7 @@ class Ros2:
                 self.finish("emergency stop")
         if self.settings.armed and not self._is_armed():
             self.finish("not armed any more")
-        if any([inbox.take() for inbox in self._override]):
+        if any([inbox.take() for inbox in self.overrides]):
             self.finish("a human overrides")
 
     def read_now(self, taken: Inbox | None = None) -> Reading:
@@ -294,10 +294,10 @@ class Ros2:
             inbox = self._inboxes[source.topic]
             if inbox.take() or inbox is taken:
                 self._open(source, inbox)
-            if source.topic in self._values:
-                signals |= self._values[source.topic]
+            if source.topic in self.values:
+                signals |= self.values[source.topic]
                 ages |= dict.fromkeys((s.name for s in source.signals), self._age(inbox))
-        for override in self._override:
+        for override in self.overrides:
             override.take()
         return Reading({name: np.asarray(value, np.float32)[None] for name, value in signals.items()}, ages)
 
@@ -305,9 +305,9 @@ class Ros2:
         if inbox.message is None:
             return
         try:
-            self._values[source.topic] = source.read(inbox.message)
+            self.values[source.topic] = source.read(inbox.message)
         except topics.TopicError as error:
-            self._values.pop(source.topic, None)  # the guard takes it for missing
+            self.values.pop(source.topic, None)  # the guard takes it for missing
             self.node.get_logger().error(f"{inbox.topic}: {error}", throttle_duration_sec=1.0)
 
     def _age(self, inbox: Inbox) -> float:
@@ -351,7 +351,7 @@ class Ros2:
 
     def _safe(self) -> dict[str, Array]:
         """The policy file's, else as near to 0 as limits allow; nothing for what keeps what it was told by itself."""
-        seen = {name: value for values in self._values.values() for name, value in values.items()}
+        seen = {name: value for values in self.values.values() for name, value in values.items()}
         safe = {}
         for c in self.commands:
             rule = self._rules.get(c.name, (0.0,) * c.size)
@@ -385,7 +385,7 @@ class Ros2:
     def close(self) -> None:
         """Leave the graph, after `withdraw` from the same thread; its own node, too."""
         self.withdraw()
-        for box in (*self._inboxes.values(), *self._override, self._robot, self._state):
+        for box in (*self._inboxes.values(), *self.overrides, self._robot, self._state):
             box.close()
         if self._own_ear:
             self.armed.close()

@@ -8,7 +8,7 @@ either way, for MoveIt Servo.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from deploy.ros2.topics import Array, Source, TopicError, Values, array_source, command_topic
+from deploy.trust.text import printable
 from sim.spec import Group, Signal
 
 FORWARD, TRAJECTORY = WAYS = ("forward", "trajectory")
@@ -95,10 +96,17 @@ def _named(message: JointState, field: str, names: Sequence[str]) -> Array:
     values, place = getattr(message, field), {name: k for k, name in enumerate(message.name)}
     missing = [name for name in names if name not in place]
     if missing:
-        raise TopicError(f"it has no joint {missing[0]!r}; there are: {', '.join(place) or 'none'}")
+        raise TopicError(f"it has no joint {missing[0]!r}; there are: {_listed(place)}")
+    if len(place) != len(message.name):
+        raise TopicError(f"it names a joint twice: {_listed(message.name)}")
     if len(values) not in (0, len(place)):
         raise TopicError(f"it has {len(values)} numbers of {field} for {len(place)} joints")
     return np.array([values[place[name]] if len(values) else math.nan for name in names])
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names that somebody else chose."""
+    return printable(", ".join(names), 400) or "none"
 
 
 def command_sources(outputs: Group, joints: Joints, way: str, period: float) -> tuple[Source, ...]:
@@ -152,7 +160,7 @@ def _trajectory(names: tuple[str, ...], period: float) -> Way:
 
     def take(message: JointTrajectory) -> list[float]:
         if sorted(message.joint_names) != sorted(names):
-            raise TopicError(f"got the joints {', '.join(message.joint_names) or 'none'}, not {', '.join(names)}")
+            raise TopicError(f"got the joints {_listed(message.joint_names)}, not {', '.join(names)}")
         if len(message.points) != 1 or len(message.points[0].positions) != len(names):
             raise TopicError("a trajectory here has one point, with a position for every joint")
         given = dict(zip(message.joint_names, message.points[0].positions, strict=True))

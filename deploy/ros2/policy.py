@@ -15,7 +15,6 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -27,11 +26,12 @@ from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.realtime import PRIORITY, realtime
-from deploy.recorder import Recorder
+from deploy.recorder import NoRecorder, Recorder
 from deploy.ros2.armed import Armed
 from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.emergency import EmergencyStop
 from deploy.ros2.joints import FORWARD, WAYS
+from deploy.ros2.journal import Journal
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
 from deploy.safety.envelope import Envelope
@@ -100,6 +100,8 @@ class PolicyNode(LifecycleNode):
         self._thread: threading.Thread | None = None
         self._crash: BaseException | None = None
         self._troubles: list[str] = []  # with other publishers
+        self._journal: Journal | None = None  # while there is a flight to be logged
+        self.unlogged = ""  # why there is no log, or not all of it
         self._since, self._trouble = time.monotonic(), "no signals yet"  # of good signals
         self._tried, self._started = -RETRY, False
         self.armed = Armed(self, self.settings.key, self.settings.silence_s)
@@ -172,9 +174,9 @@ class PolicyNode(LifecycleNode):
     def _fly(self) -> None:
         """The control loop's thread."""
         assert self._controller is not None and self.driver is not None
-        s, log = self.settings, None
+        s, log = self.settings, self._recorder() if self.settings.log else None
+        self._journal = Journal(log, self, self.driver) if log is not None else None
         try:
-            log = self._recorder() if s.log else None
             with realtime(s.priority) as notes:
                 for note in notes:
                     self.get_logger().warning(note)
@@ -189,14 +191,25 @@ class PolicyNode(LifecycleNode):
                 )
         except Exception as error:  # whatever it was: the driver has stopped, and the node has to say so
             self._crash = error
-        if log is not None and (trouble := log.close()):
-            self.get_logger().warning(f"the flight log is incomplete: {trouble}")
+        journal, self._journal = self._journal, None
+        if log is not None and journal is not None:
+            crash = f"{type(self._crash).__name__}: {self._crash}" if self._crash else ""
+            journal.end(crash or self.driver.finished or "the flight was over")
+            if trouble := log.close():
+                self._unlogged(f"the flight log is incomplete: {trouble}")
 
-    def _recorder(self) -> Recorder:
+    def _recorder(self) -> Recorder | NoRecorder:
+        """A log named by the time and the robot; a flight without one, where there can be none."""
         assert self.file is not None and self.driver is not None
-        path = Path(self.settings.log) / f"{datetime.now():%Y-%m-%d_%H-%M-%S}.mcap"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return Recorder(str(path), self.file, self.driver, self._guard, self.settings.controller)
+        name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}{self.get_namespace().rstrip('/').replace('/', '_')}"
+        self.unlogged = ""
+        return Recorder.open_or_warn(
+            self.settings.log, name, self.file, self.driver, self._guard, self.settings.controller, self._unlogged
+        )
+
+    def _unlogged(self, why: str) -> None:
+        self.unlogged = why
+        self.get_logger().warning(why)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._land("deactivated")
@@ -256,6 +269,8 @@ class PolicyNode(LifecycleNode):
         if self._thread is None:
             self.armed.look()
         if self._thread is not None and self.driver is not None:
+            if (journal := self._journal) is not None:
+                journal.look()
             if self._guard.over:
                 self.driver.finish(f"guard: {REASONS[int(self._guard.latched[0])]}")
             if not self._thread.is_alive():
@@ -285,6 +300,8 @@ class PolicyNode(LifecycleNode):
     def _status(self) -> Status:
         flying = self._thread is not None and self.driver is not None
         values: dict[str, Any] = {"policy": self.settings.policy, "controller": self.settings.controller}
+        if self.unlogged:
+            values["log"] = self.unlogged
         if self.file is not None:
             values |= {"sha256": self.file.sha256[:12], "rate_hz": self.file.rate_hz, "robot": self.file.robot}
         if self.driver is not None:
@@ -293,9 +310,11 @@ class PolicyNode(LifecycleNode):
             values |= {f"guard: {reason}": count for reason, count in self._guard.interventions().items()}
             self._troubles = [*self.driver.contests(), *self.driver.unheard()]
             values |= {f"publishers {k + 1}": line for k, line in enumerate(self._troubles)}
+            if (journal := self._journal) is not None:
+                journal.troubles(self._troubles)
         if flying:
             rung = RUNGS[int(self._guard.ladder.rung[0])] if self._guard.ladder else "none"
             message = "flying" if rung == "none" else f"failsafe {rung}: {values['guard']}"
-            return WARN if self._guard.interventions() or self._troubles else OK, message, values
+            return WARN if self._guard.interventions() or self._troubles or self.unlogged else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values

@@ -19,6 +19,7 @@ from sensor_msgs.msg import BatteryState, Image, Imu
 from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimension
 
 from deploy.rotations import quaternion, rotation_matrix
+from deploy.trust.text import printable
 from sim.spec import Group, Signal
 
 Array = NDArray[Any]
@@ -69,7 +70,8 @@ def _rotation(q: Any) -> NDArray[np.float64]:
 def _read_odometry(message: Odometry) -> Values:
     frame, child = message.header.frame_id, message.child_frame_id
     if frame.endswith(NOT_OURS) or child.endswith(NOT_OURS):
-        raise TopicError(f"odometry is in {frame!r} and {child!r}; frames here have z up: convert it at its source")
+        names = f"{printable(frame, 80)!r} and {printable(child, 80)!r}"
+        raise TopicError(f"odometry is in {names}; frames here have z up: convert it at its source")
     rotation = _rotation(message.pose.pose.orientation)
     velocity, rate = _three(message.twist.twist.linear), _three(message.twist.twist.angular)
     turn = rotation.reshape(3, 3)
@@ -195,10 +197,13 @@ def image_source(signal: Signal) -> Source:
 
     def read(message: Image) -> Values:
         if (message.height, message.width) != (height, width) or message.encoding not in ("rgb8", "bgr8"):
+            encoding = printable(message.encoding, 40)
             raise TopicError(
-                f"got {message.encoding} of {message.width} x {message.height}, not rgb8 or bgr8 of {width} x {height}:"
+                f"got {encoding} of {message.width} x {message.height}, not rgb8 or bgr8 of {width} x {height}:"
                 " convert it at its source"
             )
+        if len(message.data) % height or len(message.data) < 3 * width * height:
+            raise TopicError(f"got {len(message.data)} bytes for {width} x {height} pixels of 3 bytes")
         rows = np.frombuffer(message.data, np.uint8).reshape(height, -1)[:, : 3 * width]
         picture = rows.reshape(signal.shape)
         return {signal.name: picture if message.encoding == "rgb8" else picture[:, :, ::-1]}
@@ -249,7 +254,8 @@ def from_array(message: Any, signal: Signal) -> NDArray[np.float64]:
     label = message.layout.dim[0].label if message.layout.dim else ""
     if label != signal.name or len(message.data) != signal.size:
         raise TopicError(
-            f"got {len(message.data)} numbers labelled {label!r}, not {signal.size} labelled {signal.name!r}"
+            f"got {len(message.data)} numbers labelled {printable(label, 80)!r}, "
+            f"not {signal.size} labelled {signal.name!r}"
         )
     return np.array(message.data, np.float64).reshape(signal.shape)
 
