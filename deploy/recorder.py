@@ -183,7 +183,7 @@ class Recorder:
         except OSError as error:
             answer = str(error)
         if answer not in (line.OPENED, line.RUNNING):
-            self._end_writer()
+            self._end_writer(0.1)
             kind_of = FileTakenError if answer == line.TAKEN else FlightLogError
             raise kind_of(f"{self.path}: {answer or 'the process that writes it died'}")
         self._line.setblocking(False)
@@ -359,16 +359,16 @@ class Recorder:
             trouble = f"the process that writes it did not finish within {seconds:g} s, and was killed"
         except OSError:
             trouble = self._last_words()
-        self._end_writer()
+        self._end_writer(0.0 if trouble else 1.0)
         self._trouble = self._trouble or trouble
         return self._trouble
 
-    def _end_writer(self) -> None:
+    def _end_writer(self, grace: float) -> None:
         """It has finished, or it is time: nobody waits for a process that its disk does not let go."""
         self._line.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._writer.wait(0.2)
+            self._writer.wait(grace)
         if self._writer.poll() is None:
             self._writer.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._writer.wait(0.2)
+                self._writer.wait(0.5)
