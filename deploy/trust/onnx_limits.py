@@ -195,12 +195,9 @@ class _Walk:
     def count(self, call: Call, results: list[Value], nanoseconds: float, turns: int) -> None:
         """Add what an operator costs."""
         if call.node.operator in NEVER_EMPTY:
-            told = call.node.operator == "Resize"  # which may be told no sizes
-            seen = [
-                v
-                for v in (*call.inputs, *results)
-                if v is not None and v.size == 0 and not (told and v.data is not None)
-            ]
+            seen = [v for v in (*call.inputs, *results) if v is not None and v.size == 0]
+            if call.node.operator == "Resize":  # it may be told no sizes
+                seen = [v for v in seen if v.data is None]
             if seen:
                 raise ShapeError(f"meets the shape {seen[0].shape}, which is empty")
         made = sum(value.size * value.dtype.itemsize for value in results)
