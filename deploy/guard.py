@@ -53,9 +53,7 @@ WINDOW = 100  # control steps in which `missed_of_100` counts
 
 def _norm(value: AnyArray) -> AnyArray:
     """(n,) lengths; in float64, where the square of a float32 cannot overflow."""
-    wide = value.astype(np.float64)
-    length: AnyArray = np.sqrt((wide * wide).sum(axis=-1))
-    return length
+    return np.asarray(np.sqrt(np.square(value, dtype=np.float64).sum(axis=-1)))
 
 
 class Guard:
@@ -175,10 +173,10 @@ class Guard:
         self._late.append(late)
         row = e.missed_in_a_row is not None and self._missed >= e.missed_in_a_row
         if row or (e.missed_of_100 is not None and sum(self._late) >= e.missed_of_100):
-            self._latch(np.ones(self.n, bool), "deadlines missed")
+            self._latch(True, "deadlines missed")
         pause, self._before = now - self._before, now
         if pause < 0.0 or (e.longest_pause is not None and pause > e.longest_pause):
-            self._latch(np.ones(self.n, bool), "clock jump")
+            self._latch(True, "clock jump")
 
     def safe_command(self) -> dict[str, AnyArray]:
         """The safe command for all robots (n, *shape), by name."""
@@ -186,7 +184,7 @@ class Guard:
         last = {name: self._last_command[name] for name in self._kept & self._last_command.keys()}
         return {**constant, **self._stay, **last}
 
-    def _latch(self, which: Bools, reason: str) -> None:
+    def _latch(self, which: Bools | bool, reason: str) -> None:
         self.latched[which & (self.latched == 0)] = _CODE[reason]
 
     def screen(self, signals: Mapping[str, AnyArray], age: Mapping[str, Any]) -> dict[str, AnyArray]:
@@ -257,7 +255,7 @@ class Guard:
 
     def abandon(self, reason: str) -> None:
         """The policy will have none any more: every robot is stopped."""
-        self._latch(np.ones(self.n, bool), reason)
+        self._latch(True, reason)
 
     def _check_envelope(self, signals: Mapping[str, AnyArray]) -> None:
         e = self.envelope
@@ -316,7 +314,7 @@ class Guard:
             self._remember()
             return self._last_command
         if self.emergency:
-            self._latch(np.ones(self.n, bool), "emergency stop")
+            self._latch(True, "emergency stop")
         if elapsed > self._spare:
             self._bad[self._bad == 0] = _CODE["stale signal"]
         commands = {s.name: self._array(s, commands.get(s.name))[0] for s in self.outputs}
