@@ -26,6 +26,7 @@ distribution = setup(
         ("share/ament_index/resource_index/packages", [f"resource/{NAME}"]),  # ROS 2's index: such a package is here
         (f"share/{NAME}", ["package.xml"]),
         (f"share/{NAME}/launch", files("launch/*.launch.py", "launch/*.yaml")),
+        (f"share/{NAME}/launch/security", files("launch/security/*.xml")),
         (f"lib/{NAME}", files("scripts/*")),  # what `ros2 run` and Node(package=...) start
     ],
 )

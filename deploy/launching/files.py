@@ -43,9 +43,8 @@ def node(
     if not _installed():
         where = {"executable": sys.executable, "arguments": ["-u", "-m", f"deploy.ros2.{executable}"]}
     if secured():
-        enclave = "/".join(
-            filter(None, ("", PACKAGE, str(namespace or "").strip("/"), executable.removesuffix("_node")))
-        )
+        parts = (PACKAGE, str(namespace or "").strip("/"), executable.removesuffix("_node"))
+        enclave = "/" + "/".join(part for part in parts if part)
         where["arguments"] = [*where.get("arguments", []), "--ros-args", "--enclave", enclave, "--"]
     return Node(
         **where,

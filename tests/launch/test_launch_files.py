@@ -332,3 +332,13 @@ def test_an_interrupted_launch_ends_cleanly(start, graph, patient):
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out
     assert out.count("process has finished cleanly") == 3, out
+
+
+def test_each_node_has_an_enclave_of_its_own_where_ros2_is_to_be_secure(tmp_path):
+    """With a keystore for that enclave it would begin; here it says that there is none."""
+    secure = {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce", "ROS_SECURITY_KEYSTORE": str(tmp_path)}
+    command = [sys.executable, "-m", "deploy.launch", launch_file("policy"), "policy:=quad_any", "namespace:=quad0"]
+    done = subprocess.run(command, env={**os.environ, **secure}, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and "error: ROS_SECURITY_ENABLE=true, but ROS 2 could not begin" in said
+    assert f"'{tmp_path}/enclaves/sim2metal/quad0/policy' does not exist" in said, said
