@@ -132,8 +132,12 @@ def test_strangers_do_not_drop_a_robot_that_flies(lab: Graph):
 def stays(lab: Graph, seconds: float) -> bool:
     """Whether it flies on for so long."""
     before, end = len(lab.states), time.monotonic() + seconds
-    lab.until(lambda: len(lab.states) > before or time.monotonic() > end, "time passes")
-    return [state for state in lab.states[before:] if "stranger" not in state] == []
+
+    def left() -> bool:
+        return any(state != "flying" and "stranger" not in state for state in lab.states[before:])
+
+    lab.until(lambda: left() or time.monotonic() > end, "time passes")
+    return not left()
 
 
 def test_what_does_not_fit_is_named(lab: Graph):

@@ -63,11 +63,13 @@ def installed(prefix, monkeypatch, tmp_path):
 def test_the_wheel_holds_what_ros_2_looks_for(wheel):
     names = zipfile.ZipFile(wheel).infolist()
     data = {info.filename.partition(".data/data/")[2]: info for info in names if ".data/data/" in info.filename}
-    launch = {f"share/sim2metal/launch/{path.name}" for path in (ROOT / "launch").iterdir() if path.is_file()}
+    files = (path for path in (ROOT / "launch").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    launch = {f"share/sim2metal/{path.relative_to(ROOT)}" for path in files}
     programs = {f"lib/sim2metal/{name}" for name in NODES}
     index = "share/ament_index/resource_index/packages/sim2metal"
     assert data.keys() == {index, "share/sim2metal/package.xml", *programs, *launch}
     assert all(data[name].external_attr >> 16 & stat.S_IXUSR for name in programs)
+    assert "deploy/ros2/localhost.xml" in {info.filename for info in names}
 
 
 def test_the_manifest_agrees_with_the_distribution(wheel):
