@@ -79,7 +79,6 @@ class Graph:
         self.status: dict[str, Any] = {}  # newest diagnostics by node
         self.states: list[str] = []  # of the robot's flight controller, all of them
         self.turning = 0.0  # when the motors last got something
-        self.rivals: list[Any] = []  # publishers that nobody expects
         sensor, reliable = sensor_quality(), command_quality()
         for kind, topic, quality in (
             (Odometry, "odometry", sensor),

@@ -204,7 +204,7 @@ def test_two_robots_in_one_domain_and_simulated_time(tmp_path: Path):
     assert log.stat().st_size > 10_000
     events = [(event.kind, event.who) for event in read(str(log)).events]
     by = "/two/supervisor"
-    assert events[0] == ("armed", by) and {("emergency_stop", by), ("disarmed", by)} <= {*events}
+    assert events[0] == ("armed", by) and ("emergency_stop", by) in events
     assert events[-1] == ("end", by)
 
 
