@@ -40,7 +40,7 @@ class Clock:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        self.now += 1e-7
+        self.now += 5e-6
         return self.now
 
     def sleep(self, seconds: float) -> None:

@@ -63,11 +63,11 @@ def test_a_wild_policy_may_not_change_its_command_at_once(policy):
     assert (after <= before + ENVELOPE.max_change + 1e-6).all()
 
 
-@pytest.mark.slow
-def test_three_hundred_random_faults(policy, tmp_path):
+@pytest.mark.parametrize("count", [pytest.param(30, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.long)])
+def test_random_faults(policy, tmp_path, count):
     rng = np.random.default_rng(2026)
     landed, early = [], 0
-    for k in range(300):
+    for k in range(count):
         name = str(rng.choice(list(FAULTS)))
         path = str(tmp_path / "flight.mcap")
         recorder = (
@@ -92,6 +92,6 @@ def test_three_hundred_random_faults(policy, tmp_path):
         (tmp_path / "flight.mcap").unlink()
     fell = [fate for fate in landed if not fate[2]]
     print(f"{len(landed) - len(fell)} of {len(landed)} landed; fell: {fell}")
-    assert len(landed) > 150
-    assert early <= 6
+    assert len(landed) > 0.5 * count
+    assert early <= 0.02 * count
     assert len(fell) <= 0.05 * len(landed), fell
