@@ -27,6 +27,9 @@ from deploy.sign import TRUST
 from deploy.trust.text import printable
 
 
+LONGEST = 1e6  # s of a flight: more is a mistake
+
+
 @dataclass
 class Config:
     """Settings of every flight; the driver adds its own."""
@@ -62,6 +65,8 @@ class Config:
             raise ValueError(
                 f"needs settle >= 0, priority 0 to 99 and a ground, got {self.settle}, {self.priority}, {self.ground}"
             )
+        if self.seconds is not None and not 0.0 < self.seconds <= LONGEST:
+            raise ValueError(f"seconds must be positive and at most {LONGEST:g}, got {self.seconds:g}")
         if self.server and self.controller != "onnxruntime":
             raise ValueError(f"controller={self.controller}: what a server computes is asked for by onnxruntime only")
         if self.log is not None and not self.log.endswith(".mcap"):

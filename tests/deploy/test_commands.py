@@ -108,6 +108,8 @@ def test_run_in_real_time_counts_deadlines(path, capsys):
         (["robot=crazyflie_decks"], "is for the robot 'crazyflie', not 'crazyflie_decks'"),
         (["episodes=many"], "'many' is not a whole number"),
         (["max_tilt=-5"], "max_tilt must be positive, got -5.0"),
+        (["seconds=1e300"], "seconds must be positive and at most 1e+06, got 1e+300"),
+        (["seconds=-1"], "seconds must be positive and at most 1e+06, got -1"),
     ],
 )
 def test_mistakes_get_one_short_line(path, capsys, argv, message):
