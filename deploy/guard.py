@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.safety.dead_reckoning import SENSED
 from deploy.safety.envelope import LAST, Envelope
 from deploy.safety.fallback import COMMAND
 from deploy.safety.ladder import HOLD as STAY
@@ -66,10 +67,12 @@ class Guard:
         envelope: Envelope | None = None,
         offered: Group | None = None,
         ladder: Ladder | None = None,
+        reach: Group | None = None,
     ) -> None:
         """`inputs` and `outputs` of the policy; `offered`: all signals of the driver, where it has more than those.
 
-        With a `ladder`, robots that are stopped go down it; without, they get the safe command.
+        With a `ladder`, robots that are stopped go down it; without, they get the safe command. `reach`: the commands
+        with the robot's own limits, for everything that is not the policy's; the policy's are for the policy.
         """
         self.envelope, self.ladder = envelope or Envelope(), ladder
         self.inputs, self.outputs = inputs, outputs
@@ -80,14 +83,18 @@ class Guard:
         for rule, name in needs.items():
             if name not in known:
                 raise ValueError(f"{rule} needs the signal {name!r}; there are: {', '.join(sorted(known))}")
+        if ladder is not None:
+            needs |= {f"the ladder's {name}": name for name in SENSED}
         read = {s.name for s in inputs}
         self.watched = inputs + tuple(known[n] for n in dict.fromkeys(needs.values()) if n not in read)
         self._bounded = {s.name for s in self.watched if math.isfinite(s.low) or math.isfinite(s.high)}
         for name in self.envelope.safe:
             if name not in {s.name for s in outputs}:
                 raise ValueError(f"safe names the command {name!r}; there are: {', '.join(s.name for s in outputs)}")
-        self._low = {s.name: np.float32(s.low) for s in outputs}
-        self._high = {s.name: np.float32(s.high) for s in outputs}
+        self.reach = reach or outputs
+        self._bounds = {s.name: (np.float32(s.low), np.float32(s.high)) for s in outputs}
+        self._low = {s.name: np.float32(s.low) for s in self.reach}
+        self._high = {s.name: np.float32(s.high) for s in self.reach}
         for s in outputs:
             if s.name in self._places and known[self._places[s.name]].shape != s.shape:
                 raise ValueError(f"the safe {s.name!r} {self._places[s.name]!r} has another shape than {s.shape}")
@@ -102,7 +109,7 @@ class Guard:
         ladder = None
         if self.ladder is not None:
             ladder = {"rate_hz": self.ladder.rate_hz, "ground": self.ladder.ground, "fence": self.ladder.fence}
-        groups = {"inputs": self.inputs, "outputs": self.outputs, "watched": self.watched}
+        groups = {"inputs": self.inputs, "outputs": self.outputs, "watched": self.watched, "reach": self.reach}
         described = {name: spec.to_json(group) for name, group in groups.items()}
         return {**described, "envelope": asdict(self.envelope), "ladder": ladder}
 
@@ -110,12 +117,13 @@ class Guard:
     def from_json(cls, items: Mapping[str, Any]) -> Guard:
         """The inverse of `to_json`, by way of JSON; ValueError when it is malformed."""
         try:
-            inputs, outputs, watched = (spec.from_json(items[name]) for name in ("inputs", "outputs", "watched"))
+            named = ("inputs", "outputs", "watched", "reach")
+            inputs, outputs, watched, reach = (spec.from_json(items[name]) for name in named)
             told, ladder = items["ladder"], None
             if told is not None:
                 fence = told["fence"] and tuple(np.asarray(side, np.float64).reshape(3) for side in told["fence"])
                 ladder = Ladder(inputs, float(told["rate_hz"]), float(told["ground"]), fence)
-            return cls(inputs, outputs, Envelope.from_json(items["envelope"]), watched, ladder)
+            return cls(inputs, outputs, Envelope.from_json(items["envelope"]), watched, ladder, reach)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the guard's settings are malformed: {error!r}") from None
 
@@ -228,7 +236,7 @@ class Guard:
             self._stay[name] = np.where(moves, here, self._stay[name])
         self._check_envelope(clean)
         self._clean = clean
-        return self.ladder.aim(clean) if self.ladder is not None else clean
+        return self.ladder.aim(clean, self._broken) if self.ladder is not None else clean
 
     def _array(self, signal: Signal, given: Any) -> tuple[AnyArray, bool]:
         """The values (n, *shape), and whether that is what was given; NaN where nothing can be made of it."""
@@ -244,7 +252,7 @@ class Guard:
             return nothing, False
         if value.shape != shape or value.dtype.kind not in "fiub":
             return nothing, False
-        if value.dtype.itemsize > 4 and value.dtype.kind == "f":
+        if (value.dtype.itemsize > 4 and value.dtype.kind == "f") or value.dtype.kind == "b":
             with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, as the policy would see it
                 value = value.astype(np.float32)
         return value, True
@@ -314,10 +322,10 @@ class Guard:
             self._remember()
             return self._last_command
         if self.emergency:
-            self._latch(True, "emergency stop")
+            self.latched[:] = _CODE["emergency stop"]  # whatever stopped them before
         if elapsed > self._spare:
             self._bad[self._bad == 0] = _CODE["stale signal"]
-        commands = {s.name: self._array(s, commands.get(s.name))[0] for s in self.outputs}
+        commands = {s.name: np.asarray(self._array(s, commands.get(s.name))[0], np.float32) for s in self.outputs}
         for signal in self.outputs:
             finite = np.isfinite(commands[signal.name])
             if not finite.all():
@@ -384,7 +392,7 @@ class Guard:
         return bool((self.latched != 0).all() and (self.verdict == SAFE).all())
 
     def _limited(self, name: str, command: AnyArray) -> AnyArray:
-        low, high = self._low[name], self._high[name]
+        low, high = self._bounds[name]
         value = np.clip(command, low, high)
         change = self.envelope.max_change
         if change is not None and name in self._last_command and np.isfinite(high - low):

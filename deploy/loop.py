@@ -218,9 +218,12 @@ class _Flight:
             seen = guard.screen(reading.signals, reading.age)
             wanted = self._wanted(seen) if real_time else self.policy.step(seen)
             sent = guard.filter(wanted, reading.override, pace.clock() - seen_at if real_time else 0.0)
-            driver.write(sent)
-            if guard.emergency:
-                driver.emergency_stop()
+            with self.watch.turn() as ours:
+                if not ours:  # the flight was interrupted, and the driver is being stopped
+                    return
+                driver.write(sent)
+                if guard.emergency:
+                    driver.emergency_stop()
             record.steps += 1
             if log is not None:
                 log.step(now, missed, reading, wanted, sent, guard)
@@ -238,11 +241,12 @@ class _Flight:
             return self._nothing
         self.watch.begin()
         try:
-            wanted: Arrays = self.policy.step(signals)
+            wanted: Arrays = dict(self.policy.step(signals))
         except Exception as error:  # whatever a stranger's policy, its server or its chip raises
+            self.watch.end()
             self._note(f"{type(error).__name__}: {error}")
             self.guard.blame("policy failed")
-            wanted = self._nothing
+            return self._nothing
         self.watch.end()
         return wanted
 
@@ -265,8 +269,9 @@ class _Flight:
 
     def supervise(self) -> None:
         """Fly in a thread of its own; where the policy does not come back, leave it behind and fly on in this one."""
-        thread = Worker(self.fly)
+        thread = None
         try:
+            thread = Worker(self.fly)
             while not thread.finished(0.25 * self.watch.patience):
                 if self.watch.overdue():
                     self._note(f"a step did not come back within {self.watch.patience:g} s")
@@ -275,7 +280,9 @@ class _Flight:
                     return
         except KeyboardInterrupt:
             self.interrupted = True
-            thread.finished(PATIENCE_TO_STOP)
+            if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
+                self.watch.close(PATIENCE_TO_STOP)
+                self.record.left_behind = True
             raise
         thread.result()
 
@@ -321,5 +328,5 @@ def run(
     record.duration = clock() - began
     record.interventions = guard.interventions()
     record.stopped = guard.latched.copy()
-    record.left_behind = flight.watch.lost
+    record.left_behind |= flight.watch.lost
     return record

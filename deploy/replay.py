@@ -123,7 +123,8 @@ def _again(flight: Flight, k: int, guard: Guard, flown: Policy) -> tuple[Arrays,
     signals = {s.name: step[f"signals.{s.name}"].reshape(robots, *s.shape) for s in flight.layout.signals}
     screened = guard.screen(signals, {name: step[f"ages.{name}"] for name in signals})
     recorded = {s.name: step[f"wanted.{s.name}"].reshape(robots, *s.shape) for s in outputs}
-    failed = all(np.isnan(value).all() for value in recorded.values())
+    gone = np.isin(reasons, [REASONS.index(why) for why in ("policy failed", "policy late")]).any()
+    failed = gone and all(np.isnan(value).all() for value in recorded.values())
     if failed:  # the policy raised, or did not come back
         guard.blame("policy failed")
     wanted: Arrays = recorded if failed else flown.step(screened)

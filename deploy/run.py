@@ -26,7 +26,6 @@ from deploy.served import SERVER, connected
 from deploy.sign import TRUST
 from deploy.trust.text import printable
 
-
 LONGEST = 1e6  # s of a flight: more is a mistake
 
 

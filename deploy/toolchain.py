@@ -6,11 +6,11 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.c_source import FIRMWARE
+from deploy.trust.interpreter import PYTHON
 
 COMPILERS = ("auto", "zig", "gcc")
 # Multiply and add stay apart: on a Cortex-M4 faster than fused (2 cycles, not 3), and the same bits everywhere.
@@ -39,7 +39,7 @@ class ToolchainError(ValueError):
 
 def _zig() -> list[str] | None:
     """The command of the ziglang wheel."""
-    return [sys.executable, "-m", "ziglang", "cc"] if importlib.util.find_spec("ziglang") else None
+    return [*PYTHON, "-m", "ziglang", "cc"] if importlib.util.find_spec("ziglang") else None
 
 
 def choose(compiler: str, gcc: str) -> tuple[str, list[str]]:

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -43,6 +43,7 @@ from deploy.ros2.publishers import contest, present, publishers, several, unfit
 from deploy.ros2.timing import Timing
 from deploy.safety.envelope import LAST
 from deploy.safety.fallback import Fallback
+from deploy.safety.limits import limits_of
 from sim.spec import ANY_ROBOT, Group
 
 Array = NDArray[Any]
@@ -89,9 +90,12 @@ class Ros2:
         `armed` is the node's own ear for the supervisor, if it has one.
         """
         s = self.settings = settings or Settings()
-        self.node, self.commands, self.rate_hz = node, policy.outputs, policy.rate_hz
+        self.node, self.rate_hz = node, policy.rate_hz
         self._wanted: str = policy.robot
         self.robot = s.robot or policy.robot
+        ranges = limits_of(self.robot).ranges  # the robot's, not those that a file tells of itself
+        limits = ((c, *ranges.get(c.name, (c.low, c.high))) for c in policy.outputs)
+        self.commands: Group = tuple(replace(c, low=low, high=high) for c, low, high in limits)
         self.num, self.real_time = 1, True
         self.steps: int | None = None
         joints = Joints.parse(policy.robot, s.joints, s.fingers)

@@ -35,9 +35,9 @@ class Fallback:
         self.reset(1)
 
     @staticmethod
-    def fits(inputs: Group, outputs: Group) -> bool:
-        """Whether it can fly what this policy flies: a quadrotor by its motors, with its state among the signals."""
-        return {s.name for s in outputs} == {COMMAND} and {s.name for s in inputs} >= {*SENSED}
+    def fits(signals: Group, commands: Group) -> bool:
+        """Whether it can fly a robot with these: a quadrotor by its four motors, with its state among the signals."""
+        return {(s.name, s.shape) for s in commands} == {(COMMAND, (4,))} and {s.name for s in signals} >= {*SENSED}
 
     def reset(self, n: int) -> None:
         """Begin a flight of `n` robots."""

@@ -36,9 +36,12 @@ LAND_S = 5.0  # s beyond what the height takes at `DESCENT`; then off
 BRAKING = 3.0  # m/s^2: where a moving robot is told to stop lies that far ahead
 BRAKING_MOST = 3.0  # m, per axis
 BELOW = 0.1  # m below the ground that the set point goes, so that the robot arrives
+HIGHEST = 1e4  # m
 TOUCH = 0.05  # m above the ground: it has arrived
 REST, REST_S = 0.05, 0.5  # m/s, s: nor does it sink any more, where the ground is higher than believed
-BLIND = 5  # control steps on the ladder for which the attitude may be missing
+SEEN_S = 0.1  # s for which it must be seen there, or astray: one wrong position means nothing
+STRAY = 1.0  # m from the set point: a policy that lets it get so far does not fly it any more
+BLIND = 5  # control steps for which the attitude may be missing
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,17 @@ class Ladder:
         self.goal, self.velocity = np.zeros((n, 3)), np.zeros((n, 3))  # the set point: m, m/s, world
         self._left = np.zeros(n, np.int64)  # control steps on this rung
         self._still = np.zeros(n, np.int64)  # control steps at rest while landing
+        self._down, self._far = np.zeros((2, n), np.int64)  # control steps near the ground; far from the set point
         self._unseen = np.zeros(n, np.int64)  # control steps without attitude
         self.fallback.reset(n)
 
-    def aim(self, signals: dict[str, Array]) -> dict[str, Array]:
-        """The policy's signals (n, k), with the set point of the robots that it flies itself down the ladder."""
+    def aim(self, signals: dict[str, Array], broken: Mapping[str, Bools]) -> dict[str, Array]:
+        """The policy's signals (n, k), with the set point of the robots that it flies itself down the ladder.
+
+        To be asked at every control step; `broken` as in `commands`.
+        """
+        unseen = broken.get(ATTITUDE)
+        self._unseen = np.where(unseen, self._unseen + 1, 0) if unseen is not None else 0 * self._unseen
         if not (self.active and self.own.any()):
             return signals
         moved = {"target_position": self.goal, "target_velocity": self.velocity}
@@ -129,14 +138,12 @@ class Ladder:
             self.active = True
             self.fallback.take_over(signals, new)
         state = self.fallback.state(signals, broken, self.ground)
-        unseen = broken.get(ATTITUDE, np.zeros(self.n, bool))
         for robot in np.flatnonzero(stopped).tolist():
             if new[robot]:
                 self._enter(robot, self._way(reasons[robot], broken, robot), state)
             elif self.rung[robot] in (HOLD, LAND):
                 self._descend(robot, state)
-            self._unseen[robot] = self._unseen[robot] + 1 if unseen[robot] else 0
-            if emergency or self._unseen[robot] > (0 if new[robot] else BLIND):
+            if emergency or self._unseen[robot] > BLIND:
                 self.rung[robot] = OFF
         flying = (self.rung == HOLD) | (self.rung == LAND)
         self.own &= flying & np.isfinite(wanted).all(axis=1)
@@ -162,23 +169,29 @@ class Ladder:
         self.rung[robot] = rung
         self.goal[robot] = np.clip(goal, *self.fence) if self.fence is not None else goal
         self.velocity[robot, 2] = 0.0
-        height = max(float(self.goal[robot, 2]) - self.ground, 0.0)
+        height = min(max(float(self.goal[robot, 2]) - self.ground, 0.0), HIGHEST)
         self._left[robot] = round((HOLD_S if rung == HOLD else LAND_S + height / DESCENT) * self.rate_hz)
 
     def _descend(self, robot: int, state: Mapping[str, Array]) -> None:
         """One control step on `hold` or `land`."""
         position, sinking = state["position"][robot], -state["linear_velocity"][robot, 2]
         self._left[robot] -= 1
+        far = np.linalg.norm(position - self.goal[robot]) > STRAY
+        self._far[robot] = self._far[robot] + 1 if far else 0
+        if self.own[robot] and self._far[robot] > SEEN_S * self.rate_hz:
+            self.own[robot] = False
+            self.goal[robot] = position
         if self.rung[robot] == HOLD:
             if self._left[robot] <= 0:
-                self._take(robot, LAND, position)
+                self._take(robot, LAND, self.goal[robot])
             return
         height = self.goal[robot, 2] - self.ground
         speed = min(max(DESCENT + height - NEAR, DESCENT), FASTEST)
         self.velocity[robot, 2] = -speed
         self.goal[robot, 2] = max(self.goal[robot, 2] - speed / self.rate_hz, self.ground - BELOW)
-        resting = abs(sinking) < REST and position[2] - self.goal[robot, 2] > BELOW
+        resting = abs(sinking) < REST and position[2] - self.goal[robot, 2] > BELOW and not self.own[robot]
         self._still[robot] = self._still[robot] + 1 if resting else 0
-        arrived = position[2] <= self.ground + TOUCH or self._still[robot] > REST_S * self.rate_hz
+        self._down[robot] = self._down[robot] + 1 if position[2] <= self.ground + TOUCH else 0
+        arrived = self._down[robot] > SEEN_S * self.rate_hz or self._still[robot] > REST_S * self.rate_hz
         if self._left[robot] <= 0 or (arrived and not self.fallback.reckoning.blind[robot]):
             self.rung[robot] = OFF

@@ -49,6 +49,7 @@ class Limits:
     envelope: Envelope = field(default_factory=Envelope)
     safe: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of commands: low and high
+    path: str = ""  # of the owner's file, if there is one
 
 
 def limits_of(robot: str, path: str | None = None) -> Limits:
@@ -89,7 +90,10 @@ def _read(robot: str, path: str) -> Limits:
             safe[name] = tuple(rule if isinstance(rule, str) else tuple(map(float, rule)) for rule in listed)
         except (AttributeError, TypeError, ValueError) as error:
             raise LimitError(f"{path}: commands.{name}: {error}") from None
-    return Limits(robot, path, _envelope(told, path), safe, ranges)
+    for name, (low, high) in ranges.items():
+        if not low < high:
+            raise LimitError(f"{path}: commands.{name}: low {low:g} must be below high {high:g}")
+    return Limits(robot, path, _envelope(told, path), safe, ranges, path)
 
 
 def tightened(envelope: Envelope, by: Envelope) -> Envelope:
@@ -104,10 +108,23 @@ def tightened(envelope: Envelope, by: Envelope) -> Envelope:
     return replace(envelope, **rules)
 
 
-def _safe(limits: Limits, policy: Policy, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _reach(limits: Limits, driver: Driver) -> Group:
+    """The commands, as far as driver and robot go, whatever the policy's file says of them."""
+    reach = tuple(_within(c, *limits.ranges.get(c.name, (-math.inf, math.inf))) for c in driver.commands)
+    for command in reach:
+        listed = limits.safe.get(command.name, ())
+        if not listed and not command.low <= 0.0 <= command.high:
+            raise LimitError(
+                f"{command.name} of {limits.robot} is within [{command.low:g}, {command.high:g}], which has no zero to "
+                "stop it with: name a safe command of the robot's in limits=FILE"
+            )
+    return reach
+
+
+def _safe(limits: Limits, policy: Policy, reach: Group, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The safe commands: what the file asks for, where the robot lists it; else the robot's."""
     found: dict[str, Any] = {}
-    for command in policy.outputs:
+    for command in reach:
         listed, wish = limits.safe.get(command.name, ()), asked.get(command.name)
         if wish is None:
             if listed:
@@ -151,14 +168,24 @@ def guard_of(
     if "fence_low" in unmeasured:
         unmeasured["fence_high"] = None
     rules = replace(rules, **unmeasured)  # type: ignore[arg-type]
-    outputs = tuple(_within(c, *limits.ranges.get(c.name, (-math.inf, math.inf))) for c in policy.outputs)
-    strict = replace(tightened(envelope, rules), safe=_safe(limits, policy, envelope.safe))
+    reach = _reach(limits, driver)
+    if limits.path and (unknown := limits.ranges.keys() - {c.name for c in reach}):
+        commands = ", ".join(c.name for c in reach)
+        raise LimitError(f"{limits.source}: commands.{min(unknown)}: the robot has no such command; it has: {commands}")
+    ranges = {c.name: (c.low, c.high) for c in reach}
+    try:
+        outputs = tuple(_within(c, *ranges.get(c.name, (-math.inf, math.inf))) for c in policy.outputs)
+        strict = replace(tightened(envelope, rules), safe=_safe(limits, policy, reach, envelope.safe))
+    except ValueError as error:
+        raise LimitError(
+            f"{policy.path} and the limits of {limits.robot} ({limits.source}) exclude each other: {error}"
+        ) from None
     inputs = _inputs(policy, driver)
     fence = None if strict.fence_low is None else (strict.fence_low, strict.fence_high)
     ladder = None
-    if rescue and not driver.lands and Fallback.fits(inputs, outputs):
+    if rescue and not driver.lands and Fallback.fits(tuple(offered.values()), outputs):
         ladder = Ladder(inputs, policy.rate_hz, ground, fence)
-    return Guard(inputs, outputs, strict, driver.signals, ladder)
+    return Guard(inputs, outputs, strict, driver.signals, ladder, reach)
 
 
 RULES = {
@@ -188,6 +215,7 @@ def describe(limits: Limits, guard: Guard) -> list[str]:
     texts = [f"{RULES[rule]} {value:g}{UNITS.get(rule, '')}" for rule, value in on.items() if rule != "fence_low"]
     if e.fence_low is not None:
         texts.insert(0, f"geofence {list(e.fence_low)} .. {list(e.fence_high or ())} m")
+    texts += [f"{c.name} {c.low:g} .. {c.high:g}" for c in guard.reach]
     off = [name for rule, name in RULES.items() if rule not in on]
     end = "hold, land, off" if guard.ladder is not None else "the safe command"
     return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 CHECK = 0.05  # s between two looks for Ctrl-C
 
@@ -27,6 +27,20 @@ class Watch:
         self.patience, self.clock, self.lost = patience, clock, False
         self._lock = threading.Lock()
         self._since: float | None = None
+        self._turn, self._closed = threading.Lock(), False
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Inside, whoever wants to `close` waits. False: it is closed, and nothing may be written any more."""
+        with self._turn:
+            yield not self._closed
+
+    def close(self, seconds: float) -> None:
+        """From now on nothing is written: once the present write is over, but after so many seconds at the latest."""
+        taken = self._turn.acquire(timeout=seconds)
+        self._closed = True
+        if taken:
+            self._turn.release()
 
     def begin(self) -> None:
         """A step begins."""

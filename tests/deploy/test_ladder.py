@@ -177,5 +177,33 @@ def test_a_robot_that_came_down_does_not_start_again(policy):
     assert not flights.sent[-200:].any()
 
 
+@pytest.mark.parametrize("height", [0.0, -1e3, 50.0])
+def test_one_wrong_position_on_the_way_down_is_no_ground(policy, height):
+    steps = []
+
+    def lies(signals):
+        steps.append(1)
+        if len(steps) < 8:
+            signals["target_position"][:] = np.nan
+        if len(steps) in (220, 260):
+            signals["position"][:, 2] = height
+        return signals
+
+    flights = Flights(policy, fault=lies, steps=1500)
+    assert flights.landed >= 0.95
+
+
+def test_a_policy_that_ignores_its_moved_set_point_is_replaced(policy):
+    class Climber:
+        def __getattr__(self, name):
+            return getattr(policy, name)
+
+        def step(self, signals):
+            return policy.step({**signals, "target_position": np.full_like(signals["target_position"], 3.0)})
+
+    flights = Flights(Climber(), fault=without("target_position"), steps=1900)
+    assert flights.landed >= 0.95
+
+
 def test_every_reason_of_the_guard_has_its_way():
     assert {*REASONS} - {"none"} <= WAYS.keys()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.drivers.simulated import Simulated
+from deploy.guard import REASONS
 from deploy.policy_file import PolicyFile
 from deploy.safety.envelope import Envelope
 from deploy.safety.limits import LimitError, describe, guard_of, limits_of, tightened
@@ -97,6 +98,7 @@ def test_the_owners_file_bounds_commands_and_rules(policy, driver, tmp_path):
         ("[commands.motor_command]\nlow = 'a'", "commands.motor_command"),
         ("[commands.motor_command]\nsafe = [3]", "commands.motor_command"),
         ("commands = 7", "commands"),
+        ("[commands.motor_command]\nhigh = nan", "low -inf must be below high nan"),
         ("safe = {motor_command = [1, 1, 1, 1]}", "unknown rule safe"),
     ],
 )
@@ -161,3 +163,46 @@ def test_the_stricter_of_two_is_never_laxer_than_either(one, other):
             if given_.fence_low is not None:
                 assert (np.array(made.fence_low) >= given_.fence_low).all()
                 assert (np.array(made.fence_high) <= given_.fence_high).all()
+
+
+def narrowed(policy, low, high, safe=None):
+    """The policy of a file that says its commands go no further than this."""
+    wild = Asking(policy, replace(LAX, safe={} if safe is None else {"motor_command": (safe,) * 4}))
+    wild.outputs = tuple(replace(s, low=low, high=high) for s in policy.outputs)
+    return wild
+
+
+def test_a_narrow_range_makes_no_throttle_safe_and_does_not_tie_the_fallback(policy, driver):
+    limits = limits_of("crazyflie")
+    with pytest.raises(LimitError, match="calls motor_command"):
+        guard_of(narrowed(policy, 0.99, 1.0, 0.99), driver, limits, narrowed(policy, 0.99, 1.0, 0.99).envelope)
+    for low, high in ((0.99, 1.0), (0.0, 0.1)):
+        wild = narrowed(policy, low, high)
+        guard = guard_of(wild, driver, limits, wild.envelope)
+        assert not guard.safe_command()["motor_command"].any()
+        signals = {s.name: np.zeros((1, *s.shape), np.float32) for s in driver.signals}
+        signals["rotation"][:] = np.eye(3).reshape(9)
+        signals["position"][:] = 1.0
+        for step in range(12):
+            guard.screen(signals, dict.fromkeys(signals, 0.0))
+            sent = guard.filter({"motor_command": np.full((1, 4), low if step < 4 else np.nan)})["motor_command"]
+        assert (sent > high).any() if high < 0.5 else (sent < low).any()  # the fallback flies
+        guard.stop()
+        guard.screen(signals, dict.fromkeys(signals, 0.0))
+        assert not guard.filter({"motor_command": np.full((1, 4), low)})["motor_command"].any()
+        assert REASONS[guard.latched[0]] == "emergency stop"
+
+
+def test_a_robot_that_nobody_lists_needs_a_zero(policy, driver):
+    wild = narrowed(policy, 0.5, 1.0)
+    elsewhere = Simulated(make("quad_any", robot="crazyflie", path="hold"))
+    elsewhere.commands = wild.outputs
+    with pytest.raises(LimitError, match="has no zero to stop it with"):
+        guard_of(wild, elsewhere, limits_of("my_drone"), wild.envelope)
+
+
+def test_a_command_that_the_robot_does_not_have_is_no_limit(policy, driver, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[commands.motor_comand]\nhigh = 0.5\n")
+    with pytest.raises(LimitError, match=r"motor_comand: the robot has no such command; it has: motor_command"):
+        guard_of(policy, driver, limits_of("crazyflie", str(path)), policy.envelope)

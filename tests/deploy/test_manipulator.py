@@ -61,7 +61,7 @@ def test_a_policy_file_moves_the_arm_and_its_log_replays(files, controller, tmp_
     run.main([f"policy={files['reaching']}", "episodes=3", f"controller={controller}", f"log={log}"])
     said = capsys.readouterr().out
     assert "3 robot(s)" in said and "success          100 %" in said
-    replay.main([f"log={log}"])
+    replay.main([f"log={log}", f"controller={controller}"])
     assert capsys.readouterr().out.count("equal, every bit") == 4
 
 

@@ -181,6 +181,30 @@ except KeyboardInterrupt:
         assert time.monotonic() - began < 5.0
 
 
+@pytest.mark.parametrize("slow", ["step", "read"])
+def test_nothing_is_written_once_an_interrupted_flight_has_stopped_its_driver(policy, driver, slow):
+    """A step, or a driver, that takes longer than the patience with an interrupt."""
+    stopped, late = threading.Event(), []
+    write, stop, read, main = driver.write, driver.stop, driver.read, threading.main_thread()
+
+    def pause():
+        signal.pthread_kill(main.ident, signal.SIGINT)
+        time.sleep(1.6)
+
+    driver.stop = lambda: (stop(), stopped.set())
+    driver.write = lambda commands: (late.append(stopped.is_set()), write(commands))
+    if slow == "read":
+        driver.read = lambda: (pause() if len(late) == AT else None, read())[1]
+    flown = Spoilt(policy, lambda: pause() if len(late) == AT else None) if slow == "step" else policy
+    driver.lands = True  # without a fallback that takes over meanwhile
+    guard = guard_of(policy, driver, limits_of("crazyflie"), policy.envelope)
+    record = run(flown, driver, guard, 300)
+    assert record.interrupted
+    assert stopped.is_set()
+    time.sleep(1.0)
+    assert not any(late)
+
+
 def test_a_call_that_is_waited_for_has_its_callers_priority():
     found = []
     await_call(lambda: found.append((os.sched_getscheduler(0), threading.current_thread())))
