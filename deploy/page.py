@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from deploy.trust.interpreter import PYTHON
+from deploy.trust.interpreter import python
 
 VIEWER = {
     "index.html": "text/html; charset=utf-8",
@@ -58,7 +58,7 @@ def viewer() -> dict[str, bytes]:
     page, data = _free_port(), _free_port()
     ports = ["--web-viewer-port", str(page), "--port", str(data)]
     server = subprocess.Popen(
-        [*PYTHON, "-m", "rerun", "--serve-web", "--bind", LOOPBACK, *ports],
+        [*python(), "-m", "rerun", "--serve-web", "--bind", LOOPBACK, *ports],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -81,7 +81,7 @@ def window() -> str:
     """Open Rerun's own window; the address, on the loopback, where it takes a recording."""
     port = _free_port()
     subprocess.Popen(
-        [*PYTHON, "-m", "rerun", "--bind", LOOPBACK, "--port", str(port), "--expect-data-soon"],
+        [*python(), "-m", "rerun", "--bind", LOOPBACK, "--port", str(port), "--expect-data-soon"],
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # it stays when the watching ends
     )

@@ -30,7 +30,7 @@ from deploy.drivers import Driver, Reading
 from deploy.flight_log import EVENTS, VERSION, FlightLogError, Layout
 from deploy.guard import REASONS, SAFE, Guard
 from deploy.policy_file import PolicyFile, PolicyFileError
-from deploy.trust.interpreter import PYTHON
+from deploy.trust.interpreter import python
 from sim.spec import to_json
 
 AnyArray = NDArray[Any]
@@ -159,7 +159,7 @@ class Recorder:
         self._line, theirs = socket.socketpair()
         try:
             self._writer = subprocess.Popen(
-                [*PYTHON, "-m", "deploy.bag.writer", str(theirs.fileno())],
+                [*python(), "-m", "deploy.bag.writer", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal ends the flight, not its log

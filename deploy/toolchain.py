@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.c_source import FIRMWARE
-from deploy.trust.interpreter import PYTHON
+from deploy.trust.interpreter import python
 
 COMPILERS = ("auto", "zig", "gcc")
 # Multiply and add stay apart: on a Cortex-M4 faster than fused (2 cycles, not 3), and the same bits everywhere.
@@ -39,7 +39,7 @@ class ToolchainError(ValueError):
 
 def _zig() -> list[str] | None:
     """The command of the ziglang wheel."""
-    return [*PYTHON, "-m", "ziglang", "cc"] if importlib.util.find_spec("ziglang") else None
+    return [*python(), "-m", "ziglang", "cc"] if importlib.util.find_spec("ziglang") else None
 
 
 def choose(compiler: str, gcc: str) -> tuple[str, list[str]]:

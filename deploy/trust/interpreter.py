@@ -4,4 +4,7 @@ from __future__ import annotations
 
 import sys
 
-PYTHON = (sys.executable, *(("-P",) if sys.flags.safe_path else ()))
+
+def python() -> list[str]:
+    """The beginning of a command line."""
+    return [sys.executable, *["-P"] * sys.flags.safe_path]
