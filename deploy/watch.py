@@ -75,7 +75,7 @@ def open_viewer(config: Config, recording: rr.RecordingStream) -> str:
 
 
 @contextmanager
-def _page(config: Config, recording: rr.RecordingStream) -> Iterator[Page]:
+def served_page(config: Config, recording: rr.RecordingStream) -> Iterator[Page]:
     """The recording as a page, as long as this lasts."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "flight.rrd"
@@ -87,7 +87,8 @@ def _page(config: Config, recording: rr.RecordingStream) -> Iterator[Page]:
             page.close()
 
 
-def _told(config: Config, page: Page) -> str:
+def how_to_look(config: Config, page: Page) -> str:
+    """The address, and who can use it; where there is a display, it is opened."""
     own = config.host in (LOOPBACK, "localhost")
     address = page.address(LOOPBACK if own or config.host == "0.0.0.0" else config.host)
     if has_display():
@@ -136,8 +137,8 @@ def main(argv: Sequence[str]) -> None:
     recording = rr.RecordingStream("sim2metal")
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the watching before the program
     try:
-        with _page(config, recording) if config.web else nullcontext() as page:
-            told = open_viewer(config, recording) if page is None else _told(config, page)
+        with served_page(config, recording) if config.web else nullcontext() as page:
+            told = open_viewer(config, recording) if page is None else how_to_look(config, page)
             print(f"{config.log}: {_what(first)}\n{told}", flush=True)
             recording.send_recording_name(Path(config.log).name)
             print(_show(Picture(recording, first), itertools.chain([first], pieces)), flush=True)

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Protocol, TextIO
 
 import numpy as np
@@ -104,7 +105,7 @@ class Terminal:
 
 
 class Viewer:
-    """Rerun's viewer, in a window or served to a browser on any machine."""
+    """Rerun's viewer, in a window or served to a browser on this machine."""
 
     def __init__(self, web: bool, help: str, port: int = 9090) -> None:
         from deploy import watch
@@ -119,12 +120,14 @@ class Viewer:
             raise ValueError("Rerun shows it: pip install 'sim2metal[watch]', or view=terminal") from None
         self._rerun: Any = rr
         self._recording = rr.RecordingStream("sim2metal")
-        print(
-            watch.open_viewer(watch.Config(log="", web=web, port=port), self._recording),
-            help,
-            sep="\n",
-            file=sys.stderr,
-        )
+        config = watch.Config(log="", web=web, port=port)
+        self._open = ExitStack()
+        if web:
+            page = self._open.enter_context(watch.served_page(config, self._recording))
+            told = watch.how_to_look(config, page)
+        else:
+            told = watch.open_viewer(config, self._recording)
+        print(told, help, sep="\n", file=sys.stderr)
         self._pace = Pace()
 
     def show(self, draw: Draw, line: str) -> None:
@@ -137,3 +140,4 @@ class Viewer:
 
     def close(self) -> None:
         self._recording.disconnect()
+        self._open.close()

@@ -180,9 +180,11 @@ def test_a_browser_shows_the_scene(monkeypatch, capsys):
         port = min(probe.getsockname()[1], 65000)
     viewer = Viewer(True, "keys", port)
     viewer.show(lambda side: np.zeros((side, side, 3), np.uint8), "episode 0")
-    page = urllib.request.urlopen(f"http://localhost:{port}", timeout=PATIENCE).read()
+    said = capsys.readouterr().err
+    address = next(line for line in said.splitlines() if f"127.0.0.1:{port}" in line)
+    page = urllib.request.urlopen(address, timeout=PATIENCE).read()
     viewer.close()
-    assert b"rerun" in page.lower() and "keys" in capsys.readouterr().err
+    assert b"rerun" in page.lower() and "keys" in said
 
 
 def said(x, y, z, closed=False):
