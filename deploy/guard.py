@@ -243,15 +243,12 @@ class Guard:
         shape = (self.n, *signal.shape)
         if type(given) is np.ndarray and given.dtype == np.float32 and given.shape == shape:
             return given, True
-        nothing = np.full(shape, np.nan, np.float32)
-        if given is None:
-            return nothing, True  # its age, which is infinite, says so
         try:
             value = np.asarray(given)
         except ValueError:  # rows of different lengths
-            return nothing, False
+            value = np.asarray(None)
         if value.shape != shape or value.dtype.kind not in "fiub":
-            return nothing, False
+            return np.full(shape, np.nan, np.float32), given is None  # then its age, which is infinite, says so
         if (value.dtype.itemsize > 4 and value.dtype.kind == "f") or value.dtype.kind == "b":
             with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, as the policy would see it
                 value = value.astype(np.float32)

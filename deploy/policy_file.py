@@ -1,7 +1,7 @@
 """The policy file: an ONNX graph that is the whole controller, with its contract, provenance and test vectors inside.
 
 One metadata key, "sim2metal", holds JSON: `schema`, `digest`, `name`, `task`, `robot`, `rate_hz`, `inputs` and
-`outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `envelope` (rules of `deploy.guard.Envelope`), `plan`
+`outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `envelope` (rules of `deploy.safety.envelope`), `plan`
 (of one that plans ahead: horizon, replan, delay in control steps), `base` (`deploy.base`), `training`, `evaluation` and
 `vectors`. The metadata comes first in the file and begins with the schema and a SHA-256 of the whole file (with the
 digest's own 64 digits as zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
 from deploy.recorder import Recorder
-from deploy.safety.envelope import Envelope
+from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.grid import trust_warning
 from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.served import SERVER, connected
@@ -70,17 +70,6 @@ class Config:
             raise ValueError(f"controller={self.controller}: what a server computes is asked for by onnxruntime only")
         if self.log is not None and not self.log.endswith(".mcap"):
             raise ValueError(f"log={self.log}: the name of a flight log ends in .mcap")
-
-
-RULES = ("max_tilt", "max_speed", "max_body_rate", "min_voltage")
-
-
-def envelope(config: Config, policy: PolicyFile) -> Envelope:
-    """The policy's own rules, and what the settings put in their place."""
-    changed: dict[str, Any] = {rule: getattr(config, rule) for rule in RULES if getattr(config, rule) is not None}
-    if config.fence is not None:
-        changed |= {"fence_low": (-config.fence,) * 3, "fence_high": (config.fence,) * 3}
-    return replace(policy.envelope, **changed)
 
 
 def _summary(record: Record, driver: Any) -> list[str]:
@@ -136,7 +125,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"warning: {doubt}", file=sys.stderr)
     driver = kind.from_config(driver_config, policy)
     limits = limits_of(driver.robot, config.limits)
-    guard = guard_of(policy, driver, limits, envelope(config, policy), config.ground)
+    rules = replaced(policy.envelope, {rule: getattr(config, rule) for rule in ASKED})
+    guard = guard_of(policy, driver, limits, rules, config.ground)
     print("\n".join(describe(limits, guard)), flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:

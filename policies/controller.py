@@ -59,7 +59,7 @@ class Exportable(Protocol):
     inputs: Group
     outputs: Group
     settings: dict[str, Any]  # of the task, to build it again in evaluation
-    envelope: dict[str, float]  # rules of deploy.guard.Envelope
+    envelope: dict[str, float]  # rules of deploy.safety.envelope.Envelope
 
     def state(self) -> Group:
         """The state as signals, in a fixed order: what `initial_state` holds."""
@@ -266,7 +266,7 @@ class Controller:
     initial_action: float
     network: Network
     settings: dict[str, Any] = field(default_factory=dict)  # of the task, to build it again in evaluation
-    envelope: dict[str, float] = field(default_factory=dict)  # rules of deploy.guard.Envelope
+    envelope: dict[str, float] = field(default_factory=dict)  # rules of deploy.safety.envelope.Envelope
 
     def __post_init__(self) -> None:
         for signal in (*self.inputs, *self.outputs):

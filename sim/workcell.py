@@ -72,7 +72,7 @@ class Manipulation(Protocol):
     policy: Group
     privileged: Group
     commands: Group
-    envelope: dict[str, Any]  # limits at which a real robot is stopped, and how: fields of deploy.guard.Envelope
+    envelope: dict[str, Any]  # when and how a real robot is stopped: fields of deploy.safety.envelope.Envelope
     scores: dict[str, str]  # name -> unit of what `score` returns
     goal: str  # the signal that says what to achieve; "" where there is none
     corruption: dict[str, float]  # signal or command -> standard deviation at which the expert is mediocre

@@ -13,7 +13,7 @@ SIGNALS = 500
 ROBOTS = 10_000
 STEP = 16 << 20  # bytes of one control step of all robots
 ELEMENTS = 1 << 22  # of one signal
-GUARDED = ("inputs", "outputs", "watched")
+GUARDED = ("inputs", "outputs", "watched", "reach")
 TEXTS = ("policy", "sha256", "task", "robot", "driver", "controller", "started")
 
 

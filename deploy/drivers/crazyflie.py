@@ -23,7 +23,7 @@ from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
 from deploy.rotations import rotation_matrix
-from deploy.safety.ladder import BRAKING, BRAKING_MOST, HOLD_S
+from deploy.safety.ladder import HOLD_S, stopping_place
 from sim.spec import Group, Signal
 
 Array = NDArray[np.float32]
@@ -294,12 +294,11 @@ class Crazyflie:
 
     def _hold(self) -> None:
         """Back to the vehicle's PID controller, which brakes and stays."""
-        here = self._vector("stateEstimate.", "x", "y", "z")
-        speed = self._vector("stateEstimate.", "vx", "vy", "vz")
-        ahead = math.hypot(*speed) / (2.0 * BRAKING)
-        goal = [place + min(max(v * ahead, -BRAKING_MOST), BRAKING_MOST) for place, v in zip(here, speed, strict=True)]
+        here, speed = (
+            np.array(self._vector("stateEstimate.", *names)) for names in (("x", "y", "z"), ("vx", "vy", "vz"))
+        )
         self.link.client.commander.send_notify_setpoint_stop()
-        self.link.client.high_level_commander.go_to(*goal, 0.0, HOLD_S / 2.0)
+        self.link.client.high_level_commander.go_to(*stopping_place(here, speed).tolist(), 0.0, HOLD_S / 2.0)
         self.link.write("stabilizer.controller", PID)
         self.link.write("motorPowerSet.enable", 0)
         self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")

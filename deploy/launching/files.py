@@ -15,6 +15,7 @@ from ament_index_python.resources import has_resource
 
 from deploy.launching import declared
 from deploy.ros2 import network
+from deploy.trust.interpreter import python
 
 PACKAGE = "sim2metal"
 
@@ -41,7 +42,8 @@ def node(
 
     where: dict[str, Any] = {"package": PACKAGE, "executable": executable}
     if not _installed():
-        where = {"executable": sys.executable, "arguments": ["-u", "-m", f"deploy.ros2.{executable}"]}
+        program, *options = python()
+        where = {"executable": program, "arguments": [*options, "-u", "-m", f"deploy.ros2.{executable}"]}
     if secured():
         parts = (PACKAGE, str(namespace or "").strip("/"), executable.removesuffix("_node"))
         enclave = "/" + "/".join(part for part in parts if part)
@@ -93,7 +95,7 @@ def command(module: str, *words: Any, condition: Any = None) -> Any:
     from launch.actions import ExecuteProcess
 
     return ExecuteProcess(
-        cmd=[sys.executable, "-u", "-m", module, *words],
+        cmd=[*python(), "-u", "-m", module, *words],
         name=module.rpartition(".")[2],
         condition=condition,
         output="screen",

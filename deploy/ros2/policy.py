@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ from deploy.ros2.joints import FORWARD, WAYS
 from deploy.ros2.journal import Journal
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
-from deploy.safety.envelope import Envelope
+from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.ladder import RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
 
@@ -43,7 +43,6 @@ SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.FAILURE,
     TransitionCallbackReturn.ERROR,
 )
-RULES = ("max_tilt", "max_speed", "max_body_rate", "min_voltage")
 SAME = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key")  # settings of the driver, too
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart
@@ -77,13 +76,6 @@ class Settings:
     require_signature: bool = setting(False, "fly only what somebody signed whom we trust")
     log: str = setting("", "folder for flight logs, one .mcap file per flight; empty: none")
     priority: int = setting(PRIORITY, "of the control loop: of SCHED_FIFO, 1 to 99; 0: as any other program", 0, 99)
-
-    def envelope(self, policy: PolicyFile) -> Envelope:
-        """The policy's own rules, and what the parameters put in their place."""
-        changed: dict[str, Any] = {rule: getattr(self, rule) for rule in RULES if getattr(self, rule)}
-        if self.fence:
-            changed |= {"fence_low": (-self.fence,) * 3, "fence_high": (self.fence,) * 3}
-        return replace(policy.envelope, **changed)
 
 
 class PolicyNode(LifecycleNode):
@@ -136,7 +128,8 @@ class PolicyNode(LifecycleNode):
         same = {name: getattr(s, name) for name in SAME}
         self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same), self.armed)
         limits = limits_of(self.driver.robot, s.limits or None)
-        self._guard = guard_of(file, self.driver, limits, s.envelope(file), s.ground)
+        rules = replaced(file.envelope, {rule: getattr(s, rule) or None for rule in ASKED})
+        self._guard = guard_of(file, self.driver, limits, rules, s.ground)
         for line in describe(limits, self._guard):
             self.get_logger().info(line)
         self.driver.emergency, self.driver.given_up = self.emergency, lambda: self._guard.over

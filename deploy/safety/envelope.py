@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LAST = "last"  # in `Envelope.safe`: keeps doing what it was told last
-
+ASKED = ("fence", "max_tilt", "max_speed", "max_body_rate", "min_voltage")  # what a person can put in a file's place
 
 POSITIVE = (
     "missed_in_a_row",
@@ -81,6 +81,14 @@ class Envelope:
             "min_voltage": "battery_voltage",
         }
         return {rule: signal for rule, signal in rules.items() if getattr(self, rule) is not None}
+
+
+def replaced(envelope: Envelope, asked: Mapping[str, float | None]) -> Envelope:
+    """The rules with those of `ASKED` that are not None in their place; `fence`: m from the origin on any axis."""
+    rules: dict[str, Any] = {rule: value for rule, value in asked.items() if value is not None}
+    if (fence := rules.pop("fence", None)) is not None:
+        rules |= {"fence_low": (-fence,) * 3, "fence_high": (fence,) * 3}
+    return replace(envelope, **rules)
 
 
 def _is_number(value: object) -> bool:

@@ -77,6 +77,12 @@ WAYS = {
 }
 
 
+def stopping_place(position: Array, velocity: Array) -> Array:
+    """Where (3,) m a robot is told to stay that is here (3,) m, at this velocity (3,) m/s: it needs room to brake."""
+    ahead = velocity * np.linalg.norm(velocity) / (2.0 * BRAKING)
+    return np.asarray(position + np.clip(ahead, -BRAKING_MOST, BRAKING_MOST))
+
+
 class Ladder:
     """The rungs of `n` robots. The guard asks it what a robot gets that it has stopped."""
 
@@ -91,7 +97,7 @@ class Ladder:
 
     def reset(self, n: int) -> None:
         """Begin a flight of `n` robots."""
-        self.n, self.active = n, False
+        self.active = False
         self.rung = np.zeros(n, np.int8)
         self.own = np.zeros(n, bool)  # flown by the policy itself, with its set point moved
         self.goal, self.velocity = np.zeros((n, 3)), np.zeros((n, 3))  # the set point: m, m/s, world
@@ -160,10 +166,8 @@ class Ladder:
         return Way(HOLD, own=True) if set_point and self.steers else WAYS[reason]
 
     def _enter(self, robot: int, way: Way, state: Mapping[str, Array]) -> None:
-        position, velocity = state["position"][robot], state["linear_velocity"][robot]
-        ahead = velocity * np.linalg.norm(velocity) / (2.0 * BRAKING)
         self.own[robot] = way.own and self.steers
-        self._take(robot, way.first, position + np.clip(ahead, -BRAKING_MOST, BRAKING_MOST))
+        self._take(robot, way.first, stopping_place(state["position"][robot], state["linear_velocity"][robot]))
 
     def _take(self, robot: int, rung: int, goal: Array) -> None:
         self.rung[robot] = rung

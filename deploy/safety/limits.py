@@ -154,12 +154,10 @@ def _inputs(policy: Policy, driver: Driver) -> Group:
     return tuple(_within(s, theirs.low, theirs.high, min(theirs.max_age, OLDEST)) for s, theirs in ours)
 
 
-def guard_of(
-    policy: Policy, driver: Driver, limits: Limits, envelope: Envelope, ground: float = 0.0, rescue: bool = True
-) -> Guard:
+def guard_of(policy: Policy, driver: Driver, limits: Limits, envelope: Envelope, ground: float = 0.0) -> Guard:
     """The guard of a flight: `envelope` (the policy file's rules, or what a person put in their place), made stricter.
 
-    With a ladder where its fallback can fly the robot, `rescue` is asked for and the robot does not land by itself.
+    With a ladder where its fallback can fly the robot, and the robot does not land by itself.
     Raises LimitError when the file asks for a safe command that the robot does not list.
     """
     offered = {s.name: s for s in (*driver.signals, *policy.inputs)}
@@ -183,7 +181,7 @@ def guard_of(
     inputs = _inputs(policy, driver)
     fence = None if strict.fence_low is None else (strict.fence_low, strict.fence_high)
     ladder = None
-    if rescue and not driver.lands and Fallback.fits(tuple(offered.values()), outputs):
+    if not driver.lands and Fallback.fits(tuple(offered.values()), outputs):
         ladder = Ladder(inputs, policy.rate_hz, ground, fence)
     return Guard(inputs, outputs, strict, driver.signals, ladder, reach)
 

@@ -57,7 +57,7 @@ class Task(Protocol):
     alive_bonus: float  # added to the reward per step, for learners that care about termination
     curriculum: tuple[Curriculum, ...]
     vary: tuple[Vary, ...]
-    envelope: dict[str, float]  # limits at which a real robot is stopped: fields of deploy.guard.Envelope
+    envelope: dict[str, float]  # limits at which a real robot is stopped: fields of deploy.safety.envelope.Envelope
     scores: dict[str, str]  # name -> unit of what `score` returns
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:

@@ -43,6 +43,7 @@ CONFIGURE, CLEANUP, ACTIVATE, DEACTIVATE = (
     Transition.TRANSITION_DEACTIVATE,
 )
 QUIET = SubscriptionEventCallbacks(use_default_callbacks=False)  # its warning of another quality is deprecated
+GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # what falls with the motors off may tumble
 PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
 
 

@@ -15,22 +15,9 @@ from deploy.ros2 import topics
 from deploy.ros2.interlock import LADDER
 from deploy.ros2.polling import command_quality, latched_quality
 from sim.spec import Signal
-from tests.deploy.ros2_bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Graph, graph
+from tests.deploy.ros2_bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, GENTLE, Graph, graph
 
-GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # what falls with the motors off may tumble
 MOTORS = Signal("motor_command", (4,), low=0.0, high=1.0)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Graph]:
-    with graph(supervisor=GENTLE) as made:
-        yield made
-
-
-@pytest.fixture
-def lab(running: Graph) -> Graph:
-    running.ready()
-    return running
 
 
 def test_lifecycle_and_hover(lab: Graph):

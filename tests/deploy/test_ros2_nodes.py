@@ -22,6 +22,7 @@ from tests.deploy.ros2_bench import (
     ACTIVATE,
     CLEANUP,
     CONFIGURE,
+    GENTLE,
     ROOT,
     Graph,
     graph,
@@ -32,7 +33,6 @@ from tests.deploy.ros2_domain import own_domain
 from tests.deploy.sample_policy import resealed
 
 NODES = ("robot", "supervisor", "policy")
-GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ def test_nodes_open_what_their_enclaves_may_and_only_the_supervisor_arms(tmp_pat
     key, may = {"key": str(path)}, allowed()
     with graph(robot=key, supervisor=key, policy=key) as lab:
         lab.until(lambda: lab.trigger("robot/reset").success and lab.change(1), "configured")
+        lab.until(lambda: {*NODES} <= {*lab.node.get_node_names()}, "all are known")
         lab.rest(0.5)
         for name in NODES:
             opened = {
