@@ -44,6 +44,7 @@ REASONS = (
     "malformed signal",
     "policy failed",
     "policy late",
+    "asked to land",
 )
 _CODE = {reason: code for code, reason in enumerate(REASONS)}
 PASS, HOLD, SAFE, OVERRIDE, STAYING, LANDING = range(6)
@@ -259,7 +260,7 @@ class Guard:
         self._bad[self._bad == 0] = _CODE[reason]
 
     def abandon(self, reason: str) -> None:
-        """The policy will have none any more: every robot is stopped."""
+        """Every robot is stopped: the policy will have no command any more, or somebody ends the flight."""
         self._latch(True, reason)
 
     def _check_envelope(self, signals: Mapping[str, AnyArray]) -> None:
@@ -311,6 +312,8 @@ class Guard:
         """
         if override is not None and not self.emergency and self._sound(override):
             self.verdict[:] = OVERRIDE
+            if self.ladder is not None:
+                self.ladder.restart()
             self._last_command = {
                 s.name: np.clip(np.asarray(override[s.name], np.float32), self._low[s.name], self._high[s.name])
                 for s in self.outputs

@@ -6,6 +6,7 @@ The same function flies a robot in real time and a batch of simulated episodes a
 from __future__ import annotations
 
 import math
+import sys
 import time
 from array import array
 from collections.abc import Callable, Mapping
@@ -196,13 +197,27 @@ class _Flight:
         self._nothing = {s.name: np.full((driver.num, *s.shape), np.nan, np.float32) for s in policy.outputs}
         self._rungs = np.zeros(driver.num, np.int8)
         self._off = 0  # control steps since every robot is off
+        self.asked, self._lands = False, False  # to end; which it does once they have landed
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is another control step."""
-        left = self.last is None or self.record.steps < self.last
-        landed = self._off > OFF_S * self.driver.rate_hz and self.last is None
-        return left and not (self.driver.done or self.interrupted or landed)
+        """Whether there is another control step. Robots that would fall are landed first, whoever ends the flight."""
+        if self.interrupted:
+            return False
+        if self._lands:
+            return self.falls and not self.guard.over
+        ends = self.asked or self.driver.done or (self.last is not None and self.record.steps >= self.last)
+        if not ends:
+            return self.last is not None or self._off <= OFF_S * self.driver.rate_hz
+        self._lands = self.falls and self.record.steps > 0
+        if self._lands:
+            self.guard.abandon("asked to land")
+        return self._lands
+
+    @property
+    def falls(self) -> bool:
+        """Whether robots in the air would fall when their commands stop, and can be landed instead."""
+        return self.driver.real_time and self.guard.ladder is not None and self.driver.falls
 
     def fly(self) -> None:
         """Until the end; LeftBehindError when the policy did not come back in time and somebody else flies on."""
@@ -270,20 +285,31 @@ class _Flight:
     def supervise(self) -> None:
         """Fly in a thread of its own; where the policy does not come back, leave it behind and fly on in this one."""
         thread = None
-        try:
-            thread = Worker(self.fly)
-            while not thread.finished(0.25 * self.watch.patience):
-                if self.watch.overdue():
-                    self._note(f"a step did not come back within {self.watch.patience:g} s")
-                    self.guard.abandon("policy late")
-                    self.fly()
-                    return
-        except KeyboardInterrupt:
-            self.interrupted = True
-            if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
-                self.watch.close(PATIENCE_TO_STOP)
-                self.record.left_behind = True
-            raise
+        while True:
+            try:
+                thread = Worker(self.fly) if thread is None or thread.finished(0.0) else thread
+                self._attend(thread)
+                return
+            except KeyboardInterrupt:
+                self.record.interrupted = True
+                if self.falls and not self.asked:
+                    self.asked = True
+                    print("landing; a second Ctrl-C ends the flight at once", file=sys.stderr, flush=True)
+                    continue
+                self.interrupted = True
+                if thread is None or self.watch.lost or not thread.finished(PATIENCE_TO_STOP):
+                    self.watch.close(PATIENCE_TO_STOP)
+                    self.record.left_behind = True
+                raise
+
+    def _attend(self, thread: Worker) -> None:
+        """Return when the flight in that thread is over; fly on here when a step does not come back."""
+        while not thread.finished(0.25 * self.watch.patience):
+            if self.watch.overdue():
+                self._note(f"a step did not come back within {self.watch.patience:g} s")
+                self.guard.abandon("policy late")
+                self.fly()
+                return
         thread.result()
 
 
@@ -303,7 +329,9 @@ def run(
 
     Raises HandshakeError before anything moves; before that, `settle` seconds of good signals are waited for. Ctrl-C
     ends the flight and is noted in the record; any other error passes through after the driver was stopped. In real
-    time a policy that raises, or whose step does not come back, is the guard's business: the flight goes on without it.
+    time a policy that raises, or whose step does not come back, is the guard's business: the flight goes on without it;
+    and where robots would fall at the end of a flight (`driver.falls`), the guard lands them first, unless Ctrl-C comes
+    twice.
     """
     handshake(policy, driver, transfer)
     guard = guard or Guard(policy.inputs, policy.outputs)

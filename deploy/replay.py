@@ -114,12 +114,13 @@ def _again(flight: Flight, k: int, guard: Guard, flown: Policy) -> tuple[Arrays,
     """One control step: what the policy wants now, and what is sent."""
     step, outputs = flight.steps[k], flight.layout.commands
     reasons, robots = step["reason"], len(step)
+    for why in ("policy late", "asked to land"):
+        if (reasons == REASONS.index(why)).any() and not guard.latched.all():
+            guard.abandon(why)
     if flight.about["real_time"]:
         guard.tick(float(step["clock"][0]), bool(step["missed"][0] > 0.0))
     if (reasons == REASONS.index("emergency stop")).any():
         guard.stop()
-    if (reasons == REASONS.index("policy late")).any() and not guard.latched.any():
-        guard.abandon("policy late")
     signals = {s.name: step[f"signals.{s.name}"].reshape(robots, *s.shape) for s in flight.layout.signals}
     screened = guard.screen(signals, {name: step[f"ages.{name}"] for name in signals})
     recorded = {s.name: step[f"wanted.{s.name}"].reshape(robots, *s.shape) for s in outputs}

@@ -47,6 +47,10 @@ class Driver(Protocol):
     done: bool  # the flight is over, whatever steps are left: it has landed, or will not fly again
     lands: bool  # by its own controller, a robot that gets the safe command
 
+    @property
+    def falls(self) -> bool:
+        """Whether a robot in the air falls when its commands stop: the loop lands it before it ends a flight."""
+
     @classmethod
     def from_config(cls, config: Any, policy: PolicyFile) -> Driver:
         """The driver that the settings describe, for that policy; ValueError when they make no sense."""
@@ -79,9 +83,9 @@ class Driver(Protocol):
 
 
 class Connecting:
-    """`with` for drivers that have nothing to undo when connecting fails, and no controller of their own."""
+    """`with` for simulations, which have nothing to undo when connecting fails, and break nothing at the end."""
 
-    lands = False
+    lands, falls = False, False
 
     def connect(self) -> None: ...
 

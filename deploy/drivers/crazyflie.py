@@ -92,7 +92,7 @@ class Crazyflie:
     """Takes off at the first commands, lands when stopped. The target is `height` above where it stood."""
 
     Config: ClassVar[type] = Settings
-    lands = True
+    lands, falls = True, False
 
     def __init__(self, rate_hz: float, settings: Settings | None = None) -> None:
         """`rate_hz` is that of the policy; ValueError when the log cannot keep up with it."""

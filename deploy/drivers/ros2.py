@@ -1,7 +1,8 @@
 """A robot on ROS 2 topics, as a driver: signals come in standard messages, commands go out (`deploy/ros2/topics.py`).
 
 It flies only while `armed` says so, and its flight ends with the emergency stop, a human's override or a lost `armed`:
-then it is silent, so that a robot with a flight controller lands by itself; others get the safe command once before.
+then it is silent, so that a robot with a flight controller lands by itself. One without is landed before; where it
+cannot be, it gets the safe command once.
 Signals are taken by the control loop itself, at the moment it needs them; whoever published a topic as the flight began
 owns it, and what others publish there is ignored and reported.
 """
@@ -105,6 +106,7 @@ class Ros2:
         self.period = 1.0 / policy.rate_hz
         self.timing = Timing()
         self.done, self.finished = False, ""  # whether the flight is over, and why
+        self._by_hand = False  # a human has it
         self.given_up: Callable[[], bool] = lambda: False  # whether the guard would have the motors stopped,
         self.bridges: Callable[[], bool] = lambda: False  # or repeats the last command
         self.emergency: EmergencyStop | None = None
@@ -175,7 +177,7 @@ class Ros2:
             if time.monotonic() >= deadline:
                 raise Ros2Error("; ".join(reasons))
             time.sleep(self.period)
-        self.done, self.finished, self.timing = False, "", Timing()
+        self.done, self.finished, self._by_hand, self.timing = False, "", False, Timing()
         self._beat = self._before = -math.inf
         quality = command_quality(LIFESPAN * self.period)
         for sink in self._sinks:
@@ -283,11 +285,12 @@ class Ros2:
         """What ends a flight."""
         if self.emergency is not None:
             self.emergency.look()
-            if self.emergency.pressed:
+            if self._is_emergency():
                 self.finish("emergency stop")
         if self.settings.armed and not self._is_armed():
             self.finish("not armed any more")
         if any([inbox.take() for inbox in self.overrides]):
+            self._by_hand = True
             self.finish("a human overrides")
 
     def read_now(self, taken: Inbox | None = None) -> Reading:
@@ -324,7 +327,8 @@ class Ros2:
 
     def write(self, commands: Mapping[str, Array]) -> None:
         bridged = self.bridges() and self._lands()  # better than the last command is what the robot itself sees
-        self._publish(self._last() if self.done or self.given_up() else {} if bridged else commands)
+        over = (self.done and not self.falls) or self.given_up()
+        self._publish(self._last() if over else {} if bridged else commands)
         now = time.monotonic()
         if self._paced is not None:
             self.timing.latency.append(now - self._paced.arrived)
@@ -345,8 +349,16 @@ class Ros2:
 
     def _last(self) -> dict[str, Array]:
         """What is sent as a flight ends: nothing, where a flying robot then lands by itself, and nobody stopped it."""
-        emergency = self.emergency is not None and self.emergency.pressed
-        return {} if self._lands() and not emergency else self._safe()
+        return {} if self._lands() and not self._is_emergency() else self._safe()
+
+    def _is_emergency(self) -> bool:
+        return self.emergency is not None and self.emergency.pressed
+
+    @property
+    def falls(self) -> bool:
+        """Whether it does when its commands stop: nobody else flies it then, and nobody wants it off."""
+        flies = Fallback.fits(self.signals, self.commands)
+        return flies and not (self._lands() or self._by_hand or self._is_emergency())
 
     def _lands(self) -> bool:
         """Whether the robot has a flight controller, and is one that can land."""

@@ -58,6 +58,7 @@ def node(
         condition=condition,
         output="screen",
         sigterm_timeout="10",
+        sigkill_timeout="25",  # in which a robot without a flight controller is landed first
     )
 
 
@@ -100,6 +101,7 @@ def command(module: str, *words: Any, condition: Any = None) -> Any:
         condition=condition,
         output="screen",
         sigterm_timeout="10",
+        sigkill_timeout="25",  # in which a robot without a flight controller is landed first
     )
 
 

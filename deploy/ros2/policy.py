@@ -2,7 +2,8 @@
 
 configure    load and check the file, compare its contract with the topics' types and units
 activate     only armed, with signals that were fresh and inside the envelope for `settle_s`, nobody else commanding
-deactivate   hand over: silence, in which the robot lands by itself; the safe command before, where it cannot
+deactivate   hand over: silence, in which the robot lands by itself. One that has no flight controller is landed first:
+             then `deactivate` fails, and the node deactivates once it is down; an arm gets its safe command
 error        a flight that broke down leads back to unconfigured
 
 A flight that ends by itself (emergency stop, override, disarmed, the guard) deactivates the node. What the guard stops
@@ -35,7 +36,7 @@ from deploy.ros2.journal import Journal
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
 from deploy.safety.envelope import ASKED, replaced
-from deploy.safety.ladder import RUNGS
+from deploy.safety.ladder import NONE, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
 
 SUCCESS, FAILURE, FAILED = (
@@ -47,6 +48,7 @@ SAME = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key"
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart
 PATIENCE = 1.0  # s in which the control loop must end when told to
+LANDING = 30.0  # and where it has to land the robot first
 
 
 @dataclass
@@ -95,6 +97,7 @@ class PolicyNode(LifecycleNode):
         self._journal: Journal | None = None  # while there is a flight to be logged
         self.unlogged = ""  # why there is no log, or not all of it
         self._since, self._trouble = time.monotonic(), "no signals yet"  # of good signals
+        self._rung = NONE  # of the ladder, as it was told last
         self._tried, self._started = -RETRY, False
         self.armed = Armed(self, self.settings.key, self.settings.silence_s)
         self.emergency = EmergencyStop(
@@ -143,7 +146,7 @@ class PolicyNode(LifecycleNode):
         if reasons:
             self.ended = f"cannot be activated: {'; '.join(reasons)}"
             return self._refuse()
-        self._started, self._crash, self.record = True, None, None
+        self._started, self._crash, self.record, self._rung = True, None, None, NONE
         self._thread = threading.Thread(target=self._fly, name="control loop")
         self._thread.start()
         if self.file is not None:
@@ -205,19 +208,24 @@ class PolicyNode(LifecycleNode):
         self.get_logger().warning(why)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._land("deactivated")
+        if self._thread is not None and self._thread.is_alive() and self.driver is not None and self.driver.falls:
+            self.driver.finish("deactivated")
+            self.get_logger().warning("it has no flight controller that could take over: landing it first")
+            return FAILURE
+        return self._end("deactivated")
 
-    def _land(self, reason: str) -> TransitionCallbackReturn:
+    def _end(self, reason: str) -> TransitionCallbackReturn:
         """End the flight, if there is one; ERROR when it broke down or does not end."""
         thread, self._thread = self._thread, None
         if thread is None or self.driver is None:
             return SUCCESS
         self.driver.finish(reason)
-        thread.join(PATIENCE)
+        patience = LANDING if self.driver.falls else PATIENCE
+        thread.join(patience)
         self.driver.withdraw()
         self._since = time.monotonic()
         if thread.is_alive():
-            self._crash = RuntimeError(f"the control loop did not end within {PATIENCE:g} s")
+            self._crash = RuntimeError(f"the control loop did not end within {patience:g} s")
         self.ended = f"{type(self._crash).__name__}: {self._crash}" if self._crash else self.driver.finished
         self.diagnostics.publish()
         if self._crash:
@@ -230,7 +238,7 @@ class PolicyNode(LifecycleNode):
         return self._release("not configured")
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._land("shut down")
+        self._end("shut down")
         return self._release("shut down")
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -247,7 +255,7 @@ class PolicyNode(LifecycleNode):
 
     def close(self) -> None:
         """Leave the robot safe; for the end of the process."""
-        self._land("interrupted")
+        self._end("interrupted")
         self._release("interrupted")
         self.destroy_node()
 
@@ -266,6 +274,9 @@ class PolicyNode(LifecycleNode):
                 journal.look()
             if self._guard.over:
                 self.driver.finish(f"guard: {REASONS[int(self._guard.latched[0])]}")
+            if (ladder := self._guard.ladder) is not None and ladder.rung[0] != self._rung:
+                self._rung = ladder.rung[0]
+                self.diagnostics.publish()
             if not self._thread.is_alive():
                 self.trigger_deactivate()
         elif self.driver is not None:

@@ -5,7 +5,7 @@ land   come down, at `DESCENT` near the ground and quicker above; until the grou
 off    motors off, for good: on the ground, at an emergency stop, or where the attitude is lost
 
 The fallback (`fallback.py`) takes over where the policy itself is the trouble, or does not see what it needs. A robot
-on the ladder never climbs back: it has to be landed and started again.
+on the ladder never climbs back: it has to be landed and started again. After a human's override it begins anew.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ WAYS = {
     "low battery": Way(LAND, own=True),
     "deadlines missed": Way(HOLD, own=True),
     "clock jump": Way(HOLD, own=True),
+    "asked to land": Way(LAND, own=True),
     "emergency stop": Way(OFF),
     # What a robot notices by itself, whoever commands it:
     "commands lost": Way(HOLD),
@@ -106,6 +107,10 @@ class Ladder:
         self._down, self._far = np.zeros((2, n), np.int64)  # control steps near the ground; far from the set point
         self._unseen = np.zeros(n, np.int64)  # control steps without attitude
         self.fallback.reset(n)
+
+    def restart(self) -> None:
+        """Somebody else flies them now: whoever is stopped begins anew afterwards, wherever they are then."""
+        self.rung[:], self.own[:] = NONE, False
 
     def aim(self, signals: dict[str, Array], broken: Mapping[str, Bools]) -> dict[str, Array]:
         """The policy's signals (n, k), with the set point of the robots that it flies itself down the ladder.
@@ -166,8 +171,11 @@ class Ladder:
         return Way(HOLD, own=True) if set_point and self.steers else WAYS[reason]
 
     def _enter(self, robot: int, way: Way, state: Mapping[str, Array]) -> None:
+        position, velocity = state["position"][robot], state["linear_velocity"][robot]
+        slow = np.linalg.norm(velocity) < DESCENT and not self.fallback.reckoning.blind[robot]
+        stands = slow and position[2] <= self.ground + TOUCH  # nothing to hold: landing ends at once
         self.own[robot] = way.own and self.steers
-        self._take(robot, way.first, stopping_place(state["position"][robot], state["linear_velocity"][robot]))
+        self._take(robot, max(way.first, LAND) if stands else way.first, stopping_place(position, velocity))
 
     def _take(self, robot: int, rung: int, goal: Array) -> None:
         self.rung[robot] = rung

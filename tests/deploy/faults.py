@@ -210,7 +210,10 @@ def lost(flight: Flight, reading: Reading) -> Reading:
 
 
 def interrupted(flight: Flight, reading: Reading) -> Reading:
-    raise KeyboardInterrupt
+    if not vars(flight).setdefault("told", []):
+        flight.told.append(flight.step)  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+    return reading
 
 
 def broken(value: float) -> Callable[[Flight, dict[str, Any]], dict[str, Any]]:
@@ -247,7 +250,7 @@ FAULTS = {
     "emergency stop": Fault("emergency stop", 1, emergency, rung="off"),
     "override": Fault("", 1, lambda f, r: replace(r, override=BY_HAND), rung=""),
     "link lost": Fault("", 1, lost, rung=""),
-    "interrupted": Fault("", 1, interrupted, rung=""),
+    "interrupted": Fault("asked to land", 1, interrupted, rung="land"),
 }
 # Here what is measured is a lie, for a moment: a vehicle can land that is told the truth again.
 BRIEF = {"geofence", "tilt", "speed", "body rate"}
@@ -296,6 +299,7 @@ def fly(
             return fault.command(flight, command) if flight.step >= flight.at else command
 
     driver.read, driver.write, driver.stop = faulty_read, noted_write, noted_stop  # type: ignore[method-assign]
+    driver.falls = name == "interrupted"
     recorder = log(flight) if log else None
     try:
         flight.record = run(

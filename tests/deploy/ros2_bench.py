@@ -105,9 +105,9 @@ class Graph:
     def _diagnose(self, message: DiagnosticArray) -> None:
         self.status[message.status[0].name.rpartition("/")[2]] = message.status[0]
 
-    def start(self, name: str, **parameters: Any) -> None:
-        """A node: robot, supervisor or policy."""
-        arguments = ros_arguments(self.namespace, **parameters)
+    def start(self, name: str, *, remap: str = "", **parameters: Any) -> None:
+        """A node: robot, supervisor or policy; `remap` is one FROM:=TO."""
+        arguments = [*ros_arguments(self.namespace, **parameters), *(["-r", remap] if remap else [])]
         self.processes[name] = spawn(f"deploy.ros2.{name}_node", *arguments, domain=self.domain)
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> float:

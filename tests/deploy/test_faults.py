@@ -30,11 +30,12 @@ def check(name, flight, steps=STEPS):
         assert len(sent) == flight.at
         return
     assert flight.error is None
+    assert flight.record.interrupted == (name == "interrupted")
     if name == "interrupted":
-        assert flight.record.interrupted
-        assert len(sent) == flight.at
-        return
-    assert len(sent) == steps
+        assert flight.guard.over
+        assert not sent[-1].any()
+    else:
+        assert len(sent) == steps
     if fault.reason:
         after = stopped_after(flight)
         assert after is not None, "it was not stopped"

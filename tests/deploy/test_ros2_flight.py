@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from rclpy.publisher import Publisher
-from std_msgs.msg import Bool, Float64MultiArray
+from std_msgs.msg import Bool, Float64MultiArray, String
 
 from deploy.ros2 import topics
 from deploy.ros2.interlock import LADDER
@@ -272,3 +272,30 @@ def test_a_killed_simulator_then_a_killed_supervisor():
         lab.processes["supervisor"].send_signal(signal.SIGKILL)
         lab.landed_within(12.0, began)
         lab.until(lab.inactive, "the policy gives up")
+
+
+def test_a_robot_without_a_flight_controller_is_landed_before_the_node_steps_back():
+    """It tells no `state`: nobody would fly it on. The node deactivates, or ends, once it is down."""
+    with graph(robot={"remap": "state:=untold"}, supervisor=GENTLE) as lab:
+        alone: list[tuple[str, float]] = []  # when its own interlock had to take over, and how high that was
+
+        def hear(message: String) -> None:
+            if message.data.startswith(LADDER):
+                alone.append((message.data, lab.position()[2]))
+
+        lab.node.create_subscription(String, "untold", hear, latched_quality())
+        lab.ready()
+        lab.hover()
+        began = time.monotonic()
+        assert not lab.change(DEACTIVATE)
+        lab.until(lambda: lab.says("policy") == "failsafe land: asked to land", "it says so")
+        lab.landed_within(12.0, began)
+        lab.until(lab.inactive, "now it is over")
+        assert "deactivated" in lab.says("policy")
+        lab.ready()
+        lab.hover()
+        began, process = time.monotonic(), lab.processes["policy"]
+        process.send_signal(signal.SIGTERM)
+        lab.landed_within(12.0, began)
+        assert process.wait(10.0) == 0
+        assert not alone
