@@ -36,7 +36,7 @@ from deploy.ros2.journal import Journal
 from deploy.ros2.parameters import declare, setting
 from deploy.ros2.polling import every
 from deploy.safety.envelope import ASKED, replaced
-from deploy.safety.ladder import NONE, RUNGS
+from deploy.safety.ladder import NONE, OFF, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
 
 SUCCESS, FAILURE, FAILED = (
@@ -318,7 +318,9 @@ class PolicyNode(LifecycleNode):
                 journal.troubles(self._troubles)
         if flying:
             rung = RUNGS[int(self._guard.ladder.rung[0])] if self._guard.ladder else "none"
-            message = "flying" if rung == "none" else f"failsafe {rung}: {values['guard']}"
+            own = rung == RUNGS[OFF] and self.driver is not None and not (self.driver.falls or self.emergency.pressed)
+            failsafe = "handed over to the robot" if own else f"failsafe {rung}"
+            message = "flying" if rung == RUNGS[NONE] else f"{failsafe}: {values['guard']}"
             return WARN if self._guard.interventions() or self._troubles or self.unlogged else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values

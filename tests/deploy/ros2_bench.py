@@ -28,6 +28,7 @@ from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
 from deploy.ros2 import topics
+from deploy.ros2.interlock import HOLDING, LANDING, STOPPED
 from deploy.ros2.polling import command_quality, latched_quality, sensor_quality
 from tests.deploy.ros2_domain import own_domain
 
@@ -44,6 +45,7 @@ CONFIGURE, CLEANUP, ACTIVATE, DEACTIVATE = (
 )
 QUIET = SubscriptionEventCallbacks(use_default_callbacks=False)  # its warning of another quality is deprecated
 GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # what falls with the motors off may tumble
+OF_STATE = {HOLDING: "hold", LANDING: "land", STOPPED: "off"}
 PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
 
 
@@ -79,6 +81,7 @@ class Graph:
         self.heard: dict[str, tuple[float, Any]] = {}  # by topic: when, and the message
         self.status: dict[str, Any] = {}  # newest diagnostics by node
         self.states: list[str] = []  # of the robot's flight controller, all of them
+        self.rungs: list[tuple[float, str, str]] = []  # when, who: the rungs of its ladder, and the policy's
         self.turning = 0.0  # when the motors last got something
         sensor, reliable = sensor_quality(), command_quality()
         for kind, topic, quality in (
@@ -99,11 +102,20 @@ class Graph:
         self.heard[topic] = now, message
         if topic == "state" and self.states[-1:] != [message.data]:
             self.states.append(message.data)
+            self._rung("robot", OF_STATE.get(message.data.partition(":")[0], ""))
         if topic == "executed/command" and any(message.data):
             self.turning = now
 
     def _diagnose(self, message: DiagnosticArray) -> None:
         self.status[message.status[0].name.rpartition("/")[2]] = message.status[0]
+        words = message.status[0].message.partition(":")[0].split()
+        if words[:1] == ["failsafe"]:
+            self._rung("policy", words[1])
+
+    def _rung(self, who: str, rung: str) -> None:
+        before = next((r for _, w, r in reversed(self.rungs) if w == who), "")
+        if rung and rung != before:
+            self.rungs.append((time.monotonic(), who, rung))
 
     def start(self, name: str, *, remap: str = "", **parameters: Any) -> None:
         """A node: robot, supervisor or policy; `remap` is one FROM:=TO."""
@@ -178,7 +190,8 @@ class Graph:
         return "armed" in self.heard and self.heard["armed"][1].data
 
     def ready(self) -> None:
-        """Robot on the ground, whole, disarmed and released; policy configured."""
+        """Robot on the ground, whole, disarmed and released; policy configured; no rung seen."""
+        self.rungs.clear()
         assert self.break_robot("none")
         self.trigger("release")
         self.arm(False)

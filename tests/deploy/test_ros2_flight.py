@@ -46,50 +46,6 @@ def test_lifecycle_and_hover(lab: Graph):
     assert lab.change(CONFIGURE)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "silent:odometry",
-        "frozen:odometry",
-        "delayed:odometry",
-        "nan:odometry",
-        "clock:odometry",
-        "silent:target",  # it may be a second old
-        "transport",
-        "battery",  # it may sag for a second
-    ],
-)
-def test_a_robot_that_breaks_in_flight_lands(lab: Graph, fault: str):
-    """With what it has left: the policy, or the robot by itself."""
-    complaints = []
-    for _ in range(3):  # a machine that stands still for a moment makes it tumble
-        complaints.append(landing_after(lab, fault))
-        assert not lab.change(ACTIVATE)  # nobody has armed it again
-        if not complaints[-1]:
-            return
-        lab.ready()
-    raise AssertionError(complaints)
-
-
-def landing_after(lab: Graph, fault: str) -> str:
-    """What was wrong with the landing that follows a fault."""
-    lab.hover()
-    began, before = time.monotonic(), len(lab.states)
-    assert lab.break_robot(fault)
-
-    def lands() -> bool:
-        by_itself = any(state.startswith(LADDER) for state in lab.states[before:])
-        return by_itself or lab.says("policy").startswith("failsafe")
-
-    if fault == "transport":  # nothing is heard of it meanwhile
-        lab.rest(0.5)
-        assert lab.break_robot("none")
-    lab.until(lands, "the ladder")
-    if fault != "battery":
-        assert lab.break_robot("none")
-    return lab.landing(14.0, began)
-
-
 @pytest.mark.parametrize("way", ["topic", "supervisor", "policy"])
 def test_emergency_stop_in_flight(lab: Graph, way: str):
     lab.fly()
