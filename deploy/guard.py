@@ -310,14 +310,11 @@ class Guard:
         except the emergency stop; what is not finite in it counts as no override. Once it ends, the policy flies on,
         unless a rule of the envelope was broken meanwhile.
         """
-        if override is not None and not self.emergency and self._sound(override):
+        if override is not None and not self.emergency and (sound := self._sound(override)):
             self.verdict[:] = OVERRIDE
             if self.ladder is not None:
                 self.ladder.restart()
-            self._last_command = {
-                s.name: np.clip(np.asarray(override[s.name], np.float32), self._low[s.name], self._high[s.name])
-                for s in self.outputs
-            }
+            self._last_command = sound
             self._has_command[:] = True
             self._remember()
             return self._last_command
@@ -346,13 +343,12 @@ class Guard:
         if self.ladder is not None:
             self.ladder.fallback.watch(self._last_command, dict(self._last_signals))
 
-    def _sound(self, commands: Mapping[str, AnyArray]) -> bool:
-        return all(
-            s.name in commands
-            and np.shape(commands[s.name]) == (self.n, *s.shape)
-            and np.isfinite(commands[s.name]).all()
-            for s in self.outputs
-        )
+    def _sound(self, override: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """A human's commands within the robot's limits; nothing where one of them is not what it should be."""
+        values = {s.name: self._array(s, override.get(s.name))[0] for s in self.outputs}
+        if not all(np.isfinite(value).all() for value in values.values()):
+            return {}
+        return {k: np.clip(np.asarray(v, np.float32), self._low[k], self._high[k]) for k, v in values.items()}
 
     def _mixed(self, commands: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Not every robot may pass: decide one by one."""

@@ -207,7 +207,7 @@ class Graph:
         """From `ready` into the air, by the book."""
         for _ in range(3):  # a machine that stands still for a moment makes it tumble, or stop
             self.until(lambda: self.arm().success, "armed")
-            self.until(self._activate, "active")
+            self.until(lambda: self._activate() or not self.armed(), "active")
             if self._climbs(height):
                 return
             self.ready()

@@ -34,6 +34,7 @@ def weights(learner):
     return torch.cat([p.flatten() for p in learner.training.average.parameters()])
 
 
+@pytest.mark.long
 def test_it_steers_a_mediocre_base_to_the_goal():
     task = ToyReach()
     learner = Alias(task, QUICK, 0)

@@ -183,7 +183,7 @@ def test_other_algorithms_teach_on_engines_without_gradients(monkeypatch):
     assert len(metrics) == 3 and "reward" in metrics[0] and np.isfinite(metrics[-1]["loss"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_learns_to_fly_vehicles_without_a_teacher():
     task = tasks.make("quad_any", robot="any_published", path="hold", delay_high=0.0, noise=0.0)
     settings = {"teachers": 6, "teacher_budget": 400, "accept": 0.5, "teacher_history": 2}

@@ -42,6 +42,7 @@ def weights(learner):
 
 
 @pytest.mark.parametrize(("kind", "least", "gain"), [(Edit, 0.5, 0.35), (Residual, 0.4, 0.25)])
+@pytest.mark.long
 def test_edits_bring_a_mediocre_base_to_the_goal(kind, least, gain):
     task = ToyReach()
     learner = kind(task, kind.Config(**QUICK), 0)

@@ -191,7 +191,7 @@ print(hashlib.sha256(algorithm.path.weights.tobytes()).hexdigest())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_run_that_compiles_gives_what_later_runs_give(tmp_path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("NUMBA_CACHE_DIR", None)

@@ -76,6 +76,7 @@ def test_critics_learn_from_where_the_goal_is_and_from_no_picture():
     assert not torch.equal(learner.insight.policy(batch["x"]), learner.insight.policy(without))
 
 
+@pytest.mark.long
 def test_steering_by_those_who_know_improves_what_only_sees():
     from tests.policies.test_vision import success
 

@@ -74,7 +74,7 @@ def test_another_robots_policy_still_does_not_fit(shipped: PolicyFile, monkeypat
         handshake(shipped, driver)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_its_training_command_reproduces_its_score(shipped: PolicyFile, tmp_path: Path) -> None:
     argv = [a for a in shipped.metadata["training"]["argv"] if not a.startswith(("out=", "report="))]
     command = [sys.executable, "-m", "policies.train", *argv, f"out={tmp_path}", "report=false"]

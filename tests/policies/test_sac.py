@@ -190,6 +190,7 @@ def test_it_learns_to_go_to_zero(monkeypatch, variant):
     assert sac.evaluate(200, seed=1)["success"].mean() > 0.95
 
 
+@pytest.mark.long
 def test_it_learns_on_the_quadrotor():
     """Vehicles are lost less often at the end than by the first policy (0.65 and 0.44 of it with seeds 1 and 2)."""
     settings = {"num_envs": 16, "steps": 24_000, "warmup": 2_000, "batch": 128, "report_every": 100, "updates": 2}

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from stable_baselines3.common.env_util import make_vec_env
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stable_baselines_trains_on_it():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -132,6 +132,7 @@ def test_other_tasks_are_refused():
         Steer(make("quad_hover"), QUICK, 0)
 
 
+@pytest.mark.long
 def test_the_whole_chain_small(tmp_path):
     """Collect, clone, steer, export, grade: `task=metaworld/pick-place-v3 preset=dsrl` with a tiny budget."""
     tiny = ["base.updates=60", "base.episodes=8", "base.corruption=0.3", "env_steps=800", "warm_up=2", "head_start=10"]

@@ -192,6 +192,7 @@ def test_steering_continues_exactly(rows):
     assert [*second.learn()][-1] == last and last["env_steps"] == 800.0
 
 
+@pytest.mark.long
 def test_steering_from_pictures_improves_the_base(tmp_path):
     quick = {"env_steps": 2400, "warm_up": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000}
     base = dataclasses.replace(BASE, corruption=1.4, updates=350)

@@ -112,6 +112,7 @@ def test_the_file_is_the_whole_controller(tmp_path):
         agree(controller, tmp_path / f"{name}.onnx", np.random.default_rng(0))
 
 
+@pytest.mark.long
 def test_the_whole_chain_small(tmp_path):
     """Demonstrate, learn offline, practise, export, grade, with a tiny budget."""
     tiny = ["base.episodes=6", "base.corruption=0.3", "env_steps=800", "warm_up=1", "offline_updates=40"]

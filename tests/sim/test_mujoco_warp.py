@@ -72,6 +72,7 @@ def lifted(kind):
     return {name: np.stack(values) for name, values in zip(TOLERANCE, zip(*seen, strict=True), strict=True)}
 
 
+@pytest.mark.long
 def test_every_scene_moves_as_in_mujoco_and_as_no_other():
     ours, theirs = lifted(WarpBench), lifted(Workbench)
     for name, tolerance in TOLERANCE.items():
