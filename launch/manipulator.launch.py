@@ -8,9 +8,20 @@ from pathlib import Path
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
-from deploy.launching.files import checked, end_after, flag, node, reach, reaching, remappings, required
+from deploy.launching.files import (
+    checked,
+    end_after,
+    flag,
+    node,
+    reach,
+    reaching,
+    remappings,
+    required,
+    signatures,
+    trusting,
+)
 
-NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool}
+NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool, "require_signature": bool}
 
 
 def nodes(given, **parameters):
@@ -34,7 +45,7 @@ def nodes(given, **parameters):
 def policy(given):
     """Parameters of the policy node: it starts by itself, as soon as everything is ready and it is armed."""
     texts = {name: given[name] for name in ("policy", "controller", "commands", "joints", "fingers", "log", "key")}
-    return texts | {"autostart": True, "transfer": flag(given["transfer"])}
+    return texts | {"autostart": True, "transfer": flag(given["transfer"]), **trusting(given)}
 
 
 def supervisor(given, arm):
@@ -99,6 +110,7 @@ def generate_launch_description():
         DeclareLaunchArgument("transfer", default_value="false", description="Allow a policy of another robot."),
         DeclareLaunchArgument("params_file", default_value=params, description="More parameters."),
         DeclareLaunchArgument("key", default_value="", description="File of the key that signs arming."),
+        *signatures(),
         reach(),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
         DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, or a serial device."),

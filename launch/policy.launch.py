@@ -6,7 +6,7 @@ Its topics are those that `ros2 node info` shows; remap them to your robot's.
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
-from deploy.launching.files import checked, flag, node, reach, reaching, remappings, required
+from deploy.launching.files import checked, flag, node, reach, reaching, remappings, required, signatures, trusting
 
 SWITCHES = dict.fromkeys(("autostart", "armed", "transfer", "use_sim_time"), bool)
 
@@ -21,7 +21,7 @@ def start(context):
             "policy_node",
             name=given["name"],
             namespace=given["namespace"] or None,
-            parameters=[*filter(None, [given["params_file"]]), texts | switches],
+            parameters=[*filter(None, [given["params_file"]]), texts | switches | trusting(given)],
             remappings=remappings(given["remap"]),
         )
     )
@@ -45,9 +45,13 @@ def generate_launch_description():
         DeclareLaunchArgument("armed", default_value="true", description="Fly only while the topic armed says so."),
         DeclareLaunchArgument("use_sim_time", default_value="false", description="Time comes from the topic /clock."),
         DeclareLaunchArgument("key", default_value="", description="File of the key that signs arming."),
+        *signatures(),
         reach(),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
     ]
     return LaunchDescription(
-        [*checked(__file__, arguments, SWITCHES | {"network": bool}), OpaqueFunction(function=start)]
+        [
+            *checked(__file__, arguments, SWITCHES | {"network": bool, "require_signature": bool}),
+            OpaqueFunction(function=start),
+        ]
     )

@@ -9,16 +9,27 @@ from pathlib import Path
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
-from deploy.launching.files import checked, command, end_after, flag, node, reach, reaching, required
+from deploy.launching.files import (
+    checked,
+    command,
+    end_after,
+    flag,
+    node,
+    reach,
+    reaching,
+    required,
+    signatures,
+    trusting,
+)
 
-NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool}
+NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool, "require_signature": bool}
 
 
 def simulated(given):
     """Robot, policy and supervisor as nodes on topics, in real time."""
     robot = {name: given[name] for name in ("robot", "engine", "key")} | {"seed": int(given["seed"])}
     policy = {name: given[name] for name in ("policy", "controller", "log", "key")}
-    policy |= {"autostart": True, "transfer": flag(given["transfer"])}
+    policy |= {"autostart": True, "transfer": flag(given["transfer"]), **trusting(given)}
     supervisor = {"auto_arm": flag(given["arm"]), "key": given["key"]}
     processes = required(
         *(
@@ -50,12 +61,14 @@ def free_port():
 def crazyflie(given):
     """A Crazyflie over its radio, or a simulated one; the policy is on board, and the supervisor is its firmware's."""
     vehicle = [f"{name}={given[name]}" for name in ("policy", "robot")]
-    seconds = [f"seconds={given['seconds']}"] if float(given["seconds"]) else []
+    flown = [f"require_signature={str(flag(given['require_signature'])).lower()}"]
+    flown += [f"trust={given['trust']}"] * bool(given["trust"])
+    flown += [f"seconds={given['seconds']}"] * (float(given["seconds"]) > 0.0)
     uri, simulators = given["uri"], []
     if uri == "simulated":
         uri = f"udp://127.0.0.1:{free_port()}"
         simulators = [command("deploy.crazyflie_sim", f"uri={uri}", *vehicle)]
-    return required(*simulators, command("deploy.run", "driver=crazyflie", f"uri={uri}", *vehicle, *seconds))
+    return required(*simulators, command("deploy.run", "driver=crazyflie", f"uri={uri}", *vehicle, *flown))
 
 
 BACKENDS = {"sim": simulated, "hil": in_the_loop, "crazyflie": crazyflie}
@@ -90,6 +103,7 @@ def generate_launch_description():
         DeclareLaunchArgument("transfer", default_value="false", description="sim, hil: of another airframe."),
         DeclareLaunchArgument("params_file", default_value=params, description="sim, hil: more parameters."),
         DeclareLaunchArgument("key", default_value="", description="sim, hil: file of the key that signs arming."),
+        *signatures(),
         reach(),
         DeclareLaunchArgument("log", default_value="", description="sim, hil: folder for flight logs (.mcap)."),
         DeclareLaunchArgument("port", default_value="emulated", description="hil: emulated, or a serial device."),

@@ -9,11 +9,13 @@ from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, IncludeLaunchDescription, OpaqueFunction
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 
-from deploy.launching.files import checked, end_after, reach
+from deploy.launching.files import checked, end_after, reach, signatures
 
-NUMBERS = {"robots": int, "seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool}
+NUMBERS = {"robots": int, "seconds": float, "seed": int}
+NUMBERS |= dict.fromkeys(("arm", "transfer", "network", "require_signature"), bool)
 HOVER = str(Path(__file__).resolve().with_name("quad_hover.launch.py"))
 PASSED_ON = ("policy", "robot", "engine", "controller", "arm", "transfer", "params_file", "log", "key", "network")
+SIGNED = ("trust", "require_signature")
 
 
 def start(context):
@@ -21,7 +23,7 @@ def start(context):
     given = dict(context.launch_configurations)
     if int(given["robots"]) < 1:
         raise ValueError(f"robots:={given['robots']}: needs at least one")
-    same = {name: given[name] for name in PASSED_ON} | {"backend": "sim", "seconds": "0"}
+    same = {name: given[name] for name in (*PASSED_ON, *SIGNED)} | {"backend": "sim", "seconds": "0"}
     swarm = [
         IncludeLaunchDescription(
             PythonLaunchDescriptionSource(HOVER),
@@ -55,6 +57,7 @@ def generate_launch_description():
         DeclareLaunchArgument("transfer", default_value="false", description="Allow a policy of another airframe."),
         DeclareLaunchArgument("params_file", default_value=params, description="More parameters of the nodes."),
         DeclareLaunchArgument("key", default_value="", description="File of the key that signs arming."),
+        *signatures(),
         reach(),
         DeclareLaunchArgument("log", default_value="", description="Folder for flight logs (.mcap)."),
     ]

@@ -91,6 +91,21 @@ def reaching(given: Mapping[str, str]) -> list[Any]:
     return [SetEnvironmentVariable(name, value) for name, value in changed.items()]
 
 
+def signatures() -> list[Any]:
+    """The arguments `trust` and `require_signature` of a launch file."""
+    from launch.actions import DeclareLaunchArgument
+
+    return [
+        DeclareLaunchArgument("trust", default_value="", description="Folder of trusted keys NAME.pub."),
+        DeclareLaunchArgument("require_signature", default_value="false", description="Fly only what they signed."),
+    ]
+
+
+def trusting(given: Mapping[str, str]) -> dict[str, Any]:
+    """The policy node's parameters for those."""
+    return {"trust": given["trust"], "require_signature": flag(given["require_signature"])}
+
+
 def command(module: str, *words: Any, condition: Any = None) -> Any:
     """A command of this project as a process: `python -m module word ...`; a word is a text or substitutions."""
     from launch.actions import ExecuteProcess

@@ -104,7 +104,8 @@ class RobotNode(Node):
         self.create_service(Trigger, "~/reset", self._asked_to_reset)
         self.add_on_set_parameters_callback(self._set)
         self._reset = self._closing = False
-        self._news: SimpleQueue[tuple[int, Any, dict[str, Any]] | None] = SimpleQueue()  # count, stamp, what to publish
+        # Count, stamp, state and values to publish.
+        self._news: SimpleQueue[tuple[int, Any, str, dict[str, Any]] | None] = SimpleQueue()
         self._threads = [threading.Thread(target=self._run), threading.Thread(target=self._tell)]
         for thread in self._threads:
             thread.start()
@@ -174,7 +175,7 @@ class RobotNode(Node):
             if step % every == 0:
                 measured = Time(seconds=self.world.time) if self._ticks else self.get_clock().now()
                 values = {**self.world.read(), topics.EXECUTED: self.motors}
-                self._news.put((step // every, measured.to_msg(), values))
+                self._news.put((step // every, measured.to_msg(), self.interlock.summary, values))
             step += 1
         self._news.put(None)
 
@@ -232,7 +233,7 @@ class RobotNode(Node):
             if self._news.empty():
                 self._publish(*news)
 
-    def _publish(self, count: int, stamp: Any, values: dict[str, Any]) -> None:
+    def _publish(self, count: int, stamp: Any, state: str, values: dict[str, Any]) -> None:
         now = time.monotonic()
         if self._ticks:
             self._ticks.publish(Clock(clock=stamp))
@@ -243,9 +244,9 @@ class RobotNode(Node):
             voltage = EMPTY if self.fault.kind == "battery" else self.battery.voltage
             charge = {"battery_voltage": np.array([voltage]), "battery_level": np.array(self.battery.level / 100.0)}
             self._send(topics.BATTERY, self._battery, charge, stamp, now)
-        news = self.interlock.summary != self._stated or now - self._stated_at > STATE_S
+        news = state != self._stated or now - self._stated_at > STATE_S
         if news and self.fault.kind != "transport":
-            self._stated, self._stated_at = self.interlock.summary, now
+            self._stated, self._stated_at = state, now
             self._state.publish(String(data=self._stated))
         if self._executed.get_subscription_count():
             motors = values[topics.EXECUTED]
