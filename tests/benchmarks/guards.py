@@ -43,11 +43,9 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
 
 def end(name: str) -> str:
     """What the fault leads to, in words."""
-    if name in ("link lost", "interrupted"):
-        return "driver stopped"
-    return {"command out of range": "clipped, slew limited", "override": "the human's command"}.get(
-        name, "safe command"
-    )
+    words = {"link lost": "driver stopped", "command out of range": "clipped, slew limited"}
+    fault = FAULTS[name]
+    return words.get(name) or ("the signal's rung" if fault.signal else fault.rung) or "the human's command"
 
 
 def markdown(rows: report.Rows) -> str:

@@ -134,12 +134,8 @@ def test_random_faults_between_processes(seed: int, count: int = 150):
         lab: Graph | None = None
         while len(fates) < count:
             if lab is None:
-                settings = {
-                    "robot": {"hold_s": 0.1, "seed": seed + len(fates), "priority": 50},
-                    "supervisor": GENTLE,
-                    "policy": {},
-                }
-                lab = held.enter_context(graph(**{node: PROMPT | given for node, given in settings.items()}))
+                robot = PROMPT | {"hold_s": 0.1, "seed": seed + len(fates), "priority": 50}
+                lab = held.enter_context(graph(robot=robot, supervisor=PROMPT | GENTLE, policy=PROMPT))
             name = str(rng.choice([*FAULTS]))
             lab.ready()
             lab.fly()

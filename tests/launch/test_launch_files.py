@@ -284,7 +284,11 @@ def test_a_killed_policy_ends_the_launch_with_an_error(start, patient):
         (["policy:=quad_any", "seed:=1.5"], 1, "seed:=1.5 is not a whole number"),
         (["policy:=quad_any", "arm:=maybe"], 1, "arm:=maybe is not true or false"),
         (["policy:=quad_any", "backend:=real"], 2, "backend:=real is not one of: sim, hil, crazyflie"),
-        (["policy:=quad_any", "require_signature:=true", "trust:=nowhere"], 1, "and a signature is required"),
+        (
+            ["policy:=quad_any", "require_signature:=true", "trust:=nowhere"],
+            1,
+            "trust=nowhere: there is no such folder",
+        ),
         (["policy:=quad_any", "backend:=crazyflie", "require_signature:=true"], 1, "and a signature is required"),
         (["policy:=quad_any", "secs:=3"], 2, "unknown launch argument 'secs'"),
         (["policy:=quad_any", "engine:=fligth"], 2, "engine:=fligth is not one of: flight, mujoco, bullet"),
