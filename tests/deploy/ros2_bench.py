@@ -191,7 +191,6 @@ class Graph:
 
     def ready(self) -> None:
         """Robot on the ground, whole, disarmed and released; policy configured; no rung seen."""
-        self.rungs.clear()
         assert self.break_robot("none")
         self.trigger("release")
         self.arm(False)
@@ -202,6 +201,7 @@ class Graph:
             assert self.change(CONFIGURE)
         self.until(lambda: self.trigger("robot/reset").success, "reset")
         self.until(lambda: self.position()[2] < 0.01 and self.upright(), "on the ground")
+        self.rungs.clear()
 
     def fly(self, height: float = 0.3) -> None:
         """From `ready` into the air, by the book."""
