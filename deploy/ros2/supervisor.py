@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry
+from rclpy.duration import Duration
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String, UInt8MultiArray
@@ -295,7 +296,8 @@ class SupervisorNode(Node):
         return ERROR if bad else WARN if troubles else OK, "; ".join(complaints) or self.reason, values
 
     def close(self) -> None:
-        """Disarm."""
+        """Disarm, and see to it that this is heard."""
         self._disarm("the supervisor was interrupted")
+        self._said.wait_for_all_acked(Duration(seconds=0.1))
         self._undo.close()
         self.destroy_node()

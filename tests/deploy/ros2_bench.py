@@ -139,9 +139,12 @@ class Graph:
         """A service's answer."""
         client = self._clients.get(name) or self._clients.setdefault(name, self.node.create_client(kind, name))
         self.until(client.service_is_ready, f"the service {name}")
-        future = client.call_async(kind.Request(**request))
-        self.until(future.done, f"the answer of {name}")
-        return future.result()
+        for _ in range(3):  # an answer may be lost on the way to a client that was only just found
+            future, asked = client.call_async(kind.Request(**request)), time.monotonic()
+            self.until(lambda: future.done() or time.monotonic() - asked > 0.4 * PATIENCE, "time")  # noqa: B023
+            if future.done():
+                return future.result()
+        raise AssertionError(f"no answer of {name}; {self.says_all()}")
 
     def change(self, transition: int) -> bool:
         """A transition of the policy node's lifecycle; whether it succeeded."""

@@ -81,11 +81,15 @@ FAULTS = {
 
 @dataclass
 class Fate:
-    """Of one flight: the first rung, after how many s; what was wrong with the landing, nothing where none was due."""
+    """Of one flight: the first rung, after how many s; what was wrong with the landing, nothing where none was due.
+
+    `down`: s from the fault until the motors were off.
+    """
 
     rung: str
     after: float
     landing: str
+    down: float
 
 
 def fly(lab: Graph, name: str) -> Fate:
@@ -102,12 +106,13 @@ def fly(lab: Graph, name: str) -> Fate:
         lab.until(lambda: time.monotonic() - lab.turning > 0.2, "motors off", 5.0)
         off = max(lab.turning - began, 0.0)
         lab.until(lambda: lab.position()[2] < 0.06, "it fell")
-        return Fate("off", off, "")
+        return Fate("off", off, "", off)
     lab.until(lambda: lab.rungs[before:], "a rung", 5.0)
     at, _, rung = lab.rungs[before]
     if "target" in name or "odometry" in name or "clock" in name:
         assert lab.break_robot("none")
-    return Fate(rung, at - began, lab.landing(14.0, began))
+    complaint = lab.landing(14.0, began)
+    return Fate(rung, at - began, complaint, lab.turning - began)
 
 
 @pytest.mark.parametrize("name", ROBOT)
@@ -129,7 +134,7 @@ def test_a_robot_that_breaks_in_flight_lands(lab: Graph, name: str):
 def test_random_faults_between_processes(seed: int, count: int = 150):
     """At random moments, the nodes with their own time limits."""
     rng, fates = np.random.default_rng(seed), list[tuple[str, Fate]]()
-    early, held = 0, ExitStack()
+    early, unusable, held = 0, 0, ExitStack()
     with held:
         lab: Graph | None = None
         while len(fates) < count:
@@ -137,8 +142,14 @@ def test_random_faults_between_processes(seed: int, count: int = 150):
                 robot = PROMPT | {"hold_s": 0.1, "seed": seed + len(fates), "priority": 50}
                 lab = held.enter_context(graph(robot=robot, supervisor=PROMPT | GENTLE, policy=PROMPT))
             name = str(rng.choice([*FAULTS]))
-            lab.ready()
-            lab.fly()
+            try:
+                lab.ready()
+                lab.fly()
+            except AssertionError as error:  # a process that stood still is not always found again
+                print(error, flush=True)
+                held.close()
+                lab, unusable = None, unusable + 1
+                continue
             lab.rest(rng.uniform(0.0, 2.5))
             if lab.rungs or not lab.armed():  # the machine stood still for longer than the limits
                 early += 1
@@ -154,10 +165,11 @@ def test_random_faults_between_processes(seed: int, count: int = 150):
     late = [fate for fate in fates if fate[1].after > FAULTS[fate[0]].within + SEEN]
     due = [fate for fate in fates if FAULTS[fate[0]].rungs != {"off"}]
     fell = [fate for fate in due if fate[1].landing]
-    print(f"{count} flights, {early} ended before; {Counter(name for name, _ in fates)}")
+    print(f"{count} flights, {early} ended before, {unusable} new graphs; {Counter(name for name, _ in fates)}")
     print(f"wrong rung: {wrong}")
     print(f"late: {late}")
     print(f"{len(due) - len(fell)} of {len(due)} landed; not: {fell}")
     assert not wrong
+    assert early + unusable <= 0.05 * count
     assert len(late) <= 0.05 * count
     assert len(fell) <= 0.05 * len(due)
