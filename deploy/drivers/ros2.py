@@ -51,6 +51,7 @@ Array = NDArray[Any]
 HEARTBEAT_PERIOD = 0.05  # s
 LIFESPAN = 2.0  # periods for which a command may be on its way
 MARGIN, SLEW = 0.1, 0.02  # periods: how long before a measurement a step begins; the clock's largest shift per step
+BLIND_S = 0.035  # s without the robot's state, at least three periods, after which it is left to its own controller
 SLOWEST = 0.8  # of the policy's rate: what comes less often cannot feed it
 
 
@@ -326,7 +327,7 @@ class Ros2:
         return max(measured, inbox.age, key=abs)
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        bridged = self.bridges() and self._lands()  # better than the last command is what the robot itself sees
+        bridged = (self.bridges() or self._is_blind()) and self._lands()  # the robot itself sees better
         over = (self.done and not self.falls) or self.given_up()
         self._publish(self._last() if over else {} if bridged else commands)
         now = time.monotonic()
@@ -336,6 +337,10 @@ class Ros2:
         if now - self._beat >= HEARTBEAT_PERIOD:
             self._beat = now
             self._heartbeat.publish(Bool(data=True))
+
+    def _is_blind(self) -> bool:
+        """Whether the robot's state has not come for a few periods: not yet bad, but too old to fly a quadrotor by."""
+        return self._paced is not None and self._age(self._paced) > max(BLIND_S, 3.5 * self.period)
 
     def _publish(self, wanted: Mapping[str, Array]) -> None:
         """Those commands that are wanted."""

@@ -63,7 +63,7 @@ class Settings:
     publish_hz: float = setting(100.0, "rate of the signals; the physics' rate must be a multiple of it", 1.0, 1000.0)
     commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
     hold_s: float = setting(
-        0.1, "s for which the last command is held when none comes; then the motors stop", 0.01, 1.0
+        0.2, "s for which the last command is held when none comes; then the motors stop", 0.01, 1.0
     )
     silence_s: float = setting(0.25, "s for which armed may be silent; it comes every 0.05 s", 0.05, 10.0)
     key: str = setting("", "file of the key that signs arming (python -m deploy.ros2.key); empty: it is not signed")

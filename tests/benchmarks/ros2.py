@@ -173,7 +173,7 @@ def hover(seconds: float) -> dict[str, Any]:
 def reactions(fault: str, flights: int) -> dict[str, Any]:
     """From the fault until the robot is on the ladder (or off), in ms; with the nodes' default timeouts. It lands."""
     inject, found = FAULTS[fault], []
-    with graph(robot=DEFAULT | {"hold_s": 0.1, "priority": 50}, supervisor=DEFAULT | GENTLE, policy=DEFAULT) as lab:
+    with graph(robot=DEFAULT | {"hold_s": 0.2, "priority": 50}, supervisor=DEFAULT | GENTLE, policy=DEFAULT) as lab:
         while len(found) < flights:
             lab.ready()
             lab.fly()

@@ -52,11 +52,11 @@ def by_hand(lab: Graph) -> None:
 
 
 ROBOT = {  # the odometry is the attitude, too: without it the policy hands over to the robot's own controller
-    "odometry stops": Fault(breaks("silent:odometry"), {"hold"}, 0.2),
-    "odometry freezes": Fault(breaks("frozen:odometry"), {"hold"}, 0.2),
-    "odometry comes late": Fault(breaks("delayed:odometry"), {"hold"}, 0.2),
+    "odometry stops": Fault(breaks("silent:odometry"), {"hold"}, 0.24),
+    "odometry freezes": Fault(breaks("frozen:odometry"), {"hold"}, 0.24),
+    "odometry comes late": Fault(breaks("delayed:odometry"), {"hold"}, 0.24),
     "odometry is NaN": Fault(breaks("nan:odometry"), {"land"}, 0.06),
-    "the clock jumps": Fault(breaks("clock:odometry"), {"hold"}, 0.12),
+    "the clock jumps": Fault(breaks("clock:odometry"), {"hold"}, 0.22),
     "target stops": Fault(breaks("silent:target"), {"hold"}, 1.06),
     "target freezes": Fault(breaks("frozen:target"), {"hold"}, 1.06),
     "target is NaN": Fault(breaks("nan:target"), {"hold"}, 0.06),
@@ -65,15 +65,15 @@ ROBOT = {  # the odometry is the attitude, too: without it the policy hands over
 }
 FAULTS = {
     **ROBOT,
-    "policy hangs": Fault(process("policy", signal.SIGSTOP), {"hold"}, 0.1),
-    "policy killed": Fault(process("policy", signal.SIGKILL), {"hold"}, 0.1, ends=True),
+    "policy hangs": Fault(process("policy", signal.SIGSTOP), {"hold"}, 0.2),
+    "policy killed": Fault(process("policy", signal.SIGKILL), {"hold"}, 0.2, ends=True),
     "policy ends": Fault(process("policy", signal.SIGTERM), {"land"}, 0.1, ends=True),
     "supervisor hangs": Fault(process("supervisor", signal.SIGSTOP), {"hold"}, 0.25),
     "supervisor killed": Fault(process("supervisor", signal.SIGKILL), {"hold"}, 0.25, ends=True),
     "supervisor ends": Fault(process("supervisor", signal.SIGTERM), {"land"}, 0.1, ends=True),
     "disarmed": Fault(lambda lab: lab.arm(False), {"land"}, 0.1),
     "deactivated": Fault(lambda lab: lab.change(DEACTIVATE), {"land"}, 0.1),
-    "the human lets go": Fault(by_hand, {"hold"}, 0.1),
+    "the human lets go": Fault(by_hand, {"hold"}, 0.2),
     "emergency stop, topic": Fault(lambda lab: lab.trigger("emergency_stop"), {"off"}, 0.05),
     "emergency stop, policy": Fault(lambda lab: lab.trigger("policy/emergency_stop"), {"off"}, 0.05),
 }
@@ -139,7 +139,7 @@ def test_random_faults_between_processes(seed: int, count: int = 150):
         lab: Graph | None = None
         while len(fates) < count:
             if lab is None:
-                robot = PROMPT | {"hold_s": 0.1, "seed": seed + len(fates), "priority": 50}
+                robot = PROMPT | {"hold_s": 0.2, "seed": seed + len(fates), "priority": 50}
                 lab = held.enter_context(graph(robot=robot, supervisor=PROMPT | GENTLE, policy=PROMPT))
             name = str(rng.choice([*FAULTS]))
             try:
