@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlparse
 
-from deploy import arguments
+from deploy import cli
 from deploy.crazyflie.battery import Battery
 from deploy.crazyflie.crtp import BOOTLOADER, NULL, Packet, Port
 from deploy.crazyflie.firmware import Firmware
@@ -200,10 +200,10 @@ class Simulation:
 
 def main(argv: Sequence[str]) -> None:
     """Listen, say where, simulate."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     simulation = Simulation(config)
     while simulation.world.time < BOOT:
         simulation.tick()
@@ -218,4 +218,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy import arguments, c_source, toolchain
+from deploy import cli
+from deploy.codegen import source as c_source
+from deploy.codegen import toolchain
 from deploy.files import replace_all
 from deploy.policy_file import PolicyFile, content_of
 from deploy.sign import TRUST
@@ -44,8 +46,8 @@ def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) ->
 
 def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
     """The C files, and policy.elf: they and the serial link of firmware/stm32f405. Proven on the emulator."""
-    from deploy.emulator import Chip
-    from deploy.measure import measure
+    from deploy.mcu.cost import measure
+    from deploy.mcu.emulator import Chip
 
     lines = write_c(policy, content, folder, config)
     image = toolchain.image(folder, config.compiler)
@@ -85,18 +87,18 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
 
 def main(argv: Sequence[str]) -> None:
     """Check the file, then write what the target needs."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     if config.target not in TARGETS:
-        raise arguments.ArgumentError(f"unknown target {config.target!r}; choices: {', '.join(TARGETS)}")
+        raise cli.ArgumentError(f"unknown target {config.target!r}; choices: {', '.join(TARGETS)}")
     content = content_of(config.policy)
     policy = PolicyFile.from_bytes(content, config.policy, config.trust)
     print(printable(f"{policy.name}: {policy.standing}"))
     for line in TARGETS[config.target](policy, content, Path(config.out), config):
-        print(printable(line, arguments.LONGEST))
+        print(printable(line, cli.LONGEST))
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main, needs="firmware"))
+    sys.exit(cli.call(main, needs="firmware"))

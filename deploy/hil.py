@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy import arguments, c_source, toolchain
-from deploy.drivers.microcontroller import EmulatedPort, OnChip, Port, QemuPort, SerialPort
+from deploy import cli
+from deploy.codegen import source, toolchain
 from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
-from deploy.emulator import CLOCK_HZ, Chip
 from deploy.loop import Policy, run
-from deploy.measure import Measured, measure
+from deploy.mcu.cost import Measured, measure
+from deploy.mcu.emulator import CLOCK_HZ, Chip
+from deploy.mcu.policy import EmulatedPort, OnChip, Port, QemuPort, SerialPort
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
@@ -48,7 +49,7 @@ class Config:
     engine: str = field(default="flight", metadata={"help": "physics engine"})
     seed: int = field(default=0, metadata={"help": "of the initial states"})
     trust: str | None = field(default=None, metadata={"help": TRUST})
-    weights: str = field(default="float32", metadata={"help": f"emulated: one of: {', '.join(c_source.WEIGHTS)}"})
+    weights: str = field(default="float32", metadata={"help": f"emulated: one of: {', '.join(source.WEIGHTS)}"})
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
     json: str | None = field(default=None, metadata={"help": "write the report to this file"})
 
@@ -88,7 +89,7 @@ class Report:
 
 def build(policy: PolicyFile, folder: Path, compiler: str = "auto", weights: str = "float32") -> tuple[Path, Measured]:
     """The image of a policy in `folder`, proven and measured on the emulated chip."""
-    for name, text in c_source.Source(policy, policy.content(), weights).files().items():
+    for name, text in source.Source(policy, policy.content(), weights).files().items():
         (folder / name).write_text(text)
     image = toolchain.image(folder, compiler)
     return image, measure(Chip(image, count=True), policy)
@@ -189,18 +190,18 @@ def connect(
 
 def main(argv: Sequence[str]) -> None:
     """Build, connect, fly, report."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     policy = PolicyFile.load(config.policy, config.trust)
     chip, cost = connect(policy, config.port, config.compiler, config.weights)
     report = evaluate(policy, chip, config, cost)
     chip.port.close()
-    print("\n".join(printable(line, arguments.LONGEST) for line in describe(report, policy)))
+    print("\n".join(printable(line, cli.LONGEST) for line in describe(report, policy)))
     if config.json:
         Path(config.json).write_text(json.dumps({**asdict(report), "equal": report.equal}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main, needs="train,firmware"))
+    sys.exit(cli.call(main, needs="train,firmware"))

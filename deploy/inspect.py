@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploy import arguments
+from deploy import cli
 from deploy.policy_file import PolicyFile
 from deploy.safety.grid import summary
 from deploy.sign import TRUST
@@ -78,10 +78,10 @@ def describe(policy: PolicyFile) -> list[str]:
 
 def main(argv: Sequence[str]) -> None:
     """Load, check and describe."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     policy = PolicyFile.load(config.policy, config.trust)
     print("\n".join(describe(policy)))
     began = time.perf_counter()
@@ -94,4 +94,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy import arguments
+from deploy import cli
 from deploy.launching import declared, guardian
 from deploy.launching.actions import explained
 from deploy.ros2 import network
@@ -35,20 +35,20 @@ def real_launch() -> bool:
 def _file(words: Sequence[str]) -> tuple[str, list[str]]:
     """The launch file's path, and the arguments after it."""
     if not words:
-        raise arguments.ArgumentError("which launch file? python -m deploy.launch FILE [name:=value ...]")
+        raise cli.ArgumentError("which launch file? python -m deploy.launch FILE [name:=value ...]")
     first, *rest = words
     if os.path.isfile(first):
         return first, rest
     if not rest or ":=" in rest[0]:
-        raise arguments.ArgumentError(f"there is no launch file {first!r}")
+        raise cli.ArgumentError(f"there is no launch file {first!r}")
     from ament_index_python.packages import get_package_share_directory
 
     try:
         found = sorted(Path(get_package_share_directory(first)).rglob(rest[0]))
     except (LookupError, ValueError):
-        raise arguments.ArgumentError(f"there is neither a launch file nor a package {first!r}") from None
+        raise cli.ArgumentError(f"there is neither a launch file nor a package {first!r}") from None
     if not found:
-        raise arguments.ArgumentError(f"package {first!r} has no launch file {rest[0]!r}")
+        raise cli.ArgumentError(f"package {first!r} has no launch file {rest[0]!r}")
     return str(found[0]), rest[1:]
 
 
@@ -66,7 +66,7 @@ def _stand_in() -> None:
     try:
         from deploy.launching import stand_in
     except ModuleNotFoundError as error:
-        raise arguments.ArgumentError(f"deploy.launch needs {error.name}: pip install 'sim2metal[ros]'") from None
+        raise cli.ArgumentError(f"deploy.launch needs {error.name}: pip install 'sim2metal[ros]'") from None
     stand_in.install()
 
 
@@ -115,13 +115,13 @@ def run(words: Sequence[str]) -> int:
         nonlocal status
         status = launch_file(words)
 
-    return arguments.call(keep, words) or status
+    return cli.call(keep, words) or status
 
 
 def main() -> int:
     """Run the command in a child process, so that nothing outlives it; the exit status."""
     words = sys.argv[1:]
-    if not words or arguments.wants_help(words):
+    if not words or cli.wants_help(words):
         print(__doc__)
         return 0 if words else 2
     return guardian.run(lambda: run(words))

@@ -58,7 +58,7 @@ class Log(Protocol):
         """When the step began, by how much the deadline before it was missed (s); what was measured, wanted, sent."""
 
     def event(self, kind: str, text: str, who: str = "") -> None:
-        """Something happened: one of `deploy.flight_log.EVENTS`."""
+        """Something happened: one of `deploy.recording.flight_log.EVENTS`."""
 
 
 class HandshakeError(ValueError):

@@ -2,10 +2,11 @@
 
 One metadata key, "sim2metal", holds JSON: `schema`, `digest`, `name`, `task`, `robot`, `rate_hz`, `inputs` and
 `outputs` (`sim.spec.to_json`), `state` (name, shape, initial), `envelope` (rules of `deploy.safety.envelope`), `plan`
-(of one that plans ahead: horizon, replan, delay in control steps), `base` (`deploy.base`), `training`, `evaluation` and
-`vectors`. The metadata comes first in the file and begins with the schema and a SHA-256 of the whole file (with the
-digest's own 64 digits as zeros), so that damage is found before any of it is interpreted. The vectors are a closed-loop
-sequence: the state of one step feeds the next. Their pictures are text: the bytes of all of them, deflated, in base 64.
+(of one that plans ahead: horizon, replan, delay in control steps), `base` (`deploy.remote.subgraph`), `training`,
+`evaluation` and `vectors`. The metadata comes first in the file and begins with the schema and a SHA-256 of the whole
+file (with the digest's own 64 digits as zeros), so that damage is found before any of it is interpreted. The vectors
+are a closed-loop sequence: the state of one step feeds the next. Their pictures are text: the bytes of all of them,
+deflated, in base 64.
 
 A file is a stranger's until it is loaded: `deploy.trust` reads it (the metadata: `contract`; the graph: `onnx_reader`,
 `onnx_limits`; who signed it: `signature`), and onnxruntime sees only what passed.
@@ -84,7 +85,7 @@ def _check_digest(path: str, content: bytes) -> int:
     if header is None:
         raise PolicyFileError(
             f"{path}: not a policy file, or its beginning is damaged: no metadata {KEY!r} in its {len(content)} bytes; "
-            "policies.train and policies.export write such files"
+            "policies.train and policies.models.export write such files"
         )
     schema = int(header.group(1))
     if schema != SCHEMA:

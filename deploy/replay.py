@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy import arguments, flight_log
-from deploy.bag.records import RecordError
-from deploy.bag.repair import repair
-from deploy.controllers import controller
-from deploy.flight_log import Flight, FlightLogError
+from deploy import cli
 from deploy.guard import OVERRIDE, REASONS, Guard
 from deploy.loop import Arrays, Policy
 from deploy.policy_file import PolicyFile
+from deploy.recording import flight_log
+from deploy.recording.flight_log import Flight, FlightLogError
+from deploy.recording.records import RecordError
+from deploy.recording.repair import repair
+from deploy.runtimes import controller
 from deploy.trust.text import printable
 
 AnyArray = NDArray[Any]
@@ -205,10 +206,10 @@ def _summary(flight: Flight) -> list[str]:
 
 def main(argv: Sequence[str]) -> None:
     """Read, replay, compare. An error when the policy that flew now computes other commands."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     if config.repair is not None:
         _save(config)
         return
@@ -234,4 +235,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

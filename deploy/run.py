@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from deploy import arguments, realtime
-from deploy.controllers import CONTROLLERS, controller
+from deploy import cli, realtime
 from deploy.drivers import DRIVERS, Driver, driver_class
 from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
-from deploy.recorder import Recorder
+from deploy.recording.recorder import Recorder
+from deploy.remote.split_policy import SERVER, connected
+from deploy.runtimes import CONTROLLERS, controller
 from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.grid import trust_warning
 from deploy.safety.limits import describe, guard_of, limits_of
-from deploy.served import SERVER, connected
 from deploy.sign import TRUST
 from deploy.trust.text import printable
 
@@ -112,11 +112,11 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
 
 def main(argv: Sequence[str]) -> None:
     """Parse, load, check, connect, fly, report."""
-    kind = driver_class(arguments.value_of(argv, "driver", "simulated"))
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config, kind.Config)}")
+    kind = driver_class(cli.value_of(argv, "driver", "simulated"))
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config, kind.Config)}")
         return
-    config, driver_config = arguments.parse(argv, Config, kind.Config)
+    config, driver_config = cli.parse(argv, Config, kind.Config)
     file = PolicyFile.load(config.policy, config.trust)
     if config.require_signature:
         file.require_signature()
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     lines = [*_summary(record, driver), f"policy {policy.name}: {policy.standing}"]
-    print("\n".join(printable(line, arguments.LONGEST) for line in lines))
+    print("\n".join(printable(line, cli.LONGEST) for line in lines))
     if record.left_behind:
         sys.stdout.flush()
         os._exit(1)  # a thread still computes in C, and would be torn down under its feet
@@ -143,4 +143,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

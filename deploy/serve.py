@@ -2,9 +2,9 @@
 
 A request holds the signals by name and, to steer the base, "noise"; without it the server draws some. The answer's
 "actions" are commands, in their units, one row for each step of the plan. Both may have a leading axis of requests.
-See `deploy.wire`. On this machine (127.0.0.1) whoever asks is answered, but no web page; at any other address a client
-shows a token, as openpi's clients show their API key. Nothing is encrypted: across a network that others share, use a
-tunnel. Requests are limited to a few times what the policy sees, and each client waits for its own only.
+See `deploy.remote.client`. On this machine (127.0.0.1) whoever asks is answered, but no web page; at any other address
+a client shows a token, as openpi's clients show their API key. Nothing is encrypted: across a network that others
+share, use a tunnel. Requests are limited to a few times what the policy sees, and each client waits for its own only.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from deploy import arguments
-from deploy.base import FileBase
+from deploy import cli
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.remote.client import EXTRA, TOKEN, AnyArray, pack, unpack
+from deploy.remote.subgraph import FileBase
 from deploy.trust.text import printable
-from deploy.wire import EXTRA, TOKEN, AnyArray, pack, unpack
 from sim.spec import Signal
 
 SMALLEST = 1 << 16  # bytes that a request may have at least
@@ -249,10 +249,10 @@ def _few(talk: Callable[..., None]) -> Callable[..., None]:
 
 def main(argv: Sequence[str]) -> None:
     """Load, check, listen."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     policy = PolicyFile.load(config.policy)
     with opened(policy, config.host, config.port, token_of(config)) as server:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -265,4 +265,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main, needs="serve"))
+    sys.exit(cli.call(main, needs="serve"))

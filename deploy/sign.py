@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy import arguments
+from deploy import cli
 from deploy.files import write_atomic
 from deploy.policy_file import PolicyFile, PolicyFileError, content_of
 from deploy.trust import signature
@@ -34,11 +34,11 @@ class Config:
 
     def __post_init__(self) -> None:
         if (self.policy is None) == (self.new is None):
-            raise arguments.ArgumentError("needs policy=FILE, or new=KEY")
+            raise cli.ArgumentError("needs policy=FILE, or new=KEY")
         if self.new is not None and (self.key or self.out or self.trust):
-            raise arguments.ArgumentError("new=KEY goes alone: make the key first, then sign with key=KEY")
+            raise cli.ArgumentError("new=KEY goes alone: make the key first, then sign with key=KEY")
         if self.out is not None and self.key is None:
-            raise arguments.ArgumentError("out=FILE needs key=KEY to sign with")
+            raise cli.ArgumentError("out=FILE needs key=KEY to sign with")
 
 
 def sign(content: bytes, path: str, key: Path) -> bytes:
@@ -59,10 +59,10 @@ def describe(policy: PolicyFile) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Make a key, sign, or say who signed."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     try:
         if config.new is not None:
             public = signature.new_key(Path(config.new))
@@ -81,4 +81,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

@@ -21,15 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy import arguments, flight_log
-from deploy.page import LOOPBACK, Page, window
+from deploy import cli
+from deploy.recording import flight_log
+from deploy.recording.page import LOOPBACK, Page, window
 from deploy.trust.text import printable
 
 if TYPE_CHECKING:
     import rerun as rr
 
-    from deploy.flight_log import Flight
-    from deploy.picture import Picture
+    from deploy.recording.flight_log import Flight
+    from deploy.recording.rerun import Picture
 
 PORT = 9090
 
@@ -120,14 +121,14 @@ def _show(picture: Picture, pieces: Iterable[Flight]) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Read, draw, follow until the flight ends; a web page stays until Ctrl-C."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     try:
         import rerun as rr
 
-        from deploy.picture import Picture
+        from deploy.recording.rerun import Picture
     except ModuleNotFoundError as error:
         if error.name != "rerun":
             raise
@@ -159,4 +160,4 @@ def _what(flight: Flight) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploy import arguments
+from deploy import cli
 from deploy.drivers.workcell import Bench
 from deploy.loop import handshake
 from deploy.policy_file import PolicyFile
@@ -26,7 +26,7 @@ from sim.workcell import Array, Manipulation, choose_engine, is_manipulation, st
 
 if TYPE_CHECKING:
     from policies.datasets import Feature
-    from policies.teleop import Settings as Hands
+    from policies.teleop.session import Settings as Hands
 
 DEMONSTRATIONS = int.from_bytes(b"demonstrations")  # mixed into the seed: other episodes than training's, evaluation's
 SCENES = 8  # flown together
@@ -48,7 +48,9 @@ class Config:
     steps: int = field(default=0, metadata={"help": "of an episode at most (0: the task's)"})
     cameras: str = field(default="", metadata={"help": "pictures of these, of a task that has cameras: NAME,NAME"})
     film: bool = field(default=False, metadata={"help": "pictures as films, a tenth of the size and not exact"})
-    linger: int = field(default=0, metadata={"help": "steps after success: frames that show it (policies.success)"})
+    linger: int = field(
+        default=0, metadata={"help": "steps after success: frames that show it (policies.train_success)"}
+    )
     seed: int = field(default=0, metadata={"help": "of the episodes"})
     engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
 
@@ -254,7 +256,7 @@ def _made(task: Manipulation, config: Config, hands: Hands | None, first: int) -
         return demonstrate(task, config.episodes, config.seed, config.corruption, first, config.linger)
     own = stream(config.seed, DEMONSTRATIONS)
     if config.policy == TELEOP:
-        from policies.teleop import Settings, teleoperate
+        from policies.teleop.session import Settings, teleoperate
 
         return teleoperate(task, hands or Settings(), config.episodes, own, first)
     policy = PolicyFile.load(config.policy)
@@ -275,12 +277,12 @@ def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> None:
     """Collect, and say what came of it."""
-    from policies.teleop import Settings
+    from policies.teleop.session import Settings
 
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}\n\npolicy=teleop:\n{arguments.usage(Settings)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}\n\npolicy=teleop:\n{cli.usage(Settings)}")
         return
-    config, hands = arguments.parse(argv, Config, Settings)
+    config, hands = cli.parse(argv, Config, Settings)
     said = {"steps": config.steps, "cameras": [name for name in config.cameras.split(",") if name]}
     task: Any = make(config.task, **{name: value for name, value in said.items() if value})
     if not is_manipulation(task):
@@ -292,4 +294,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main, needs="train,datasets"))
+    sys.exit(cli.call(main, needs="train,datasets"))

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from deploy import arguments
+from deploy import cli
 from deploy.drivers import simulated
 from deploy.drivers.simulated import Conditions, Simulated
 from deploy.drivers.tasks import task_for
@@ -25,16 +25,16 @@ from deploy.drivers.workcell import Bench, refuse
 from deploy.files import write_atomic
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
+from deploy.remote.split_policy import SERVER, connected
 from deploy.safety.grid import TRUSTED
-from deploy.served import SERVER, connected
 from deploy.trust.text import printable
-from policies import grid as grids
-from policies import report as reports
-from policies import work_report
-from policies.controller import Array
-from policies.export import update_evaluation
-from policies.grid import grid
-from policies.report import FILMED, Report, Score
+from policies.models.controller import Array
+from policies.models.export import update_evaluation
+from policies.runner import grid as grids
+from policies.runner import plots
+from policies.runner import report as reports
+from policies.runner.grid import grid
+from policies.runner.report import FILMED, Report, Score
 from sim.robots.quadrotors import Quadrotor
 from sim.tasks import Task
 from sim.workcell import Manipulation, choose_engine, is_manipulation
@@ -204,10 +204,10 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
 
 def main(argv: Sequence[str]) -> None:
     """Load, fly, print; write what was asked for."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     policy = connected(PolicyFile.load(config.policy), config.server)
     task = task_for(policy, config.task, config.robot, config.transfer)
     if is_manipulation(task):
@@ -229,11 +229,11 @@ def main(argv: Sequence[str]) -> None:
     if config.json:
         _write_json(config.json, made.json())
     if config.plot:
-        draw = partial(work_report.plot, baselines={}, learning=[]) if is_manipulation(task) else reports.plot
+        draw = partial(plots.plot, baselines={}, learning=[]) if is_manipulation(task) else reports.plot
         print(f"plot: {draw(made, config.plot)}")
     if config.video:
         print(f"video: {reports.video(made, config.video)}")
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

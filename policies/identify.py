@@ -21,11 +21,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy import arguments, flight_log
+from deploy import cli
 from deploy.files import write_atomic
-from sim.identification import Identified, Record, identify
+from deploy.recording import flight_log
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
+from sim.sysid import Identified, Record, identify
 
 Array = NDArray[np.float64]
 
@@ -219,10 +220,10 @@ def table(found: Identified) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Read, identify, print; write what was asked for."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     guess = robot(config.robot)
     name = Path(config.out).stem if config.out else "identified"
     found = identify(
@@ -249,4 +250,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

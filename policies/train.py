@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy import extras
-from policies import checkpoint, config
 from policies.algorithms import Algorithm, LearningError, LostBaseError, algorithm_class
-from policies.config import RunError, Settings
-from policies.log import Log, Progress
-from policies.mistakes import SettingsError
-from policies.provenance import Background, lasting, made_at, randomisation, versions
+from policies.runner import checkpoint, config
+from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
+from policies.runner.log import Log, Progress
+from policies.runner.mistakes import SettingsError
+from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
 from sim.tasks import Task, task_class
 from sim.workcell import choose_engine, is_manipulation
@@ -261,7 +261,7 @@ def _export(
     metrics: Mapping[str, float],
 ) -> PolicyFile:
     background.join()
-    from policies.export import export
+    from policies.models.export import export
 
     made = {key: value for key, value in config.as_dict(settings).items() if key != "task_config"}
     made["options"] = {key: value for key, value in made["options"].items() if key not in PLACES}
@@ -312,14 +312,14 @@ def _report(
 
     The worst cell of the task's grid is among them: "grid", null where the task has none.
     """
-    from deploy.served import connected
-    from policies import grid as grids
-    from policies import report as reports
-    from policies import work_report
+    from deploy.remote.split_policy import connected
     from policies.evaluate import evaluate
-    from policies.export import export, update_evaluation
-    from policies.report import FILMED, Report
-    from policies.work_report import beside
+    from policies.models.export import export, update_evaluation
+    from policies.runner import grid as grids
+    from policies.runner import plots
+    from policies.runner import report as reports
+    from policies.runner.plots import beside
+    from policies.runner.report import FILMED, Report
 
     options, work = settings.options, is_manipulation(task)
 
@@ -341,12 +341,12 @@ def _report(
         for name, controller in algorithm.baselines().items():
             file = export(controller, folder / "baselines" / f"{name.replace(' ', '_')}.onnx")
             baselines[name] = flown(file, film=not baselines)  # the first one is in the film
-        print(f"{work_report.text(report, baselines)}\n", flush=True)
+        print(f"{plots.text(report, baselines)}\n", flush=True)
         numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
     (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
     plot: Callable[[Report, str], str] = reports.plot
     if work:
-        plot = partial(work_report.plot, baselines=baselines, learning=work_report.metrics(folder))
+        plot = partial(plots.plot, baselines=baselines, learning=plots.metrics(folder))
         if baselines:  # before above, after below
             before = next(iter(baselines.values())).pictures
             report.pictures[:] = beside(before, report.pictures)
@@ -381,7 +381,7 @@ def process_start() -> float:
 
 
 def main() -> None:
-    """The command line; see `policies.config` for its grammar."""
+    """The command line; see `policies.runner.config` for its grammar."""
     starts = [process_start()]  # for the first run only; the others of a sweep start when they start
 
     def run(settings: Settings) -> None:

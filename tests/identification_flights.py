@@ -7,8 +7,8 @@ import numpy as np
 from deploy.drivers.simulated import Conditions, Simulated
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
-from sim.identification import Record
 from sim.robots import robot
+from sim.sysid import Record
 from sim.tasks import make
 from sim.tasks.quad_hover import NOISE
 

@@ -14,46 +14,55 @@ LAYERS = ("sim", "deploy", "policies")
 FILES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
 MAY_IMPORT = {"sim": {"sim"}, "deploy": {"deploy", "sim"}, "policies": set(LAYERS)}
 
-ROS2 = ["deploy/drivers/ros2.py", "deploy/ros2/*.py"]
+ROS2 = ["deploy/drivers/ros2.py", "deploy/ros2/*.py", "deploy/teleop/ros2.py"]
 # Every library that is neither numpy nor the standard library: the files that may import it at all.
 HOMES = {
-    "numba": ["sim/engines/flight*.py", "sim/engines/lanes.py", "sim/engines/simd.py", "policies/fused*.py"],
-    "llvmlite": ["sim/engines/simd.py", "sim/engines/lanes.py"],
+    "numba": [
+        "sim/engines/flight/*.py",
+        "sim/engines/vector/*.py",
+        "policies/algorithms/*/fused*.py",
+    ],
+    "llvmlite": ["sim/engines/vector/simd.py", "sim/engines/vector/blocks.py"],
     "mujoco": [
         "sim/engines/mujoco.py",
         "sim/engines/workbench.py",
         "sim/engines/mujoco_warp.py",
-        "sim/sensors/offscreen.py",
-        "sim/sensors/camera.py",
-        "sim/tasks/metaworld.py",
+        "sim/render/offscreen.py",
+        "sim/render/camera.py",
+        "sim/tasks/external/metaworld.py",
     ],
     "mujoco_warp": ["sim/engines/mujoco_warp.py"],
     "warp": ["sim/engines/mujoco_warp.py"],
     "pybullet": ["sim/engines/bullet.py"],
-    "gymnasium": ["sim/gym.py", "sim/tasks/gymnasium_robotics.py", "sim/tasks/metaworld.py"],
-    "gymnasium_robotics": ["sim/tasks/gymnasium_robotics.py"],
-    "metaworld": ["sim/tasks/metaworld.py"],
-    "imageio_ffmpeg": ["sim/sensors/offscreen.py", "policies/datasets/pictures.py"],
-    "PIL": ["policies/datasets/pictures.py"],
+    "gymnasium": ["sim/gym.py", "sim/tasks/external/gymnasium_robotics.py", "sim/tasks/external/metaworld.py"],
+    "gymnasium_robotics": ["sim/tasks/external/gymnasium_robotics.py"],
+    "metaworld": ["sim/tasks/external/metaworld.py"],
+    "imageio_ffmpeg": ["sim/render/offscreen.py", "policies/datasets/images.py"],
+    "PIL": ["policies/datasets/images.py"],
     "pyarrow": ["policies/datasets/*.py"],
     "h5py": ["policies/datasets/minari.py"],
     "onnxruntime": ["deploy/policy_file.py"],
-    "mcap": ["deploy/bag/*.py"],
-    "zstandard": ["deploy/bag/records.py"],
-    "lz4": ["deploy/bag/records.py"],
-    "rerun": ["deploy/picture.py", "deploy/watch.py", "policies/datasets/__main__.py", "policies/screen.py"],
+    "mcap": ["deploy/recording/*.py"],
+    "zstandard": ["deploy/recording/records.py"],
+    "lz4": ["deploy/recording/records.py"],
+    "rerun": [
+        "deploy/recording/rerun.py",
+        "deploy/watch.py",
+        "policies/datasets/__main__.py",
+        "policies/teleop/view.py",
+    ],
     "cflib": ["deploy/crazyflie/link.py"],
-    "onnx": ["policies/export.py", "deploy/graph.py", "deploy/base.py"],
+    "onnx": ["policies/models/export.py", "deploy/codegen/onnx_graph.py", "deploy/remote/subgraph.py"],
     "cryptography": ["deploy/trust/signature.py"],
-    "websockets": ["deploy/wire.py", "deploy/serve.py"],
-    "msgpack": ["deploy/wire.py", "deploy/serve.py"],
-    "unicorn": ["deploy/emulator.py"],
-    "capstone": ["deploy/emulator.py"],
-    "elftools": ["deploy/emulator.py"],
-    "hydra": ["policies/config.py", "policies/mistakes.py"],
-    "omegaconf": ["policies/config.py", "policies/mistakes.py"],
-    "rich": ["policies/log.py"],
-    "matplotlib": ["policies/report.py", "policies/work_report.py"],
+    "websockets": ["deploy/remote/client.py", "deploy/serve.py"],
+    "msgpack": ["deploy/remote/client.py", "deploy/serve.py"],
+    "unicorn": ["deploy/mcu/emulator.py"],
+    "capstone": ["deploy/mcu/emulator.py"],
+    "elftools": ["deploy/mcu/emulator.py"],
+    "hydra": ["policies/runner/config.py", "policies/runner/mistakes.py"],
+    "omegaconf": ["policies/runner/config.py", "policies/runner/mistakes.py"],
+    "rich": ["policies/runner/log.py"],
+    "matplotlib": ["policies/runner/report.py", "policies/runner/plots.py"],
     "rclpy": [*ROS2, "deploy/launching/lifecycle.py"],
     "lifecycle_msgs": ["deploy/launching/lifecycle.py"],
     **dict.fromkeys(("rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs", "tf2_msgs"), ROS2),
@@ -68,17 +77,20 @@ HOMES = {
         "sim/gym.py",
         "sim/terms.py",
         "policies/algorithms/*.py",
-        "policies/networks.py",
-        "policies/buffers.py",
-        "policies/improvement.py",
-        "policies/export.py",
-        "policies/checkpoint.py",
+        "policies/learning/*.py",
+        "policies/models/export.py",
+        "policies/runner/checkpoint.py",
     ],
 }
 # Where torch may not be imported before it is needed: it costs seconds.
-TORCH_LATER = ["sim/terms.py", "policies/export.py", "policies/checkpoint.py", "policies/algorithms/apg.py"]
+TORCH_LATER = [
+    "sim/terms.py",
+    "policies/models/export.py",
+    "policies/runner/checkpoint.py",
+    "policies/algorithms/apg/__init__.py",
+]
 # What deploy may use of sim anywhere; the rest only where a simulator stands in for the robot.
-FREE_OF_SIM = {"sim.spec", "sim.registry", "sim.robots"}
+FREE_OF_SIM = {"sim.spec", "sim.registry", "sim.robots", "sim.rotations"}
 SIMULATORS = [
     "deploy/drivers/simulated.py",
     "deploy/drivers/workcell.py",
@@ -87,7 +99,7 @@ SIMULATORS = [
     "deploy/crazyflie/app.py",
     "deploy/ros2/arm.py",
     "deploy/ros2/robot.py",
-    "deploy/ros2/world.py",
+    "deploy/ros2/simulated_robot.py",
 ]
 
 
@@ -156,9 +168,9 @@ def loaded_by(statement: str) -> set[str]:
         ("import sim.spec", set()),
         ("import sim.tasks.quad_hover, sim.tasks.quad_track, sim.robots, sim.engines", set()),
         ("import deploy, deploy.loop, deploy.guard, deploy.drivers", set()),
-        ("import deploy.export, deploy.emulator, deploy.native", set()),
+        ("import deploy.export, deploy.mcu.emulator, deploy.codegen.host", set()),
         ("import policies.train", set()),
-        ("import policies.export, policies.evaluate", set()),
+        ("import policies.models.export, policies.evaluate", set()),
         ("import sim.engines.flight", {"numba", "llvmlite", "yaml"}),
         ("import policies.algorithms.apg", {"numba", "llvmlite", "yaml"}),
     ],

@@ -19,7 +19,7 @@ BEGIN, END = "<!-- table: python tests/test_readme.py -->", "<!-- end of table -
 def table() -> str:
     """Tasks x engines, with the algorithms that can learn there."""
     from policies.algorithms import ALGORITHMS
-    from policies.fused import DYNAMICS
+    from policies.algorithms.apg.fused import DYNAMICS
     from sim.engines import ENGINES
     from sim.tasks import TASKS, task_class
 

@@ -14,10 +14,10 @@ import torch
 from deploy import PolicyFile
 from deploy.guard import Guard
 from deploy.safety.envelope import Envelope
-from policies import checkpoint
 from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
-from policies.algorithms.diffusion import BaseConfig
-from policies.export import export
+from policies.algorithms.bc import BaseConfig
+from policies.models.export import export
+from policies.runner import checkpoint
 from sim import engines, tasks
 from sim.engines import ENGINES
 from sim.env import VecEnv

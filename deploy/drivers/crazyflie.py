@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
-from deploy.rotations import rotation_matrix
 from deploy.safety.ladder import HOLD_S, stopping_place
+from sim.rotations import rotation_matrix
 from sim.spec import Group, Signal
 
 Array = NDArray[np.float32]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deploy.arguments import ArgumentError
+from deploy.cli import ArgumentError
 
 SETTINGS = ("launch-prefix", "launch-prefix-filter", "sigterm_timeout", "sigkill_timeout", "emulate_tty")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploy import arguments
+from deploy import cli
 from deploy.ros2 import network
 from deploy.ros2.signed import NONCE, VERBS, Request, Verifier, read_key
 from deploy.trust.text import printable
@@ -39,10 +39,10 @@ class Config:
 
 def main(argv: Sequence[str]) -> None:
     """Ask, and print the answer; ValueError when there is none, or it is no."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     secret = read_key(config.key) if config.key else None
     try:
         import rclpy
@@ -98,7 +98,7 @@ def signed(node: Any, config: Config, secret: bytes, spin: Callable[[], None]) -
     from std_msgs.msg import String, UInt8MultiArray
 
     from deploy.ros2 import topics
-    from deploy.ros2.polling import command_quality, sensor_quality
+    from deploy.ros2.subscriptions import command_quality, sensor_quality
 
     requests = node.create_publisher(UInt8MultiArray, topics.REQUEST, command_quality())
     challenges = node.create_publisher(UInt8MultiArray, topics.CHALLENGE, command_quality())
@@ -131,4 +131,4 @@ def signed(node: Any, config: Config, secret: bytes, spin: Callable[[], None]) -
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

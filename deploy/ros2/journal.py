@@ -9,7 +9,7 @@ import numpy as np
 from rclpy.node import Node
 
 from deploy.drivers.ros2 import Ros2
-from deploy.recorder import NoRecorder, Recorder
+from deploy.recording.recorder import NoRecorder, Recorder
 from deploy.ros2 import topics
 from deploy.ros2.publishers import named
 

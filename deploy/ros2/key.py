@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from deploy import arguments
+from deploy import cli
 from deploy.ros2.signed import write_key
 
 
@@ -19,13 +19,13 @@ class Config:
 
 def main(argv: Sequence[str]) -> None:
     """Make the file."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     write_key(config.out)
     print(f"key: {config.out}; start robot, policy and supervisor with key:={config.out}")
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

@@ -20,21 +20,21 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
-from deploy.controllers import CONTROLLERS, controller
 from deploy.drivers.ros2 import Ros2
 from deploy.drivers.ros2 import Settings as DriverSettings
 from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.realtime import PRIORITY, realtime
-from deploy.recorder import NoRecorder, Recorder
+from deploy.recording.recorder import NoRecorder, Recorder
 from deploy.ros2.armed import Armed
 from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
-from deploy.ros2.emergency import EmergencyStop
-from deploy.ros2.joints import FORWARD, WAYS
+from deploy.ros2.emergency_stop import EmergencyStop
 from deploy.ros2.journal import Journal
 from deploy.ros2.parameters import declare, setting
-from deploy.ros2.polling import every
+from deploy.ros2.ros2_control import FORWARD, WAYS
+from deploy.ros2.subscriptions import every
+from deploy.runtimes import CONTROLLERS, controller
 from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.ladder import NONE, OFF, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of

@@ -29,15 +29,15 @@ from deploy.crazyflie.battery import Battery
 from deploy.realtime import realtime
 from deploy.ros2 import topics
 from deploy.ros2.armed import Armed
+from deploy.ros2.arming import AIRBORNE, ARMED, COMMANDED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
 from deploy.ros2.diagnostics import OK, WARN, Diagnostics, Status
-from deploy.ros2.emergency import EmergencyStop
-from deploy.ros2.faults import EMPTY, KINDS, Fault
-from deploy.ros2.interlock import AIRBORNE, ARMED, COMMANDED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
-from deploy.ros2.joints import FORWARD, WAYS, Joints, command_sources, joint_sources
+from deploy.ros2.emergency_stop import EmergencyStop
+from deploy.ros2.fault_injection import EMPTY, KINDS, Fault
 from deploy.ros2.parameters import declare, setting
-from deploy.ros2.polling import Inbox, command_quality, latched_quality, sensor_quality
 from deploy.ros2.publishers import contest, unfit
-from deploy.ros2.world import world
+from deploy.ros2.ros2_control import FORWARD, WAYS, Joints, command_sources, joint_sources
+from deploy.ros2.simulated_robot import world
+from deploy.ros2.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
 from sim.spec import Signal, pack, unpack
 
 try:  # not among the wheels

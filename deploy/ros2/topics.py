@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import BatteryState, Image, Imu
 from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimension
 
-from deploy.rotations import quaternion, rotation_matrix
 from deploy.trust.text import printable
+from sim.rotations import quaternion, rotation_matrix
 from sim.spec import Group, Signal
 
 Array = NDArray[Any]

@@ -1,4 +1,4 @@
-/* The policy on the chip, asked over a serial line. deploy/drivers/microcontroller.py speaks the other side.
+/* The policy on the chip, asked over a serial line. deploy/mcu/policy.py speaks the other side.
  *
  * Frame: a5 5a, length of the payload (2 bytes), kind, sequence number, payload, CRC-16/CCITT (2 bytes) over all but
  * the first two; little-endian. Damage is skipped byte by byte until a whole frame fits; a frame that is not finished

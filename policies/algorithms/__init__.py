@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sim.registry import load
 
 if TYPE_CHECKING:
-    from policies.controller import Exportable
+    from policies.models.controller import Exportable
     from sim.tasks import Task
 
 ALGORITHMS = {
@@ -21,12 +21,12 @@ ALGORITHMS = {
 # For tasks that bring their own physics: see `sim.workcell`.
 MANIPULATION = {
     "dagger": "policies.algorithms.dagger:Dagger",
-    "diffusion": "policies.algorithms.diffusion:Clone",
-    "dsrl": "policies.algorithms.steering:Steer",
-    "dsrl_na": "policies.algorithms.aliased:Alias",
-    "expo": "policies.algorithms.editing:Edit",
+    "diffusion": "policies.algorithms.bc:Clone",
+    "dsrl": "policies.algorithms.dsrl:Steer",
+    "dsrl_na": "policies.algorithms.dsrl_na:Alias",
+    "expo": "policies.algorithms.expo:Edit",
     "hg_dagger": "policies.algorithms.hg_dagger:HgDagger",
-    "residual": "policies.algorithms.editing:Residual",
+    "residual": "policies.algorithms.expo:Residual",
     "rlif": "policies.algorithms.rlif:Rlif",
     "rlpd": "policies.algorithms.rlpd:Rlpd",
     "wsrl": "policies.algorithms.wsrl:Wsrl",
@@ -59,7 +59,7 @@ class Algorithm(Protocol):
         """
 
     def controller(self) -> Exportable:
-        """What has been learned so far: raw signals to commands, in the form that `policies.export` writes."""
+        """What has been learned so far: raw signals to commands, in the form that `policies.models.export` writes."""
 
     def dump_to(self, folder: Path) -> None:
         """Write down there, for replay, the flights whose state stops being finite (a few; training goes on)."""

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.algorithms.diffusion import BaseConfig, Demonstrations, chunked
-from policies.chunked import Base, Chunked, Drawn
-from policies.controller import Array, Exportable
-from policies.interveners import EXPERT, Adviser, Opening, Watch
-from policies.lessons import Lesson, Supervision
-from policies.networks import restore, saved
+from policies.algorithms.bc import BaseConfig, Demonstrations, chunked
+from policies.learning.interveners import EXPERT, Adviser, Opening, Watch
+from policies.learning.interventions import Lesson, Supervision
+from policies.learning.networks import restore, saved
+from policies.models.chunking import Base, Chunked, Drawn
+from policies.models.controller import Array, Exportable
 from sim import spec
 from sim.workcell import Manipulation, Workcell, stream
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.algorithms import LearningError
+from policies.algorithms.bc import chunked
 from policies.algorithms.dagger import Corrected, Settings
-from policies.algorithms.diffusion import chunked
-from policies.controller import Array
-from policies.interveners import Opening, opening
-from policies.lessons import Lesson
+from policies.learning.interveners import Opening, opening
+from policies.learning.interventions import Lesson
+from policies.models.controller import Array
 
 
 class HgDagger(Corrected):

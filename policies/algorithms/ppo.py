@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from policies.buffers import Batch, RolloutBuffer, advantages
-from policies.controller import Controller, Mlp
-from policies.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
+from policies.learning.buffers import Batch, RolloutBuffer, advantages
+from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
+from policies.models.controller import Controller, Mlp
 from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.tasks import Task

@@ -15,20 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from policies.algorithms import LearningError, aliased
-from policies.algorithms.aliased import Alias
-from policies.algorithms.diffusion import chunked
-from policies.algorithms.steering import Steer
-from policies.chunked import Base
-from policies.controller import Array
-from policies.interveners import Watch, opening
-from policies.lessons import Lesson, Supervision
-from policies.scenes import Transition
+from policies.algorithms import LearningError, dsrl_na
+from policies.algorithms.bc import chunked
+from policies.algorithms.dsrl import Steer
+from policies.algorithms.dsrl_na import Alias
+from policies.learning.chunk_rollout import Transition
+from policies.learning.interveners import Watch, opening
+from policies.learning.interventions import Lesson, Supervision
+from policies.models.chunking import Base
+from policies.models.controller import Array
 from sim.workcell import Manipulation
 
 
 @dataclass
-class Settings(Watch, aliased.Settings):
+class Settings(Watch, dsrl_na.Settings):
     """Settings of RLIF."""
 
     env_steps: int = 10_000
@@ -38,7 +38,7 @@ class Settings(Watch, aliased.Settings):
     backup: int = 1
 
     def __post_init__(self) -> None:
-        aliased.Settings.__post_init__(self)
+        dsrl_na.Settings.__post_init__(self)
         Watch.__post_init__(self)
         if not self.cost > 0.0:
             raise ValueError(f"an intervention needs cost > 0, got {self.cost}")

@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.algorithms import steering
-from policies.algorithms.critics import Memory
-from policies.algorithms.diffusion import Shown
-from policies.algorithms.given import Measured
-from policies.algorithms.steering import Steer
-from policies.chunked import Chunked, Denoiser, Schedule, Steering
-from policies.controller import Exportable
-from policies.improvement import Improvement, Practice
-from policies.scenes import Transition
+from policies.algorithms import dsrl
+from policies.algorithms.bc import Shown
+from policies.algorithms.dsrl import Steer
+from policies.learning.actor_critic import Memory
+from policies.learning.base import Measured
+from policies.learning.chunk_rollout import Transition
+from policies.learning.online import Improvement, Practice
+from policies.models.chunking import Chunked, Denoiser, Schedule, Steering
+from policies.models.controller import Exportable
 from sim import spec
 from sim.workcell import Manipulation
 
 
 @dataclass
-class Settings(steering.Settings):
+class Settings(dsrl.Settings):
     """Settings of RLPD. What the actor chooses are actions in [-1, 1]."""
 
     base: Shown = field(default_factory=Shown)  # type: ignore[assignment]  # demonstrations, and no base
@@ -44,7 +44,7 @@ class Settings(steering.Settings):
     actor_updates: int = 1
     shown: float = 0.5  # share of the demonstrations in each batch
     every_step: bool = False  # transitions from within chunks, too
-    hindsight: int = 0  # copies of each transition with another goal; see `policies.hindsight`
+    hindsight: int = 0  # copies of each transition with another goal; see `policies.learning.hindsight`
 
     def __post_init__(self) -> None:
         super().__post_init__()

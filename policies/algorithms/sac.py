@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from policies.buffers import Batch, ReplayBuffer, weighted_reward
-from policies.controller import Controller, Mlp
-from policies.networks import (
+from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
+from policies.learning.networks import (
     Ensemble,
     Normalizer,
     cosine,
@@ -29,6 +28,7 @@ from policies.networks import (
     saved,
     squashed_sample,
 )
+from policies.models.controller import Controller, Mlp
 from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.tasks import Task

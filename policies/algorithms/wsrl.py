@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.algorithms import rlpd
-from policies.algorithms.critics import Replay
-from policies.algorithms.offline import Pretraining, offline
 from policies.algorithms.rlpd import Rlpd
-from policies.chunked import Base
-from policies.controller import Array
-from policies.improvement import REPORT
-from policies.networks import restore, saved
+from policies.learning.actor_critic import Replay
+from policies.learning.networks import restore, saved
+from policies.learning.offline import Pretraining, offline
+from policies.learning.online import REPORT
+from policies.models.chunking import Base
+from policies.models.controller import Array
 
 
 @dataclass

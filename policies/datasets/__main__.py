@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from deploy import arguments
+from deploy import cli
 from deploy.trust.text import printable
 from policies.datasets.check import problems
 from policies.datasets.features import DatasetError
-from policies.datasets.pictures import write_film
+from policies.datasets.images import write_film
 from policies.datasets.reader import Dataset
-from policies.report import table
+from policies.runner.report import table
 
 LONGEST = 1000  # characters of a line
 
@@ -120,10 +120,10 @@ def recording(dataset: Dataset, index: int, path: str) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Read, print; write what was asked for."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     dataset = Dataset(config.folder)
     if not 0 <= config.episode < len(dataset):
         raise ValueError(f"episode={config.episode}: {config.folder} has 0 to {len(dataset) - 1}")
@@ -142,4 +142,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deploy import arguments
-from policies.datasets import bounds, pictures
+from deploy import cli
+from policies.datasets import bounds, images
 from policies.datasets.features import Array, DatasetError, Feature, to_numpy
 from policies.datasets.writer import Writer
 
@@ -149,9 +149,9 @@ def _frames(stored: Any, rows: slice, feature: Feature) -> Array:
     """(steps, *shape), from numbers or from pictures as JPEG."""
     stored = stored[rows]
     if feature.is_camera and isinstance(stored, pa.Array) and pa.types.is_binary(stored.type):
-        return pictures.from_png(stored.to_pylist(), feature.shape)
+        return images.from_png(stored.to_pylist(), feature.shape)
     if feature.is_camera and not isinstance(stored, pa.Array) and stored.ndim != 4:
-        return pictures.from_png((bytes(each) for each in stored), feature.shape)
+        return images.from_png((bytes(each) for each in stored), feature.shape)
     values: Array = to_numpy(pa.chunked_array([stored]), feature.shape) if isinstance(stored, pa.Array) else stored
     return values.reshape(len(stored), *feature.shape).astype(feature.numpy)
 
@@ -199,13 +199,13 @@ def convert(source: str, out: str, fps: int, task: str | None = None) -> int:
 
 def main(argv: Sequence[str]) -> None:
     """Convert and tell."""
-    if arguments.wants_help(argv):
-        print(f"{__doc__}\n\n{arguments.usage(Config)}")
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
-    (config,) = arguments.parse(argv, Config)
+    (config,) = cli.parse(argv, Config)
     episodes = convert(config.source, config.out, config.fps, config.task)
     print(f"{config.out}: {episodes} episodes; python -m policies.datasets folder={config.out}")
 
 
 if __name__ == "__main__":
-    sys.exit(arguments.call(main))
+    sys.exit(cli.call(main))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from policies.datasets import bounds, layout, pictures
+from policies.datasets import bounds, images, layout
 from policies.datasets.features import COUNTERS, Array, DatasetError, Feature, not_finite, to_numpy
 from policies.datasets.stats import Stats, Totals, stats_in
 
@@ -214,7 +214,7 @@ class Dataset:
         shape = self._all[name].shape
         try:
             with bounds.malformed("a picture is damaged"):
-                found = pictures.from_png(rows[name].combine_chunks().field("bytes").to_pylist(), shape)
+                found = images.from_png(rows[name].combine_chunks().field("bytes").to_pylist(), shape)
         except DatasetError as error:
             raise DatasetError(f"{self.folder}: {name!r} in episode {index}: {error}") from None
         return found
@@ -226,4 +226,4 @@ class Dataset:
         with bounds.malformed(f"{self.folder}: meta/episodes is damaged"):
             start = float(self._column(f"videos/{name}/from_timestamp")[index])
         steps = int(self.lengths[index])
-        return pictures.read_film(bounds.inside(self.folder, path), start, steps, self.fps, self._all[name].shape)
+        return images.read_film(bounds.inside(self.folder, path), start, steps, self.fps, self._all[name].shape)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from deploy.files import named, replace_all
-from policies.datasets import layout, pictures
+from policies.datasets import images, layout
 from policies.datasets.bounds import own
 from policies.datasets.features import (
     COUNTERS,
@@ -143,7 +143,7 @@ class Writer:
             feature = self._all[name]
             if feature.dtype == "image":
                 columns[name] = pa.array(
-                    [{"bytes": pictures.to_png(v), "path": f"frame-{k:06d}.png"} for k, v in enumerate(value)]
+                    [{"bytes": images.to_png(v), "path": f"frame-{k:06d}.png"} for k, v in enumerate(value)]
                 )
             elif feature.dtype != "video":
                 columns[name] = to_arrow(value, feature)
@@ -152,7 +152,7 @@ class Writer:
             scratch = self.folder / SCRATCH
             try:
                 with named(self.folder):
-                    pictures.write_film(scratch, values[name], self.fps)
+                    images.write_film(scratch, values[name], self.fps)
                 files[_path(self._info["video_path"], self._state.next[name], name)] = scratch.read_bytes()
             finally:
                 scratch.unlink(missing_ok=True)

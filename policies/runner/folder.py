@@ -6,8 +6,8 @@ import shlex
 from datetime import datetime
 from pathlib import Path
 
-from policies import config
-from policies.config import RunError, Settings
+from policies.runner import config
+from policies.runner.config import RunError, Settings
 from policies.runner.lock import BusyError, Lock
 from sim.tasks import task_class
 

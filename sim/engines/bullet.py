@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.fleet import REST, Double, Fleet, rotations
-from sim.robots.arm import Arm, Body
+from sim.engines.rotors import REST, Double, Fleet, rotations
+from sim.robots.panda import Arm, Body
 from sim.robots.quadrotors import GRAVITY, Quadrotor
 
 try:

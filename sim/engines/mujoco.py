@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.fleet import Double, Fleet
+from sim.engines.rotors import Double, Fleet
 from sim.robots.quadrotors import GRAVITY, Quadrotor
 
 try:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import mujoco
 import numpy as np
 
-from sim.engines.table import Block
 from sim.engines.workbench import Variation, Workbench
-from sim.robots.arm import Arm, Double
+from sim.robots.panda import Arm, Double
+from sim.scenes.tabletop import Block
 
 try:
     import mujoco_warp

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.table import Block, scene_xml
-from sim.robots.arm import Arm, Double
-from sim.sensors.camera import Camera
+from sim.render.camera import Camera
+from sim.robots.panda import Arm, Double
+from sim.scenes.tabletop import Block, scene_xml
 
 try:
     import mujoco

@@ -18,7 +18,7 @@ ROBOTS = {
     "any_published": "sim.robots.random_quadrotor:ANY_PUBLISHED",
 }
 # Every robot whose limits are listed, those of manipulation tasks too.
-LISTED = {**ROBOTS, "panda": "sim.robots.arm:PANDA"}
+LISTED = {**ROBOTS, "panda": "sim.robots.panda:PANDA"}
 
 
 def robot(name: str) -> Quadrotor:

@@ -26,8 +26,8 @@ MANIPULATION = {
 }
 # Collections of such tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {
-    "metaworld": "sim.tasks.metaworld:task",
-    "gymnasium": "sim.tasks.gymnasium_robotics:task",
+    "metaworld": "sim.tasks.external.metaworld:task",
+    "gymnasium": "sim.tasks.external.gymnasium_robotics:task",
 }
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.robots.arm import Double
-from sim.tasks.tabletop import CLOSE, CUBE, SPEED, Settings, Tabletop
+from sim.robots.panda import Double
+from sim.tasks.arm import CLOSE, CUBE, SPEED, Settings, Tabletop
 from sim.workcell import Array
 
 TURN = 0.3  # rad, the cube's largest yaw: the hand keeps its own

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.engines.table import Block
-from sim.robots.arm import Double
-from sim.tasks.tabletop import CLOSE, SPEED, Settings, Tabletop
+from sim.robots.panda import Double
+from sim.scenes.tabletop import Block
+from sim.tasks.arm import CLOSE, SPEED, Settings, Tabletop
 from sim.workcell import Array
 
 BLOCK = Block((0.025, 0.025, 0.02), 0.2, 0.4, (0.15, 0.35, 0.85))

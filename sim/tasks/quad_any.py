@@ -18,7 +18,7 @@ from sim.randomize import Array, Vary
 from sim.robots.quadrotors import GRAVITY
 from sim.robots.random_quadrotor import RandomQuadrotor
 from sim.spec import ANY_ROBOT, Group, Signal
-from sim.tasks import Recipes, motion
+from sim.tasks import Recipes, targets
 from sim.tasks.quad_hover import (
     LATENCIES,
     POSITION_SCALE,
@@ -129,25 +129,25 @@ class QuadAny(QuadHover):
 
     def _motions(self, rng: np.random.Generator, n: int, centre: Array) -> Array:
         c = self.path
-        still = motion.widen(motion.hold(centre), WAVES)
+        still = targets.widen(targets.hold(centre), WAVES)
         if c.path == "hold":
             return still
         if c.path == "figure_eight":
-            return motion.widen(motion.figure_eight(rng, n, c.size, c.period, centre), WAVES)
-        smooth = motion.smooth_random(rng, n, c.speed, c.acceleration, WAVES, centre)
+            return targets.widen(targets.figure_eight(rng, n, c.size, c.period, centre), WAVES)
+        smooth = targets.smooth_random(rng, n, c.speed, c.acceleration, WAVES, centre)
         moves = rng.random(n) < (1.0 if c.path == "random" else c.moving)
         return np.where(moves[:, None, None], smooth, still)
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
         state = super().reset(rng, n)
-        centre = motion.position_at(state["motion"], np.zeros(n, np.float32))
-        motion.move_start(state, self._motions(rng, n, centre))
+        centre = targets.position_at(state["motion"], np.zeros(n, np.float32))
+        targets.move_start(state, self._motions(rng, n, centre))
         return state
 
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
         return {
-            "target_position": motion.position_at(motion_, time),
-            "target_velocity": motion.velocity_at(motion_, time),
+            "target_position": targets.position_at(motion_, time),
+            "target_velocity": targets.velocity_at(motion_, time),
         }
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:

@@ -18,7 +18,7 @@ from sim.randomize import Array, Delay, Noise, Vary
 from sim.robots import robot
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal
-from sim.tasks import Recipes, motion
+from sim.tasks import Recipes, targets
 from sim.terms import Cost, Curriculum, Feature
 
 # The sensor noise of "Learning to Fly in Seconds": m, 1, m/s, rad/s.
@@ -232,13 +232,13 @@ class QuadHover:
             "linear_velocity": away * rng.uniform(-c.velocity, c.velocity, (n, 3)),
             "angular_velocity": away * rng.uniform(-c.body_rate, c.body_rate, (n, 3)),
             "rotor_speed": rng.uniform(0.0, c.rotor_speed, (n, 4)),
-            "motion": motion.hold(target.astype(np.float32)),
+            "motion": targets.hold(target.astype(np.float32)),
         }
         return {name: np.ascontiguousarray(value, np.float32) for name, value in state.items()}
 
     def easier(self, state: Mapping[str, Array], difficulty: Array) -> dict[str, Array]:
         origin = np.zeros(len(difficulty), np.float32)
-        start, speed = motion.position_at(state["motion"], origin), motion.velocity_at(state["motion"], origin)
+        start, speed = targets.position_at(state["motion"], origin), targets.velocity_at(state["motion"], origin)
         upright, hover = np.array([1.0, 0.0, 0.0, 0.0], np.float32), np.float32(self.robot.hover_command)
         quaternion = upright + difficulty * (state["quaternion"] - upright)
         return {
@@ -251,7 +251,7 @@ class QuadHover:
         }
 
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
-        return {"target_position": motion.position_at(motion_, time)}
+        return {"target_position": targets.position_at(motion_, time)}
 
     def terminated(self, signals: Mapping[str, Any]) -> Any:
         error = signals["position"] - signals["target_position"]

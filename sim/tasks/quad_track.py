@@ -14,7 +14,7 @@ import numpy as np
 from sim.randomize import Array
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal
-from sim.tasks import Recipes, motion
+from sim.tasks import Recipes, targets
 from sim.tasks.quad_hover import POSITION_SCALE, RATE_SCALE, VELOCITY_SCALE, HoverConfig, QuadHover
 from sim.terms import Cost, Feature, namespace
 
@@ -85,24 +85,24 @@ class QuadTrack(QuadHover):
     def _motions(self, rng: np.random.Generator, n: int) -> Array:
         c = self.path
         centre = np.tile(np.array([0.0, 0.0, 1.5], np.float32), (n, 1))
-        eight = motion.widen(motion.figure_eight(rng, n, c.size, c.period, centre), WAVES)
+        eight = targets.widen(targets.figure_eight(rng, n, c.size, c.period, centre), WAVES)
         # Half of the horizontal acceleration that the airframe has to spare above its weight.
         acceleration = 0.5 * GRAVITY * np.sqrt(max(self.robot.thrust_to_weight**2 - 1.0, 0.0))
-        smooth = motion.smooth_random(rng, n, 3.0, float(acceleration), WAVES, centre)
+        smooth = targets.smooth_random(rng, n, 3.0, float(acceleration), WAVES, centre)
         is_eight = {"figure_eight": np.ones(n, bool), "random": np.zeros(n, bool), "both": rng.random(n) < 0.5}[c.path]
         return np.where(is_eight[:, None, None], eight, smooth)
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
         state = super().reset(rng, n)
-        motion.move_start(state, self._motions(rng, n))
+        targets.move_start(state, self._motions(rng, n))
         return state
 
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
         c = self.path
-        ahead = [motion.position_at(motion_, time + (k + 1) * c.preview) for k in range(c.preview_points)]
+        ahead = [targets.position_at(motion_, time + (k + 1) * c.preview) for k in range(c.preview_points)]
         return {
-            "target_position": motion.position_at(motion_, time),
-            "target_velocity": motion.velocity_at(motion_, time),
+            "target_position": targets.position_at(motion_, time),
+            "target_velocity": targets.velocity_at(motion_, time),
             "target_preview": namespace(ahead[0]).concatenate(ahead, -1),
         }
 

@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 import report
 
-from sim.sensors.camera import Camera
+from sim.render.camera import Camera
 from sim.tasks.arm_pick_place import ArmPickPlace
 from sim.workcell import choose_engine
 

@@ -15,14 +15,14 @@ import commands
 import numpy as np
 import report
 
-from deploy.controllers import controller
 from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
 from deploy.guard import Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.realtime import PRIORITY, realtime
-from deploy.recorder import Recorder
+from deploy.recording.recorder import Recorder
+from deploy.runtimes import controller
 
 RATE = 500  # Hz
 SECONDS = 60.0

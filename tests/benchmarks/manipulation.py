@@ -17,7 +17,7 @@ from typing import Any
 import commands
 import report
 
-from policies import work_report
+from policies.runner import plots
 
 EPISODES, BASELINES, POINTS = 500, 200, 40
 OTHERS = "task=metaworld/pick-place-v3 algorithm.base.goal_jitter=0.3"
@@ -58,7 +58,7 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
 
 def curve(folder: Path) -> list[str]:
     """Environment steps, seconds of CPU and success of the last 100 training episodes: at most `POINTS` moments."""
-    rows = work_report.metrics(folder)
+    rows = plots.metrics(folder)
     told = [f"{row['env_steps']:.0f} {row['cpu_seconds']:.1f} {row['success']:.3f}" for row in rows]
     return [told[k * (len(told) - 1) // (POINTS - 1)] for k in range(POINTS)] if len(told) > POINTS else told
 

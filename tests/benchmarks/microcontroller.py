@@ -18,13 +18,14 @@ import peer_rl_tools
 import peers
 import report
 
-from deploy import graph, hil, toolchain
-from deploy.c_operators import SUPPORTED
-from deploy.c_source import FIRMWARE
-from deploy.emulator import Chip
-from deploy.measure import COMMANDS, SIGNALS, STATE, packed
+from deploy import hil
+from deploy.codegen import onnx_graph, toolchain
+from deploy.codegen.operators import SUPPORTED
+from deploy.codegen.source import FIRMWARE
+from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, packed
+from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
-from policies.export import random_signals
+from policies.models.export import random_signals
 from tests.deploy.exact import exact
 
 NETWORKS = {
@@ -143,7 +144,7 @@ def emx(policy: PolicyFile, folder: Path) -> Contestant:
 
 def rl_tools(policy: PolicyFile, folder: Path, activation: str) -> Contestant:
     """The network alone by rl-tools: features are computed here, and commands of its actions."""
-    whole = graph.read(Path(policy.path).read_bytes(), SUPPORTED)
+    whole = onnx_graph.read(Path(policy.path).read_bytes(), SUPPORTED)
     first = next(index for index, node in enumerate(whole.nodes) if node.operator == "Gemm")
     before = replace(whole, nodes=whole.nodes[:first], outputs=whole.nodes[first].inputs[:1])
     chip = Chip(peer_rl_tools.image(whole, activation, folder))
@@ -151,7 +152,7 @@ def rl_tools(policy: PolicyFile, folder: Path, activation: str) -> Contestant:
 
     def feed(signals: Mapping[str, Any], states: Mapping[str, Any]) -> dict[int, bytes]:
         feeds = {name: np.asarray(value, np.float32)[None] for name, value in signals.items()}
-        (features,) = graph.run(before, {**feeds, **{f"state.{n}": v for n, v in states.items()}}).values()
+        (features,) = onnx_graph.run(before, {**feeds, **{f"state.{n}": v for n, v in states.items()}}).values()
         return {chip.address("before"): features.astype("<f4").tobytes()}
 
     def commands(action: Any) -> Any:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import peers
 
-from deploy import c_operators, toolchain
-from deploy.c_graph import Writer
-from deploy.c_source import FIRMWARE
-from deploy.graph import Graph
+from deploy.codegen import operators, toolchain
+from deploy.codegen.onnx_graph import Graph
+from deploy.codegen.program import Writer
+from deploy.codegen.source import FIRMWARE
 
 HEADERS = {
     "cstddef": "#pragma once\n#include <stddef.h>\nnamespace std { using ::size_t; }\n",
@@ -70,9 +70,9 @@ def image(graph: Graph, activation: str, folder: Path) -> Path:
     if not checkout:
         raise peers.MissingPeerError("not had: $RL_TOOLS does not name a checkout")
     writer = Writer(graph, {})
-    layers = [c_operators.matrix(n, writer.values(n)) for n in graph.nodes if n.operator == "Gemm"]
+    layers = [operators.matrix(n, writer.values(n)) for n in graph.nodes if n.operator == "Gemm"]
     arrays = "".join(
-        f"constexpr float {name}{k}[] = {{{', '.join(map(c_operators.number, values.ravel()))}}};\n"
+        f"constexpr float {name}{k}[] = {{{', '.join(map(operators.number, values.ravel()))}}};\n"
         for k, layer in enumerate(layers)
         for name, values in zip("wb", layer, strict=True)
     )

@@ -20,8 +20,8 @@ from std_msgs.msg import Bool, Float64MultiArray
 from deploy import PolicyFile
 from deploy.realtime import realtime
 from deploy.ros2 import topics
-from deploy.ros2.polling import Inbox, command_quality, sensor_quality
-from policies.controller import Controller
+from deploy.ros2.subscriptions import Inbox, command_quality, sensor_quality
+from policies.models.controller import Controller
 from sim.tasks import make
 from sim.terms import Feature
 from tests.deploy.ros2_bench import Graph, graph

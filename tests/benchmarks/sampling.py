@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import report
 
-from policies.algorithms.diffusion import Clone, Settings
-from policies.chunked import Drawn
+from policies.algorithms.bc import Clone, Settings
 from policies.collect import Episode, Filed, episodes
-from policies.controller import Exportable
-from policies.export import export
-from policies.realtime import planned
+from policies.models.chunking import Drawn
+from policies.models.controller import Exportable
+from policies.models.export import export
+from policies.models.realtime import planned
 from sim.tasks import make
 from sim.workcell import Manipulation, stream
 

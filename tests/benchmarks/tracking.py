@@ -1,4 +1,4 @@
-"""Tracking error of the trained quad_track policy and of a cascaded PID (sim/control.py), on the same unseen paths.
+"""Tracking error of the trained quad_track policy and of a cascaded PID, on the same unseen paths.
 
     python tests/benchmarks/tracking.py [--quick]
 
@@ -19,7 +19,7 @@ from deploy.drivers.simulated import Conditions
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
 from sim import tasks
-from sim.control import CascadedPid
+from sim.experts.quad_pid import CascadedPid
 
 SEEDS = 3  # of the training, and of the paths
 EPISODES = 300

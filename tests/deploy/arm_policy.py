@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from policies.chunked import Chunked, Denoiser, Schedule, Steering
-from policies.controller import Mlp, limits
+from policies.models.chunking import Chunked, Denoiser, Schedule, Steering
+from policies.models.controller import Mlp, limits
 from sim import spec
-from sim.robots.arm import PANDA
+from sim.robots.panda import PANDA
 from sim.tasks.arm_reach import ArmReach, ReachConfig
 
 ONE = np.ones(1, np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from policies.export import serialise
+from policies.models.export import serialise
 from sim import spec
 from sim.spec import Signal
 

@@ -28,8 +28,8 @@ from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
 from deploy.ros2 import topics
-from deploy.ros2.interlock import HOLDING, LANDING, STOPPED
-from deploy.ros2.polling import command_quality, latched_quality, sensor_quality
+from deploy.ros2.arming import HOLDING, LANDING, STOPPED
+from deploy.ros2.subscriptions import command_quality, latched_quality, sensor_quality
 from tests.deploy.ros2_domain import own_domain
 
 with warnings.catch_warnings():  # lark, which the message packages load with the first node, imports sre_parse

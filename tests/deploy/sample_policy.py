@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 
 from deploy.policy_file import KEY, PolicyFile
-from policies.controller import Controller, Gru, Mlp, Network
-from policies.export import export, serialise
+from policies.models.controller import Controller, Gru, Mlp, Network
+from policies.models.export import export, serialise
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature

@@ -2,8 +2,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from deploy import arguments
-from deploy.arguments import ArgumentError, parse
+from deploy import cli
+from deploy.cli import ArgumentError, parse
 from tests.deploy.sample_policy import exported, linear_hover
 
 
@@ -53,28 +53,28 @@ def test_call_prints_one_line_for_bad_input(capsys, monkeypatch):
     def bad(argv):
         raise ValueError("no such thing")
 
-    assert arguments.call(bad, []) == 2
+    assert cli.call(bad, []) == 2
     assert capsys.readouterr().err == "error: no such thing\n"
     monkeypatch.setenv("SIM2METAL_TRACEBACK", "1")
     with pytest.raises(ValueError, match="no such thing"):
-        arguments.call(bad, [])
+        cli.call(bad, [])
 
 
 def test_call_lets_mistakes_of_the_program_through():
     with pytest.raises(ZeroDivisionError):
-        arguments.call(lambda argv: print(1 / 0), [])
+        cli.call(lambda argv: print(1 / 0), [])
 
 
 def test_call_ends_quietly_on_ctrl_c(capsys):
     def interrupted(argv):
         raise KeyboardInterrupt
 
-    assert arguments.call(interrupted, []) == 130
+    assert cli.call(interrupted, []) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_usage_names_every_key_and_default():
-    text = arguments.usage(First, Second)
+    text = cli.usage(First, Second)
     assert [line.split()[0] for line in text.splitlines()] == ["policy", "count", "delay", "vary", "plot"]
     assert "(required)" in text
     assert "how many" in text
@@ -99,13 +99,13 @@ def test_what_bad_input_provokes_is_one_printable_line(capsys, monkeypatch, erro
         raise error
 
     monkeypatch.delenv("SIM2METAL_TRACEBACK", raising=False)
-    assert arguments.call(main, []) == 2
+    assert cli.call(main, []) == 2
     line = capsys.readouterr().err
     assert line.startswith("error: ") and said in line and len(line) < 2100
     assert line.endswith("\n") and line[:-1].isprintable()
     monkeypatch.setenv("SIM2METAL_TRACEBACK", "1")
     with pytest.raises(type(error)):
-        arguments.call(main, [])
+        cli.call(main, [])
 
 
 def test_the_name_of_a_file_reaches_the_terminal_as_text(tmp_path, capsys, monkeypatch):
@@ -122,6 +122,6 @@ def test_the_name_of_a_file_reaches_the_terminal_as_text(tmp_path, capsys, monke
         (export.main, ["target=c", "out=\x1b[31m"]),
         (export.main, ["target=\x1b[31m", "out=x"]),
     ):
-        arguments.call(main, [f"policy={path}", *words])
+        cli.call(main, [f"policy={path}", *words])
         shown = "".join(capsys.readouterr())
         assert shown and shown.replace("\n", "").isprintable()

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from deploy.c_operators import SUPPORTED
-from deploy.c_source import generate
-from deploy.graph import GraphError
-from deploy.native import Native
+from deploy.codegen.host import Native
+from deploy.codegen.onnx_graph import GraphError
+from deploy.codegen.operators import SUPPORTED
+from deploy.codegen.source import generate
 from tests.deploy.graph_policy import one_node, policy_of
 
 

@@ -11,14 +11,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from deploy import arguments, toolchain
+from deploy import cli
 from deploy import run as run_command
-from deploy.c_names import KEYWORDS, member
-from deploy.c_operators import number
-from deploy.c_source import FIRMWARE, Source
-from deploy.controllers import controller
-from deploy.graph import GraphError
+from deploy.codegen import toolchain
+from deploy.codegen.names import KEYWORDS, member
+from deploy.codegen.onnx_graph import GraphError
+from deploy.codegen.operators import number
+from deploy.codegen.source import FIRMWARE, Source
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.runtimes import controller
 from deploy.trust.text import c_string
 from tests.deploy.graph_policy import one_node, policy_of
 from tests.deploy.sample_policy import exported, linear_hover, resealed, small
@@ -170,7 +171,7 @@ def test_names_that_are_not_free_in_c_are_refused(name):
 def test_every_macro_of_our_headers_is_refused_as_a_name():
     names = {name for path in FIRMWARE.rglob("*.[ch]") for name in MACROS.findall(path.read_text())}
     assert {"POLICY_H", "POLICY_MATH_H", "POLICY_RATE_HZ", "POLICY_SIGNALS"} <= names | set(
-        MACROS.findall((FIRMWARE.parent / "deploy" / "c_source.py").read_text())
+        MACROS.findall((FIRMWARE.parent / "deploy" / "codegen" / "source.py").read_text())
     )
     for name in names:
         with pytest.raises(GraphError):
@@ -193,8 +194,8 @@ def test_no_number_of_c_is_not_finite(value):
 
 def test_attributes_that_are_text_do_not_become_code(tmp_path):
     """A stride is written into a loop as it is, so it must be a number."""
-    from deploy.c_operators import window
-    from deploy.graph import Node
+    from deploy.codegen.onnx_graph import Node
+    from deploy.codegen.operators import window
 
     node = Node("MaxPool", "n", ("x",), ("y",), {"strides": [b"1; evil();", b"1"]}, None)
     with pytest.raises(ValueError, match="invalid literal"):
@@ -208,7 +209,7 @@ def test_an_operator_of_impossible_attributes_is_a_graph_error(tmp_path, monkeyp
     def broken(*_):
         raise KeyError("alpha")
 
-    monkeypatch.setattr("deploy.c_source.read", broken)
+    monkeypatch.setattr("deploy.codegen.source.read", broken)
     with pytest.raises(GraphError, match="not well-formed: KeyError"):
         Source(policy, policy.content())
 
@@ -220,9 +221,9 @@ def test_a_file_that_does_not_fit_is_refused_before_anything_is_compiled(tmp_pat
     monkeypatch.setattr(toolchain, "run", compiled)
     path = exported(tmp_path / "p.onnx", linear_hover()).path
     words = [f"policy={path}", "controller=c", "robot=racer", "transfer=false", "seconds=0.1"]
-    assert arguments.call(run_command.main, words) == 2
+    assert cli.call(run_command.main, words) == 2
     slow = resealed(PolicyFile.load(path), tmp_path / "slow.onnx", rate_hz=50.0)
-    assert arguments.call(run_command.main, [f"policy={slow}", "controller=c", "seconds=0.1"]) == 2
+    assert cli.call(run_command.main, [f"policy={slow}", "controller=c", "seconds=0.1"]) == 2
     assert "does not fit the driver: the policy runs at 50 Hz" in capsys.readouterr().err
     with pytest.raises(AssertionError, match="a compiler was started"):
-        arguments.call(run_command.main, [f"policy={path}", "controller=c", "seconds=0.1"])
+        cli.call(run_command.main, [f"policy={path}", "controller=c", "seconds=0.1"])

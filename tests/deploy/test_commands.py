@@ -3,11 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy import arguments, inspect, sign
+from deploy import cli, inspect, sign
 from deploy import run as run_command
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.trust import signature
-from policies.export import update_evaluation
+from policies.models.export import update_evaluation
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, resealed
 
@@ -20,7 +20,7 @@ def path(tmp_path):
 
 def test_inspect_shows_contract_provenance_and_scores(path, capsys):
     update_evaluation(path, {"success": 0.975})
-    assert arguments.call(inspect.main, [f"policy={path}"]) == 0
+    assert cli.call(inspect.main, [f"policy={path}"]) == 0
     shown = capsys.readouterr().out
     for expected in ("position", "rad/s", "body->world", "motor_command", "0 .. 1", "history", "sha256", "100 Hz"):
         assert expected in shown
@@ -35,25 +35,25 @@ def test_inspect_refuses_a_damaged_file(path, capsys):
     content = bytearray(Path(path).read_bytes())
     content[-10] ^= 1
     Path(path).write_bytes(content)
-    assert arguments.call(inspect.main, [f"policy={path}"]) == 2
+    assert cli.call(inspect.main, [f"policy={path}"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {path}: damaged")
     assert error.count("\n") == 1
 
 
 def test_run_flies_only_what_is_signed_if_asked_to(path, tmp_path, capsys):
-    assert arguments.call(run_command.main, [f"policy={path}", "require_signature=true"]) == 2
+    assert cli.call(run_command.main, [f"policy={path}", "require_signature=true"]) == 2
     assert "p.onnx: it is not signed, and a signature is required" in capsys.readouterr().err
     signature.new_key(tmp_path / "anna")
     content = sign.sign(Path(path).read_bytes(), path, tmp_path / "anna")
     Path(path).write_bytes(content)
     given = [f"policy={path}", "require_signature=true", f"trust={tmp_path}", "seconds=0.1"]
-    assert arguments.call(run_command.main, given) == 0
+    assert cli.call(run_command.main, given) == 0
     assert capsys.readouterr().out.endswith("policy quad_hover: signed by anna\n")
 
 
 def test_run_flies_and_reports(path, capsys):
-    assert arguments.call(run_command.main, [f"policy={path}", "episodes=30", "seed=2", "delay=0"]) == 0
+    assert cli.call(run_command.main, [f"policy={path}", "episodes=30", "seed=2", "delay=0"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("limits of crazyflie (listed with the robot): body rate 35 rad/s")
     assert (
@@ -63,7 +63,7 @@ def test_run_flies_and_reports(path, capsys):
 
 
 def test_run_keeps_to_its_envelope(path, capsys):
-    assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.5", "fence=0.5"]) == 0
+    assert cli.call(run_command.main, [f"policy={path}", "seconds=0.5", "fence=0.5"]) == 0
     shown = capsys.readouterr().out  # the targets are at least 1 m high
     assert "guard: stopped 1 robot(s): geofence" in shown
     assert "\n50 control steps" in shown
@@ -72,7 +72,7 @@ def test_run_keeps_to_its_envelope(path, capsys):
 def test_a_policy_file_cannot_call_full_throttle_safe(path, tmp_path, capsys):
     lax = {"safe": {"motor_command": [1, 1, 1, 1]}, "hold_steps": 10**9, "max_body_rate": None, "longest_pause": None}
     wild = resealed(PolicyFile.load(path), tmp_path / "wild.onnx", envelope=lax)
-    assert arguments.call(run_command.main, [f"policy={wild}", "seconds=0.5"]) == 2
+    assert cli.call(run_command.main, [f"policy={wild}", "seconds=0.5"]) == 2
     shown = capsys.readouterr()
     assert "calls motor_command (1, 1, 1, 1) safe; crazyflie (listed with the robot) permits" in shown.err
     assert "control steps" not in shown.out
@@ -80,11 +80,11 @@ def test_a_policy_file_cannot_call_full_throttle_safe(path, tmp_path, capsys):
 
 def test_the_policy_file_brings_its_own_envelope(path, tmp_path, capsys):
     strict = resealed(PolicyFile.load(path), tmp_path / "strict.onnx", envelope={"max_speed": 0.01})
-    assert arguments.call(run_command.main, [f"policy={strict}", "seconds=0.5"]) == 0
+    assert cli.call(run_command.main, [f"policy={strict}", "seconds=0.5"]) == 0
     assert "guard: stopped 1 robot(s): speed" in capsys.readouterr().out
-    assert arguments.call(run_command.main, [f"policy={strict}", "seconds=0.5", "max_speed=inf"]) == 0
+    assert cli.call(run_command.main, [f"policy={strict}", "seconds=0.5", "max_speed=inf"]) == 0
     assert "stopped" not in capsys.readouterr().out
-    assert arguments.call(inspect.main, [f"policy={strict}"]) == 0
+    assert cli.call(inspect.main, [f"policy={strict}"]) == 0
     assert ["max_speed", "0.01"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -95,7 +95,7 @@ def test_a_malformed_envelope_is_refused(path, tmp_path, envelope):
 
 
 def test_run_in_real_time_counts_deadlines(path, capsys):
-    assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.3", "real_time=true"]) == 0
+    assert cli.call(run_command.main, [f"policy={path}", "seconds=0.3", "real_time=true"]) == 0
     assert "deadlines missed: " in capsys.readouterr().out
 
 
@@ -113,7 +113,7 @@ def test_run_in_real_time_counts_deadlines(path, capsys):
     ],
 )
 def test_mistakes_get_one_short_line(path, capsys, argv, message):
-    assert arguments.call(run_command.main, [f"policy={path}", *argv]) == 2
+    assert cli.call(run_command.main, [f"policy={path}", *argv]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -121,12 +121,12 @@ def test_mistakes_get_one_short_line(path, capsys, argv, message):
 
 @pytest.mark.parametrize("command", [run_command.main, inspect.main])
 def test_help_lists_the_keys(command, capsys):
-    assert arguments.call(command, ["--help"]) == 0
+    assert cli.call(command, ["--help"]) == 0
     assert "policy" in capsys.readouterr().out
 
 
 def test_a_policy_is_required(capsys):
-    assert arguments.call(run_command.main, []) == 2
+    assert cli.call(run_command.main, []) == 2
     assert "policy=... is missing" in capsys.readouterr().err
 
 

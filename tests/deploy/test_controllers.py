@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.controllers import CONTROLLERS, controller
 from deploy.drivers.simulated import Simulated
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
+from deploy.runtimes import CONTROLLERS, controller
 from sim.tasks import make
 from tests.deploy.sample_policy import exported, linear_hover, random_gru, small
 

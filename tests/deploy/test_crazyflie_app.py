@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy import arguments, export, toolchain
+from deploy import cli, export
+from deploy.codegen import toolchain
+from deploy.codegen.host import Native
 from deploy.crazyflie import app
 from deploy.crazyflie.sensed import Sensed
-from deploy.native import Native
 from deploy.policy_file import PolicyFile, content_of
 from sim.engines.flight import Flight
 from sim.robots import robot
@@ -54,7 +55,7 @@ KINDS = {
 
 
 def write(folder: Path, path: str = QUAD_ANY) -> Path:
-    assert arguments.call(export.main, [f"policy={path}", "target=crazyflie", f"out={folder}"]) == 0
+    assert cli.call(export.main, [f"policy={path}", "target=crazyflie", f"out={folder}"]) == 0
     return folder / "src"
 
 

@@ -19,8 +19,8 @@ from deploy.crazyflie_sim import Simulation
 from deploy.drivers.crazyflie import Crazyflie, Settings
 from deploy.guard import Guard
 from deploy.loop import HandshakeError, run
-from deploy.rotations import rotation_matrix
 from deploy.safety.envelope import Envelope
+from sim.rotations import rotation_matrix
 from tests.deploy.crazyflie_bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"

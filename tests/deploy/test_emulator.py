@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from deploy import arguments, export
-from deploy.emulator import RAM, Chip, EmulatorError, block_cost, instruction_cycles
+from deploy import cli, export
+from deploy.codegen.host import Native
 from deploy.hil import build
-from deploy.measure import COMMANDS, SIGNALS, STATE, Bench, packed
-from deploy.native import Native
+from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, Bench, packed
+from deploy.mcu.emulator import RAM, Chip, EmulatorError, block_cost, instruction_cycles
 from deploy.policy_file import PolicyFile
-from policies.controller import Controller
-from policies.export import random_signals
+from policies.models.controller import Controller
+from policies.models.export import random_signals
 from sim.spec import Signal
 from sim.terms import Feature
 from tests.deploy.graph_policy import policy_of
@@ -200,7 +200,7 @@ def test_what_is_no_image_is_refused(tmp_path):
 def test_the_command_proves_its_image(hover, tmp_path, capsys):
     policy, _, measured, compiler = hover
     given = [f"policy={policy.path}", "target=stm32f405", f"out={tmp_path}", f"compiler={compiler}"]
-    assert arguments.call(export.main, given) == 0
+    assert cli.call(export.main, given) == 0
     shown = capsys.readouterr().out
     assert "self-test on the emulated chip: passed" in shown
     assert f"one step: {measured.instructions} instructions" in shown

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from deploy import arguments, export, graph, toolchain
-from deploy.c_operators import SUPPORTED, number
-from deploy.c_source import FIRMWARE, generate
-from deploy.c_weights import FORMATS, pack, padded
-from deploy.graph import GraphError
-from deploy.native import Native
-from policies.export import random_signals
+from deploy import cli, export
+from deploy.codegen import onnx_graph, toolchain
+from deploy.codegen.host import Native
+from deploy.codegen.onnx_graph import GraphError
+from deploy.codegen.operators import SUPPORTED, number
+from deploy.codegen.source import FIRMWARE, generate
+from deploy.codegen.weights import FORMATS, pack, padded
+from policies.models.export import random_signals
 from tests.deploy.exact import exact
 from tests.deploy.graph_policy import one_node, policy_of
 from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
@@ -72,15 +73,15 @@ def test_stored_weights_are_what_rounding_them_makes(sample, weights, closeness)
     """The inputs of int8 products have 16 bits: one that is rounded the other way changes this much."""
     path, _ = sample
     native = Native(path, weights=weights)
-    policy, read = native.policy, graph.read(path.read_bytes(), SUPPORTED)
+    policy, read = native.policy, onnx_graph.read(path.read_bytes(), SUPPORTED)
     assert native.selftest < 0.5
     changes = 0.0
     for step in range(policy.vectors.steps):
         now = {name: value[step].astype(F) for name, value in policy.vectors.inputs.items()}
         feeds = {name: value[None] for name, value in now.items()}
         feeds |= {f"state.{name}": value[None].copy() for name, value in native.state.items()}
-        want, got = graph.run(read, feeds, FORMATS[weights].stored), native.step(now)
-        exact = graph.run(read, feeds)
+        want, got = onnx_graph.run(read, feeds, FORMATS[weights].stored), native.step(now)
+        exact = onnx_graph.run(read, feeds)
         for signal in policy.outputs:
             span = signal.high - signal.low
             assert np.abs(got[signal.name] - want[signal.name][0]).max() < closeness * span
@@ -283,7 +284,7 @@ def test_packed_weights_hold_every_weight_once(inputs, outputs):
 
 def test_the_command_writes_three_files(sample, tmp_path, capsys):
     path, _ = sample
-    assert arguments.call(export.main, [f"policy={path}", "target=c", f"out={tmp_path / 'c'}"]) == 0
+    assert cli.call(export.main, [f"policy={path}", "target=c", f"out={tmp_path / 'c'}"]) == 0
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["policy.c", "policy.h", "policy_math.h"]
     assert capsys.readouterr().out.count("wrote ") == 3
 
@@ -301,7 +302,7 @@ def test_mistakes_get_one_short_line(sample, tmp_path, capsys, argument, message
     path, _ = sample
     given = {"policy": f"policy={path}", "target": "target=stm32f405", "out": f"out={tmp_path}"}
     given[argument.partition("=")[0]] = argument
-    assert arguments.call(export.main, list(given.values())) == 2
+    assert cli.call(export.main, list(given.values())) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from torch import nn
 
-from deploy.native import Native
+from deploy.codegen.host import Native
 from deploy.policy_file import PolicyFile
-from policies.export import OPSET
+from policies.models.export import OPSET
 from tests.deploy.graph_policy import policy_of
 
 SIZE = 8

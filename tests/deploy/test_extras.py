@@ -43,7 +43,7 @@ COMMANDS = {
     "policies.evaluate policy=quad_any": "'numba' .*[train]",
     "policies.evaluate policy=quad_any engine=mujoco": "mujoco is not installed: .*[train]|'mujoco' .*[train]",
     "policies.collect task=arm_reach out={out}": "'pyarrow' .*[train,datasets]",
-    "policies.success task=arm_reach data={data} out={out}.onnx": "'(pyarrow|torch)' .*[rl,datasets]",
+    "policies.train_success task=arm_reach data={data} out={out}.onnx": "'(pyarrow|torch)' .*[rl,datasets]",
     "policies.datasets folder={data}": "'pyarrow' .*[datasets]",
     "policies.datasets.minari source=x out={out} fps=10": "'pyarrow' .*[datasets]",
 }

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from deploy import flight_log
 from deploy import replay as replay_command
 from deploy.guard import LANDING, REASONS, SAFE, STAYING
 from deploy.policy_file import PolicyFile
-from deploy.recorder import Recorder
+from deploy.recording import flight_log
+from deploy.recording.recorder import Recorder
 from tests.deploy.faults import BY_HAND, ENVELOPE, FAULTS, LONG, STEPS, fly, rung_of, stopped_after
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy import arguments, export
+from deploy import cli, export
 from deploy.files import named, replace_all, write_atomic
 from policies import evaluate
-from sim.sensors.offscreen import write_film
+from sim.render.offscreen import write_film
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def test_error_without_a_number_keeps_its_words():
 @pytest.mark.parametrize("target", ["c", "crazyflie"])
 def test_export_to_a_full_disk_leaves_no_file(tmp_path, capsys, target):
     with disk_of(1000):
-        status = arguments.call(export.main, ["policy=quad_any", f"target={target}", f"out={tmp_path / 'out'}"])
+        status = cli.call(export.main, ["policy=quad_any", f"target={target}", f"out={tmp_path / 'out'}"])
     assert status == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path}/out/") and files(tmp_path) == []
 
@@ -89,7 +89,7 @@ def test_export_to_a_full_disk_leaves_no_file(tmp_path, capsys, target):
 def test_evaluation_to_a_full_disk_names_the_file_and_the_reason(tmp_path, capsys, key, name):
     words = ["policy=quad_any", "episodes=2", f"{key}={tmp_path / name}"]
     with disk_of(200):
-        status = arguments.call(evaluate.main, words)
+        status = cli.call(evaluate.main, words)
     (line,) = capsys.readouterr().err.splitlines()
     assert status == 2
     reason = "ffmpeg was ended by SIGXFSZ" if key == "video" else "File too large"

@@ -14,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rosbags.highlevel import AnyReader
 
-from deploy import arguments, flight_log
+from deploy import cli
 from deploy import replay as replay_command
 from deploy import run as run_command
-from deploy.bag.content import CDR, STEP
 from deploy.drivers import Reading
 from deploy.drivers.simulated import Conditions, Simulated
-from deploy.flight_log import FlightLogError, Layout
 from deploy.guard import OVERRIDE, REASONS, Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
-from deploy.recorder import Recorder
+from deploy.recording import flight_log
+from deploy.recording.content import CDR, STEP
+from deploy.recording.flight_log import FlightLogError, Layout
+from deploy.recording.recorder import Recorder
 from deploy.safety.envelope import Envelope
 from sim.spec import Signal
 from sim.tasks import make
@@ -121,7 +122,7 @@ def test_replay_computes_every_bit_again(policy, tmp_path, kind, capsys):
     recorder.close()
     expected = {"faults": "stale signal", "fence": "geofence", "emergency": "emergency stop"}.get(kind)
     assert (expected in guard.interventions()) == (expected is not None)
-    assert arguments.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}"]) == 0
+    assert cli.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}"]) == 0
     assert capsys.readouterr().out.count("equal, every bit") == 2
 
 
@@ -142,17 +143,17 @@ def test_replay_of_another_policy_tells_how_it_differs(policy, tmp_path, capsys)
     other = linear_hover()
     other.network.layers[0][0][:] *= 0.9
     exported(tmp_path / "other.onnx", other)
-    assert arguments.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}", f"policy={tmp_path / 'other.onnx'}"]) == 0
+    assert cli.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}", f"policy={tmp_path / 'other.onnx'}"]) == 0
     assert "differs on" in capsys.readouterr().out
     exported(tmp_path / "small.onnx", small())
-    assert arguments.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}", f"policy={tmp_path / 'small.onnx'}"]) == 2
+    assert cli.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}", f"policy={tmp_path / 'small.onnx'}"]) == 2
     assert "signals that were not recorded: near, goal, rate" in capsys.readouterr().err
 
 
 def test_the_same_flight_by_generated_c_replays_too(policy, tmp_path, capsys):
     log = tmp_path / "f.mcap"
-    assert arguments.call(run_command.main, [f"policy={policy.path}", "controller=c", "seconds=1", f"log={log}"]) == 0
-    assert arguments.call(replay_command.main, [f"log={log}", "controller=c"]) == 0
+    assert cli.call(run_command.main, [f"policy={policy.path}", "controller=c", "seconds=1", f"log={log}"]) == 0
+    assert cli.call(replay_command.main, [f"log={log}", "controller=c"]) == 0
     assert capsys.readouterr().out.count("equal, every bit") == 2
     assert flight_log.read(str(log)).about["controller"] == "c"
 
@@ -173,7 +174,7 @@ def test_an_override_is_recorded_and_replayed(policy, tmp_path, capsys):
     flight = flight_log.read(str(tmp_path / "f.mcap"))
     assert (flight.steps["verdict"][:, 0] == OVERRIDE).nonzero()[0].tolist() == list(range(10, 20))
     np.testing.assert_array_equal(flight.values("sent.motor_command")[10:20], np.float32(0.6))
-    assert arguments.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}"]) == 0
+    assert cli.call(replay_command.main, [f"log={tmp_path / 'f.mcap'}"]) == 0
     assert capsys.readouterr().out.count("equal, every bit") == 2
 
 
@@ -245,7 +246,7 @@ def test_a_full_disk_costs_the_end_of_the_log_but_not_the_flight(policy, tmp_pat
     resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, usual[1]))
     try:
         with pytest.raises(SystemExit) as ended:
-            arguments.call(run_command.main, [f"policy={policy.path}", "seconds=20", f"log={log}"])
+            cli.call(run_command.main, [f"policy={policy.path}", "seconds=20", f"log={log}"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert ended.value.code == 1
@@ -267,9 +268,9 @@ def test_a_log_that_cannot_be_written_is_known_before_the_flight(policy, tmp_pat
         (Path(policy.path) / "f.mcap", "File exists"),
     ):
         (tmp_path / "there.mcap").touch()
-        assert arguments.call(run_command.main, [f"policy={policy.path}", f"log={path}"]) == 2
+        assert cli.call(run_command.main, [f"policy={policy.path}", f"log={path}"]) == 2
         assert capsys.readouterr().err == f"error: {path}: {reason}\n"
-    assert arguments.call(run_command.main, [f"policy={policy.path}", "log=flight.csv"]) == 2
+    assert cli.call(run_command.main, [f"policy={policy.path}", "log=flight.csv"]) == 2
     assert "ends in .mcap" in capsys.readouterr().err
 
 

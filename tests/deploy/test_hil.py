@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy import arguments, hil
-from deploy.drivers.microcontroller import QEMU, Decoder, EmulatedPort, LinkError, OnChip, SerialPort, crc16, frame
+from deploy import cli, hil
 from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
-from deploy.emulator import Chip
 from deploy.guard import REASONS
 from deploy.loop import run
+from deploy.mcu.emulator import Chip
+from deploy.mcu.policy import QEMU, Decoder, EmulatedPort, LinkError, OnChip, SerialPort, crc16, frame
 from deploy.policy_file import PolicyFile
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small
@@ -355,7 +355,7 @@ def test_a_serial_device_carries_a_flight(policy, image):
 
 def test_the_command_reports(policy, tmp_path, capsys):
     path = tmp_path / "report.json"
-    assert arguments.call(hil.main, [f"policy={policy.path}", "episodes=2", "seconds=2", f"json={path}"]) == 0
+    assert cli.call(hil.main, [f"policy={policy.path}", "episodes=2", "seconds=2", f"json={path}"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("2 flights of 2 s at 100 Hz by the chip on emulated")
     assert "equal within" in shown and "NOT EQUAL" not in shown
@@ -372,6 +372,6 @@ def test_the_command_reports(policy, tmp_path, capsys):
     ],
 )
 def test_mistakes_get_one_short_line(policy, capsys, argument, message):
-    assert arguments.call(hil.main, [f"policy={policy.path}", argument]) == 2
+    assert cli.call(hil.main, [f"policy={policy.path}", argument]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

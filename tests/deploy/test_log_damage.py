@@ -10,14 +10,15 @@ import pytest
 from mcap.reader import make_reader
 from rosbags.highlevel import AnyReader
 
-from deploy import arguments, flight_log
+from deploy import cli
 from deploy import replay as replay_command
-from deploy.bag.records import ATTACHMENT, CHUNK, METADATA
 from deploy.drivers.simulated import Simulated
-from deploy.flight_log import FlightLogError
 from deploy.guard import Guard
 from deploy.loop import run
-from deploy.recorder import Recorder
+from deploy.recording import flight_log
+from deploy.recording.flight_log import FlightLogError
+from deploy.recording.recorder import Recorder
+from deploy.recording.records import ATTACHMENT, CHUNK, METADATA
 from policies.identify import READERS
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
@@ -62,7 +63,7 @@ def flipped(log, at):
 
 
 def replayed(*keys):
-    return arguments.call(replay_command.main, [str(key) for key in keys])
+    return cli.call(replay_command.main, [str(key) for key in keys])
 
 
 def test_a_flipped_byte_costs_its_chunk_only(recorded, tmp_path, capsys):

@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy import arguments, flight_log
+from deploy import cli
 from deploy import replay as replay_command
 from deploy.drivers.simulated import Simulated
-from deploy.flight_log import EVENTS, FlightLogError
 from deploy.guard import Envelope, Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
-from deploy.recorder import NoRecorder, Recorder, free_path
+from deploy.recording import flight_log
+from deploy.recording.flight_log import EVENTS, FlightLogError
+from deploy.recording.recorder import NoRecorder, Recorder, free_path
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
 
@@ -79,7 +80,7 @@ def test_events_are_read_as_they_were_told(policy, tmp_path, capsys):
     assert abs(flight.events[0].stamp - began) < 10**9
     assert len(flight.events[-2].text) <= 1000
     assert last(flight) == ("end", "landed", "a hand")
-    assert arguments.call(replay_command.main, [f"log={path}"]) == 0
+    assert cli.call(replay_command.main, [f"log={path}"]) == 0
     shown = capsys.readouterr().out
     assert "armed: armed: ä?\\x1b[31m\\n (the supervisor)\n" in shown
     assert "the end: landed (a hand)\n" in shown
@@ -159,7 +160,7 @@ def test_a_writer_that_does_not_start_is_waited_for_in_vain_for_so_long(policy, 
     fifo = tmp_path / "f.mcap"
     os.mkfifo(tmp_path / "stuck")
     driver, guard = machine(policy)
-    monkeypatch.setattr("deploy.recorder.sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr("deploy.recording.recorder.sys.executable", str(tmp_path / "python"))
     (tmp_path / "python").write_text(f"#!/bin/sh\nread line < {tmp_path / 'stuck'}\n")
     (tmp_path / "python").chmod(0o755)
     began = time.monotonic()
@@ -237,7 +238,7 @@ def test_two_robots_of_one_second_both_have_a_log(policy, tmp_path, monkeypatch)
     driver, guard = machine(policy)
     taken = iter([tmp_path / "a.mcap", tmp_path / "a.mcap"])
     real = free_path
-    monkeypatch.setattr("deploy.recorder.free_path", lambda *args: next(taken, None) or real(*args))
+    monkeypatch.setattr("deploy.recording.recorder.free_path", lambda *args: next(taken, None) or real(*args))
     warned: list[str] = []
     both = [Recorder.open_or_warn(tmp_path, "a", policy, driver, guard, "onnxruntime", warned.append) for _ in "ab"]
     assert [recorder.close() for recorder in both] == ["", ""]

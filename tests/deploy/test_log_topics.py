@@ -7,16 +7,15 @@ import pytest
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
-from deploy import flight_log
-from deploy.bag import cdr
-from deploy.bag.definitions import DEFINITIONS
-from deploy.bag.topics import Topics
 from deploy.drivers import Reading
 from deploy.drivers.simulated import Conditions, Simulated
-from deploy.flight_log import Layout
 from deploy.guard import REASONS, Envelope, Guard
 from deploy.loop import run
-from deploy.recorder import Recorder
+from deploy.recording import cdr, flight_log
+from deploy.recording.definitions import DEFINITIONS
+from deploy.recording.flight_log import Layout
+from deploy.recording.recorder import Recorder
+from deploy.recording.topics import Topics
 from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from deploy import replay, run
-from deploy.controllers import Compiled
 from deploy.drivers.simulated import Settings, Simulated
 from deploy.drivers.workcell import Bench, evaluation_seed
 from deploy.guard import SAFE, Guard
 from deploy.loop import run as fly
 from deploy.policy_file import PolicyFile
 from deploy.ros2.arm import Arm
+from deploy.runtimes import Compiled
 from deploy.safety.envelope import Envelope
 from policies import evaluate
-from policies.chunked import Chunked, Denoiser, Drawn, Schedule, Steering
-from policies.controller import Mlp
-from policies.export import export
+from policies.models.chunking import Chunked, Denoiser, Drawn, Schedule, Steering
+from policies.models.controller import Mlp
+from policies.models.export import export
 from sim import spec
 from sim.spec import Signal
+from sim.tasks.arm import CAMERAS
 from sim.tasks.arm_pick_place import ArmPickPlace
 from sim.tasks.arm_reach import ArmReach, ReachConfig
-from sim.tasks.tabletop import CAMERAS
 from tests.deploy.arm_policy import POSE, posing, reaching
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from deploy import PolicyFile, PolicyFileError
-from policies.export import serialise
+from policies.models.export import serialise
 from tests.deploy.sample_policy import exported, linear_hover, random_gru, random_mlp, resealed, small
 
 CONTENT: dict[str, bytes] = {}

@@ -12,7 +12,7 @@ import pytest
 from std_msgs.msg import Float64MultiArray
 
 from deploy.ros2 import topics
-from deploy.ros2.polling import command_quality
+from deploy.ros2.subscriptions import command_quality
 from sim.spec import Signal
 from tests.deploy.ros2_bench import ACTIVATE, DEACTIVATE, GENTLE, Graph, graph
 

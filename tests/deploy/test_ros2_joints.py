@@ -9,7 +9,7 @@ from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from deploy.ros2 import topics
-from deploy.ros2.joints import Joints, command_sources, joint_sources
+from deploy.ros2.ros2_control import Joints, command_sources, joint_sources
 from sim.spec import Signal
 from sim.tasks.arm_pick_place import ArmPickPlace, PickPlaceConfig
 

@@ -16,8 +16,8 @@ from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Float32MultiArray
 
 from deploy import PolicyFile
-from deploy.flight_log import read
 from deploy.policy_file import PRETRAINED
+from deploy.recording.flight_log import read
 from tests.deploy.ros2_bench import (
     ACTIVATE,
     CLEANUP,

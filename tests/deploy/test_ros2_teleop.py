@@ -9,9 +9,9 @@ from geometry_msgs.msg import PoseStamped, Twist, TwistStamped
 from rclpy.node import Node
 from std_msgs.msg import Bool, String
 
-from deploy.ros2 import teleop
-from deploy.ros2.teleop import Topics
-from deploy.teleop import TeleopError
+from deploy.teleop import ros2
+from deploy.teleop.devices import TeleopError
+from deploy.teleop.ros2 import Topics
 from tests.deploy.ros2_bench import PATIENCE, Graph
 
 
@@ -71,7 +71,7 @@ def test_a_human_steers_over_topics(human):
     assert not said.active and not said.velocity.any() and not said.closed
     said = human.until(lambda s: s.active, lambda: human.move(0.1, -0.2, 3.0))
     assert np.allclose(said.velocity, (0.1, -0.2, 0.5))  # m/s, at most full speed
-    time.sleep(1.2 * teleop.STALE)
+    time.sleep(1.2 * ros2.STALE)
     said = human.hands.read(0.5)
     assert not said.active and not said.velocity.any()  # nobody says anything any more
     said = human.until(lambda s: s.closed, lambda: human.gripper.publish(Bool(data=True)))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.rotations import quaternion, rotation_matrix
+from sim.rotations import quaternion, rotation_matrix
 
 QUATERNIONS = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=4).filter(lambda q: np.linalg.norm(q) > 0.1)
 

@@ -17,10 +17,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import connect
 from websockets.sync.server import serve as listen
 
-from deploy import arguments
+from deploy import cli
+from deploy.remote.client import TOKEN, Client, ServerError, pack, unpack
 from deploy.serve import CLIENTS, Config, Service, is_here, opened, token_of
 from deploy.serve import main as serve_main
-from deploy.wire import TOKEN, Client, ServerError, pack, unpack
 from tests.deploy.test_wire import NOISE, ONES, file, listening  # noqa: F401
 
 SECRET = "an-api-key-of-two-dozen-letters"
@@ -195,7 +195,7 @@ def test_other_machines_show_a_token(file, tmp_path, capsys, monkeypatch):  # no
         (tmp_path / "bad").write_text(bad)
         with pytest.raises(ValueError, match="it holds no token of 16 or more"):
             token_of(Config("p.onnx", token=str(tmp_path / "bad")))
-    assert arguments.call(serve_main, [f"policy={file.path}", "token=/nowhere"]) == 2
+    assert cli.call(serve_main, [f"policy={file.path}", "token=/nowhere"]) == 2
     with listening(opened(file, "127.0.0.1", 0, SECRET)) as address:
         for wrong in (None, SECRET[:-1], SECRET + "x", "ü"):
             with pytest.raises(ServerError, match=f"wants another token: put what it printed into {TOKEN}"):

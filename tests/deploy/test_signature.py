@@ -6,9 +6,9 @@ import sys
 import onnx
 import pytest
 
-from deploy import PolicyFile, PolicyFileError, arguments, sign
+from deploy import PolicyFile, PolicyFileError, cli, sign
 from deploy.trust import signature
-from policies.export import update_evaluation
+from policies.models.export import update_evaluation
 from tests.deploy.sample_policy import exported, resealed
 
 
@@ -23,9 +23,9 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def signed(home):
     """A signed file, and the folder of keys that trusts its signer: (file, folder)."""
-    assert arguments.call(sign.main, [f"new={home / 'anna'}"]) == 0
+    assert cli.call(sign.main, [f"new={home / 'anna'}"]) == 0
     exported(home / "p.onnx")
-    assert arguments.call(sign.main, [f"policy={home / 'p.onnx'}", f"key={home / 'anna'}"]) == 0
+    assert cli.call(sign.main, [f"policy={home / 'p.onnx'}", f"key={home / 'anna'}"]) == 0
     (home / "trust").mkdir()
     (home / "anna.pub").rename(home / "trust" / "anna.pub")
     return home / "p.onnx", home / "trust"
@@ -111,27 +111,27 @@ def test_signing_again_replaces_and_changing_drops_the_signature(signed, tmp_pat
     file, _ = signed
     before = file.stat().st_size
     signature.new_key(tmp_path / "bert")
-    assert arguments.call(sign.main, [f"policy={file}", f"key={tmp_path / 'bert'}", f"out={tmp_path / 'b.onnx'}"]) == 0
+    assert cli.call(sign.main, [f"policy={file}", f"key={tmp_path / 'bert'}", f"out={tmp_path / 'b.onnx'}"]) == 0
     assert (tmp_path / "b.onnx").stat().st_size == before
     assert PolicyFile.load(tmp_path / "b.onnx", tmp_path).standing == "signed by bert"
     assert update_evaluation(file, {"success": 0.5}).signed_by is None
 
 
 def test_keys_are_private_and_never_overwritten(home, capsys):
-    assert arguments.call(sign.main, [f"new={home / 'anna'}"]) == 0
+    assert cli.call(sign.main, [f"new={home / 'anna'}"]) == 0
     assert stat.S_IMODE((home / "anna").stat().st_mode) == 0o600
     assert (home / "anna.pub").read_text().startswith("ssh-ed25519 AAAA")
     before = (home / "anna").read_bytes()
-    assert arguments.call(sign.main, [f"new={home / 'anna'}"]) == 2
+    assert cli.call(sign.main, [f"new={home / 'anna'}"]) == 2
     (home / "anna.pub").unlink()
-    assert arguments.call(sign.main, [f"new={home / 'anna'}"]) == 2
+    assert cli.call(sign.main, [f"new={home / 'anna'}"]) == 2
     assert (home / "anna").read_bytes() == before
     assert "exists" in capsys.readouterr().err
 
 
 def test_the_command_says_who_signed(signed, capsys, monkeypatch):
     file, trust = signed
-    assert arguments.call(sign.main, [f"policy={file}", f"trust={trust}"]) == 0
+    assert cli.call(sign.main, [f"policy={file}", f"trust={trust}"]) == 0
     assert capsys.readouterr().out.endswith("p.onnx: signed by anna\n")
     monkeypatch.setenv(signature.TRUST, str(trust))
     assert PolicyFile.load(file).standing == "signed by anna"
@@ -160,7 +160,7 @@ def test_the_command_says_who_signed(signed, capsys, monkeypatch):
 def test_what_cannot_be_done_is_one_line(signed, tmp_path, capsys, arguments_given, message):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.pub").write_bytes(b"ssh-ed25519 \xff\n")
-    assert arguments.call(sign.main, [a.format(tmp_path) for a in arguments_given]) == 2
+    assert cli.call(sign.main, [a.format(tmp_path) for a in arguments_given]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 

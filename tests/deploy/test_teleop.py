@@ -8,8 +8,8 @@ import termios
 import numpy as np
 import pytest
 
-from deploy import teleop
-from deploy.teleop import Gamepad, Keyboard, TeleopError, device
+from deploy.teleop import devices
+from deploy.teleop.devices import Gamepad, Keyboard, TeleopError, device
 
 
 class Clock:
@@ -61,9 +61,9 @@ def test_a_key_moves_the_hand_for_a_moment(keyboard, key, direction):
     os.write(user, key)
     said = hands.read(0.3)
     assert said.active and np.allclose(said.velocity, 0.3 * np.array(direction)) and not said.verdict
-    clock.now += 0.9 * teleop.PULSE
+    clock.now += 0.9 * devices.PULSE
     assert np.allclose(hands.read(0.3).velocity, 0.3 * np.array(direction))
-    clock.now += 0.2 * teleop.PULSE
+    clock.now += 0.2 * devices.PULSE
     assert not hands.read(0.3).velocity.any() and not hands.read(0.3).active
 
 

@@ -21,14 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rerun.chunk import RrdReader
 
-from deploy import arguments, flight_log, watch
+from deploy import cli, watch
 from deploy.drivers.simulated import Simulated
-from deploy.flight_log import Flight, Layout
 from deploy.guard import REASONS, Guard
 from deploy.loop import run
-from deploy.page import Page
-from deploy.picture import ARM, Picture
-from deploy.recorder import Recorder
+from deploy.recording import flight_log
+from deploy.recording.flight_log import Flight, Layout
+from deploy.recording.page import Page
+from deploy.recording.recorder import Recorder
+from deploy.recording.rerun import ARM, Picture
 from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
@@ -66,7 +67,7 @@ def recorded(policy, path, robots=1, steps=100):
 
 
 def watched(*keys):
-    return arguments.call(watch.main, keys)
+    return cli.call(watch.main, keys)
 
 
 def content(path):
@@ -372,7 +373,7 @@ def test_where_there_is_a_display_the_window_is_opened(policy, tmp_path, capsys,
         held.listen()
 
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr("deploy.page.subprocess.Popen", start)
+    monkeypatch.setattr("deploy.recording.page.subprocess.Popen", start)
     with held:
         address = watch.window()
     ((_, _, module, *options),) = started
@@ -535,7 +536,7 @@ def test_a_taken_port_is_named(log, tmp_path):
 def test_a_growing_recording_is_served_until_it_ends(tmp_path, monkeypatch):
     file = tmp_path / "f.rrd"
     file.write_bytes(b"first ")
-    monkeypatch.setattr("deploy.page.viewer", lambda: {})
+    monkeypatch.setattr("deploy.recording.page.viewer", lambda: {})
     page = Page("127.0.0.1", 0, file)
     try:
         address = f"{page.address('127.0.0.1')}flight.rrd"

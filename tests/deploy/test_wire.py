@@ -16,10 +16,10 @@ from websockets.sync.client import connect
 from websockets.sync.server import serve as listen
 
 from deploy.policy_file import PolicyFileError
+from deploy.remote.client import Client, ServerError, pack, unpack
 from deploy.serve import main, opened
-from deploy.wire import Client, ServerError, pack, unpack
-from policies.chunked import Chunked, Drawn
-from policies.export import export
+from policies.models.chunking import Chunked, Drawn
+from policies.models.export import export
 from tests.deploy.sample_policy import small
 from tests.policies.test_chunked import base
 from tests.policies.toy_workcell import ToyReach

@@ -12,8 +12,19 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from deploy.bag.content import NAME, metadata
-from deploy.bag.records import CHANNEL, CHUNK, CHUNK_HEAD, FOOTER, HEAD, MAGIC, MESSAGE, MESSAGE_HEAD, METADATA, SCHEMA
+from deploy.recording.content import NAME, metadata
+from deploy.recording.records import (
+    CHANNEL,
+    CHUNK,
+    CHUNK_HEAD,
+    FOOTER,
+    HEAD,
+    MAGIC,
+    MESSAGE,
+    MESSAGE_HEAD,
+    METADATA,
+    SCHEMA,
+)
 from tests.fuzz.mutants import HOSTILE, bytes_of, json_of
 
 Record = tuple[int, bytes]

@@ -24,7 +24,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from deploy.policy_file import HEADER, KEY, PolicyFile, PolicyFileError, content_of, digest
-from policies.export import serialise
+from policies.models.export import serialise
 from sim.spec import Signal
 from tests.deploy.graph_policy import policy_of
 from tests.deploy.sample_policy import exported, random_gru, random_mlp, small

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deploy.arguments import explained
+from deploy.cli import explained
 from policies.datasets import Dataset, DatasetError, Writer
 from policies.datasets.__main__ import summary
 from policies.datasets.check import problems

@@ -9,13 +9,13 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from deploy import flight_log
 from deploy import replay as replay_command
 from deploy.drivers.simulated import Simulated
 from deploy.guard import Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
-from deploy.recorder import Recorder
+from deploy.recording import flight_log
+from deploy.recording.recorder import Recorder
 from policies.identify import read_records
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover

@@ -12,10 +12,10 @@ import pytest
 
 from deploy.crazyflie.crtp import Packet
 from deploy.crazyflie_sim import Config, Simulation
+from deploy.remote.client import pack, unpack
 from deploy.serve import Service
-from deploy.wire import pack, unpack
-from policies.chunked import Chunked, Drawn
-from policies.export import export
+from policies.models.chunking import Chunked, Drawn
+from policies.models.export import export
 from tests.fuzz.mutants import HOSTILE, bytes_of, json_of, rounds
 from tests.policies.test_chunked import base
 from tests.policies.toy_workcell import ToyReach

@@ -13,7 +13,7 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimensi
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from deploy.ros2 import topics
-from deploy.ros2.joints import FORWARD, TRAJECTORY, Joints, command_sources, joint_sources
+from deploy.ros2.ros2_control import FORWARD, TRAJECTORY, Joints, command_sources, joint_sources
 from sim.spec import Signal
 
 with warnings.catch_warnings():  # lark, which the message packages load, imports sre_parse

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from deploy.policy_file import PolicyFile
-from policies.algorithms.aliased import Alias, Settings
-from policies.algorithms.diffusion import BaseConfig
-from policies.export import export
+from policies.algorithms.bc import BaseConfig
+from policies.algorithms.dsrl_na import Alias, Settings
+from policies.models.export import export
 from tests.policies.test_steering import success
 from tests.policies.toy_workcell import ToyReach
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from policies import checkpoint
-from policies import fused_network as network
 from policies.algorithms.apg import Apg, ApgConfig
-from policies.algorithms.apg_torch import Critic, Differentiated, Sensing, View
-from policies.algorithms.differentiable import Physics, Step
+from policies.algorithms.apg import fused_network as network
+from policies.algorithms.apg.autograd import Physics, Step
+from policies.algorithms.apg.torch_path import Critic, Differentiated, Sensing, View
+from policies.runner import checkpoint
 from sim import tasks
-from sim.engines import flight_dynamics as dynamics
-from sim.engines.lanes import to_lanes
-from sim.engines.simd import LANES
+from sim.engines.flight import dynamics
+from sim.engines.vector.blocks import to_lanes
+from sim.engines.vector.simd import LANES
 from sim.randomize import Delay, Dropout
 from sim.robots import robot
 from sim.tasks.quad_hover import HoverConfig, QuadHover

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from policies import checkpoint
-from policies.checkpoint import CheckpointError
+from policies.runner import checkpoint
+from policies.runner.checkpoint import CheckpointError
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = st.one_of(st.text(max_size=5), st.integers(), st.booleans(), st.none())
@@ -170,7 +170,7 @@ def test_full_disk_leaves_the_previous_one(small, monkeypatch, function):
 def test_killed_at_each_moment_of_a_write(small, moment):
     code = f"""
 import os, signal, sys
-from policies import checkpoint
+from policies.runner import checkpoint
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 {moment} = die
 checkpoint.save(sys.argv[1], {{"step": 8}})
@@ -188,7 +188,7 @@ def test_killed_at_random_times(tmp_path):
     code = """
 import sys
 import numpy as np
-from policies import checkpoint
+from policies.runner import checkpoint
 for step in range(10**9):
     checkpoint.save(sys.argv[1], {"step": step, "weight": np.full(300_000, float(step))})
 """

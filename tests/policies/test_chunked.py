@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, schedule, signal_share
-from policies.chunked import Chunked, Drawn, Schedule, Steering
-from policies.controller import Mlp
-from policies.export import export
-from policies.networks import linear_layers, mlp
+from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, schedule, signal_share
+from policies.learning.networks import linear_layers, mlp
+from policies.models.chunking import Chunked, Drawn, Schedule, Steering
+from policies.models.controller import Mlp
+from policies.models.export import export
 from tests.policies.toy_workcell import ToyReach
 
 

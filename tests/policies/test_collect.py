@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from policies import collect
-from policies.algorithms.diffusion import BaseConfig, Cloning, demonstrations
-from policies.chunked import Chunked, Drawn
+from policies.algorithms.bc import BaseConfig, Cloning, demonstrations
 from policies.collect import Config, Filed, demonstrate, episodes, stored, stream
 from policies.datasets import Dataset, DatasetError
-from policies.export import export
+from policies.models.chunking import Chunked, Drawn
+from policies.models.export import export
 from tests.policies.toy_workcell import RATE, ToyReach
 
 TOY = "tests.policies.toy_workcell:ToyReach"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from policies import config
-from policies.config import Options, RunError, Settings, compose
-from policies.mistakes import SettingsError
+from policies.runner import config
+from policies.runner.config import Options, RunError, Settings, compose
+from policies.runner.mistakes import SettingsError
 from sim.tasks.quad_hover import QuadHover
 
 TOY = "algorithm=toy_algorithm:Toy"
@@ -102,7 +102,7 @@ BAD = {
     "task=sim.tasks.quad_hover:Nothing": ("has no 'Nothing'",),
     "task=": ("task= needs a name",),
     "algorithm=pppo": ("unknown algorithm 'pppo'", "did you mean 'ppo'", "apg", "sac"),
-    "algorithm=policies.log:Log": ("no dataclass `Config`",),
+    "algorithm=policies.runner.log:Log": ("no dataclass `Config`",),
     "engine=flght": ("unknown engine 'flght'", "did you mean 'flight'", "mujoco", "bullet"),
     "device=gpu": ("device 'gpu'", "cpu", "cuda"),
     "quality=best": ("unknown quality 'best'", "default, high"),

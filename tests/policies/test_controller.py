@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.controller import Controller, Gru, Mlp, sigmoid
+from policies.models.controller import Controller, Gru, Mlp, sigmoid
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature

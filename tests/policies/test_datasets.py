@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from policies.datasets import Dataset, DatasetError, Feature, Writer, pictures
+from policies.datasets import Dataset, DatasetError, Feature, Writer, images
 from policies.datasets import __main__ as command
 from policies.datasets.check import problems
 from tests.policies.demonstrations import ALL, SCENE, STATE, assert_episode, episode, write
@@ -77,13 +77,13 @@ def test_pictures_and_films_come_back(tmp_path):
 
 def test_a_rounded_time_finds_its_picture(tmp_path):
     shown = (np.arange(12, dtype=np.uint8) * 20)[:, None, None, None] + np.zeros((1, 16, 16, 3), np.uint8)
-    pictures.write_film(tmp_path / "film.mp4", shown, 30)
+    images.write_film(tmp_path / "film.mp4", shown, 30)
     for k in (0, 1, 6, 11):
         for error in (-2e-6, 0.0, 2e-6):
-            found = pictures.read_film(tmp_path / "film.mp4", k / 30 + error, min(2, 12 - k), 30, (16, 16, 3))
+            found = images.read_film(tmp_path / "film.mp4", k / 30 + error, min(2, 12 - k), 30, (16, 16, 3))
             assert np.abs(found.astype(int) - shown[k : k + 2]).max() <= 3
     with pytest.raises(DatasetError, match="2 pictures of shape .* but 3 needed"):
-        pictures.read_film(tmp_path / "film.mp4", 10 / 30, 3, 30, (16, 16, 3))
+        images.read_film(tmp_path / "film.mp4", 10 / 30, 3, 30, (16, 16, 3))
 
 
 def test_statistics_are_those_of_all_frames(tmp_path):

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deploy import arguments
+from deploy import cli
 from policies.datasets import Dataset, DatasetError, Writer, bounds, footer, minari
 from policies.datasets.__main__ import main
 from policies.datasets.features import Feature
+from policies.datasets.images import from_png, read_film, to_png, write_film
 from policies.datasets.layout import to_parquet
-from policies.datasets.pictures import from_png, read_film, to_png, write_film
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests/golden"
 INFO, ROWS, DATA = "meta/info.json", "meta/episodes/chunk-000/file-000.parquet", "data/chunk-000/file-000.parquet"
@@ -50,7 +50,7 @@ def change_rows(folder, name, value):
 
 
 def one_line(folder, capsys, *words):
-    assert arguments.call(main, [f"folder={folder}", *words]) == 2
+    assert cli.call(main, [f"folder={folder}", *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and error[:-1].isprintable()
     return error
@@ -100,7 +100,7 @@ def test_links_do_not_lead_out_either(copied, tmp_path, capsys):
     os.mkfifo(copied / "meta" / "pipe")
     (copied / "meta" / "tasks.parquet").unlink()
     (copied / "meta" / "tasks.parquet").symlink_to(copied / "meta" / "pipe")
-    assert arguments.call(main, [f"folder={copied}", "check=true"]) == 2
+    assert cli.call(main, [f"folder={copied}", "check=true"]) == 2
     assert "is no file" in capsys.readouterr().out
     shutil.rmtree(copied / "data")
     (tmp_path / "elsewhere").mkdir()
@@ -185,7 +185,7 @@ def test_a_description_that_is_none(copied, capsys):
 def test_numbers_of_episodes_are_those_of_the_files(copied, capsys, name, value):
     change_rows(copied, name, value)
     if name == "tasks" and isinstance(value, list):
-        arguments.call(main, [f"folder={copied}"])
+        cli.call(main, [f"folder={copied}"])
         shown = capsys.readouterr().out
         assert r"None; \x1b[2J" in shown and "\x1b" not in shown
         return

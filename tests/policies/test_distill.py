@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import checkpoint
 from policies.algorithms.distill import TEACHERS, VEHICLE, Distill, DistillConfig, Table, consult, with_robot
-from policies.config import RunError
-from policies.controller import Controller, Mlp
-from policies.fused_imitation import Student, to_segment
+from policies.algorithms.distill.fused_student import Student, to_segment
+from policies.models.controller import Controller, Mlp
+from policies.runner import checkpoint
+from policies.runner.config import RunError
 from sim import tasks
 from sim.robots.random_quadrotor import ANY
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from deploy.policy_file import PolicyFile
-from policies.algorithms.critics import Critics, judges
-from policies.algorithms.diffusion import BaseConfig
-from policies.algorithms.editing import Edit, Residual, ResidualSettings, Settings
-from policies.chunked import Chunked, Drawn
+from policies.algorithms.bc import BaseConfig
+from policies.algorithms.expo import Edit, Residual, ResidualSettings, Settings
 from policies.collect import stream
-from policies.edited import Best, Picked
-from policies.export import export
-from policies.improvement import Improvement
+from policies.learning.actor_critic import Critics, judges
+from policies.learning.online import Improvement
+from policies.models.action_selection import Best, Picked
+from policies.models.chunking import Chunked, Drawn
+from policies.models.export import export
 from tests.policies.test_chunked import base
 from tests.policies.test_steering import success
 from tests.policies.toy_workcell import ToyReach
@@ -137,7 +137,7 @@ def test_a_choice_of_noise_is_in_the_file(size, repeat, count, tmp_path):
 
 def test_demonstrations_become_the_transitions_that_scenes_make():
     from policies.collect import DEMONSTRATIONS
-    from policies.scenes import Scenes
+    from policies.learning.chunk_rollout import Scenes
 
     task, config = ToyReach(), small(Edit, step_reward=-0.5, backup=3)
     run = Improvement(task, config, 0)

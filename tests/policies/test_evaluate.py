@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy import arguments
+from deploy import cli
 from deploy.drivers.simulated import Conditions
 from policies import evaluate as command
-from policies import report as reports
 from policies.evaluate import evaluate, grid
-from policies.export import export
-from policies.report import Report, Score, bootstrap, wilson
+from policies.models.export import export
+from policies.runner import report as reports
+from policies.runner.report import Report, Score, bootstrap, wilson
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
 
@@ -171,10 +171,10 @@ def test_the_video_films_the_flights_that_stayed_finite(policy, monkeypatch):
         filmed.update(position=position, quaternion=quaternion, target=target, robot=robot, rate_hz=rate_hz)
         return path
 
-    module = types.ModuleType("sim.sensors.offscreen")
+    module = types.ModuleType("sim.render.offscreen")
     module.render_flight = render_flight
     monkeypatch.setitem(sys.modules, "sim.sensors", types.ModuleType("sim.sensors"))
-    monkeypatch.setitem(sys.modules, "sim.sensors.offscreen", module)
+    monkeypatch.setitem(sys.modules, "sim.render.offscreen", module)
     assert reports.video(report, "film.mp4") == "film.mp4"
     assert filmed["position"].shape == (500, 8, 3)
     assert np.isfinite(filmed["position"]).all()
@@ -210,7 +210,7 @@ def test_the_same_file_hovers_in_independent_simulators(policy, engine):
 def test_the_command_prints_and_writes(policy, tmp_path, capsys):
     files = {kind: tmp_path / name for kind, name in (("json", "r.json"), ("plot", "r.png"))}
     argv = [f"policy={policy.path}", "episodes=40", "seed=5", "noise=1", *(f"{k}={v}" for k, v in files.items())]
-    assert arguments.call(command.main, argv) == 0
+    assert cli.call(command.main, argv) == 0
     shown = capsys.readouterr().out
     assert "quad_hover, crazyflie on flight, 40 episodes, noise=1.0" in shown
     assert "95 % interval" in shown
@@ -239,7 +239,7 @@ def test_the_command_prints_and_writes(policy, tmp_path, capsys):
     ],
 )
 def test_mistakes_get_one_short_line(policy, capsys, argv, message):
-    assert arguments.call(command.main, [f"policy={policy.path}", *argv]) == 2
+    assert cli.call(command.main, [f"policy={policy.path}", *argv]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -247,7 +247,7 @@ def test_mistakes_get_one_short_line(policy, capsys, argv, message):
 
 def test_transfer_flies_another_robot(policy, capsys):
     argv = [f"policy={policy.path}", "robot=crazyflie_decks", "transfer=true", "episodes=3"]
-    assert arguments.call(command.main, argv) == 0
+    assert cli.call(command.main, argv) == 0
     assert "quad_hover, crazyflie_decks on flight" in capsys.readouterr().out
 
 

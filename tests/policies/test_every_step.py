@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms.editing import Edit
+from policies.algorithms.expo import Edit
 from policies.algorithms.rlpd import Rlpd
-from policies.improvement import Improvement
+from policies.learning.online import Improvement
 from tests.policies.test_editing import small as small_edit
 from tests.policies.test_rlpd import small, weights
 from tests.policies.toy_workcell import ToyReach

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy import PolicyFile, PolicyFileError
-from policies.controller import Controller, Mlp
-from policies.export import export, export_torch, random_signals, update_evaluation
+from policies.models.controller import Controller, Mlp
+from policies.models.export import export, export_torch, random_signals, update_evaluation
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature
@@ -231,7 +231,7 @@ def test_a_full_disk_keeps_the_previous_file(tmp_path, monkeypatch):
 SHORT_DISK = """
 import resource, sys
 from tests.deploy.sample_policy import small
-from policies.export import export
+from policies.models.export import export
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # every write beyond 3000 bytes fails in the kernel
 try:
     export(small(seed=5), sys.argv[1])
@@ -253,7 +253,7 @@ def test_a_write_that_the_kernel_cuts_short_keeps_the_previous_file(tmp_path):
 WRITE_FOREVER = """
 import sys
 from tests.deploy.sample_policy import small
-from policies.export import export
+from policies.models.export import export
 seed = 0
 while True:
     seed += 1
@@ -278,7 +278,8 @@ def test_a_kill_between_write_and_rename_leaves_the_previous_file(tmp_path):
     exported(path)
     before = path.read_bytes()
     die = (
-        "import os, signal, sys\nfrom tests.deploy.sample_policy import small\nfrom policies.export import export\n"
+        "import os, signal, sys\nfrom tests.deploy.sample_policy import small\n"
+        "from policies.models.export import export\n"
         "os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)\nexport(small(seed=5), sys.argv[1])"
     )
     done = subprocess.run([sys.executable, "-c", die, path], capture_output=True, check=False)
@@ -288,7 +289,7 @@ def test_a_kill_between_write_and_rename_leaves_the_previous_file(tmp_path):
 
 def test_importing_export_is_cheap():
     heavy = ("torch", "onnx", "numba", "onnxruntime")
-    code = f"import sys, policies.export, policies.controller; print(*(m for m in {heavy} if m in sys.modules))"
+    code = f"import sys, policies.models.export; print(*(m for m in {heavy} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

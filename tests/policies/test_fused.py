@@ -7,13 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from policies import fused
-from policies import fused_network as network
-from policies.algorithms.apg import Apg, ApgConfig
-from policies.vehicles import Vehicles
+from policies.algorithms.apg import Apg, ApgConfig, fused
+from policies.algorithms.apg import fused_network as network
+from policies.algorithms.apg.fused_batch import Vehicles
 from sim import tasks
-from sim.engines.lanes import from_lanes
-from sim.engines.simd import LANES
+from sim.engines.vector.blocks import from_lanes
+from sim.engines.vector.simd import LANES
 
 WINDOW = 24
 

@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from deploy.base import FileBase, Part
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.remote.subgraph import FileBase, Part
 from policies.algorithms import LearningError
-from policies.algorithms.aliased import Alias
-from policies.algorithms.diffusion import BaseConfig, Clone, Cloning
-from policies.algorithms.diffusion import Settings as CloneSettings
-from policies.algorithms.editing import Edit, Residual
-from policies.algorithms.given import Origin
+from policies.algorithms.bc import BaseConfig, Clone, Cloning
+from policies.algorithms.bc import Settings as CloneSettings
+from policies.algorithms.dsrl import Steer
+from policies.algorithms.dsrl_na import Alias
+from policies.algorithms.expo import Edit, Residual
 from policies.algorithms.rlif import Rlif
 from policies.algorithms.rlpd import Rlpd
-from policies.algorithms.seeing import Sight
-from policies.algorithms.steering import Steer
-from policies.bases import Stored
-from policies.chunked import Chunked, Drawn, Steering
-from policies.config import RunError, compose
-from policies.edited import Best
-from policies.export import export
-from policies.guidance import guided
-from policies.realtime import planned
+from policies.learning.base import Origin
+from policies.learning.encoders import Sight
+from policies.models.action_selection import Best
+from policies.models.chunking import Chunked, Drawn, Steering
+from policies.models.denoiser import guided
+from policies.models.export import export
+from policies.models.pretrained import Stored
+from policies.models.realtime import planned
+from policies.runner.config import RunError, compose
 from policies.train import train
 from tests.deploy.sample_policy import small as plain
 from tests.policies.test_chunked import base, steering

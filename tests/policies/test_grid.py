@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from deploy import arguments
+from deploy import cli
 from deploy import run as fly
 from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
@@ -15,10 +15,10 @@ from deploy.inspect import describe
 from deploy.policy_file import PolicyFile
 from deploy.safety.grid import summary, trust_warning
 from policies import evaluate as command
-from policies import grid as grids
-from policies.config import compose
 from policies.evaluate import evaluate
-from policies.export import update_evaluation
+from policies.models.export import update_evaluation
+from policies.runner import grid as grids
+from policies.runner.config import compose
 from policies.train import train
 from sim.grid import Grid
 from sim.robots import robot
@@ -111,7 +111,7 @@ def test_the_table_marks_the_worst_cell_and_colours_keep_its_columns():
 
 
 def evaluated(policy, *words):
-    return arguments.call(command.main, [f"policy={policy.path}", "grid=true", "episodes=3", *words])
+    return cli.call(command.main, [f"policy={policy.path}", "grid=true", "episodes=3", *words])
 
 
 def test_the_command_writes_a_table_and_a_verdict(policy, small, tmp_path, capsys):
@@ -188,7 +188,7 @@ def test_a_strangers_numbers_are_no_numbers(tmp_path, evaluation):
 
 def test_every_training_report_carries_the_worst_cell(small, tmp_path, monkeypatch, capsys):
     for picture in ("plot", "video"):
-        monkeypatch.setattr(f"policies.report.{picture}", lambda report, path: path)
+        monkeypatch.setattr(f"policies.runner.report.{picture}", lambda report, path: path)
     words = ["quality=quick", "algorithm.updates=2", "episodes=4", "task.episode_s=1.5", f"out={tmp_path / 'run'}"]
     made = train(compose(words))
     shown = capsys.readouterr().out
@@ -242,7 +242,7 @@ class Robot(Simulated):
 def test_a_flight_on_a_robot_begins_with_the_warning(tmp_path, capsys):
     policy = with_worst(tmp_path, {"grid": {"worst": cell(0.42)}})
     words = [f"policy={policy.path}", "seconds=0.1"]
-    assert arguments.call(fly.main, [*words, f"driver={__name__}:Robot"]) == 0
+    assert cli.call(fly.main, [*words, f"driver={__name__}:Robot"]) == 0
     assert "warning: quad_hover succeeds in only 42.0 % of its flights" in capsys.readouterr().err
-    assert arguments.call(fly.main, [*words, "driver=simulated"]) == 0
+    assert cli.call(fly.main, [*words, "driver=simulated"]) == 0
     assert capsys.readouterr().err == ""

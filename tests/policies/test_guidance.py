@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from deploy.controllers import Compiled
-from policies.algorithms.diffusion import BaseConfig, Cloning, Demonstrations, embed
-from policies.chunked import Chunked, Drawn
-from policies.export import export
-from policies.guidance import goal, guided
+from deploy.runtimes import Compiled
+from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, embed
+from policies.models.chunking import Chunked, Drawn
+from policies.models.denoiser import goal, guided
+from policies.models.export import export
 from sim import spec
 from tests.policies.test_chunked import base, steering
 from tests.policies.test_editing import agree

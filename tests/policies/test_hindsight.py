@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms.aliased import Alias
-from policies.algorithms.aliased import Settings as AliasSettings
+from policies.algorithms.dsrl_na import Alias
+from policies.algorithms.dsrl_na import Settings as AliasSettings
 from policies.algorithms.rlpd import Rlpd
-from policies.hindsight import Hindsight
-from policies.scenes import Rewards, Scenes
+from policies.learning.chunk_rollout import Rewards, Scenes
+from policies.learning.hindsight import Hindsight
 from sim import spec
 from sim.tasks import make
 from tests.policies.test_aliased import small as small_alias

@@ -4,14 +4,14 @@ import importlib
 import numpy as np
 import pytest
 
-from deploy import PolicyFile, arguments
+from deploy import PolicyFile, cli
 from deploy.drivers.simulated import Simulated
 from deploy.guard import Guard
 from deploy.loop import run
-from deploy.recorder import Recorder
+from deploy.recording.recorder import Recorder
 from policies.identify import main, read_records
-from sim.identification import identify
 from sim.robots import robot
+from sim.sysid import identify
 from sim.tasks import make
 from tests.identification_flights import DELAY, fly, record, truth
 
@@ -183,7 +183,7 @@ def test_the_command_writes_an_airframe_that_training_takes(flown, tmp_path, mon
     ],
 )
 def test_bad_arguments_give_one_line(given, message, capsys):
-    assert arguments.call(main, given) == 2
+    assert cli.call(main, given) == 2
     told = capsys.readouterr().err
     assert message in told
     assert told.count("\n") == 1
@@ -218,7 +218,7 @@ def hovering(columns):
 )
 def test_the_command_says_in_one_line_why_it_cannot_tell(short, tmp_path, capsys, change, message):
     log = write_csv(tmp_path / "log.csv", change(crazyflie_columns(short)))
-    assert arguments.call(main, [f"log={log}", "robot=racer"]) == 2
+    assert cli.call(main, [f"log={log}", "robot=racer"]) == 2
     told = capsys.readouterr().err
     assert message in told and told.count("\n") == 1
 

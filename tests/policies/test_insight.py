@@ -8,17 +8,17 @@ import torch
 
 from policies import collect
 from policies.algorithms import LearningError
-from policies.algorithms.aliased import Alias
-from policies.algorithms.diffusion import BaseConfig, Clone
-from policies.algorithms.given import Origin
-from policies.algorithms.insight import Insight
+from policies.algorithms.bc import BaseConfig, Clone
+from policies.algorithms.dsrl import Steer
+from policies.algorithms.dsrl_na import Alias
 from policies.algorithms.rlif import Rlif
 from policies.algorithms.rlpd import Rlpd
-from policies.algorithms.seeing import Sight
-from policies.algorithms.steering import Steer
 from policies.datasets import Dataset, Writer
-from policies.export import export
-from policies.networks import Normalizer
+from policies.learning.asymmetric import Insight
+from policies.learning.base import Origin
+from policies.learning.encoders import Sight
+from policies.learning.networks import Normalizer
+from policies.models.export import export
 from sim.spec import Signal
 from sim.workcell import NoExpertError
 from tests.policies.test_rlpd import small as rlpd_small

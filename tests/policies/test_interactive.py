@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
+from policies.algorithms.bc import BaseConfig, Clone
+from policies.algorithms.bc import Settings as CloneSettings
 from policies.algorithms.dagger import Dagger
-from policies.algorithms.diffusion import BaseConfig, Clone
-from policies.algorithms.diffusion import Settings as CloneSettings
 from policies.algorithms.hg_dagger import HgDagger
 from policies.algorithms.rlif import Rlif
-from policies.lessons import Lesson
+from policies.learning.interventions import Lesson
 from sim.spec import Signal
 from sim.workcell import NoExpertError
 from tests.policies.test_editing import agree

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from policies.algorithms.diffusion import chunked
-from policies.controller import physical
-from policies.interveners import Adviser, Expert, Watch, action_of, opening
-from policies.lessons import Lessons
+from policies.algorithms.bc import chunked
+from policies.learning.interveners import Adviser, Expert, Watch, action_of, opening
+from policies.learning.interventions import Lessons
+from policies.models.controller import physical
 from sim.tasks import make
 from tests.policies.toy_workcell import ToyReach
 

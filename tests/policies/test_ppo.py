@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import checkpoint
 from policies.algorithms.ppo import Ppo, PpoConfig
-from policies.buffers import RolloutBuffer, advantages
-from policies.networks import Normalizer, gaussian_log_prob, linear_layers, mlp, squashed_sample
+from policies.learning.buffers import RolloutBuffer, advantages
+from policies.learning.networks import Normalizer, gaussian_log_prob, linear_layers, mlp, squashed_sample
+from policies.runner import checkpoint
 from sim import tasks
 from sim.env import VecEnv, fly
 from tests.policies.toy_task import PointTask, use_points

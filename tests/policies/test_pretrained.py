@@ -12,7 +12,7 @@ from deploy.drivers.simulated import Conditions, Simulated
 from deploy.loop import HandshakeError, handshake
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
-from policies.report import wilson
+from policies.runner.report import wilson
 from sim import tasks
 from sim.robots import ROBOTS, robot
 from sim.robots.random_quadrotor import RandomQuadrotor

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.controllers import Compiled
 from deploy.inspect import describe
-from policies.algorithms.diffusion import BaseConfig, Clone, Cloning, Demonstrations, Settings
-from policies.chunked import Chunked, Drawn
-from policies.controller import physical
-from policies.export import export
-from policies.realtime import RealTime, planned
+from deploy.runtimes import Compiled
+from policies.algorithms.bc import BaseConfig, Clone, Cloning, Demonstrations, Settings
+from policies.models.chunking import Chunked, Drawn
+from policies.models.controller import physical
+from policies.models.export import export
+from policies.models.realtime import RealTime, planned
 from tests.policies.test_chunked import base, steering
 from tests.policies.test_editing import agree
 from tests.policies.toy_workcell import ToyReach

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
-from policies.algorithms.diffusion import Shown
+from policies.algorithms.bc import Shown
 from policies.algorithms.rlpd import Rlpd, Settings
 from tests.policies.test_editing import agree
 from tests.policies.test_steering import success

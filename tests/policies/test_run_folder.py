@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from policies import checkpoint, train
-from policies.config import RunError, compose
+from policies import train
 from policies.datasets import DatasetError, Writer
+from policies.runner import checkpoint
 from policies.runner import folder as folders
+from policies.runner.config import RunError, compose
 from policies.runner.lock import NAME, BusyError, Lock
 from policies.runner.stop import Stop
 from tests.policies.demonstrations import STATE
@@ -154,10 +155,10 @@ def test_second_signal_ends_at_once_and_says_what_is_left(tmp_path, begun):
     assert (status, said.splitlines()[-1]) == (143, "SIGTERM at 0%; nothing is saved yet")
 
 
-@pytest.mark.parametrize("stage", ["policies.train._build", "policies.config.compose"])
+@pytest.mark.parametrize("stage", ["policies.train._build", "policies.runner.config.compose"])
 def test_signal_while_it_starts(tmp_path, stage):
     code = f"""
-import os, signal, sys, policies.train, policies.config
+import os, signal, sys, policies.train, policies.runner.config
 def press(*_):
     os.kill(os.getpid(), signal.SIGTERM)
 {stage} = press
@@ -174,7 +175,7 @@ policies.train.main()
     ("stage", "said"),
     [
         (
-            "policies.export.export",
+            "policies.models.export.export",
             "SIGTERM while the file was written; continue with: python -m policies.train resume=",
         ),
         ("policies.train._report", "SIGTERM while reporting; {run}/policy.onnx is whole"),

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import checkpoint
 from policies.algorithms.sac import Sac, SacConfig
-from policies.buffers import ReplayBuffer, weighted_reward
-from policies.networks import Ensemble
+from policies.learning.buffers import ReplayBuffer, weighted_reward
+from policies.learning.networks import Ensemble
+from policies.runner import checkpoint
 from sim import tasks
 from sim.env import VecEnv
 from sim.terms import Curriculum

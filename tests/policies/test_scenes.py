@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.scenes import Rewards, Scenes
+from policies.learning.chunk_rollout import Rewards, Scenes
 from tests.policies.toy_workcell import Config, ToyReach
 
 HORIZON, GAMMA, BACKUP = 4, 0.9, 3

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms import score, steering
-from policies.algorithms.diffusion import BaseConfig, Clone, Cloning, Demonstrations, Settings
-from policies.algorithms.steering import Steer
-from policies.chunked import Denoiser
+from policies.algorithms import dsrl
+from policies.algorithms.bc import BaseConfig, Clone, Cloning, Demonstrations, Settings
+from policies.algorithms.dsrl import Steer
+from policies.learning import edm
+from policies.models.chunking import Denoiser
 from tests.policies.test_chunked import base
 from tests.policies.test_editing import agree
 from tests.policies.test_realtime import either_way
@@ -38,7 +39,7 @@ def test_the_sampler_is_eulers_method_on_the_probability_flow(steps):
 
 
 def test_levels_are_log_logistic_between_their_bounds():
-    level = score.drawn(torch.linspace(0.0, 1.0, 10_001)).numpy()
+    level = edm.drawn(torch.linspace(0.0, 1.0, 10_001)).numpy()
     assert np.isclose(level[0], 0.005, rtol=1e-3) and np.isclose(level[-1], 3.0, rtol=1e-3)
 
     def share(s):
@@ -54,9 +55,9 @@ def test_a_perfect_network_says_the_action_at_every_level():
     generator = torch.Generator().manual_seed(0)
     chunk, noise = torch.rand(50, 6, generator=generator) * 2.0 - 1.0, torch.randn(50, 6, generator=generator)
     uniform = torch.rand(50, generator=generator)
-    seen, wanted, time = score.noised(chunk, noise, uniform)
-    level = score.drawn(uniform)[:, None]
-    skip, out, into = score.preconditioning(level)
+    seen, wanted, time = edm.noised(chunk, noise, uniform)
+    level = edm.drawn(uniform)[:, None]
+    skip, out, into = edm.preconditioning(level)
     assert torch.allclose(skip * seen / into + out * wanted, chunk, atol=2e-5)
     assert torch.allclose(0.005 * 600.0 ** time[:, None], level, rtol=1e-4)
     assert seen.std() < 1.5 and 0.5 < wanted.std() < 1.5  # what preconditioning is for
@@ -93,6 +94,6 @@ def test_it_is_steered_like_any_base(tmp_path):
     config = BaseConfig(kind="beso", steps=3, horizon=2, hidden=[16], updates=20, episodes=10, corruption=0.3)
     config.goal_dropout, config.guidance = 0.2, 1.0
     tiny = {"warm_up": 2, "head_start": 8, "batch": 16, "hidden": [16], "prior_steps": 400}
-    learner = Steer(ToyReach(), steering.Settings(base=config, env_steps=400, **tiny), 0)
+    learner = Steer(ToyReach(), dsrl.Settings(base=config, env_steps=400, **tiny), 0)
     assert list(learner.learn())[-1]["progress"] == 1.0
     agree(learner.controller(), tmp_path / "policy.onnx", np.random.default_rng(0))

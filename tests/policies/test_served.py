@@ -6,22 +6,22 @@ import torch
 from websockets.sync.server import serve as listen
 
 from deploy import replay, run
-from deploy.flight_log import FlightLogError
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.recording.flight_log import FlightLogError
+from deploy.remote.client import ServerError, pack, unpack
+from deploy.remote.split_policy import Served, connected
 from deploy.serve import Service, opened
-from deploy.served import Served, connected
-from deploy.wire import ServerError, pack, unpack
 from policies import evaluate
 from policies.algorithms import LearningError
-from policies.algorithms.aliased import Alias
-from policies.algorithms.diffusion import Clone
-from policies.algorithms.diffusion import Settings as CloneSettings
-from policies.algorithms.editing import Edit
-from policies.algorithms.given import Origin
-from policies.algorithms.steering import Steer
-from policies.chunked import Chunked, Drawn
-from policies.config import RunError, compose
-from policies.export import export
+from policies.algorithms.bc import Clone
+from policies.algorithms.bc import Settings as CloneSettings
+from policies.algorithms.dsrl import Steer
+from policies.algorithms.dsrl_na import Alias
+from policies.algorithms.expo import Edit
+from policies.learning.base import Origin
+from policies.models.chunking import Chunked, Drawn
+from policies.models.export import export
+from policies.runner.config import RunError, compose
 from policies.train import train
 from tests.deploy.test_wire import listening
 from tests.policies.test_chunked import base

@@ -8,12 +8,12 @@ import torch
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms import LearningError
-from policies.algorithms.critics import Actor
-from policies.algorithms.diffusion import BaseConfig
-from policies.algorithms.steering import Settings, Steer
+from policies.algorithms.bc import BaseConfig
+from policies.algorithms.dsrl import Settings, Steer
 from policies.collect import episodes, stream
-from policies.config import compose
-from policies.export import export
+from policies.learning.actor_critic import Actor
+from policies.models.export import export
+from policies.runner.config import compose
 from policies.train import train
 from tests.policies.toy_workcell import ToyReach
 

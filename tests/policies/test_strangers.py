@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import yaml
 
-from deploy import arguments, export, hil
+from deploy import cli, export, hil
 from deploy import run as run_command
 from deploy.crazyflie.app import files as app_files
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile, content_of
-from deploy.ros2.world import world
-from policies import checkpoint, config, evaluate
-from policies.config import compose
-from policies.mistakes import SettingsError
+from deploy.ros2.simulated_robot import world
+from policies import evaluate
+from policies.runner import checkpoint, config
+from policies.runner.config import compose
+from policies.runner.mistakes import SettingsError
 from sim.registry import StrangerError, load, names_from
 from sim.tasks import make
 from tests.deploy.sample_policy import exported, linear_hover, resealed
@@ -72,7 +73,7 @@ COMMANDS = {
 def test_no_command_imports_what_a_file_names(here, hover, capsys, command, names):
     path = names(hover, here)
     main, words = COMMANDS[command]
-    assert arguments.call(main, [f"policy={path}", *words]) == 2
+    assert cli.call(main, [f"policy={path}", *words]) == 2
     error = capsys.readouterr().err
     kind, name = ("task", "evilmod:Task") if names is names_task else ("robot", "evilmod:ROBOT")
     assert f"names the {kind} {name!r}, which is not one of ours: name it yourself with {kind}={name}" in error
@@ -107,7 +108,7 @@ def test_nor_does_the_app_or_a_world_of_ros_2(here, hover):
     path = str(resealed(hover, here / "evil.onnx", robot="crazyflie_evil:ROBOT"))
     with pytest.raises(StrangerError, match="names the robot 'crazyflie_evil:ROBOT'"):
         app_files(PolicyFile.load(path), content_of(path))
-    assert arguments.call(export.main, [f"policy={path}", "target=crazyflie", "out=app"]) == 2
+    assert cli.call(export.main, [f"policy={path}", "target=crazyflie", "out=app"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_nor_does_the_app_or_a_world_of_ros_2(here, hover):
 def test_settings_of_a_task_in_a_file_are_what_they_can_be(tmp_path, hover, capsys, setting, value):
     settings = {**hover.metadata["training"]["task_config"], setting: value}
     path = resealed(hover, tmp_path / "p.onnx", training={"task_config": settings})
-    assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.1"]) == 2
+    assert cli.call(run_command.main, [f"policy={path}", "seconds=0.1"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {path}") and error.count("\n") == 1 and error.strip().isprintable()
 
@@ -135,7 +136,7 @@ def test_settings_of_a_task_in_a_file_are_what_they_can_be(tmp_path, hover, caps
 @pytest.mark.parametrize("training", [None, [], "x", {"task_config": 3}, {"task_config": ["robot"]}])
 def test_malformed_provenance_is_one_sentence(tmp_path, hover, capsys, training):
     path = resealed(hover, tmp_path / "p.onnx", training=training)
-    assert arguments.call(run_command.main, [f"policy={path}", "seconds=0.1"]) == 2
+    assert cli.call(run_command.main, [f"policy={path}", "seconds=0.1"]) == 2
     assert "malformed" in capsys.readouterr().err
 
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from deploy.policy_file import PolicyFile
-from policies import checkpoint, collect, success
+from policies import collect, train_success
 from policies.algorithms import algorithm_class
-from policies.algorithms.diffusion import BaseConfig
+from policies.algorithms.bc import BaseConfig
 from policies.datasets import Dataset, DatasetError
-from policies.labels import UNKNOWN, labelled
-from policies.scenes import Rewards, Scenes
-from policies.success import Config, NoThresholdError, Peaks, auroc, calibrate, threshold
-from policies.verdict import Judged, success_file
+from policies.datasets.labels import UNKNOWN, labelled
+from policies.learning.chunk_rollout import Rewards, Scenes
+from policies.models.success import Judged, success_file
+from policies.runner import checkpoint
+from policies.train_success import Config, NoThresholdError, Peaks, auroc, calibrate, threshold
 from sim.spec import Signal
 from tests.policies.toy_sight import ToySight
 from tests.policies.toy_workcell import ToyReach
@@ -33,7 +34,7 @@ def made(tmp_path_factory):
     for episodes, corruption in ((25, 0.2), (40, 1.2)):  # good ones, then others
         config = collect.Config(task=TOY, out=data, episodes=episodes, corruption=corruption, linger=5)
         collect.collect(ToyReach(), config)
-    file, figures = success.train(Config(task=TOY, data=data, out=out, frames=2))
+    file, figures = train_success.train(Config(task=TOY, data=data, out=out, frames=2))
     return data, file.path, figures
 
 
@@ -87,10 +88,10 @@ def test_pictures_are_learned_from(tmp_path):
     config = collect.Config(task=SEEN, out=str(tmp_path / "data"), episodes=30, corruption=0.5, linger=6)
     collect.collect(ToySight(), config)
     settings = Config(task=SEEN, data=config.out, out=str(tmp_path / "seen.onnx"), updates=100, frames=1, folds=2)
-    file, figures = success.train(dataclasses.replace(settings, signals="camera", false_share=0.2))
+    file, figures = train_success.train(dataclasses.replace(settings, signals="camera", false_share=0.2))
     assert [s.name for s in file.inputs] == ["camera"] and figures.frame_auroc > 0.85, figures
     with pytest.raises(ValueError, match="does not measure 'goal' in toy_sight; it has: position, camera"):
-        success.train(dataclasses.replace(settings, signals="goal"))  # privileged
+        train_success.train(dataclasses.replace(settings, signals="goal"))  # privileged
 
 
 def test_labels_may_come_from_a_file(made, tmp_path):
@@ -134,12 +135,14 @@ def test_data_that_cannot_be_learned_from_is_named(made, tmp_path):
         labelled(ToyReach(), plain, file="nowhere.csv")
     (tmp_path / "labels.csv").write_text("episode,frame,label\n0,0-3,0\n0,4,1\n")
     with pytest.raises(ValueError, match="1 episode shows success: it takes 2"):
-        success.train(Config(task=TOY, data=made[0], out="a.onnx", labels=str(tmp_path / "labels.csv")))
+        train_success.train(Config(task=TOY, data=made[0], out="a.onnx", labels=str(tmp_path / "labels.csv")))
     shown = [k for k, e in enumerate(labelled(ToyReach(), made[0])) if e.succeeds][:2]
     lines = [f"{shown[0]},0-2,0", *(f"{k},{len(Dataset(made[0]).episode(k)['action']) - 1},1" for k in shown)]
     (tmp_path / "labels.csv").write_text("\n".join(["episode,frame,label", *lines]))
     with pytest.raises(ValueError, match="labels are of one kind only: label frames of more episodes"):
-        success.train(Config(task=TOY, data=made[0], out="a.onnx", labels=str(tmp_path / "labels.csv"), updates=1))
+        train_success.train(
+            Config(task=TOY, data=made[0], out="a.onnx", labels=str(tmp_path / "labels.csv"), updates=1)
+        )
     with pytest.raises(ValueError, match="ends in .onnx"):
         Config(task=TOY, data=plain, out="success")
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.teleop import Said, TeleopError
+from deploy.teleop.devices import Said, TeleopError
 from policies import collect
 from policies.collect import Config, stored
-from policies.screen import Terminal, Viewer, blocks, screen
-from policies.teleop import Hand, Settings, teleoperate
+from policies.teleop.session import Hand, Settings, teleoperate
+from policies.teleop.view import Terminal, Viewer, blocks, screen
 from sim.tasks import make
 from tests.policies.toy_workcell import ToyReach
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from deploy import PolicyFile
-from policies import checkpoint, config, provenance, train
-from policies.config import RunError, compose
-from policies.controller import Controller, Mlp
-from policies.log import Log, Progress
+from policies import train
+from policies.models.controller import Controller, Mlp
+from policies.runner import checkpoint, config, provenance
+from policies.runner.config import RunError, compose
 from policies.runner.folder import new_folder
+from policies.runner.log import Log, Progress
 from policies.runner.stop import Stop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,8 +204,8 @@ def test_report_that_cannot_be_drawn_costs_a_warning(tmp_path, monkeypatch, caps
     def no_film(*_):
         raise RuntimeError("no film today")
 
-    monkeypatch.setattr("policies.report.video", no_film)
-    monkeypatch.setattr("policies.report.plot", no_film)
+    monkeypatch.setattr("policies.runner.report.video", no_film)
+    monkeypatch.setattr("policies.runner.report.plot", no_film)
     made = train.train(settings(tmp_path / "run", "report=true", "episodes=4", "task.episode_s=2"))
     captured = capsys.readouterr()
     assert captured.err.splitlines() == ["warning: no plot: no film today", "warning: no video: no film today"]
@@ -228,7 +229,7 @@ def test_full_disk_from_the_start_promises_nothing(tmp_path, monkeypatch, capsys
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setattr(checkpoint, "_write", full_disk)
-    monkeypatch.setattr("policies.export.export", full_disk)
+    monkeypatch.setattr("policies.models.export.export", full_disk)
     with pytest.raises(RunError, match="No space left on device; no checkpoint could be written either: make room, t"):
         train.train(settings(tmp_path / "run"))
     assert "there is no earlier checkpoint" in capsys.readouterr().err
@@ -237,7 +238,7 @@ def test_full_disk_from_the_start_promises_nothing(tmp_path, monkeypatch, capsys
 
 
 def test_full_disk_at_the_report_costs_a_warning(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("policies.export.update_evaluation", full_disk)
+    monkeypatch.setattr("policies.models.export.update_evaluation", full_disk)
     made = train.train(settings(tmp_path / "run", "report=true", "episodes=2", "task.episode_s=1"))
     captured = capsys.readouterr()
     assert captured.err == f"warning: the report is not whole: {tmp_path}/run: No space left on device\n"
@@ -264,7 +265,7 @@ def test_full_disk_where_a_run_continues_costs_no_row(tmp_path, monkeypatch, cap
 def test_full_disk_at_the_end_loses_nothing(tmp_path, monkeypatch):
     words = ["algorithm.updates=60", "checkpoint_s=1e-9"]
     train.train(settings(tmp_path / "whole", *words))
-    monkeypatch.setattr("policies.export.export", full_disk)
+    monkeypatch.setattr("policies.models.export.export", full_disk)
     with pytest.raises(RunError, match=r"cannot write .*policy.onnx: No space left on device.*resume="):
         train.train(settings(tmp_path / "run", *words))
     monkeypatch.undo()
@@ -384,7 +385,7 @@ def test_progress_shows_success_and_time_left(monkeypatch, terminal):
     monkeypatch.setattr(sys, "stdout", shown)
     monkeypatch.setenv("TERM", "xterm")
     now = [0.0]
-    monkeypatch.setattr("policies.log.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("policies.runner.log.time.perf_counter", lambda: now[0])
     ready = threading.Event()
     ready.set()
     with Progress("quad_hover apg", ready) as progress:
@@ -399,7 +400,7 @@ def test_progress_shows_success_and_time_left(monkeypatch, terminal):
 
 
 def test_long_wait_is_explained(monkeypatch, capsys):
-    monkeypatch.setattr("policies.log.PATIENCE_S", 0.01)
+    monkeypatch.setattr("policies.runner.log.PATIENCE_S", 0.01)
     with Progress("quad_hover apg", threading.Event()) as progress:
         time.sleep(0.1)
         progress.update({"progress": 0.1})
@@ -410,7 +411,7 @@ def test_commit_is_of_this_project_only(tmp_path, monkeypatch):
     commit = provenance.git_commit()
     assert commit is None or len(commit.removesuffix("+changes")) == 40
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    inside = tmp_path / "site-packages" / "policies" / "provenance.py"
+    inside = tmp_path / "site-packages" / "policies" / "runner" / "provenance.py"
     inside.parent.mkdir(parents=True)
     monkeypatch.setattr(provenance, "__file__", str(inside))
     assert provenance.git_commit() is None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies import fused
-from policies import fused_network as network
-from policies.vehicles import Vehicles
+from policies.algorithms.apg import fused
+from policies.algorithms.apg import fused_network as network
+from policies.algorithms.apg.fused_batch import Vehicles
 from sim import tasks
-from sim.engines.lanes import from_lanes
+from sim.engines.vector.blocks import from_lanes
 
 WINDOW = 64
 

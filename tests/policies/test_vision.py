@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy import run
-from deploy.c_source import generate
-from deploy.graph import GraphError
+from deploy.codegen.onnx_graph import GraphError
+from deploy.codegen.source import generate
 from deploy.policy_file import PolicyFile, PolicyFileError
 from policies import collect
 from policies.algorithms import MANIPULATION
-from policies.algorithms.aliased import Alias
-from policies.algorithms.diffusion import BaseConfig, Clone, Cloning, Demonstrations
-from policies.algorithms.diffusion import Settings as CloneSettings
-from policies.algorithms.seeing import Eyes, Sight, _moved
-from policies.algorithms.steering import Settings, Steer
-from policies.chunked import Chunked, Drawn
+from policies.algorithms.bc import BaseConfig, Clone, Cloning, Demonstrations
+from policies.algorithms.bc import Settings as CloneSettings
+from policies.algorithms.dsrl import Settings, Steer
+from policies.algorithms.dsrl_na import Alias
 from policies.collect import Config, Corrupted, demonstrate, episodes, stored, stream
-from policies.config import compose
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
-from policies.export import export, random_signals, serialise
-from policies.vision import Eye
+from policies.learning.encoders import Eyes, Sight, _moved
+from policies.models.chunking import Chunked, Drawn
+from policies.models.export import export, random_signals, serialise
+from policies.models.vision import Eye
+from policies.runner.config import compose
 from sim.registry import load
 from sim.spec import Signal
 from sim.tasks.arm_push import ArmPush

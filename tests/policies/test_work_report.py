@@ -7,12 +7,12 @@ import pytest
 
 from deploy.drivers.workcell import Bench
 from deploy.loop import run
-from policies import work_report
-from policies.chunked import Chunked, Drawn
 from policies.evaluate import evaluate
-from policies.export import export
-from policies.report import mosaic
-from policies.work_report import beside
+from policies.models.chunking import Chunked, Drawn
+from policies.models.export import export
+from policies.runner import plots
+from policies.runner.plots import beside
+from policies.runner.report import mosaic
 from tests.policies.test_chunked import base, steering
 from tests.policies.toy_workcell import ToyReach
 
@@ -61,8 +61,8 @@ def test_film_and_plot(policy, tmp_path):
     assert mosaic(pairs[0], 2).shape == (480, 480, 3)
     rows = [{"env_steps": 400 * k, "cpu_seconds": float(k), "success": 0.1 * k} for k in range(5)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in [{"loss": 1.0}, *rows]))
-    learned = work_report.metrics(tmp_path)
+    learned = plots.metrics(tmp_path)
     assert learned == rows
-    made = work_report.plot(report, str(tmp_path / "plot.png"), {"random noise": report}, learned)
+    made = plots.plot(report, str(tmp_path / "plot.png"), {"random noise": report}, learned)
     assert (tmp_path / "plot.png").stat().st_size > 10_000 and made.endswith("plot.png")
-    assert "random noise" in work_report.text(report, {"random noise": report})
+    assert "random noise" in plots.text(report, {"random noise": report})

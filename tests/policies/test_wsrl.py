@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from deploy.policy_file import PolicyFile
-from policies.algorithms.diffusion import Shown
+from policies.algorithms.bc import Shown
 from policies.algorithms.wsrl import Settings, Wsrl
-from policies.config import compose
+from policies.runner.config import compose
 from policies.train import train
 from tests.policies.test_editing import agree
 from tests.policies.test_steering import success

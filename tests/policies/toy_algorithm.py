@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.controller import Controller, Mlp
+from policies.models.controller import Controller, Mlp
 from sim import spec
 
 

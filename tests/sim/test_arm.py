@@ -8,8 +8,8 @@ import pybullet
 import pytest
 
 from sim.engines.bullet import arm_urdf
-from sim.engines.table import scene_xml
-from sim.robots.arm import DOWN, PANDA
+from sim.robots.panda import DOWN, PANDA
+from sim.scenes.tabletop import scene_xml
 
 POSES = np.random.default_rng(3).uniform(PANDA.low, PANDA.high, (20, 7))
 

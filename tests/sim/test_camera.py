@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from sim.sensors.camera import Camera
+from sim.render.camera import Camera
 
 SCENE = """<mujoco><visual><global offwidth="20" offheight="30"/><quality shadowsize="1024" offsamples="2"/></visual>
 <worldbody><light pos="0 0 3"/><camera name="front" pos="0 -2 0" xyaxes="1 0 0 0 0 1"/>

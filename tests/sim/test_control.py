@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import sim.engines
 import sim.tasks
-from sim.control import CascadedPid, Gains
+from sim.experts.quad_pid import CascadedPid, Gains
 from sim.robots import ROBOTS, robot
 
 MEASURED = ("position", "rotation", "linear_velocity", "angular_velocity")

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from numba import njit
 
 from sim.engines import flight
-from sim.engines import flight_dynamics as dynamics
-from sim.engines.flight import Flight
-from sim.engines.lanes import FASTMATH, from_lanes, to_lanes
-from sim.engines.simd import LANES
+from sim.engines.flight import Flight, dynamics
+from sim.engines.vector.blocks import FASTMATH, from_lanes, to_lanes
+from sim.engines.vector.simd import LANES
 from sim.robots import robot
 
 STEP = 0.01

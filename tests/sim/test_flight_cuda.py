@@ -7,7 +7,7 @@ import sys
 SIMULATED = """
 import numpy as np
 from numba import cuda
-from sim.engines.flight_cuda import FlightCuda
+from sim.engines.flight.cuda import FlightCuda
 from sim.robots import robot
 
 expected = np.load(PATH)
@@ -33,7 +33,7 @@ import types
 import numba.cuda.dispatcher
 from numba import cuda, float32, int64
 from numba.core.types import Array
-from sim.engines import flight_cuda
+from sim.engines.flight import cuda as flight_cuda
 
 # Without a driver there is no current device to ask; the target is given instead.
 numba.cuda.dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=(8, 0))

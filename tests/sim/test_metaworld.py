@@ -11,7 +11,7 @@ from metaworld.env_dict import ALL_V3_ENVIRONMENTS, MT10_V3
 
 from policies.collect import demonstrate
 from sim.tasks import make, task_class
-from sim.tasks.metaworld import NEAR, names
+from sim.tasks.external.metaworld import NEAR, names
 from sim.workcell import Outcome
 from tests.sim.scenes import assert_same, run
 

@@ -15,11 +15,11 @@ import warp
 from sim import engines
 from sim.engines.mujoco_warp import NoRoomError, WarpBench
 from sim.engines.workbench import NOMINAL, Variation, Workbench
-from sim.robots.arm import DOWN, PANDA
+from sim.robots.panda import DOWN, PANDA
 from sim.robots.quadrotors import CRAZYFLIE
+from sim.tasks.arm import CUBE, RATE
 from sim.tasks.arm_pick_place import ArmPickPlace
 from sim.tasks.arm_reach import ArmReach
-from sim.tasks.tabletop import CUBE, RATE
 from sim.workcell import choose_engine
 
 GRASPED = {

@@ -9,9 +9,9 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
+from sim.render import offscreen, software
+from sim.render.scene import BACK, FRONT, film
 from sim.robots import robot
-from sim.sensors import offscreen, raster
-from sim.sensors.film import BACK, FRONT, film
 
 CRAZYFLIE = robot("crazyflie")
 SIZE = (320, 240)
@@ -50,7 +50,7 @@ def test_the_film_is_an_mp4_that_plays(tmp_path, n):
     raw = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     frames = np.frombuffer(subprocess.run(raw, capture_output=True, check=True).stdout, np.uint8)
     frames = frames.reshape(25, SIZE[1], SIZE[0], 3).astype(int)
-    direct = raster.Artist(film(*recording(100, n), CRAZYFLIE, 100.0, 25, SIZE)).frame(24)
+    direct = software.Artist(film(*recording(100, n), CRAZYFLIE, 100.0, 25, SIZE)).frame(24)
     assert np.abs(frames[24] - direct).mean() < 3.0  # compression
     assert np.abs(frames[24] - frames[0]).max() > 50
 
@@ -60,8 +60,8 @@ def test_the_vehicle_is_drawn_where_it_is():
         position, quaternion, target = recording(1)
         position[:] = [x, y, 1.2]
         shot = scene(position, quaternion, target)
-        frame = raster.Artist(shot).frame(0)
-        expected = raster.Camera(shot).project(position[0])[0][0]
+        frame = software.Artist(shot).frame(0)
+        expected = software.Camera(shot).project(position[0])[0][0]
         seen = np.concatenate([near(frame, FRONT), near(frame, BACK)])
         assert len(seen) > 30
         assert np.linalg.norm(seen.mean(0) - expected) < 8.0  # px
@@ -73,9 +73,9 @@ def test_front_and_back_can_be_told_apart():
     for yaw in (0.0, 2.0, 4.0):
         quaternion[:] = [np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2)]
         shot = scene(position, quaternion, target)
-        frame = raster.Artist(shot).frame(0)
+        frame = software.Artist(shot).frame(0)
         ahead = position[0] + 0.1 * np.array([[np.cos(yaw), np.sin(yaw), 0.0]])
-        direction = raster.Camera(shot).project(ahead)[0][0] - raster.Camera(shot).project(position[0])[0][0]
+        direction = software.Camera(shot).project(ahead)[0][0] - software.Camera(shot).project(position[0])[0][0]
         nose = near(frame, FRONT).mean(0) - near(frame, BACK).mean(0)
         assert nose @ direction > 0.8 * np.linalg.norm(nose) * np.linalg.norm(direction)
 
@@ -83,7 +83,7 @@ def test_front_and_back_can_be_told_apart():
 def test_the_camera_keeps_the_whole_flight_in_view():
     position, quaternion, target = recording(50, 3)
     shot = scene(position, quaternion, target)
-    pixels, _ = raster.Camera(shot).project(position.reshape(-1, 3))
+    pixels, _ = software.Camera(shot).project(position.reshape(-1, 3))
     assert (pixels >= 0).all() and (pixels <= SIZE).all()
 
 
@@ -98,7 +98,7 @@ def test_a_lost_vehicle_stays_where_it_was_last():
     position[20:] = np.nan
     shot = scene(position, quaternion, target)
     np.testing.assert_array_equal(shot.position[-1], position[19])
-    raster.Artist(shot).frame(len(shot.position) - 1)
+    software.Artist(shot).frame(len(shot.position) - 1)
     position[0] = np.nan
     with pytest.raises(ValueError, match="begin with finite"):
         scene(position, quaternion, target)
@@ -118,7 +118,7 @@ def test_bad_recordings_and_settings_are_named(tmp_path):
 
 def test_an_interrupted_film_leaves_no_file(tmp_path, monkeypatch):
     def two_frames(shot, backend):
-        yield raster.Artist(shot).frame(0)
+        yield software.Artist(shot).frame(0)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(offscreen, "frames", two_frames)
@@ -137,7 +137,7 @@ def test_mujoco_draws_the_same_picture_or_says_what_to_do():
         assert "backend=raster" in str(error)
         return
     assert frame.shape == (240, 320, 3) and frame.dtype == np.uint8
-    expected = raster.Camera(shot).project(position[0])[0][0]
+    expected = software.Camera(shot).project(position[0])[0][0]
     seen = np.concatenate([near(frame, FRONT), near(frame, BACK)])
     assert len(seen) > 30
     assert np.linalg.norm(seen.mean(0) - expected) < 8.0

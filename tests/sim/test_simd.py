@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sim.engines.lanes import kernel
-from sim.engines.simd import ALL, LANES, select, total
+from sim.engines.vector.blocks import kernel
+from sim.engines.vector.simd import ALL, LANES, select, total
 
 ROWS = 16
 TWO = np.float32(2.0)

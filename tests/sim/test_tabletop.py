@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from sim.spec import find
+from sim.tasks.arm import CAMERAS, PIXELS, REACH, SPEED, Scenes, Settings, vary
 from sim.tasks.arm_pick_place import ArmPickPlace
 from sim.tasks.arm_push import ArmPush
 from sim.tasks.arm_reach import ArmReach
-from sim.tasks.tabletop import CAMERAS, PIXELS, REACH, SPEED, Scenes, Settings, vary
 
 TASKS = [ArmReach, ArmPush, ArmPickPlace]
 

@@ -14,7 +14,7 @@ from sim import tasks
 from sim.registry import load
 from sim.robots import robot
 from sim.robots.quadrotors import SENSED
-from sim.tasks import motion
+from sim.tasks import targets
 from sim.tasks.quad_hover import random_tilt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,58 +27,58 @@ def motions(draw) -> np.ndarray:
     centre = rng.normal(size=(n, 3)).astype(np.float32)
     kind = draw(st.sampled_from(["hold", "figure_eight", "smooth_random"]))
     if kind == "hold":
-        return motion.hold(centre)
+        return targets.hold(centre)
     if kind == "figure_eight":
-        path = motion.figure_eight(rng, n, draw(st.floats(0.1, 3.0)), draw(st.floats(2.0, 20.0)), centre)
-        return motion.widen(path, waves) if draw(st.booleans()) else path
-    return motion.smooth_random(rng, n, 3.0, 8.0, waves, centre)
+        path = targets.figure_eight(rng, n, draw(st.floats(0.1, 3.0)), draw(st.floats(2.0, 20.0)), centre)
+        return targets.widen(path, waves) if draw(st.booleans()) else path
+    return targets.smooth_random(rng, n, 3.0, 8.0, waves, centre)
 
 
 @given(motions(), st.floats(0.0, 10.0))
 def test_velocity_is_the_derivative_of_position(path, time):
     path = path.astype(np.float64)
     when, h = np.full(len(path), time), 1e-5
-    difference = (motion.position_at(path, when + h) - motion.position_at(path, when - h)) / (2.0 * h)
-    np.testing.assert_allclose(motion.velocity_at(path, when), difference, atol=1e-6)
+    difference = (targets.position_at(path, when + h) - targets.position_at(path, when - h)) / (2.0 * h)
+    np.testing.assert_allclose(targets.velocity_at(path, when), difference, atol=1e-6)
 
 
 @given(motions(), st.floats(0.0, 10.0))
 def test_motion_agrees_between_numpy_and_torch(path, time):
     when = np.full(len(path), time, np.float32)
-    for at in (motion.position_at, motion.velocity_at):
+    for at in (targets.position_at, targets.velocity_at):
         theirs = at(torch.from_numpy(path), torch.from_numpy(when))
         np.testing.assert_allclose(at(path, when), theirs.numpy(), atol=2e-5)
 
 
 @given(st.integers(0, 2**32), st.floats(0.5, 5.0), st.floats(1.0, 20.0))
 def test_smooth_paths_keep_their_bounds(seed, speed, acceleration):
-    path = motion.smooth_random(np.random.default_rng(seed), 4, speed, acceleration, 3, np.zeros((4, 3))).astype(
+    path = targets.smooth_random(np.random.default_rng(seed), 4, speed, acceleration, 3, np.zeros((4, 3))).astype(
         np.float64
     )
     h = 1e-3
     for time in np.linspace(0.0, 20.0, 41):
         when = np.full(4, time)
-        velocity = motion.velocity_at(path, when)
-        change = (motion.velocity_at(path, when + h) - motion.velocity_at(path, when - h)) / (2.0 * h)
+        velocity = targets.velocity_at(path, when)
+        change = (targets.velocity_at(path, when + h) - targets.velocity_at(path, when - h)) / (2.0 * h)
         assert np.linalg.norm(velocity, axis=-1).max() <= speed * 1.001
         assert np.linalg.norm(change, axis=-1).max() <= acceleration * 1.001
 
 
 @given(st.integers(0, 2**32), st.floats(0.2, 3.0), st.floats(2.0, 20.0))
 def test_figure_eight_has_its_size_and_period(seed, size, period):
-    path = motion.figure_eight(np.random.default_rng(seed), 1, size, period, np.zeros((1, 3))).astype(np.float64)
+    path = targets.figure_eight(np.random.default_rng(seed), 1, size, period, np.zeros((1, 3))).astype(np.float64)
     times = np.linspace(0.0, period, 2001)
-    points = np.concatenate([motion.position_at(path, np.array([t])) for t in times])
+    points = np.concatenate([targets.position_at(path, np.array([t])) for t in times])
     np.testing.assert_allclose(points[0], points[-1], atol=1e-4 * size)
     np.testing.assert_allclose(np.abs(points).max(axis=0), [size, size / 2.0, 0.0], atol=1e-3 * size)
 
 
 def test_wider_motion_is_the_same_motion():
-    path = motion.figure_eight(np.random.default_rng(0), 3, 1.0, 5.5, np.ones((3, 3)))
+    path = targets.figure_eight(np.random.default_rng(0), 3, 1.0, 5.5, np.ones((3, 3)))
     when = np.array([0.3, 1.0, 4.0], np.float32)
-    wide = motion.widen(path, 4)
+    wide = targets.widen(path, 4)
     assert wide.shape == (3, 3, 13)
-    np.testing.assert_allclose(motion.position_at(wide, when), motion.position_at(path, when), atol=1e-6)
+    np.testing.assert_allclose(targets.position_at(wide, when), targets.position_at(path, when), atol=1e-6)
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 180.0), st.integers(1, 200))

@@ -1,0 +1,182 @@
+"""The graph of a policy file, for one robot: shapes known, constants folded, what is not needed removed.
+
+The free batch size becomes 1. This is what the C generator reads; flying in Python needs none of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.codegen.decompose import Parts, UnsupportedError, decompose
+
+AnyArray = NDArray[Any]
+
+
+class GraphError(ValueError):
+    """The graph holds something that cannot be turned into C; the message names the operator and its node."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor: `data` for a constant, otherwise None."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    data: AnyArray | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator. An input that was left out is the empty name."""
+
+    operator: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    proto: Any  # onnx.NodeProto
+
+    def __str__(self) -> str:
+        return f"operator {self.operator!r} (node {self.name!r})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which they can be computed, and every value that they touch."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, Value]
+    nodes: tuple[Node, ...]
+    opset: int
+
+
+def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyArray]:
+    """What `node` makes of its inputs, by ONNX's reference implementation."""
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    anything = TensorProto.UNDEFINED
+    named = [helper.make_tensor_value_info(name, anything, None) for name in dict.fromkeys(node.inputs) if name]
+    results = [helper.make_tensor_value_info(name, anything, None) for name in node.outputs]
+    model = helper.make_model(
+        helper.make_graph([node.proto], "one", named, results), opset_imports=[helper.make_opsetid("", opset)]
+    )
+    try:
+        made = ReferenceEvaluator(model).run(None, {value.name: feeds[value.name] for value in named})
+    except Exception as error:  # whatever the reference implementation raises
+        raise GraphError(f"{node} cannot be evaluated: {error}") from None
+    return [np.asarray(value) for value in made]
+
+
+def run(
+    graph: Graph,
+    inputs: Mapping[str, AnyArray],
+    stored: Callable[[Node, int, AnyArray], AnyArray] = lambda node, index, value: value,
+) -> dict[str, AnyArray]:
+    """The outputs by name. `stored`: what input number `index` becomes, of a node whose second input is constant."""
+    constant = {name: v.data for name, v in graph.values.items() if v.data is not None}
+    known = dict(inputs) | constant
+    for node in graph.nodes:
+        feeds = {name: known[name] for name in node.inputs if name}
+        if len(node.inputs) > 1 and node.inputs[1] in constant:
+            feeds = {name: stored(node, index, known[name]) for index, name in enumerate(node.inputs) if name}
+        known |= dict(zip(node.outputs, evaluate(node, feeds, graph.opset), strict=True))
+    return {name: known[name] for name in graph.outputs}
+
+
+def _node(proto: Any, index: int = 0) -> Node:
+    from onnx import helper
+
+    if proto.domain not in ("", "ai.onnx"):
+        raise GraphError(f"operator {proto.domain}.{proto.op_type} (node {proto.name!r}) is not standard ONNX")
+    attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    name = proto.name or f"{proto.op_type}_{index}"
+    return Node(proto.op_type, name, tuple(proto.input), tuple(proto.output), attributes, proto)
+
+
+def _needed(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[Node, ...]:
+    """Those nodes that an output depends on."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.outputs):
+            wanted.update(node.inputs)
+            kept.append(node)
+    return tuple(reversed(kept))
+
+
+def _parts(node: Node, probes: Mapping[str, AnyArray], constant: Mapping[str, AnyArray]) -> Parts | None:
+    shapes = {name: probes[name].shape for name in node.inputs if name}
+    try:
+        return decompose(node, shapes, {name: constant[name] for name in shapes if name in constant})
+    except UnsupportedError as error:
+        raise GraphError(f"{node} {error}") from None
+
+
+def _check(node: Node, supported: Collection[str]) -> None:
+    if node.operator not in supported:
+        raise GraphError(f"{node} is not supported; supported are: {', '.join(sorted(supported))}")
+
+
+def _zeros(model: Any) -> dict[str, AnyArray]:
+    """An array for every input, for a batch of one."""
+    from onnx import helper
+
+    made = {}
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        shape = (1, *(d.dim_value for d in kind.shape.dim[1:]))
+        made[value.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    return made
+
+
+def read(content: bytes, supported: Collection[str]) -> Graph:
+    """The graph in the bytes of a policy file.
+
+    Raises GraphError for an operator that is not among the `supported` ones, unless it can be computed beforehand.
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    model = onnx.load_from_string(content)
+    opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    constant: dict[str, AnyArray] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    inputs = tuple(i.name for i in model.graph.input if i.name not in constant)
+    probes = {**_zeros(model), **constant}  # of every value: zeros of its shape, or what it is
+    kept = []
+    waiting = deque(_node(proto, index) for index, proto in enumerate(model.graph.node))
+    while waiting:
+        node = waiting.popleft()
+        feeds = {name: probes[name] for name in node.inputs if name}
+        known = node.operator == "Shape" or feeds.keys() <= constant.keys()
+        parts = None if known else _parts(node, probes, constant)
+        if parts:
+            constant |= parts.constants
+            probes |= parts.constants
+            protos = [helper.make_node(o, i, [to], name=f"{node.name}/{o}", **a) for o, i, to, a in parts.nodes]
+            waiting.extendleft(map(_node, reversed(protos)))
+            continue
+        if not known:
+            _check(node, supported)
+        with np.errstate(all="ignore"):
+            made = dict(zip(node.outputs, evaluate(node, feeds, opset), strict=True))
+        probes |= made
+        if known:
+            constant |= made
+        else:
+            kept.append(node)
+    outputs = tuple(o.name for o in model.graph.output)
+    values = {name: Value(name, v.shape, v.dtype, constant.get(name)) for name, v in probes.items()}
+    return Graph(inputs, outputs, values, _needed(kept, outputs), opset)

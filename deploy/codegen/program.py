@@ -1,0 +1,318 @@
+"""A graph -> the C statements that compute it, in one static block of memory whose parts are used again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.codegen import operators as c
+from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value, evaluate
+from deploy.codegen.weights import FORMATS, Format, blocks, padded, words
+
+Floats = NDArray[np.float32]
+MOST_RUNS = 8  # a move of more separate pieces than this is written as a table of indices
+
+
+@dataclass
+class Step:
+    """Statements, with what they read and write: the names and sizes of blocks of memory."""
+
+    reads: set[str]
+    writes: dict[str, int]
+    lines: Callable[[], list[str]]
+
+
+@dataclass
+class Program:
+    """The statements of a graph. `places` tells where an output is: a C array and an offset into it."""
+
+    lines: list[str]
+    constants: dict[str, tuple[str, list[str]]]  # C name -> type, elements
+    memory: int  # floats
+    patch: int  # floats: what a convolution's kernel sees
+    pixel: int  # floats: what it makes of that
+    quantised: int  # words: the inputs of an int8 product
+    places: dict[str, tuple[str, int]]
+
+
+@dataclass
+class Writer:
+    """Turns a graph into a Program. `arrays`: the C array of each of the graph's inputs."""
+
+    graph: Graph
+    arrays: dict[str, str]
+    format: Format = FORMATS["float32"]
+    steps: list[Step] = field(default_factory=list)
+    alias: dict[str, tuple[str, int]] = field(default_factory=dict)  # value -> block of memory, offset
+    where: dict[str, int] = field(default_factory=dict)  # block -> offset in the memory
+    constants: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    patch: int = 0
+    pixel: int = 0
+    quantised: int = 0
+
+    def program(self) -> Program:
+        """All statements of the graph. Raises GraphError naming the node that cannot be written."""
+        nodes = list(self.graph.nodes)
+        while nodes:
+            group = self._group(nodes)
+            if group:
+                self._elementwise(group)
+            elif nodes[0].operator in c.MOVES:
+                self._move(nodes[0])
+            elif nodes[0].operator in c.DENSE and self.value(nodes[0].inputs[1]).data is None:
+                self._multiply(nodes[0])
+            elif nodes[0].operator in c.DENSE:
+                self._dense(nodes[0])
+            elif nodes[0].operator in c.POOLS:
+                self._pool(nodes[0])
+            else:
+                self._reduce(nodes[0])
+            del nodes[: max(1, len(group))]
+        memory = self._allocate()
+        lines = [line for step in self.steps for line in step.lines()]
+        places = {name: self.place(name) for name in self.graph.outputs}
+        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places)
+
+    def value(self, name: str) -> Value:
+        return self.graph.values[name]
+
+    def values(self, node: Node) -> list[Value | None]:
+        """The node's inputs; None for one that was left out."""
+        return [self.graph.values[name] if name else None for name in node.inputs]
+
+    def root(self, name: str) -> tuple[str, int]:
+        """The block of memory that holds a value, and where in it."""
+        return self.alias.get(name, (name, 0))
+
+    def place(self, name: str) -> tuple[str, int]:
+        """The C array that holds a value, and where in it."""
+        block, offset = self.root(name)
+        if block in self.arrays:
+            return self.arrays[block], offset
+        data = self.value(block).data
+        if data is not None:
+            return self.constant(np.asarray(data, np.float32)), offset
+        return "memory", self.where[block] + offset
+
+    def pointer(self, name: str) -> str:
+        array, offset = self.place(name)
+        return f"({array} + {offset})" if offset else array
+
+    def constant(self, data: NDArray[Any], kind: str = "float", prefix: str = "weights") -> str:
+        """The name of a constant array; equal ones are stored once."""
+        texts = [c.number(v) for v in data.ravel()] if kind == "float" else [str(int(v)) for v in data.ravel()]
+        for name, held in self.constants.items():
+            if held == (kind, texts):
+                return name
+        name = f"{prefix}_{len(self.constants)}"
+        self.constants[name] = (kind, texts)
+        return name
+
+    def product(self, node: Node, y: str, x: str) -> str:
+        """The C statement of a matrix-vector product."""
+        weight, bias = c.matrix(node, self.values(node))
+        outputs, inputs = weight.shape
+        eights, fours = blocks(outputs)
+        weights = self.constant(self.format.pack(node, weight, bias), self.format.kind)
+        return self.format.call.format(
+            y=y, weights=weights, x=x, inputs=inputs, eights=eights, fours=fours, quads=-(-outputs // 4)
+        )
+
+    def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]]) -> None:
+        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines))
+
+    def _group(self, nodes: list[Node]) -> list[Node]:
+        """The elementwise nodes at the front that fit into one loop."""
+        group: list[Node] = []
+        size = self.value(nodes[0].outputs[0]).size
+        for node in nodes:
+            elementwise = node.operator in c.ELEMENTWISE or node.operator in c.SPECIAL
+            if not elementwise or self.value(node.outputs[0]).size != size:
+                break
+            group.append(node)
+        return group
+
+    def _elementwise(self, group: list[Node]) -> None:
+        inside = {node.outputs[0] for node in group}
+        others = [node for node in self.graph.nodes if node.outputs[0] not in inside]
+        used = {name for node in others for name in node.inputs} | set(self.graph.outputs)
+        stored = [node.outputs[0] for node in group if node.outputs[0] in used]
+        reads = [name for node in group for name in node.inputs if name not in inside]
+
+        def lines() -> list[str]:
+            if len(group) == 1 and group[0].operator == "Tanh":
+                x, y = self.pointer(group[0].inputs[0]), self.pointer(group[0].outputs[0])
+                return [f"policy_tanh_all({y}, {x}, {self.value(group[0].outputs[0]).size});"]
+            local = {node.outputs[0]: f"v{index}" for index, node in enumerate(group)}
+            body = []
+            for node in group:
+                name = node.outputs[0]
+                texts = [local.get(x) or self._element(x, self.value(name)) if x else "" for x in node.inputs]
+                body.append(f"const float {local[name]} = {c.expression(node, texts, self.values(node))};")
+                if name in stored:
+                    array, offset = self.place(name)
+                    body.append(f"{array}[{offset} + i] = {local[name]};")
+            size = self.value(group[0].outputs[0]).size
+            return [f"for (int i = 0; i < {size}; ++i) {{", *(f"    {line}" for line in body), "}"]
+
+        self.add(reads, {name: self.value(name).size for name in stored}, lines)
+
+    def _element(self, name: str, result: Value) -> str:
+        """Element i of `result`'s shape, read from a value that is perhaps smaller."""
+        value = self.value(name)
+        if value.data is not None and len(np.unique(value.data)) == 1:
+            return c.number(value.data.flat[0])
+        array, offset = self.place(name)
+        rank = len(result.shape)
+        shape = (1,) * (rank - len(value.shape)) + value.shape
+        terms, stride, block = [], 1, 1
+        for axis in reversed(range(rank)):
+            if shape[axis] != 1:
+                terms.append(f"i / {block} % {result.shape[axis]} * {stride}")
+            stride *= shape[axis]
+            block *= result.shape[axis]
+        index = "i" if value.size == result.size else " + ".join(terms) or "0"
+        return f"{array}[{offset} + {index}]"
+
+    def _move(self, node: Node) -> None:
+        """Follow where every element goes by moving their numbers."""
+        sources = list(dict.fromkeys(node.inputs)) if node.operator == "Concat" else [node.inputs[0]]
+        numbers: dict[str, NDArray[Any]] = {}
+        start = 0
+        for name in filter(None, node.inputs):
+            value = self.value(name)
+            if name in sources:
+                if name not in numbers:
+                    numbers[name] = np.arange(start, start + value.size, dtype=np.float64).reshape(value.shape)
+                    start += value.size
+            elif value.data is None:
+                raise GraphError(f"{node} needs its input {name!r} to be constant")
+            else:
+                numbers[name] = value.data
+        for name, made in zip(node.outputs, evaluate(node, numbers, self.graph.opset), strict=True):
+            if name:
+                self._take(name, sources, made.ravel().astype(np.int64))
+
+    def _take(self, name: str, sources: list[str], indices: NDArray[np.int64]) -> None:
+        """`name` becomes the elements `indices` of the joined `sources`."""
+        first = np.cumsum([0, *(self.value(s).size for s in sources)])
+        cuts = [0, *(np.flatnonzero((np.diff(indices) != 1) | np.isin(indices[1:], first)) + 1), len(indices)]
+        runs = []
+        for start, stop in itertools.pairwise(cuts):
+            source = int(np.searchsorted(first, indices[start], side="right")) - 1
+            runs.append((sources[source], int(indices[start] - first[source]), start, stop - start))
+        own = name in self.graph.outputs and self.root(runs[0][0])[0] in self.arrays  # the state changes under it
+        if len(runs) == 1 and not own:
+            block, offset = self.root(runs[0][0])
+            self.alias[name] = (block, offset + runs[0][1])
+            return
+
+        def lines() -> list[str]:
+            to, at = self.place(name)
+            if len(runs) > MOST_RUNS and len(sources) == 1:
+                table = self.constant(indices, "uint16_t" if indices.max() < 65536 else "uint32_t", "indices")
+                (array, offset) = self.place(sources[0])
+                return [f"for (int i = 0; i < {len(indices)}; ++i) {to}[{at} + i] = {array}[{offset} + {table}[i]];"]
+            copies = []
+            for source, begin, start, count in runs:
+                array, offset = self.place(source)
+                copies.append(
+                    f"for (int i = 0; i < {count}; ++i) {to}[{at + start} + i] = {array}[{offset + begin} + i];"
+                )
+            return copies
+
+        self.add(sources, {name: len(indices)}, lines)
+
+    def _dense(self, node: Node) -> None:
+        values, result = self.values(node), self.value(node.outputs[0])
+        weight, _ = c.matrix(node, values)
+        source = self.value(node.inputs[0])
+        outputs, inputs = weight.shape
+        self.quantised = max(self.quantised, words(inputs))
+        if node.operator == "Conv":
+            view = c.window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
+            self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, padded(outputs))
+
+            def lines() -> list[str]:
+                x, y = self.pointer(source.name), self.pointer(result.name)
+                return c.convolution(view, x, y, self.product(node, "pixel", "patch"))
+
+            self.add([source.name], {result.name: result.size}, lines)
+            return
+        rows = source.size // inputs
+
+        def products() -> list[str]:
+            x, y = self.pointer(source.name), self.pointer(result.name)
+            if rows == 1:
+                return [self.product(node, y, x)]
+            each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
+            return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
+
+        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products)
+
+    def _multiply(self, node: Node) -> None:
+        left, right = (self.value(name) for name in node.inputs[:2])
+        result = self.value(node.outputs[0])
+        c.multiplication(node, ("x", "y", "z"), left.shape, right.shape)
+
+        def lines() -> list[str]:
+            x, y, z = (self.pointer(value.name) for value in (left, right, result))
+            return c.multiplication(node, (x, y, z), left.shape, right.shape)
+
+        self.add([left.name, right.name], {result.name: result.size}, lines)
+
+    def _pool(self, node: Node) -> None:
+        source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
+        view = c.window(node, source.shape, result.shape, tuple(node.attributes["kernel_shape"]))
+        if len(node.outputs) > 1:
+            raise GraphError(f"{node} also says where the largest are, which is not supported")
+
+        def lines() -> list[str]:
+            return c.pool(node, view, self.pointer(source.name), self.pointer(result.name))
+
+        self.add([source.name], {result.name: result.size}, lines)
+
+    def _reduce(self, node: Node) -> None:
+        source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
+        rank = len(source.shape)
+        if node.operator == "Softmax":
+            axes = [int(node.attributes.get("axis", -1))]
+        elif node.operator in ("GlobalAveragePool", "GlobalMaxPool"):
+            axes = list(range(2, rank))
+        else:
+            given = c.constant_input(node, self.values(node), 1)
+            axes = [int(a) for a in (given if given is not None else node.attributes.get("axes", range(rank)))]
+        c.reduction(node, "x", "y", source.shape, axes)
+
+        def lines() -> list[str]:
+            return c.reduction(node, self.pointer(source.name), self.pointer(result.name), source.shape, axes)
+
+        self.add([source.name], {result.name: result.size}, lines)
+
+    def _allocate(self) -> int:
+        """Give every block a place where nothing else lives at that time; returns the size of the memory."""
+        last: dict[str, int] = {}
+        for index, step in enumerate(self.steps):
+            for name in step.reads | step.writes.keys():
+                last[name] = index
+        for name in self.graph.outputs:
+            last[self.root(name)[0]] = len(self.steps)
+        living: list[tuple[int, int, int]] = []  # start, stop, last step
+        most = 0
+        for index, step in enumerate(self.steps):
+            living = [block for block in living if block[2] >= index]
+            for name, size in step.writes.items():
+                start = 0
+                for begin, stop, _ in sorted(living):
+                    if start + size <= begin:
+                        break
+                    start = max(start, stop)
+                self.where[name] = start
+                living.append((start, start + size, last[name]))
+                most = max(most, start + size)
+        return most

@@ -1,0 +1,129 @@
+"""How the generated C stores the weights of its matrix-vector products: as they are, as float16, or as int8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.codegen.onnx_graph import GraphError, Node
+from deploy.codegen.operators import DENSE
+
+Floats = NDArray[np.float32]
+MOST, MOST_INPUT, MOST_SUM = 127, 2**15 - 1, 2**31 - 1  # of an int8, an int16, an int32
+
+
+def blocks(outputs: int) -> tuple[int, int]:
+    """How many blocks of eight and of four outputs hold `outputs`."""
+    eights, rest = divmod(outputs, 8)
+    return (eights, 1) if 0 < rest <= 4 else (eights + (rest > 0), 0)
+
+
+def padded(outputs: int) -> int:
+    """The number of outputs that a product writes at most."""
+    eights, fours = blocks(outputs)
+    return 8 * eights + 4 * fours
+
+
+def words(inputs: int) -> int:
+    """The number of words that hold the inputs of an int8 product, two to a word."""
+    return 2 * -(-inputs // 4)
+
+
+def pack(node: Node, weight: Floats, bias: Floats) -> Floats:
+    """The order in which `policy_dense` reads W (out, in) and b (out,): per block the biases, then per input a row."""
+    outputs, inputs = weight.shape
+    columns = np.zeros((inputs + 1, padded(outputs)), np.float32)
+    columns[0, :outputs], columns[1:, :outputs] = bias, weight.T
+    eights, fours = blocks(outputs)
+    parts = [columns[:, 8 * k : 8 * k + 8] for k in range(eights)] + [columns[:, 8 * eights :]] * fours
+    return np.concatenate([np.ravel(part) for part in parts])
+
+
+def pack_halves(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
+    """The same as float16, two to a word."""
+    packed = pack(node, weight, bias)
+    with np.errstate(over="ignore"):
+        rounded = packed.astype("<f2")
+    if not np.isfinite(rounded).all():
+        raise GraphError(f"{node} has a weight of {np.abs(packed).max():g}, too large for float16")
+    return rounded.view("<u4")
+
+
+def quantised(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """W (out, in) as int8 (out, in) and a scale per output (out,)."""
+    scale = (np.abs(weight).max(axis=1).clip(1e-30) / MOST).astype(np.float32)
+    return np.rint(weight / scale[:, None]).clip(-MOST, MOST).astype(np.int8), scale
+
+
+def pack_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
+    """The order in which `policy_dense_int8` reads: per four outputs biases, scales, then a word each per four inputs.
+
+    In a word the inputs have the order 0, 2, 1, 3.
+    """
+    whole, scale = quantised(weight)
+    outputs, inputs = weight.shape
+    quads, groups = -(-outputs // 4), words(inputs) // 2
+    table = np.zeros((4 * quads, 4 * groups), np.int8)
+    table[:outputs, :inputs] = whole
+    ordered = table.reshape(quads, 4, groups, 4)[..., [0, 2, 1, 3]].transpose(0, 2, 1, 3)
+    numbers = np.zeros((2, 4 * quads), "<f4")
+    numbers[:, :outputs] = bias, scale
+    head = numbers.reshape(2, quads, 4).transpose(1, 0, 2).reshape(quads, 8).view("<u4")
+    return np.concatenate([head, np.ascontiguousarray(ordered).view("<u4").reshape(quads, -1)], axis=1).ravel()
+
+
+def as_halves(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
+    """What input number `index` of `node` becomes when weights are stored as float16."""
+    if node.operator not in DENSE or index == 0:
+        return value
+    with np.errstate(over="ignore"):
+        return value.astype(np.float16).astype(np.float32)
+
+
+def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
+    """What it becomes when weights are stored as int8. A convolution rounds finer: per patch, not per image."""
+    if node.operator not in DENSE or index > 1:
+        return value
+    if index == 0:
+        axes = None if node.operator == "Conv" else -1
+        limit = min(MOST_INPUT, MOST_SUM // (MOST * value.shape[-1])) if axes else MOST_INPUT
+        step = np.abs(value).max(axis=axes, keepdims=True).clip(1e-30) / np.float32(limit)
+        rounded: NDArray[Any] = np.rint(value / step) * step
+        return rounded
+    rows = value if node.operator == "Conv" or node.attributes.get("transB", 0) else value.T
+    whole, scale = quantised(rows.reshape(len(rows), -1))
+    restored = (whole * scale[:, None]).reshape(rows.shape)
+    return restored if rows is value else restored.T
+
+
+def unchanged(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
+    """What it becomes when weights are stored as they are."""
+    return value
+
+
+@dataclass(frozen=True)
+class Format:
+    """`call` is the C statement, `pack` (node, W, b) what it reads, `stored` (node, index, input) what that means.
+
+    `tolerance`: of commands' ranges, by which C and `stored` may differ where a value is rounded the other way.
+    """
+
+    kind: str  # the C type of the packed elements
+    call: str
+    pack: Callable[[Node, Floats, Floats], NDArray[Any]]
+    stored: Callable[[Node, int, NDArray[Any]], NDArray[Any]]
+    tolerance: float = 0.0
+
+
+_BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
+FORMATS = {
+    "float32": Format("float", f"policy_dense{_BLOCKS}", pack, unchanged),
+    "float16": Format("uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
+    "int8": Format(
+        "uint32_t", "policy_dense_int8({y}, {weights}, {x}, {inputs}, {quads}, quantised);", pack_bytes, as_bytes, 1e-3
+    ),
+}

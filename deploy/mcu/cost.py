@@ -1,0 +1,122 @@
+"""What a policy costs on the emulated chip, its functions called one by one; and how C structs hold signals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.mcu.emulator import CLOCK_HZ, RAM, RAM_SIZE, Chip, EmulatorError
+from deploy.policy_file import PolicyFile
+
+STATE, SIGNALS, COMMANDS = RAM + 0x10000, RAM + 0x11000, RAM + 0x18000  # beyond what the image uses itself
+LIBRARY = (
+    "compute",
+    "information",
+    "larger",
+    "memory",
+    "patch",
+    "pixel",
+    "policy_",
+    "quantised",
+    "vector_",
+    "weights_",
+    "indices_",
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The costliest control step: instructions, estimated cycles, stack in bytes. Sizes in bytes."""
+
+    instructions: int
+    cycles: int
+    stack: int
+    flash: int  # of the whole image
+    policy_flash: int  # of policy.c: code, weights and test vectors
+    memory: int  # static
+    selftest: float  # the worst disagreement of the vectors, as a share of the tolerance
+
+    @property
+    def seconds(self) -> float:
+        """At 168 MHz."""
+        return self.cycles / CLOCK_HZ
+
+
+def struct_type(policy: PolicyFile) -> np.dtype[Any]:
+    """The memory layout of `policy_signals`."""
+    vectors = policy.vectors.inputs
+    kinds = {s.name: vectors[s.name].dtype for s in policy.inputs}
+    fields = [(s.name, "u1" if kinds[s.name].kind in "iu" else "<f4", (s.size,)) for s in policy.inputs]
+    return np.dtype(fields, align=True)
+
+
+def packed(policy: PolicyFile, signals: Mapping[str, NDArray[Any]]) -> bytes:
+    """Signals of one robot as the bytes of a `policy_signals`. Raises ValueError for a value that does not fit."""
+    struct = np.zeros((), struct_type(policy))
+    for signal in policy.inputs:
+        struct[signal.name] = np.asarray(signals[signal.name]).reshape(signal.size)
+    return struct.tobytes()
+
+
+def unpacked(policy: PolicyFile, data: bytes) -> dict[str, NDArray[np.float32]]:
+    """The bytes of a `policy_commands` as commands (*shape) by name."""
+    values, commands, start = np.frombuffer(data, "<f4"), {}, 0
+    for signal in policy.outputs:
+        commands[signal.name] = values[start : start + signal.size].reshape(signal.shape).astype(np.float32)
+        start += signal.size
+    return commands
+
+
+class Bench:
+    """Calls the policy's functions on a chip, without its serial link."""
+
+    def __init__(self, chip: Chip, policy: PolicyFile) -> None:
+        self.chip, self.policy = chip, policy
+        self.command_size = 4 * sum(s.size for s in policy.outputs)
+        self.reset()
+
+    def reset(self) -> None:
+        self.chip.call("policy_reset", STATE)
+
+    def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]] | None:
+        """The commands; None when the chip refuses signals that are not finite."""
+        self.chip.write(SIGNALS, packed(self.policy, signals))
+        if not self.chip.call("policy_step", STATE, SIGNALS, COMMANDS) & 1:
+            return None
+        return unpacked(self.policy, self.chip.read(COMMANDS, self.command_size))
+
+
+def selftest(chip: Chip) -> float:
+    """The share of the tolerance that the worst test vector uses on this chip."""
+    return float(np.frombuffer(chip.call_float("policy_selftest", STATE).to_bytes(4, "little"), "<f4")[0])
+
+
+def measure(chip: Chip, policy: PolicyFile, samples: int = 1) -> Measured:
+    """Cost and correctness of the image. `chip` counts (`count=True`). EmulatorError when the self-test fails."""
+    end = max((at + size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE), default=RAM)
+    if end > STATE or struct_type(policy).itemsize > COMMANDS - SIGNALS:
+        raise EmulatorError(f"{chip.path}: uses {end - RAM} bytes of memory; only {STATE - RAM} can be measured")
+    worst = selftest(chip)
+    if not worst <= 1.0:
+        raise EmulatorError(f"{chip.path}: the self-test fails on the emulated chip: {worst:.3g} tolerances")
+    bench = Bench(chip, policy)
+    costs = []
+    for k in range(max(samples, 1)):
+        signals = {name: value[k % len(value)] for name, value in policy.vectors.inputs.items()}
+        chip.write(SIGNALS, packed(policy, signals))
+        costs.append(chip.measure("policy_step", STATE, SIGNALS, COMMANDS))
+    bench.reset()
+    ours = {n: (at, size) for n, (at, size) in chip.sizes.items() if n.startswith(LIBRARY)}
+    return Measured(
+        instructions=max(c.instructions for c in costs),
+        cycles=max(c.cycles for c in costs),
+        stack=max(c.stack for c in costs),
+        flash=chip.flash_bytes,
+        policy_flash=sum(size for at, size in ours.values() if at < RAM),
+        memory=sum(size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE),
+        selftest=worst,
+    )

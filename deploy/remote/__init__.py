@@ -1,0 +1,1 @@
+"""A policy whose expensive part is computed elsewhere."""

@@ -1,0 +1,1 @@
+"""What a human's hands say."""

@@ -1,0 +1,1 @@
+"""What algorithms share: buffers, critics, rollouts, losses."""

@@ -1,0 +1,267 @@
+"""What all learners share that improve a base: critics in an ensemble, a Gaussian actor with a prior, a memory.
+
+The critics' target is the smallest value of a random few of them (REDQ, Chen et al. 2021), with layer norm (RLPD, Ball
+et al. 2023). The actor stays near a Gaussian prior instead of keeping its entropy up, and trusts the critics' mean
+minus their spread. The actor that is kept is a running average.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from policies.learning.networks import (
+    Ensemble,
+    Normalizer,
+    cosine,
+    descend,
+    ensemble_layers,
+    linear_layers,
+    mlp,
+    restore,
+    saved,
+)
+from policies.learning.online import Practice
+from policies.models.action_selection import Judges
+from policies.models.controller import Mlp
+
+WIDEST = math.log(2.0)  # of the actor's log deviation, relative to the prior's
+NARROWEST = math.log(0.02)
+
+
+@dataclass
+class Learning(Practice):
+    """Settings of an actor and its critics."""
+
+    magnitude: float = 1.5  # of what the actor chooses, at most, per element
+    prior_std: float = 0.6  # of it
+    first_log_std: float = 0.0  # of the actor, relative to the prior's
+    first_prior: float = 0.12  # weight of the divergence from the prior, at the beginning
+    last_prior: float = 0.04  # and at `prior_steps`, from where it stays
+    prior_steps: int = 20_000
+    critics: int = 4
+    subset: int = 2  # of them, drawn at random, whose smallest value is the target
+    doubt: float = 0.5  # deviations of the critics below their mean that the actor believes
+    hidden: list[int] = field(default_factory=lambda: [128, 128])
+    learning_rate: float = 5e-4
+    actor_rate: float = 1.0  # of the learning rate, the actor's share
+    final_rate: float = 1.0  # of the learning rate, in the end, as a share of the first
+    batch: int = 128
+    critic_updates: int = 4  # per chunk
+    actor_updates: int = 2
+    target_rate: float = 0.02
+    ema: float = 0.01  # of the actor that is kept, per update
+    capacity: int = 100_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critics < 2:
+            raise ValueError(f"critics must be at least 2, since their spread counts, got {self.critics}")
+        if not 1 <= self.subset <= self.critics:
+            raise ValueError(f"subset is between 1 and the {self.critics} critics, got {self.subset}")
+        if not (self.magnitude > 0.0 and self.prior_std > 0.0):
+            raise ValueError(f"needs magnitude > 0 and prior_std > 0, got {self.magnitude} and {self.prior_std}")
+
+    def rate(self, env_steps: int) -> float:
+        """The learning rate after so many steps."""
+        return cosine(env_steps / self.env_steps, self.learning_rate, self.final_rate * self.learning_rate)
+
+    def prior_weight(self, env_steps: int) -> float:
+        """Of the divergence in the actor's loss, after so many steps."""
+        done = min(1.0, env_steps / self.prior_steps)
+        return float(self.first_prior ** (1.0 - done) * self.last_prior**done)
+
+
+class Actor(torch.nn.Module):
+    """A Gaussian: mean magnitude * tanh(.), deviation relative to the prior's; both from what is seen."""
+
+    def __init__(self, config: Learning, observed: int, size: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.magnitude, self.prior, self.size = config.magnitude, config.prior_std, size
+        self.network = mlp([observed, *config.hidden, 2 * size], generator, "relu", last_gain=0.1)
+        with torch.no_grad():
+            [*self.network.parameters()][-1][size:] = config.first_log_std
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log deviation relative to the prior's (n, size)."""
+        mean, log_std = self.network(x).chunk(2, -1)
+        return self.magnitude * torch.tanh(mean), log_std.clamp(NARROWEST, WIDEST)
+
+    def sample(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """A choice (n, size), cut off at the magnitude, and the divergence of its distribution from the prior (n,)."""
+        mean, log_std = self(x)
+        choice = mean + self.prior * torch.exp(log_std) * noise
+        divergence = 0.5 * ((mean / self.prior) ** 2 + torch.exp(2.0 * log_std) - 1.0) - log_std
+        return choice.clamp(-self.magnitude, self.magnitude), divergence.sum(-1)
+
+
+class Training:
+    """An actor in training, and its average."""
+
+    def __init__(self, actor: Actor, config: Learning) -> None:
+        self.actor, self.average, self.config = actor, copy.deepcopy(actor), config
+        self.optimizer = torch.optim.Adam(actor.parameters(), config.learning_rate, fused=True)
+
+    def climb(
+        self, x: Tensor, noise: Tensor, believed: Callable[[Tensor], Tensor], prior_weight: float
+    ) -> dict[str, Tensor]:
+        """One step up what is `believed` of the choices (n, size) for `x`, less the divergence; metrics."""
+        choice, divergence = self.actor.sample(x, noise)
+        value = believed(choice)
+        self.descend((prior_weight * divergence - value).mean())
+        return {"divergence": divergence.detach().mean(), "value": value.detach().mean()}
+
+    def descend(self, loss: Tensor) -> None:
+        """One update, which the average follows."""
+        descend(self.optimizer, loss)
+        with torch.no_grad():
+            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], self.config.ema)
+
+    def mean(self, inputs: Normalizer) -> Mlp:
+        """The average's mean choice, over its magnitude, with the normaliser of its inputs folded in."""
+        layers = linear_layers(self.average.network, inputs)
+        weight, bias = layers[-1]
+        size = len(bias) // 2  # the rest are deviations
+        layers[-1] = weight[:size], bias[:size]
+        return Mlp(layers, "relu")
+
+    def state_dict(self) -> dict[str, Any]:
+        return saved(self._parts())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        restore(self._parts(), state)
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("actor", "average", "optimizer")}
+
+
+class Critics:
+    """An ensemble of `count`, the targets that follow it, and its optimizer. One alone is believed without doubt."""
+
+    def __init__(self, config: Learning, inputs: int, generator: torch.Generator, count: int) -> None:
+        self.config, self.doubt = config, config.doubt if count > 1 else 0.0
+        self.ensemble = Ensemble(count, [inputs, *config.hidden], generator, layer_norm=True)
+        self.target = copy.deepcopy(self.ensemble).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.ensemble.parameters(), config.learning_rate, fused=True)
+
+    def fit(self, inputs: Tensor, wanted: Tensor) -> Tensor:
+        """One update per batch of (n, inputs) and what is wanted of it (n,).
+
+        The targets follow once, as far as after each. Returns the last loss.
+        """
+        batches = [*zip(torch.split(inputs, self.config.batch), torch.split(wanted, self.config.batch), strict=True)]
+        for x, y in batches:
+            loss: Tensor = (self.ensemble(x) - y).square().mean(1).sum()
+            self.descend(loss)
+        self.follow(len(batches))
+        return loss.detach()
+
+    def descend(self, loss: Tensor) -> None:
+        """One update."""
+        descend(self.optimizer, loss)
+
+    @torch.no_grad()
+    def follow(self, updates: int) -> None:
+        """The targets, after so many."""
+        rate = 1.0 - (1.0 - self.config.target_rate) ** updates
+        torch._foreach_lerp_([*self.target.parameters()], [*self.ensemble.parameters()], rate)
+
+    def believed(self, inputs: Tensor) -> Tensor:
+        """The mean minus `doubt` deviations (n,), with gradients to the inputs alone."""
+        self.ensemble.requires_grad_(False)
+        values = self.ensemble(inputs)
+        self.ensemble.requires_grad_(True)
+        believed: Tensor = values.mean(0)
+        return believed - self.doubt * values.std(0) if self.doubt else believed
+
+    def lowest(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """The smallest value of some target critics (n,)."""
+        some = torch.randperm(self.config.critics, generator=generator)[: self.config.subset]
+        values: Tensor = self.target(inputs, some)
+        return values.amin(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return saved(self._parts())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        restore(self._parts(), state)
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("ensemble", "target", "optimizer")}
+
+
+def set_rate(rate: float, *parts: Training | Critics) -> None:
+    """Let them learn at that rate from now on."""
+    for part in parts:
+        part.optimizer.param_groups[0]["lr"] = rate * (part.config.actor_rate if isinstance(part, Training) else 1.0)
+
+
+def judges(critics: Critics, normalizer: Normalizer) -> Judges:
+    """Critics of what is seen and a choice as numpy data, with the normaliser of what is seen folded in."""
+    return Judges(*ensemble_layers(critics.ensemble, normalizer), critics.doubt)
+
+
+class Replay:
+    """Rows of named columns; the oldest are overwritten."""
+
+    def __init__(self, capacity: int, **columns: int) -> None:
+        self.columns = columns
+        self.data = torch.zeros(capacity, sum(columns.values()))
+        self.count = 0
+
+    def add(self, *values: Any) -> None:
+        """One row, column by column."""
+        row = np.concatenate([np.atleast_1d(v) for v in values]).astype(np.float32)
+        self.data[self.count % len(self.data)] = torch.from_numpy(row)
+        self.count += 1
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """`n` rows, with replacement."""
+        return self.named(self.drawn(n, generator))
+
+    def drawn(self, n: int, generator: torch.Generator) -> Tensor:
+        """The same, all columns beside each other."""
+        return self.data[torch.randint(min(self.count, len(self.data)), (n,), generator=generator)]
+
+    def named(self, rows: Tensor) -> dict[str, Tensor]:
+        """Each column of `rows` by its name."""
+        return dict(zip(self.columns, torch.split(rows, [*self.columns.values()], -1), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"data": self.data[: self.count].clone(), "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = int(state["count"])
+        self.data[: len(state["data"])] = state["data"]
+
+
+class Memory:
+    """Own experience, and demonstrations as a share of what is drawn."""
+
+    def __init__(self, capacity: int, shown: float, **columns: int) -> None:
+        if not 0.0 <= shown < 1.0:
+            raise ValueError(f"shown, the share of the demonstrations, lies between 0 and 1, got {shown}")
+        self.shown = shown
+        self.own, self.past = Replay(capacity, **columns), Replay(capacity, **columns)
+
+    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """`n` rows, with replacement."""
+        rows = self.own.drawn(n, generator)
+        if self.past.count:
+            past = self.past.drawn(n, generator)
+            rows = torch.where(torch.rand(n, 1, generator=generator) < self.shown, past, rows)
+        return self.own.named(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"own": self.own.state_dict(), "past": self.past.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.own.load_state_dict(state["own"])
+        self.past.load_state_dict(state["past"])

@@ -1,0 +1,95 @@
+"""Learning to see: encoders of pictures, trained end to end with whatever takes the points that they find.
+
+In training a picture is moved by a few pixels at random (DrQ, Yarats et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from policies.learning.networks import orthogonal
+from policies.models.controller import Array
+from policies.models.vision import KERNEL, Encoder, grid
+from sim.spec import Group
+
+WHITE = 255.0
+
+
+@dataclass
+class Sight:
+    """Settings of the encoders, one for each picture that the task shows."""
+
+    channels: list[int] = field(default_factory=lambda: [16, 32, 32])  # of the convolutions; the last are looked for
+    strides: list[int] = field(default_factory=lambda: [2, 2, 2])
+    shift: int = 2  # pixels by which a picture is moved at most, each way
+    draws: int = 4  # of noise and time per picture: a batch holds so many times fewer pictures
+
+    def __post_init__(self) -> None:
+        if not self.channels or len(self.channels) != len(self.strides):
+            raise ValueError(f"needs one stride per convolution, got {self.channels} and {self.strides}")
+        if min(*self.channels, *self.strides, self.draws) < 1 or self.shift < 0:
+            raise ValueError("needs channels, strides and draws >= 1 and shift >= 0")
+
+
+class Eyes(nn.Module):
+    """An encoder per picture; without pictures, none, and nothing is drawn."""
+
+    def __init__(self, pictures: Group, config: Sight, generator: torch.Generator) -> None:
+        super().__init__()
+        self.pictures, self.config = pictures, config
+        self.size = 2 * config.channels[-1] * len(pictures)
+        self.encoders = nn.ModuleDict({s.name: _convolutions(config, generator) for s in pictures})
+
+    def forward(self, pictures: Mapping[str, Tensor]) -> Tensor:
+        """Points (n, size) in pictures (n, height, width, 3) uint8 by name."""
+        return torch.cat([self._points(self.encoders[s.name], pictures[s.name]) for s in self.pictures], -1)
+
+    def _points(self, encoder: nn.Module, pictures: Tensor) -> Tensor:
+        looked = encoder(pictures.permute(0, 3, 1, 2).float() / WHITE)
+        likely = looked.flatten(2).softmax(-1)
+        places: Tensor = likely @ torch.from_numpy(grid(*looked.shape[2:]))
+        return places.flatten(1)
+
+    def moved(self, pictures: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+        """Each picture moved at random, its edge repeated."""
+        return {name: _moved(some, self.config.shift, generator) for name, some in pictures.items()}
+
+    def exported(self) -> dict[str, Encoder]:
+        """Copies as numpy data, which take pictures as they are."""
+        return {s.name: Encoder(s.shape, _layers(self.encoders[s.name]), self.config.strides) for s in self.pictures}
+
+
+def _convolutions(config: Sight, generator: torch.Generator) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    inputs = 3
+    for outputs, stride in zip(config.channels, config.strides, strict=True):
+        layer = nn.Conv2d(inputs, outputs, KERNEL, stride, KERNEL // 2, device="meta").to_empty(device="cpu")
+        with torch.no_grad():
+            drawn = orthogonal(outputs, inputs * KERNEL**2, generator)
+            layer.weight.copy_(2.0**0.5 * drawn.view_as(layer.weight))
+            layer.bias.zero_()  # type: ignore[union-attr]
+        layers += [*([nn.ReLU()] if layers else []), layer]
+        inputs = outputs
+    network: nn.Sequential = nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
+
+
+def _layers(encoder: nn.Module) -> list[tuple[Array, Array]]:
+    found = [layer for layer in encoder.children() if isinstance(layer, nn.Conv2d)]
+    layers = [(v.weight.detach().numpy().copy(order="C"), v.bias.detach().numpy().copy()) for v in found]  # type: ignore[union-attr]
+    layers[0] = layers[0][0] / WHITE, layers[0][1]
+    return layers
+
+
+def _moved(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+    if shift == 0:
+        return pictures
+    n, height, width, _ = pictures.shape
+    down, right = torch.randint(-shift, shift + 1, (2, n, 1), generator=generator)
+    rows = (torch.arange(height) + down).clamp(0, height - 1)
+    columns = (torch.arange(width) + right).clamp(0, width - 1)
+    return pictures[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None]]

@@ -1,0 +1,1 @@
+"""What an algorithm hands to export: networks, policies around them, and their ONNX graphs."""

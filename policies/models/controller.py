@@ -1,0 +1,368 @@
+"""A trained controller as numpy data, and what it means: raw named signals and its own state in, commands out.
+
+This is the reference that the exported graph must agree with. Learners fold their normalisers into the first layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim import spec
+from sim.spec import Group, Signal
+from sim.tasks import Task
+from sim.terms import Feature
+
+if TYPE_CHECKING:
+    from policies.models.export import Graph
+
+Array = NDArray[np.float32]
+Layer = tuple[Array, Array]  # W (out, in), b (out,)
+
+ACTIVATIONS = ("tanh", "relu")
+
+
+class Network(Protocol):
+    """Features and recurrent state in, actions in [-1, 1] out."""
+
+    @property
+    def inputs(self) -> int:
+        """The number of features."""
+
+    @property
+    def outputs(self) -> int:
+        """The number of actions."""
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        """The recurrent state (n, k) by name before the first step; empty for a feed-forward network."""
+
+    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """Actions (n, outputs) and the next state, from features (n, inputs)."""
+
+    def write(self, graph: Graph, x: str) -> str:
+        """The same as ONNX nodes, `next_state.NAME` included, from the features `x`; the name of the actions."""
+
+
+class Exportable(Protocol):
+    """What `policies.models.export` writes: a controller from raw signals and its own state to commands."""
+
+    name: str
+    task: str
+    robot: str
+    rate_hz: float
+    inputs: Group
+    outputs: Group
+    settings: dict[str, Any]  # of the task, to build it again in evaluation
+    envelope: dict[str, float]  # rules of deploy.safety.envelope.Envelope
+
+    def state(self) -> Group:
+        """The state as signals, in a fixed order: what `initial_state` holds."""
+
+    def limits(self) -> tuple[Array, Array]:
+        """Low and high (k,) of the commands."""
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        """State before the first step: name -> (n, k)."""
+
+    def act(
+        self, signals: Mapping[str, Array], state: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Commands name -> (n, *shape) and the next state, from signals and state by name."""
+
+    def write(self, graph: Graph) -> str:
+        """The same as ONNX nodes, from signals and `state.NAME`, `next_state.NAME` included; the action in [-1, 1]."""
+
+
+@runtime_checkable
+class Planning(Protocol):
+    """A controller that plans some steps ahead."""
+
+    def plan(self) -> dict[str, int]:
+        """What the policy file says of its plans, in control steps."""
+
+
+def _check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> int:
+    if weight.ndim != 2 or bias.shape != (weight.shape[0],):
+        raise ValueError(f"{kind}: W is (out, in) and b is (out,), got {weight.shape} and {bias.shape}")
+    if inputs is not None and weight.shape[1] != inputs:
+        raise ValueError(f"{kind}: takes {weight.shape[1]} values but receives {inputs}")
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise ValueError(f"{kind}: a weight is not finite")
+    return int(weight.shape[0])
+
+
+def _float32(layer: Layer) -> Layer:
+    return np.ascontiguousarray(layer[0], np.float32), np.ascontiguousarray(layer[1], np.float32)
+
+
+@dataclass
+class Mlp:
+    """Fully connected layers; `activation` after each but the last, which tanh follows."""
+
+    layers: list[Layer]
+    activation: str = "tanh"
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
+        if not self.layers:
+            raise ValueError("a network needs at least one layer")
+        self.layers = [_float32(layer) for layer in self.layers]
+        width: int | None = None
+        for index, (weight, bias) in enumerate(self.layers):
+            width = _check_layer(f"layer {index}", weight, bias, width)
+
+    @property
+    def inputs(self) -> int:
+        return int(self.layers[0][0].shape[1])
+
+    @property
+    def outputs(self) -> int:
+        return int(self.layers[-1][0].shape[0])
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        return {}
+
+    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        x = features
+        for weight, bias in self.layers[:-1]:
+            x = x @ weight.T + bias
+            x = np.tanh(x) if self.activation == "tanh" else np.maximum(x, np.float32(0.0))
+        weight, bias = self.layers[-1]
+        return np.tanh(x @ weight.T + bias), {}
+
+    def write(self, graph: Graph, x: str) -> str:
+        activation = {"tanh": "Tanh", "relu": "Relu"}[self.activation]
+        for weight, bias in self.layers[:-1]:
+            x = graph.add(activation, graph.linear(x, weight, bias))
+        return graph.add("Tanh", graph.linear(x, *self.layers[-1]))
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow."""
+    half = np.float32(0.5)
+    y: Array = half * np.tanh(half * x) + half
+    return y
+
+
+@dataclass
+class Gru:
+    """Linear and ReLU, a gated recurrent unit (gate order reset, update, new: torch.nn.GRUCell), linear and tanh."""
+
+    input: Layer
+    w_ih: Array  # (3 H, in)
+    w_hh: Array  # (3 H, H)
+    b_ih: Array  # (3 H,)
+    b_hh: Array  # (3 H,)
+    output: Layer
+
+    def __post_init__(self) -> None:
+        self.input, self.output = _float32(self.input), _float32(self.output)
+        self.w_ih, self.b_ih = _float32((self.w_ih, self.b_ih))
+        self.w_hh, self.b_hh = _float32((self.w_hh, self.b_hh))
+        width = _check_layer("input layer", *self.input, None)
+        gates = _check_layer("w_ih", self.w_ih, self.b_ih, width)
+        if gates % 3 or _check_layer("w_hh", self.w_hh, self.b_hh, gates // 3) != gates:
+            raise ValueError(f"w_ih {self.w_ih.shape} and w_hh {self.w_hh.shape} do not stack three gates of one size")
+        _check_layer("output layer", *self.output, gates // 3)
+
+    @property
+    def inputs(self) -> int:
+        return int(self.input[0].shape[1])
+
+    @property
+    def hidden(self) -> int:
+        """The size of the recurrent state."""
+        return int(self.w_hh.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        return int(self.output[0].shape[0])
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        return {"hidden": np.zeros((n, self.hidden), np.float32)}
+
+    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        before = state["hidden"]
+        x = np.maximum(features @ self.input[0].T + self.input[1], np.float32(0.0))
+        from_input = np.split(x @ self.w_ih.T + self.b_ih, 3, axis=-1)
+        from_hidden = np.split(before @ self.w_hh.T + self.b_hh, 3, axis=-1)
+        reset = sigmoid(from_input[0] + from_hidden[0])
+        update = sigmoid(from_input[1] + from_hidden[1])
+        new = np.tanh(from_input[2] + reset * from_hidden[2])
+        hidden = new + update * (before - new)
+        return np.tanh(hidden @ self.output[0].T + self.output[1]), {"hidden": hidden}
+
+    def write(self, graph: Graph, x: str) -> str:
+        """The gates written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C."""
+        size, before = self.hidden, "state.hidden"
+        x = graph.add("Relu", graph.linear(x, *self.input))
+        from_input = graph.split(graph.linear(x, self.w_ih, self.b_ih), [2 * size, size])
+        from_hidden = graph.split(graph.linear(before, self.w_hh, self.b_hh), [2 * size, size])
+        both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
+        reset, update = graph.split(both, [size, size])
+        new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
+        change = graph.add("Mul", update, graph.add("Sub", before, new))
+        hidden = graph.add("Add", new, change, to="next_state.hidden")
+        return graph.add("Tanh", graph.linear(hidden, *self.output))
+
+
+def feature_size(feature: Feature, sizes: Mapping[str, int]) -> int:
+    """The length of a feature, from the length of each signal; ValueError when it does not fit."""
+    for name in (feature.signal, feature.minus):
+        if name is not None and name not in sizes:
+            raise ValueError(f"a feature reads {name!r}; the policy has: {', '.join(sizes)}")
+    length = sizes[feature.signal]
+    if feature.minus is not None and length % sizes[feature.minus]:
+        raise ValueError(
+            f"{feature.minus!r} ({sizes[feature.minus]}) does not repeat into {feature.signal!r} ({length})"
+        )
+    return length
+
+
+def limits(commands: Group) -> tuple[Array, Array]:
+    """Low and high (k,) of commands; ValueError when one has no finite limits."""
+    for signal in commands:
+        if not (math.isfinite(signal.low) and math.isfinite(signal.high)):
+            raise ValueError(f"command {signal.name!r} needs finite limits, got {signal.low} and {signal.high}")
+    low = np.concatenate([np.full(s.size, s.low, np.float32) for s in commands])
+    high = np.concatenate([np.full(s.size, s.high, np.float32) for s in commands])
+    return low, high
+
+
+def physical(commands: Group, action: Array) -> dict[str, Array]:
+    """Commands name -> (n, *shape) within their limits, for actions (n, k) in [-1, 1]."""
+    low, high = limits(commands)
+    half = np.float32(0.5) * (high - low)
+    return spec.unpack(commands, np.clip((action + np.float32(1.0)) * half + low, low, high))
+
+
+def normalised(commands: Group, values: Mapping[str, Array]) -> Array:
+    """The inverse of `physical`: actions (n, k), beyond [-1, 1] where commands (n, *shape) are beyond their limits."""
+    low, high = limits(commands)
+    half = np.float32(0.5) * (high - low)
+    action: Array = (spec.pack(commands, values) - low) / half - np.float32(1.0)
+    return action
+
+
+@dataclass
+class Controller:
+    """Everything between raw signals and commands. State: "history" (own past actions) and the network's own."""
+
+    name: str
+    task: str
+    robot: str
+    rate_hz: float
+    inputs: Group
+    outputs: Group
+    features: tuple[Feature, ...]
+    history: int
+    initial_action: float
+    network: Network
+    settings: dict[str, Any] = field(default_factory=dict)  # of the task, to build it again in evaluation
+    envelope: dict[str, float] = field(default_factory=dict)  # rules of deploy.safety.envelope.Envelope
+
+    def __post_init__(self) -> None:
+        for signal in (*self.inputs, *self.outputs):
+            if len(signal.shape) != 1:
+                raise ValueError(
+                    f"signal {signal.name!r}: a controller of features takes vectors, not shape {signal.shape}"
+                )
+        limits(self.outputs)
+        if not self.rate_hz > 0.0 or self.history < 0 or not -1.0 <= self.initial_action <= 1.0:
+            raise ValueError(
+                f"needs rate_hz > 0, history >= 0 and initial_action in [-1, 1], "
+                f"got {self.rate_hz}, {self.history} and {self.initial_action}"
+            )
+        sizes = self.sizes()
+        length = sum(feature_size(feature, sizes) for feature in self.features)
+        if length != self.network.inputs:
+            raise ValueError(f"the network takes {self.network.inputs} values, the features are {length}")
+        if self.actions != self.network.outputs:
+            raise ValueError(f"the network returns {self.network.outputs} values, the commands are {self.actions}")
+
+    @classmethod
+    def from_task(cls, task: Task, network: Network, name: str | None = None) -> Controller:
+        """The controller of `task` with a trained `network`."""
+        config: Any = getattr(task, "config", None)
+        return cls(
+            name=name or task.name,
+            task=task.name,
+            robot=task.robot.name,
+            rate_hz=task.rate_hz,
+            inputs=task.policy,
+            outputs=task.commands,
+            features=task.features,
+            history=task.history,
+            initial_action=float(np.float32(task.initial_action)),
+            network=network,
+            settings=dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
+            envelope=dict(task.envelope),
+        )
+
+    @property
+    def actions(self) -> int:
+        """The number of command elements."""
+        return spec.size(self.outputs)
+
+    def sizes(self) -> dict[str, int]:
+        """The length of everything that a feature may read, by name."""
+        sizes = {signal.name: signal.size for signal in self.inputs}
+        return sizes | {"history": self.history * self.actions} if self.history else sizes
+
+    def state(self) -> Group:
+        """The state as signals, in a fixed order: what `initial_state` holds."""
+        return tuple(Signal(name, value.shape[1:]) for name, value in self.initial_state(1).items())
+
+    def limits(self) -> tuple[Array, Array]:
+        """Low and high (actions,) of the commands."""
+        return limits(self.outputs)
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        """State before the first step: name -> (n, k)."""
+        past = np.full((n, self.history * self.actions), self.initial_action, np.float32)
+        return ({"history": past} if self.history else {}) | self.network.initial_state(n)
+
+    def act(
+        self, signals: Mapping[str, Array], state: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Commands name -> (n, k) and the next state, from signals and state name -> (n, k)."""
+        values = {s.name: np.asarray(signals[s.name], np.float32) for s in self.inputs} | dict(state)
+        features = np.concatenate([feature.evaluate(values) for feature in self.features], axis=-1, dtype=np.float32)
+        action, after = self.network.forward(features, state)
+        if self.history:
+            kept = state["history"][:, : (self.history - 1) * self.actions]
+            after = {"history": np.concatenate([action, kept], axis=-1)} | after
+        return physical(self.outputs, action), after
+
+    def write(self, graph: Graph) -> str:
+        """The same as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
+        action = self.network.write(graph, self._write_features(graph))
+        if self.history:
+            kept = (self.history - 1) * self.actions
+            past = [graph.columns("state.history", 0, kept)] if kept else []
+            graph.join([action, *past], to="next_state.history")
+        return action
+
+    def _write_features(self, graph: Graph) -> str:
+        sizes = self.sizes()
+        parts = []
+        for feature in self.features:
+            x = "state.history" if feature.signal == "history" else feature.signal
+            if feature.minus is not None:
+                repeat = sizes[feature.signal] // sizes[feature.minus]
+                x = graph.add("Sub", x, graph.join([feature.minus] * repeat))
+            if feature.squash is not None:
+                ratio = graph.add("Div", x, graph.constant(feature.squash))
+                square = graph.add("Mul", ratio, ratio)
+                x = graph.add("Div", x, graph.add("Sqrt", graph.add("Add", square, graph.constant(1.0))))
+            if feature.scale != 1.0:
+                x = graph.add("Mul", x, graph.constant(feature.scale))
+            parts.append(x)
+        return graph.join(parts)

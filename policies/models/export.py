@@ -1,0 +1,400 @@
+"""A trained controller -> one consistent ONNX file (`deploy.policy_file` says what is inside).
+
+Small networks are written as ONNX directly: milliseconds, and no torch. `export_torch` takes any torch module.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.files import write_atomic
+from deploy.policy_file import HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
+from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
+from policies.models.controller import Array, Controller, Exportable, Planning
+from sim import spec
+from sim.spec import Group
+from sim.tasks import Task
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+    from deploy.remote.subgraph import Part
+
+OPSET = 18
+IR_VERSION = 8  # what opset 18 came with: read by every onnxruntime since 1.14
+STEPS = 16  # control steps in the test vectors
+BLOTCH = 8  # pixels, of random pictures in them
+TOLERANCE = 1e-5  # of the command's range; widened to ten times what was measured
+
+Reference = Callable[[Mapping[str, Array], Mapping[str, Array]], Mapping[str, Any]]
+
+
+class Graph:
+    """Collects ONNX nodes and constants; every method returns the name of its result."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.metadata: dict[str, Any] = {}  # what the nodes mean, for the file's metadata
+
+    def add(self, operator: str, *inputs: str, to: str | None = None, **attributes: Any) -> str:
+        """One node with one output."""
+        from onnx import helper
+
+        name = to or f"{operator.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
+        return name
+
+    def constant(self, value: Any, dtype: type = np.float32) -> str:
+        """A tensor stored in the graph."""
+        from onnx import numpy_helper
+
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value, dtype), name))
+        return name
+
+    def linear(self, x: str, weight: Array, bias: Array) -> str:
+        """x W^T + b."""
+        return self.add("Gemm", x, self.constant(weight), self.constant(bias), transB=1)
+
+    def columns(self, x: str, start: int, stop: int, to: str | None = None) -> str:
+        """x[:, start:stop]."""
+        where = (self.constant([k], np.int64) for k in (start, stop, 1))
+        return self.add("Slice", x, *where, to=to)
+
+    def rows(self, x: str, *shape: int) -> str:
+        """x as rows of `shape`, as many as there are."""
+        return self.add("Reshape", x, self.constant([-1, *shape], np.int64))
+
+    def whole(self, x: str) -> str:
+        """x as int64."""
+        from onnx import TensorProto
+
+        return self._cast(x, TensorProto.INT64)
+
+    def real(self, x: str) -> str:
+        """x as float32."""
+        from onnx import TensorProto
+
+        return self._cast(x, TensorProto.FLOAT)
+
+    def _cast(self, x: str, kind: int) -> str:
+        from onnx import helper
+
+        name = f"cast_{len(self.nodes)}"
+        self.nodes.append(helper.make_node("Cast", [x], [name], name=name, to=kind))
+        return name
+
+    def split(self, x: str, sizes: list[int]) -> list[str]:
+        """x cut into pieces of these sizes along the last axis."""
+        from onnx import helper
+
+        names = [f"split_{len(self.nodes)}_{k}" for k in range(len(sizes))]
+        self.nodes.append(helper.make_node("Split", [x, self.constant(sizes, np.int64)], names, axis=-1))
+        return names
+
+    def inline(self, part: Part, *given: str) -> str:
+        """A part of another graph, fed with these tensors."""
+        if part.opset != OPSET:
+            raise PolicyFileError(f"{part.path} is of opset {part.opset}, this version writes {OPSET}: export it again")
+        prefix, names = f"part_{len(self.nodes)}/", {"": "", **dict(zip(part.inputs, given, strict=True))}
+        for constant in part.constants:
+            self.constants.append(copy.deepcopy(constant))
+            self.constants[-1].name = prefix + constant.name
+        for node in part.nodes:
+            self.nodes.append(copy.deepcopy(node))
+            self.nodes[-1].name = prefix + node.name
+            self.nodes[-1].input[:] = [names.get(name, prefix + name) for name in node.input]
+            self.nodes[-1].output[:] = [prefix + name for name in node.output]
+        return prefix + part.output
+
+    def join(self, parts: list[str], to: str | None = None) -> str:
+        """Concatenate along the last axis; of one part, the part itself."""
+        if len(parts) == 1 and to is None:
+            return parts[0]
+        return self.add("Concat", *parts, to=to, axis=-1)
+
+
+def _commands(graph: Graph, controller: Exportable, action: str) -> None:
+    low, high = controller.limits()
+    shifted = graph.add("Add", action, graph.constant(1.0))
+    scaled = graph.add("Mul", shifted, graph.constant(np.float32(0.5) * (high - low)))
+    command = graph.add("Add", scaled, graph.constant(low))
+    for signal in controller.outputs:
+        where = spec.slices(controller.outputs)[signal.name]
+        part = command if len(controller.outputs) == 1 else graph.columns(command, where.start, where.stop)
+        graph.add("Clip", part, graph.constant(signal.low), graph.constant(signal.high), to=signal.name)
+
+
+def build(controller: Exportable, graph: Graph) -> onnx.ModelProto:
+    """The `graph`, with a free batch size: signals and `state.NAME` in, commands and `next_state.NAME` out."""
+    from onnx import TensorProto, helper
+
+    _commands(graph, controller, controller.write(graph))
+
+    def values(group: Group, prefix: str = "") -> list[onnx.ValueInfoProto]:
+        kinds = {s.name: TensorProto.UINT8 if s.is_picture else TensorProto.FLOAT for s in group}
+        return [helper.make_tensor_value_info(prefix + s.name, kinds[s.name], ["N", *s.shape]) for s in group]
+
+    state = controller.state()
+    made = helper.make_graph(
+        graph.nodes,
+        controller.name,
+        values(controller.inputs) + values(state, "state."),
+        values(controller.outputs) + values(state, "next_state."),
+        graph.constants,
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(made, opset_imports=[opset], ir_version=IR_VERSION, producer_name=KEY)
+
+
+def _plain(value: Any) -> Any:
+    """numpy numbers and arrays as Python's, for json."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r}")
+
+
+def serialise(model: onnx.ModelProto, metadata: Mapping[str, Any]) -> bytes:
+    """The file's bytes: metadata first, with the digest filled in. `metadata` lacks "schema" and "digest"."""
+    import onnx
+
+    try:
+        text = json.dumps(
+            {"schema": SCHEMA, "digest": "sha256:" + "0" * 64, **metadata}, allow_nan=False, default=_plain
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the metadata holds something that JSON cannot: {error}") from None
+    first, rest = onnx.ModelProto(), onnx.ModelProto()
+    first.metadata_props.add(key=KEY, value=text)
+    rest.CopyFrom(model)
+    del rest.metadata_props[:]
+    content: bytes = first.SerializeToString() + rest.SerializeToString()
+    header = HEADER.search(content)
+    assert header is not None
+    start = header.start(2)
+    return content[:start] + digest(content, start).encode() + content[start + 64 :]
+
+
+def random_signals(inputs: Group, steps: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Plausible signals (steps, *shape): inside finite limits; rotation matrices where they turn body into world."""
+    signals = {}
+    for signal in inputs:
+        if signal.is_picture:
+            value: NDArray[Any] = _blotches(signal.shape, steps, rng)
+        elif signal.shape == (9,) and signal.frame == "body->world":
+            value = np.linalg.qr(rng.normal(size=(steps, 3, 3)))[0].reshape(steps, 9)
+        elif np.isfinite(signal.low) and np.isfinite(signal.high):
+            value = rng.uniform(signal.low, signal.high, (steps, *signal.shape))
+        else:
+            value = np.clip(rng.normal(0.0, 0.5, (steps, *signal.shape)), signal.low, signal.high)
+        signals[signal.name] = value.astype(signal.dtype)
+    return signals
+
+
+def _blotches(shape: tuple[int, ...], steps: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Pictures (steps, *shape) of coloured squares: like real ones in that neighbours are alike, so that they pack."""
+    height, width, channels = shape
+    coarse = rng.integers(0, 256, (steps, -(-height // BLOTCH), -(-width // BLOTCH), channels), np.uint8)
+    return coarse.repeat(BLOTCH, axis=1).repeat(BLOTCH, axis=2)[:, :height, :width]
+
+
+def closed_loop(controller: Exportable, signals: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
+    """What the numpy reference makes of `signals` (steps, *shape): "outputs" and "state", by name (steps, *shape)."""
+    steps = len(next(iter(signals.values())))
+    state = controller.initial_state(1)
+    commands, states = [], []
+    for step in range(steps):
+        command, state = controller.act({name: value[step : step + 1] for name, value in signals.items()}, state)
+        commands.append(command)
+        states.append(state)
+    return {
+        "outputs": {s.name: np.concatenate([c[s.name] for c in commands]) for s in controller.outputs},
+        "state": {name: np.concatenate([s[name] for s in states]) for name in state},
+    }
+
+
+def _compare_reference(controller: Exportable, signals: Mapping[str, Array], reference: Reference) -> None:
+    """The trained network itself (torch, usually) must command what the exported data command."""
+    state = controller.initial_state(1)
+    for step in range(len(next(iter(signals.values())))):
+        now = {name: value[step : step + 1] for name, value in signals.items()}
+        want = reference(now, state)
+        got, state = controller.act(now, state)
+        for signal in controller.outputs:
+            error = float(np.abs(got[signal.name] - np.asarray(want[signal.name])).max()) / (signal.high - signal.low)
+            if not error <= LARGEST_TOLERANCE:
+                what = f"{signal.name!r} at step {step} by {error:.3g} of its range"
+                raise PolicyFileError(f"not exported, the trained network and its data disagree: {what}")
+
+
+def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Nested lists with the shortest decimal text that reads back as the same float32; pictures as packed text."""
+
+    def shortest(value: Any) -> Any:
+        return [shortest(v) for v in value] if value.ndim else float(str(value))
+
+    return {n: packed(value) if value.dtype == np.uint8 else shortest(value) for n, value in values.items()}
+
+
+def _metadata(controller: Exportable, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
+    initial = {name: value[0] for name, value in controller.initial_state(1).items()}
+    texts = _exact(initial)
+    plan = {"plan": controller.plan()} if isinstance(controller, Planning) else {}
+    return {
+        "name": controller.name,
+        "task": controller.task,
+        "robot": controller.robot,
+        "rate_hz": controller.rate_hz,
+        "inputs": spec.to_json(controller.inputs),
+        "outputs": spec.to_json(controller.outputs),
+        "state": [{"name": n, "shape": list(v.shape), "initial": texts[n]} for n, v in initial.items()],
+        "envelope": controller.envelope,
+        **plan,
+        "training": {},
+        "evaluation": None,
+        "vectors": {
+            "tolerance": TOLERANCE,
+            "inputs": _exact(signals),
+            "outputs": _exact(expected["outputs"]),
+            "state": _exact(expected["state"]),
+        },
+    }
+
+
+def _recorded(controller: Exportable, flight: Mapping[str, Array]) -> dict[str, Array]:
+    """The first steps of a recorded flight of one robot: name -> (steps, *shape)."""
+    signals = {}
+    for signal in controller.inputs:
+        if signal.name not in flight:
+            raise ValueError(f"the recorded flight lacks the signal {signal.name!r}")
+        signals[signal.name] = np.asarray(flight[signal.name][:STEPS], signal.dtype)
+        if len(signals[signal.name]) < FEWEST_STEPS or signals[signal.name].shape[1:] != signal.shape:
+            shape = signals[signal.name].shape
+            raise ValueError(
+                f"recorded {signal.name!r} is {shape}; needs at least {FEWEST_STEPS} steps of {signal.shape}"
+            )
+    return signals
+
+
+def _seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
+    """The bytes of a file that loads and agrees with itself, with the tolerance set from what was measured."""
+    vectors = metadata["vectors"]
+    vectors["tolerance"] = LARGEST_TOLERANCE
+    try:
+        measured = PolicyFile.from_bytes(serialise(model, metadata), path).verify() * LARGEST_TOLERANCE
+    except PolicyFileError as error:
+        raise PolicyFileError(f"not exported, the graph and its reference disagree: {error}") from None
+    vectors["tolerance"] = float(f"{min(max(TOLERANCE, 10.0 * measured), LARGEST_TOLERANCE):.1e}")
+    content = serialise(model, metadata)
+    PolicyFile.from_bytes(content, path)
+    return content
+
+
+def export(
+    controller: Exportable,
+    path: str | os.PathLike[str],
+    *,
+    vectors_from: Mapping[str, Array] | None = None,
+    training: Mapping[str, Any] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    reference: Reference | None = None,
+) -> PolicyFile:
+    """Write the policy file at `path`, checked as when it is loaded, in one atomic step, and return it loaded.
+
+    `vectors_from`: a recorded flight of one robot, name -> (steps, *shape), for the test vectors (otherwise random
+    signals). `training`: provenance; the task's settings are added as "task_config". `reference`: the trained network,
+    (signals (1, k), state (1, k)) -> commands, compared with the exported data. Raises PolicyFileError when the graph,
+    the numpy reference or `reference` disagree, ValueError on data that JSON or the recording cannot hold, OSError from
+    the disk; in every case an existing file stays as it was.
+    """
+    path = os.fspath(path)
+    rng = np.random.default_rng(0)
+    signals = _recorded(controller, vectors_from) if vectors_from else random_signals(controller.inputs, STEPS, rng)
+    if reference is not None:
+        _compare_reference(controller, signals, reference)
+    metadata = _metadata(controller, signals, closed_loop(controller, signals))
+    metadata["training"] = {"task_config": controller.settings, **(training or {})}
+    metadata["evaluation"] = evaluation
+    graph = Graph()
+    model = build(controller, graph)
+    metadata |= graph.metadata
+    write_atomic(path, _seal(model, metadata, path))
+    return PolicyFile.load(path)
+
+
+def update_evaluation(path: str | os.PathLike[str], evaluation: Mapping[str, Any]) -> PolicyFile:
+    """Store evaluation results in an existing policy file, atomically; everything else in it stays."""
+    import onnx
+
+    path = os.fspath(path)
+    metadata = dict(PolicyFile.load(path).metadata)
+    for key in ("schema", "digest"):
+        del metadata[key]
+    metadata["evaluation"] = evaluation
+    content = serialise(onnx.load(path), metadata)
+    PolicyFile.from_bytes(content, path)
+    write_atomic(path, content)
+    return PolicyFile.load(path)
+
+
+@dataclass
+class TorchNetwork:
+    """Any torch module that maps packed features (n, inputs) to actions (n, outputs); they are clipped to [-1, 1]."""
+
+    module: torch.nn.Module
+    inputs: int
+    outputs: int
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        return {}
+
+    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        import torch
+
+        with torch.no_grad():
+            action = self.module(torch.from_numpy(np.ascontiguousarray(features)))
+        return action.clamp(-1.0, 1.0).numpy(), {}
+
+    def write(self, graph: Graph, x: str) -> str:
+        """Splice torch's own ONNX export of the module into `graph`."""
+        import onnx.compose
+        import torch
+
+        program = torch.onnx.export(
+            self.module.eval(),
+            (torch.zeros(2, self.inputs),),
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=({0: torch.export.Dim("N")},),
+            verbose=False,
+        )
+        assert program is not None
+        model = onnx.compose.add_prefix(program.model_proto, "torch/")
+        if model.functions or any(opset.domain for opset in model.opset_import):
+            raise ValueError("this torch module exports to operators outside of standard ONNX")
+        graph.add("Identity", x, to=model.graph.input[0].name)
+        graph.nodes.extend(model.graph.node)
+        graph.constants.extend(model.graph.initializer)
+        one = graph.constant(1.0)
+        return graph.add("Clip", model.graph.output[0].name, graph.constant(-1.0), one)
+
+
+def export_torch(
+    module: torch.nn.Module, task: Task, path: str | os.PathLike[str], *, name: str | None = None, **options: Any
+) -> PolicyFile:
+    """Export a torch module, features (n, f) -> actions (n, k) in [-1, 1], for `task`. Options and errors: `export`."""
+    sizes = {signal.name: signal.size for signal in task.policy}
+    actions = spec.size(task.commands)
+    sizes["history"] = task.history * actions
+    inputs = sum(sizes[feature.signal] for feature in task.features)
+    return export(Controller.from_task(task, TorchNetwork(module.eval(), inputs, actions), name), path, **options)

@@ -1,0 +1,49 @@
+"""What is wrong with a command line of `policies.runner.config`, in one short sentence with the choices."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class SettingsError(ValueError):
+    """The command line asks for something that does not exist; the message says what does."""
+
+
+def unknown(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
+    """A name that is none of the choices, and the nearest one."""
+    near = difflib.get_close_matches(name, choices, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"unknown {kind} {name!r}{hint}; choices{where}: {', '.join(sorted(choices))}"
+
+
+def explained(error: Exception) -> SettingsError:
+    """One short sentence for what hydra, omegaconf or a `Config` objects to."""
+    from hydra.errors import OverrideParseException
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+    if isinstance(error, SettingsError):
+        return error
+    if isinstance(error, OverrideParseException):
+        return SettingsError(f"cannot read {error.override!r}; write it as key=value, special characters in quotes")
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    for link in chain:
+        if not isinstance(link, OmegaConfBaseException):
+            continue
+        if isinstance(link, ConfigAttributeError | ConfigKeyError) and link.full_key:
+            return SettingsError(_key(link.full_key, link.parent_node))
+        return SettingsError(f"{link.full_key}: {str(link.msg).strip().partition(chr(10))[0]}")
+    return SettingsError(str(error).strip().partition("\n")[0])
+
+
+def _key(full_key: str, parent: Any) -> str:
+    group, _, key = str(full_key).rpartition(".")
+    choices = [str(k) for k in parent] if parent is not None else []
+    choices = [k for k in choices if k not in ("hydra", "defaults")]
+    near = difflib.get_close_matches(key or full_key, choices, n=1)
+    where = f"{group}." if group else ""
+    hint = f" (did you mean {where}{near[0]}?)" if near else ""
+    return f"unknown setting {full_key!r}{hint}; there are: {', '.join(where + k for k in choices)}"

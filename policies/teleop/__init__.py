@@ -1,0 +1,1 @@
+"""A human who steers in simulation: to collect demonstrations, or to intervene."""

@@ -1,0 +1,154 @@
+"""Batched quadrotor flight on the CPU; every vehicle has its own parameters. `flight_cuda.py` does the same on a GPU.
+
+The equations and their adjoint are in `dynamics.py`; here they are laid over blocks of vehicles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sim.engines.flight import dynamics
+from sim.engines.flight.dynamics import COMMAND_ROWS, PARAMETER_ROWS, REST, SIGNAL_ROWS, STATE, STATE_ROWS
+from sim.engines.vector.blocks import block, blocks, from_lanes, kernel, to_lanes
+from sim.engines.vector.simd import ALL, LANES
+from sim.randomize import Array
+from sim.robots.quadrotors import Quadrotor
+
+# Downwash of a vehicle above on one below (Shi et al. 2019; coefficients of the Crazyflie identified in
+# gym-pybullet-drones, assets/cf2x.urdf): force = -k1 (radius / 4 dz)^2 exp(-(dxy / (k2 dz + k3))^2 / 2), in newtons.
+DOWNWASH = (2267.18, 0.16, -0.11)
+
+
+@kernel
+def step_blocks(state, parameters, command, h, substeps):  # type: ignore[no-untyped-def]
+    """Advance all vehicles by `substeps` steps of h seconds, in place. Arrays are (blocks, rows, LANES)."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        p = block(parameters, index, PARAMETER_ROWS)
+        c = block(command, index, COMMAND_ROWS)
+        for _ in range(substeps):
+            dynamics.advance(s, p, c, s, ALL, h)
+
+
+@kernel
+def step_adjoint_blocks(state, parameters, command, gradient, g_command, h):  # type: ignore[no-untyped-def]
+    """The adjoint of one substep: `gradient` goes from the new state's to the old one's, g_command is added to."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        p = block(parameters, index, PARAMETER_ROWS)
+        c = block(command, index, COMMAND_ROWS)
+        g = block(gradient, index, STATE_ROWS)
+        gc = block(g_command, index, COMMAND_ROWS)
+        dynamics.advance_adjoint(s, p, c, g, gc, ALL, h)
+
+
+@kernel
+def sense_blocks(state, out):  # type: ignore[no-untyped-def]
+    """Position, rotation matrix, velocity and body rate of every vehicle: out (blocks, SIGNAL_ROWS, LANES)."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        o = block(out, index, SIGNAL_ROWS)
+        dynamics.sense(s, o, ALL)
+
+
+@kernel
+def sense_adjoint_blocks(state, gradient, g_state):  # type: ignore[no-untyped-def]
+    """The adjoint of `sense_blocks`: adds to g_state (blocks, STATE_ROWS, LANES), given the gradient of its result."""
+    for index in range(state.shape[0]):
+        s = block(state, index, STATE_ROWS)
+        g = block(gradient, index, SIGNAL_ROWS)
+        gs = block(g_state, index, STATE_ROWS)
+        dynamics.sense_adjoint(s, g, gs, ALL)
+
+
+class Flight:
+    """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares one airspace."""
+
+    cuda: ClassVar[str] = "sim.engines.flight.cuda:FlightCuda"
+
+    def __init__(
+        self, robot: Quadrotor, num: int, dt: float, device: str = "cpu", substeps: int = 1, downwash: int = 0
+    ) -> None:
+        if num < 1 or dt <= 0.0 or substeps < 1:
+            raise ValueError(f"Flight needs num >= 1, dt > 0 and substeps >= 1, got {num}, {dt}, {substeps}")
+        if downwash and num % downwash:
+            raise ValueError(f"{num} vehicles cannot be split into airspaces of {downwash}")
+        if device != "cpu":
+            raise ValueError(f"Flight runs on the CPU, {self.cuda} on a GPU; got device {device!r}")
+        self.robot, self.num, self.dt, self.device = robot, num, dt, device
+        self.substeps, self.downwash = substeps, downwash
+        self.parameters = {k: np.tile(v, (num, 1)) for k, v in robot.parameters().items()}
+        self.state = to_lanes(np.tile(REST, (num, 1)))
+        self._command = np.zeros((blocks(num), COMMAND_ROWS, LANES), np.float32)
+        self._signals = np.zeros((blocks(num), SIGNAL_ROWS, LANES), np.float32)
+        self.derived = np.zeros((blocks(num), PARAMETER_ROWS, LANES), np.float32)
+        self._derive(self._index(None))
+
+    def _derive(self, index: Any, wash: Array | None = None) -> None:
+        chosen = {name: value[index] for name, value in self.parameters.items()}
+        if wash is not None:
+            chosen["force"] = chosen["force"] + wash
+        place, lane = divmod(index, LANES)
+        self.derived[place, :, lane] = dynamics.derive(chosen, self.dt / self.substeps)
+
+    def _index(self, mask: Any | None) -> Any:
+        return np.arange(self.num) if mask is None else np.flatnonzero(np.asarray(mask, bool))
+
+    def reset(self, mask: Any | None, state: Mapping[str, Any]) -> None:
+        place, lane = divmod(self._index(mask), LANES)
+        rows = np.tile(REST, (len(place), 1))
+        for name, value in state.items():
+            if name not in STATE:
+                raise KeyError(f"a quadrotor has no state {name!r}; it has: {', '.join(STATE)}")
+            rows[:, STATE[name]] = value
+        self.state[place, :, lane] = rows
+
+    def step(self, command: Any) -> None:
+        if self.downwash:
+            self._derive(self._index(None), self._wash())
+        self._fill(self._command, command)
+        step_blocks(self.state, self.derived, self._command, np.float32(self.dt / self.substeps), self.substeps)
+
+    def _fill(self, lanes: Array, values: Any) -> None:
+        whole, rest = divmod(self.num, LANES)
+        lanes[:whole] = values[: whole * LANES].reshape(whole, LANES, values.shape[1]).transpose(0, 2, 1)
+        if rest:
+            lanes[whole, :, :rest] = values[whole * LANES :].T
+
+    def read(self, name: str) -> Array:
+        if name in STATE:
+            return from_lanes(self.state[:, STATE[name]], self.num)
+        if name == "rotation":
+            sense_blocks(self.state, self._signals)
+            return from_lanes(self._signals[:, 3:12], self.num)
+        if name in self.parameters:
+            return self.parameters[name].copy()
+        choices = ", ".join([*STATE, "rotation", *self.parameters])
+        raise KeyError(f"a quadrotor in flight has no {name!r}; it has: {choices}")
+
+    def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
+        index = self._index(mask)
+        for name, value in parameters.items():
+            if name not in self.parameters:
+                raise KeyError(f"a quadrotor has no parameter {name!r}; it has: {', '.join(self.parameters)}")
+            self.parameters[name][index] = value
+        self._derive(index)
+
+    def _wash(self) -> Array:
+        """The downwash force (num, 3) on each vehicle from those above it in its airspace, held over the step."""
+        k1, k2, k3 = DOWNWASH
+        position = self.read("position").reshape(-1, self.downwash, 3)
+        delta = position[:, None, :, :] - position[:, :, None, :]  # (worlds, receiver, source, 3)
+        height = delta[..., 2]
+        above = height > 0.0
+        safe = np.where(above, np.maximum(height, 0.05), 1.0)
+        radius = self.parameters["propeller_radius"].reshape(-1, 1, self.downwash)
+        spread = np.maximum(k2 * safe - k3, 1e-3)
+        distance = np.linalg.norm(delta[..., :2], axis=-1)
+        push = k1 * (radius / (4.0 * safe)) ** 2 * np.exp(-0.5 * (distance / spread) ** 2)
+        force = np.zeros((self.num, 3), np.float32)
+        force[:, 2] = -np.where(above, push, 0.0).sum(axis=2).reshape(-1)
+        return force

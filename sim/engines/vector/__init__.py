@@ -1,0 +1,1 @@
+"""Scalar equations compiled for a block of robots per processor instruction."""

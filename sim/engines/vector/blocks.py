@@ -1,0 +1,111 @@
+"""How this project compiles with Numba: blocks of 16 vehicles side by side, so that the scalar equations become
+vector instructions.
+
+A batch of n vehicles is stored as (blocks, rows, LANES): the sixteen values of one quantity lie next to each other. A
+kernel loops over blocks, takes each as a (rows, LANES) array (`block`), and computes on whole rows (`simd.ALL`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import carray, config, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from sim.engines.vector.simd import LANES
+
+# Multiplications and additions may fuse, divisions may become products. No reassociation: the compiler would be free to
+# round differently in the code that it runs at once and in the code that it caches, and a seed must decide the result.
+FASTMATH = {"contract", "nsz", "arcp"}
+
+
+def _cache_folder() -> Path:
+    """A writable folder for compiled kernels, one per content of the sources that kernels are built from.
+
+    Numba notices a change of a kernel's own file only; kernels inline functions of these files, so their content
+    names the folder.
+    """
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for source in sorted((*folder.glob("*.py"), *folder.parent.glob("*/dynamics.py"))):
+        digest.update(source.read_bytes())
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sim2metal"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        writable = os.access(base, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        user = os.getuid() if sys.platform != "win32" else os.environ.get("USERNAME", "user")
+        base = Path(tempfile.gettempdir()) / f"sim2metal-{user}"
+    return base / f"kernels-{digest.hexdigest()[:12]}"
+
+
+if not config.CACHE_DIR:
+    config.CACHE_DIR = str(_cache_folder())
+
+
+def kernel(function: Any) -> Any:
+    """Compile an entry point: cached on disk, releases the GIL."""
+    return njit(cache=True, fastmath=FASTMATH, error_model="numpy", nogil=True)(function)
+
+
+def part(function: Any) -> Any:
+    """Compile a large building block, called by kernels that are compiled once."""
+    return njit(fastmath=FASTMATH, error_model="numpy")(function)
+
+
+def inlined(function: Any) -> Any:
+    """Compile a building block that disappears into its caller. Also callable from CUDA kernels."""
+    if config.ENABLE_CUDASIM:  # Numba's CUDA simulator runs kernels, and all they call, as plain Python
+        return function
+    return njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)(function)
+
+
+@intrinsic
+def _pointer(typing_context, array, index):  # type: ignore[no-untyped-def]  # Numba's compiler protocol
+    """A typed pointer to array[index, 0, 0]."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array_type = signature.args[0]
+        view = context.make_array(array_type)(context, builder, arguments[0])
+        shape = cgutils.unpack_tuple(builder, view.shape, array_type.ndim)
+        strides = cgutils.unpack_tuple(builder, view.strides, array_type.ndim)
+        zero = context.get_constant(types.intp, 0)
+        where = [arguments[1]] + [zero] * (array_type.ndim - 1)
+        return cgutils.get_item_pointer2(context, builder, view.data, shape, strides, array_type.layout, where)
+
+    return types.CPointer(array.dtype)(array, types.intp), generate
+
+
+@njit(forceinline=True)
+def block(array, index, rows):  # type: ignore[no-untyped-def]
+    """array[index] as a (rows, LANES) array; pass `rows` as a module constant so that the compiler knows every
+    stride.
+    """
+    return carray(_pointer(array, index), (rows, LANES))
+
+
+def blocks(n: int) -> int:
+    """How many blocks hold n vehicles."""
+    return -(-n // LANES)
+
+
+def to_lanes(values: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
+    """(n, rows) -> (blocks, rows, LANES); the last block is filled up by repeating the last vehicle."""
+    n, rows = values.shape
+    padded = np.concatenate([values, np.repeat(values[-1:], blocks(n) * LANES - n, axis=0)])
+    return np.ascontiguousarray(padded.reshape(-1, LANES, rows).transpose(0, 2, 1), dtype=dtype)
+
+
+def from_lanes(values: NDArray[Any], n: int) -> NDArray[Any]:
+    """(blocks, rows, LANES) -> (n, rows), a copy."""
+    return np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(-1, values.shape[1])[:n]

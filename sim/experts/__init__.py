@@ -1,0 +1,1 @@
+"""Controllers written by hand: teachers and baselines."""

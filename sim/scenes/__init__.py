@@ -1,0 +1,1 @@
+"""MuJoCo scenes that are built, not drawn."""

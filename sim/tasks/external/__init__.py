@@ -1,0 +1,1 @@
+"""Tasks by others: Meta-World and Gymnasium-Robotics."""

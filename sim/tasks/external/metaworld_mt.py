@@ -1,0 +1,89 @@
+"""Meta-World's MT10 and MT50 as one task: every episode is one of its tasks, in turn, and `task` says which.
+
+Signals are the same for all: a second object that a task lacks is zeros, as in the benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Signal
+from sim.tasks.external.metaworld import MetaWorld, Settings, names, signals, task
+from sim.workcell import Array, Outcome, Workcell
+
+
+class MetaWorldMany(MetaWorld):
+    """Several environments of Meta-World, which share signals and commands."""
+
+    collection = ""
+
+    def __init__(self, config: Settings | None = None) -> None:
+        self.config = config or Settings()
+        self.episode_steps = self.config.steps
+        self.members: list[MetaWorld] = [task(name)(self.config) for name in names(self.collection)]
+        self.policy = (*signals(2), Signal("task", (len(self.members),), "1", "", 0.0, 1.0))  # 1 for the one it is
+
+    def open(self, num: int, seed: int) -> Workcell:
+        return ManyScenes(self, num, seed)
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        chosen = np.argmax(signals["task"], axis=1)
+        commands = {s.name: np.zeros((len(chosen), *s.shape), np.float32) for s in self.commands}
+        for number in np.unique(chosen):
+            rows = chosen == number
+            theirs = self.members[number].expert({name: value[rows] for name, value in signals.items()})
+            for name, value in theirs.items():
+                commands[name][rows] = value
+        return commands
+
+
+class ManyScenes:
+    """`num` scenes, each of which holds the environment of its present episode's task."""
+
+    def __init__(self, task: MetaWorldMany, num: int, seed: int) -> None:
+        self.task, self.num, self.seed = task, num, seed
+        self.chosen = np.zeros(num, np.int64)
+        self.cells: list[Workcell | None] = [None] * num
+        self._idle: list[list[Workcell]] = [[] for _ in task.members]  # environments to be used again, per task
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        for row, episode in zip(rows, episodes, strict=True):
+            before = self.cells[row]
+            if before is not None:
+                self._idle[self.chosen[row]].append(before)
+            number = self.chosen[row] = episode % len(self.task.members)
+            idle = self._idle[number]
+            cell = self.cells[row] = idle.pop() if idle else self.task.members[number].open(1, self.seed)
+            cell.reset([0], [episode])
+
+    def read(self) -> dict[str, Array]:
+        found = {s.name: np.zeros((self.num, *s.shape), np.float32) for s in self.task.policy}
+        for row, cell in enumerate(self.cells):
+            if cell is not None:
+                for name, value in cell.read().items():
+                    found[name][row] = value[0]
+        found["task"][np.arange(self.num), self.chosen] = 1.0
+        return found
+
+    def step(self, command: Mapping[str, Array]) -> Outcome:
+        total = Outcome(np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool))
+        for row, cell in enumerate(self.cells):
+            if cell is not None:
+                outcome = cell.step({name: np.asarray(value)[row : row + 1] for name, value in command.items()})
+                total.reward[row], total.success[row] = outcome.reward[0], outcome.success[0]
+                total.lost[row] = outcome.lost[0]
+        return total
+
+    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        cell = self.cells[row]
+        if cell is None:
+            raise ValueError(f"scene {row} has not begun an episode yet")
+        return cell.picture(0, height, width)
+
+    def close(self) -> None:
+        for cell in [*self.cells, *(cell for idle in self._idle for cell in idle)]:
+            if cell is not None:
+                cell.close()
