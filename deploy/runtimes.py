@@ -18,7 +18,7 @@ CONTROLLERS = ("onnxruntime", "c", "emulated")  # or the serial device of a boar
 FASTEST = ("-O3", "-march=native")  # it is compiled where it runs
 
 
-class Compiled:
+class CompiledPolicy:
     """A policy as compiled C, for `deploy.loop.run`: the same contract as the file's, a fraction of its time."""
 
     def __init__(self, policy: PolicyFile) -> None:
@@ -60,7 +60,7 @@ def controller(policy: PolicyFile, kind: str) -> Policy:
     if kind == "onnxruntime":
         return policy
     if kind == "c":
-        return Compiled(policy)
+        return CompiledPolicy(policy)
     if kind == "emulated" or kind.startswith("/dev/"):
         from deploy.hil import connect
 

@@ -81,7 +81,7 @@ class Episode:
 Act = Callable[[Mapping[str, Array], Array, Array], Mapping[str, Array]]
 
 
-class Corrupted:
+class NoisyExpert:
     """The task's expert with `corruption` times the declared offsets and noise; the episode's number decides both."""
 
     def __init__(self, task: Manipulation, corruption: float, seed: int, num: int) -> None:
@@ -105,7 +105,7 @@ class Corrupted:
         return commands
 
 
-class Filed:
+class PolicyActor:
     """A policy file at work in `num` scenes, whose state begins anew with each episode."""
 
     def __init__(self, policy: PolicyFile, num: int) -> None:
@@ -172,7 +172,7 @@ def demonstrate(
 ) -> Iterator[Episode]:
     """Episodes `first` to `count` - 1 by the task's expert, corrupted."""
     own = stream(seed, DEMONSTRATIONS)
-    act = Corrupted(task, corruption, own, min(SCENES, count - first))
+    act = NoisyExpert(task, corruption, own, min(SCENES, count - first))
     return episodes(task, act, count, own, first=first, linger=linger)
 
 
@@ -261,7 +261,9 @@ def _made(task: Manipulation, config: Config, hands: Hands | None, first: int) -
         return teleoperate(task, hands or Settings(), config.episodes, own, first)
     policy = PolicyFile.load(config.policy)
     handshake(policy, Bench(task))
-    return episodes(task, Filed(policy, min(SCENES, missing)), config.episodes, own, first=first, linger=config.linger)
+    return episodes(
+        task, PolicyActor(policy, min(SCENES, missing)), config.episodes, own, first=first, linger=config.linger
+    )
 
 
 def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:

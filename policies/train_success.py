@@ -172,7 +172,7 @@ def recognise(task: Manipulation, episodes: Sequence[Labelled], inputs: Group, c
     """The classifier and what it is worth. ValueError when the episodes are too few, NoThresholdError."""
     from policies.datasets.labels import UNKNOWN
     from policies.learning.success import Frames, Recognition, Recognizer
-    from policies.models.success import Classifier
+    from policies.models.success import SuccessClassifier
 
     def learned(some: Sequence[Labelled], seed: int) -> Recognizer:
         recognizer = Recognizer(inputs, Recognition(updates=config.updates), seed)
@@ -190,7 +190,7 @@ def recognise(task: Manipulation, episodes: Sequence[Labelled], inputs: Group, c
     label = np.concatenate([e.label for e in episodes])
     values, label = values[label != UNKNOWN], label[label != UNKNOWN]
     eye, judges = learned(episodes, config.seed).exported()
-    made = Classifier(
+    made = SuccessClassifier(
         name=f"{task.name.replace('/', '_')}_success",
         task=task.name,
         robot=task.robot.name,

@@ -51,7 +51,7 @@ def from_file(policy: PolicyFile) -> Policy:
 # What computes the policy's step: not finite where there is none.
 RUNTIMES: dict[str, str] = {
     "file": "deploy.crazyflie.onboard:from_file",
-    "c": "deploy.runtimes:Compiled",
+    "c": "deploy.runtimes:CompiledPolicy",
     "chip": "deploy.crazyflie.onboard:emulated",
 }
 

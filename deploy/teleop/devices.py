@@ -33,7 +33,7 @@ class TeleopError(ValueError):
 
 
 @dataclass
-class Said:
+class TeleopCommand:
     """What the hands say now. A verdict ends an episode and is said once."""
 
     velocity: Array  # (3,) m/s: forward, left, up
@@ -50,7 +50,7 @@ class Device(Protocol):
     def begin(self) -> None:
         """Forget what was said: an episode begins, with an open gripper."""
 
-    def read(self, speed: float) -> Said:
+    def read(self, speed: float) -> TeleopCommand:
         """What it says now, without waiting; `speed` (m/s) is full speed. TeleopError when it is gone."""
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Keyboard:
         self._sign, self._until = np.zeros(3), np.zeros(3)
         self._closed = False
 
-    def read(self, speed: float) -> Said:
+    def read(self, speed: float) -> TeleopCommand:
         now, verdict, toggled = self._clock(), "", False
         for key in self._keys():
             if key in MOVES:
@@ -116,7 +116,9 @@ class Keyboard:
                 self._share = float(np.clip(self._share * SPEED_STEP ** (1 if key == b"+" else -1), 0.05, 1.0))
             verdict = KEYS.get(key, verdict)
         moving = self._until > now
-        return Said(speed * self._share * self._sign * moving, self._closed, bool(moving.any()) or toggled, verdict)
+        return TeleopCommand(
+            speed * self._share * self._sign * moving, self._closed, bool(moving.any()) or toggled, verdict
+        )
 
     def _keys(self) -> list[bytes]:
         """The keys that were pressed since the last call."""
@@ -179,7 +181,7 @@ class Gamepad:
         """Sticks and buttons that are held stay so: the device tells changes only."""
         self._closed = False
 
-    def read(self, speed: float) -> Said:
+    def read(self, speed: float) -> TeleopCommand:
         verdict, toggled = "", False
         for value, kind, number in self._events():
             if kind & ~INITIAL == AXIS and number in STICKS:
@@ -192,7 +194,7 @@ class Gamepad:
                     verdict = BUTTONS.get(number, verdict)
         beyond = np.maximum(np.abs(self._sticks) - DEADZONE, 0.0) / (1.0 - DEADZONE)
         active = bool(beyond.any()) or toggled or not self._held.isdisjoint(TAKE)
-        return Said(speed * np.sign(self._sticks) * beyond.clip(0.0, 1.0), self._closed, active, verdict)
+        return TeleopCommand(speed * np.sign(self._sticks) * beyond.clip(0.0, 1.0), self._closed, active, verdict)
 
     def _events(self) -> list[tuple[int, int, int]]:
         """Value, type and number of what happened since the last call."""

@@ -22,7 +22,7 @@ from std_msgs.msg import Bool, String
 from deploy.ros2 import network
 from deploy.ros2.subscriptions import Inbox, command_quality, sensor_quality
 from deploy.ros2.topics import WORLD, type_name
-from deploy.teleop.devices import VERDICTS, Said, TeleopError
+from deploy.teleop.devices import VERDICTS, TeleopCommand, TeleopError
 
 STALE = 0.25  # s
 VELOCITY, GRIPPER, VERDICT = "cmd_vel", "gripper_closed", "verdict"
@@ -54,7 +54,7 @@ class Topics:
     def begin(self) -> None:
         self._closed = False
 
-    def read(self, speed: float) -> Said:
+    def read(self, speed: float) -> TeleopCommand:
         """`speed` bounds what the messages ask for. TeleopError for a message that cannot be followed."""
         asked, active = self._asked()
         changed = self._gripper.take() and self._gripper.message.data != self._closed
@@ -62,7 +62,7 @@ class Topics:
         verdict = self._verdict.message.data if self._verdict.take(1) else ""
         if verdict and verdict not in VERDICTS:
             raise TeleopError(f"{self._verdict.topic}: {verdict!r} is not one of {', '.join(VERDICTS)}")
-        return Said(asked.clip(-speed, speed), self._closed, active or changed, verdict)
+        return TeleopCommand(asked.clip(-speed, speed), self._closed, active or changed, verdict)
 
     def _asked(self) -> tuple[Any, bool]:
         """The velocity (3,) m/s, and whether somebody asks for one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sim.registry import load
 
 if TYPE_CHECKING:
-    from policies.models.controller import Exportable
+    from policies.models.controller import Policy
     from sim.tasks import Task
 
 ALGORITHMS = {
@@ -21,10 +21,10 @@ ALGORITHMS = {
 # For tasks that bring their own physics: see `sim.workcell`.
 MANIPULATION = {
     "dagger": "policies.algorithms.dagger:Dagger",
-    "diffusion": "policies.algorithms.bc:Clone",
-    "dsrl": "policies.algorithms.dsrl:Steer",
-    "dsrl_na": "policies.algorithms.dsrl_na:Alias",
-    "expo": "policies.algorithms.expo:Edit",
+    "diffusion": "policies.algorithms.bc:Bc",
+    "dsrl": "policies.algorithms.dsrl:Dsrl",
+    "dsrl_na": "policies.algorithms.dsrl_na:DsrlNa",
+    "expo": "policies.algorithms.expo:Expo",
     "hg_dagger": "policies.algorithms.hg_dagger:HgDagger",
     "residual": "policies.algorithms.expo:Residual",
     "rlif": "policies.algorithms.rlif:Rlif",
@@ -58,7 +58,7 @@ class Algorithm(Protocol):
         Metrics hold "progress" (0..1), "env_steps", "loss" or "reward", and "success" (0..1) when it is known.
         """
 
-    def controller(self) -> Exportable:
+    def controller(self) -> Policy:
         """What has been learned so far: raw signals to commands, in the form that `policies.models.export` writes."""
 
     def dump_to(self, folder: Path) -> None:

@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from policies.algorithms import LearningError
 from policies.collect import Episode, demonstrate, stored
 from policies.learning import edm
-from policies.learning.encoders import Eyes, Sight
+from policies.learning.encoders import EncoderConfig, Encoders
 from policies.learning.networks import Normalizer, cosine, descend, mlp, restore, saved
-from policies.models.chunking import Chunked, Denoiser, Drawn, Planner, Schedule, Steering
-from policies.models.controller import Array, Exportable, normalised
+from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Planner, Schedule, Steering
+from policies.models.controller import Array, Policy, normalised
 from policies.models.denoiser import goal, guided
 from policies.models.realtime import check as check_plan
 from policies.models.realtime import planned
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.workcell import Manipulation, is_manipulation
 
@@ -72,7 +72,7 @@ class BaseConfig(Shown):
     goal_jitter: float = 0.0  # of the goal in training, in its deviations: few goals are not learned by heart then
     goal_dropout: float = 0.0  # share of the training in which the goal is hidden
     guidance: float = 0.0  # how much the base overstates what its goal changes; needs goal_dropout
-    sight: Sight = field(default_factory=Sight)  # of a task that shows pictures
+    sight: EncoderConfig = field(default_factory=EncoderConfig)  # of a task that shows pictures
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,7 +189,7 @@ class Cloning:
 
     def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
         self.task, self.config, self.generator = task, config, generator
-        self.eyes = Eyes(spec.pictures(task.policy), config.sight, generator)
+        self.eyes = Encoders(spec.pictures(task.policy), config.sight, generator)
         self.measured = spec.size(spec.numbers(task.policy))
         self.actions, self.observed = spec.size(task.commands), self.measured + self.eyes.size
         self.size, self.delay = self.actions * config.horizon, delay
@@ -323,7 +323,7 @@ class Cloning:
         if delay:
             count = counts[:, :delay].sum(axis=1, keepdims=True)
             see = np.concatenate([see, given[:, : delay * self.actions], count], axis=1)
-        eye = Eye(self.task.policy, self.average_eyes.exported()) if self.eyes.size else None
+        eye = ObservationEncoder(self.task.policy, self.average_eyes.exported()) if self.eyes.size else None
         timed = timed.astype(np.float32)
         moments = (self.normalizer.shift.numpy().copy(), self.normalizer.std.numpy().copy())
         base = Denoiser(self.config.horizon, self.actions, steps, see, look.copy(), timed, rest, eye, *moments)
@@ -336,9 +336,9 @@ class Cloning:
         """Rows and columns of what a chunk is made of."""
         return self.config.horizon, self.actions
 
-    def controller(self, chosen: Steering | Drawn, planner: Planner | None = None) -> Chunked:
+    def controller(self, chosen: Steering | NoiseTable, planner: Planner | None = None) -> ChunkPolicy:
         """Of the base, whose plans are carried out to their end, with that noise."""
-        return Chunked.from_task(self.task, self.denoiser(), chosen, self.config.horizon, planner)
+        return ChunkPolicy.from_task(self.task, self.denoiser(), chosen, self.config.horizon, planner)
 
     def state_dict(self) -> dict[str, Any]:
         return {**saved(self._parts()), "done": self.done}
@@ -377,7 +377,7 @@ class Settings(BaseConfig):
         return self.replan or self.horizon - self.delay
 
 
-class Clone:
+class Bc:
     """Behaviour cloning: the base alone."""
 
     Config = Settings
@@ -393,9 +393,11 @@ class Clone:
         for metrics in self.cloning.learn(demonstrations(self.task, self.config, self.seed)):
             yield {"progress": self.cloning.done / self.config.updates, "env_steps": 0.0, **metrics}
 
-    def controller(self) -> Exportable:
+    def controller(self) -> Policy:
         base = self.cloning.denoiser(self.config.delay)
-        drawn = Drawn.normal(base.noise_size) if self.config.noise == "normal" else Drawn.none(base.noise_size)
+        drawn = (
+            NoiseTable.normal(base.noise_size) if self.config.noise == "normal" else NoiseTable.none(base.noise_size)
+        )
         return planned(self.task, base, drawn, self.config.steps_between, self.config.delay)
 
     def dump_to(self, folder: Path) -> None:

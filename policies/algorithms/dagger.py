@@ -19,10 +19,10 @@ import torch
 
 from policies.algorithms.bc import BaseConfig, Demonstrations, chunked
 from policies.learning.interveners import EXPERT, Adviser, Opening, Watch
-from policies.learning.interventions import Lesson, Supervision
+from policies.learning.interventions import InterventionEpisode, Supervision
 from policies.learning.networks import restore, saved
-from policies.models.chunking import Base, Chunked, Drawn
-from policies.models.controller import Array, Exportable
+from policies.models.chunking import Base, ChunkPolicy, NoiseTable
+from policies.models.controller import Array, Policy
 from sim import spec
 from sim.workcell import Manipulation, Workcell, stream
 
@@ -93,7 +93,7 @@ class Corrected(ABC):
         """Of who intervenes."""
 
     @abstractmethod
-    def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
+    def corrections(self, lesson: InterventionEpisode) -> tuple[Array, Array]:
         """What was seen (n, o) and the chunks (n, horizon * k) that are right there."""
 
     def learn(self) -> Iterator[dict[str, float]]:
@@ -105,7 +105,7 @@ class Corrected(ABC):
             noise = torch.randn(noise.shape, generator=self.run.generator).numpy()
         return base.sample(observation, noise)
 
-    def hear(self, lesson: Lesson) -> None:
+    def hear(self, lesson: InterventionEpisode) -> None:
         seen, chunks = self.corrections(lesson)
         self.seen, self.chunks = np.concatenate([self.seen, seen]), np.concatenate([self.chunks, chunks])
         self.waiting += 1
@@ -128,10 +128,10 @@ class Corrected(ABC):
             np.concatenate([shown.chunk[past % old], self.chunks[own % new]]),
         )
 
-    def controller(self) -> Exportable:
+    def controller(self) -> Policy:
         base = self.cloning.denoiser()
-        kind = Drawn.none if self.config.noise == "none" else Drawn.normal
-        return Chunked.from_task(self.task, base, kind(base.noise_size), base.horizon)
+        kind = NoiseTable.none if self.config.noise == "none" else NoiseTable.normal
+        return ChunkPolicy.from_task(self.task, base, kind(base.noise_size), base.horizon)
 
     def dump_to(self, folder: Path) -> None:
         """Nothing is dumped: a scene that is not finite ends its episode."""
@@ -169,7 +169,7 @@ class Dagger(Corrected):
         self.adviser.share = self._share()
         return metrics
 
-    def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
+    def corrections(self, lesson: InterventionEpisode) -> tuple[Array, Array]:
         said = np.isfinite(lesson.told).all(axis=1)
         chunks = chunked(lesson.told[said], self.cloning.config.horizon)
         return lesson.seen[:-1][said], chunks

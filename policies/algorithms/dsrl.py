@@ -18,20 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.learning.actor_critic import Actor, Critics, Learning, Replay, Training, judges, set_rate
+from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, Replay, judges, set_rate
 from policies.learning.chunk_rollout import Transition
 from policies.learning.networks import restore, saved
-from policies.learning.online import Improvement
-from policies.models.action_selection import Picked
-from policies.models.chunking import Base, Drawn, Steering
-from policies.models.controller import Array, Exportable
+from policies.learning.online import OnlineFinetuning
+from policies.models.action_selection import BestOfNNoise
+from policies.models.chunking import Base, NoiseTable, Steering
+from policies.models.controller import Array, Policy
 from sim.workcell import Manipulation
 
 DRAWN = 16  # noises that the critics choose from, in the baseline
 
 
 @dataclass
-class Settings(Learning):
+class Settings(ActorCriticConfig):
     """Settings of DSRL. What the actor chooses is w."""
 
     mixed: bool = True  # the warm-up's noise is from none to the prior's
@@ -42,11 +42,11 @@ class Settings(Learning):
     asymmetric: bool = True  # critics see what is privileged, where anything is, and no pictures
 
 
-class Steer:
+class Dsrl:
     """An actor that steers a base which was cloned before; see `policies.learning.online`."""
 
     Config: type[Settings] = Settings
-    Run: type[Improvement] = Improvement
+    Run: type[OnlineFinetuning] = OnlineFinetuning
 
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
@@ -61,7 +61,7 @@ class Steer:
             self.run.reveal()
         self.insight = self.run.insight
         observed = self.cloning.observed
-        self.training = Training(Actor(config, observed, self.size, self.generator), config)
+        self.training = ActorTrainer(Actor(config, observed, self.size, self.generator), config)
         self.critics = self._judge()
         self.memory = self._remember()
 
@@ -138,26 +138,26 @@ class Steer:
         value = self.critics.lowest(torch.cat([self.insight.judge(next_x), w], -1), self.generator)
         return batch["reward"][:, 0] + batch["discount"][:, 0] * value
 
-    def controller(self) -> Exportable:
+    def controller(self) -> Policy:
         """The averaged actor's mean on the base."""
         actor = self.training.mean(self.cloning.normalizer)
         return self.cloning.controller(Steering(actor, self.config.magnitude, self.repeat))
 
-    def baselines(self) -> dict[str, Exportable]:
+    def baselines(self) -> dict[str, Policy]:
         """Without the actor: random noise, cut off at the actor's bound, none; the critics' choice from the prior.
 
         Critics that see what is privileged cannot choose in a file.
         """
         config, made, size = self.config, self.cloning.controller, self.size * self.repeat
-        random = Drawn.normal(size)
-        policies: dict[str, Exportable] = {
+        random = NoiseTable.normal(size)
+        policies: dict[str, Policy] = {
             "random noise": made(random),
             "cut noise": made(random.cut(config.magnitude)),
-            "no noise": made(Drawn.none(size)),
+            "no noise": made(NoiseTable.none(size)),
         }
         if not self.insight.privileged:
-            prior = Drawn.normal(DRAWN * self.size, 64, config.prior_std).cut(config.magnitude)
-            picked = Picked(judges(self.critics, self.cloning.normalizer), DRAWN, self.repeat)
+            prior = NoiseTable.normal(DRAWN * self.size, 64, config.prior_std).cut(config.magnitude)
+            picked = BestOfNNoise(judges(self.critics, self.cloning.normalizer), DRAWN, self.repeat)
             policies[f"best of {DRAWN}"] = made(prior, picked)
         return policies
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from policies.algorithms import dsrl
-from policies.algorithms.dsrl import Steer
+from policies.algorithms.dsrl import Dsrl
 from policies.learning.actor_critic import Critics, Memory, Replay, set_rate
 from policies.learning.chunk_rollout import Transition
 from policies.models.controller import Array
@@ -31,7 +31,7 @@ class Settings(dsrl.Settings):
     hindsight: int = 0  # copies of each transition with another goal; see `policies.learning.hindsight`
 
 
-class Alias(Steer):
+class DsrlNa(Dsrl):
     """An actor that steers a base, learned from executed chunks."""
 
     Config = Settings

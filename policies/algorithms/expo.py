@@ -19,14 +19,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.learning.actor_critic import Actor, Critics, Learning, Memory, Replay, Training, judges, set_rate
+from policies.learning.actor_critic import (
+    Actor,
+    ActorCriticConfig,
+    ActorTrainer,
+    Critics,
+    Memory,
+    Replay,
+    judges,
+    set_rate,
+)
 from policies.learning.base import Served
 from policies.learning.chunk_rollout import Transition
 from policies.learning.networks import Normalizer, restore, saved
-from policies.learning.online import Improvement
-from policies.models.action_selection import Best, Edited, Judges
-from policies.models.chunking import Base, Drawn
-from policies.models.controller import Array, Exportable
+from policies.learning.online import OnlineFinetuning
+from policies.models.action_selection import BestOfN, CriticEnsemble, ResidualEdit
+from policies.models.chunking import Base, NoiseTable
+from policies.models.controller import Array, Policy
 from sim.workcell import Manipulation
 
 DRAWN = 16  # chunks of the base that the critics choose from, in the baseline
@@ -34,7 +43,7 @@ ROWS = 64  # of the exported table of noise
 
 
 @dataclass
-class Settings(Learning):
+class Settings(ActorCriticConfig):
     """Settings of EXPO. What the actor chooses is an edit."""
 
     magnitude: float = 0.5
@@ -65,7 +74,7 @@ class ResidualSettings(Settings):
             raise ValueError(f"residual learning edits one chunk, not candidates={self.candidates}; see algorithm=expo")
 
 
-class Edit:
+class Expo:
     """An actor that edits what a base proposes which was cloned before; see `policies.learning.online`."""
 
     Config: type[Settings] = Settings
@@ -74,7 +83,7 @@ class Edit:
     def __init__(
         self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
-        self.run = Improvement(task, config, seed, device)
+        self.run = OnlineFinetuning(task, config, seed, device)
         self.run.every_step = config.every_step
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
@@ -84,7 +93,7 @@ class Edit:
             )
         self.size, observed = self.cloning.size, self.cloning.observed
         self.edits = self.cloning.actions if config.same_edit else self.size
-        self.training = Training(Actor(config, observed + self.size, self.edits, self.generator), config)
+        self.training = ActorTrainer(Actor(config, observed + self.size, self.edits, self.generator), config)
         self.critics = Critics(config, observed + self.size, self.generator, config.critics)
         proposed = config.candidates * self.size
         columns = {"x": observed, "proposed": proposed, "chunk": self.size, "reward": 1, "discount": 1}
@@ -171,31 +180,31 @@ class Edit:
         best = value.view(options.shape[:2]).amax(1)
         return batch["reward"][:, 0] + batch["discount"][:, 0] * best
 
-    def controller(self) -> Exportable:
+    def controller(self) -> Policy:
         """The averaged actor's mean edit; the critics choose among the candidates."""
-        edited = Edited(self.training.mean(self._inputs()), self.config.magnitude, self.size // self.edits)
+        edited = ResidualEdit(self.training.mean(self._inputs()), self.config.magnitude, self.size // self.edits)
         count = self.config.candidates
-        planner = Best(self._judges(), count, edited) if self.unedited else edited
+        planner = BestOfN(self._judges(), count, edited) if self.unedited else edited
         return self.cloning.controller(self._drawn(count), planner)
 
-    def baselines(self) -> dict[str, Exportable]:
+    def baselines(self) -> dict[str, Policy]:
         """Without the actor: random noise, none; the critics' choice among the base's chunks."""
         controller, size = self.cloning.controller, self.size
-        made: dict[str, Exportable] = {"random noise": controller(Drawn.normal(size))}
-        made["no noise"] = controller(Drawn.none(size))
+        made: dict[str, Policy] = {"random noise": controller(NoiseTable.normal(size))}
+        made["no noise"] = controller(NoiseTable.none(size))
         if self.unedited:
-            made[f"best of {DRAWN}"] = controller(self._drawn(DRAWN), Best(self._judges(), DRAWN))
+            made[f"best of {DRAWN}"] = controller(self._drawn(DRAWN), BestOfN(self._judges(), DRAWN))
         return made
 
-    def _drawn(self, count: int) -> Drawn:
+    def _drawn(self, count: int) -> NoiseTable:
         """Noise for so many candidates, none for the first."""
         if count == 1:
-            return Drawn.none(self.size)
-        drawn = Drawn.normal(count * self.size, ROWS, self.config.noise_std)
+            return NoiseTable.none(self.size)
+        drawn = NoiseTable.normal(count * self.size, ROWS, self.config.noise_std)
         drawn.table[:, : self.size] = 0.0
         return drawn
 
-    def _judges(self) -> Judges:
+    def _judges(self) -> CriticEnsemble:
         return judges(self.critics, self.cloning.normalizer)
 
     def _inputs(self) -> Normalizer:
@@ -219,7 +228,7 @@ class Edit:
         return {name: getattr(self, name) for name in ("run", "training", "critics", "memory")}
 
 
-class Residual(Edit):
+class Residual(Expo):
     """The base's most likely chunk, always edited."""
 
     Config = ResidualSettings

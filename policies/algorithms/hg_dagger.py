@@ -13,7 +13,7 @@ from policies.algorithms import LearningError
 from policies.algorithms.bc import chunked
 from policies.algorithms.dagger import Corrected, Settings
 from policies.learning.interveners import Opening, opening
-from policies.learning.interventions import Lesson
+from policies.learning.interventions import InterventionEpisode
 from policies.models.controller import Array
 
 
@@ -33,6 +33,6 @@ class HgDagger(Corrected):
                 "lower algorithm.threshold or algorithm.patience, or make the base worse"
             )
 
-    def corrections(self, lesson: Lesson) -> tuple[Array, Array]:
+    def corrections(self, lesson: InterventionEpisode) -> tuple[Array, Array]:
         chunks = chunked(lesson.action, self.cloning.config.horizon)
         return lesson.seen[:-1][lesson.taken], chunks[lesson.taken]

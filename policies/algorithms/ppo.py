@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
-from policies.models.controller import Controller, Mlp
+from policies.models.controller import FeaturePolicy, Mlp
 from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.tasks import Task
@@ -226,10 +226,10 @@ class Ppo:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def controller(self) -> Controller:
+    def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
         network = Mlp(linear_layers(self.actor, self.actor_norm), self.config.activation)
-        return Controller.from_task(self.task, network)
+        return FeaturePolicy.from_task(self.task, network)
 
     def _parts(self) -> dict[str, Any]:
         names = ("env", "actor", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")

@@ -17,11 +17,11 @@ import numpy as np
 
 from policies.algorithms import LearningError, dsrl_na
 from policies.algorithms.bc import chunked
-from policies.algorithms.dsrl import Steer
-from policies.algorithms.dsrl_na import Alias
+from policies.algorithms.dsrl import Dsrl
+from policies.algorithms.dsrl_na import DsrlNa
 from policies.learning.chunk_rollout import Transition
 from policies.learning.interveners import Watch, opening
-from policies.learning.interventions import Lesson, Supervision
+from policies.learning.interventions import InterventionEpisode, Supervision
 from policies.models.chunking import Base
 from policies.models.controller import Array
 from sim.workcell import Manipulation
@@ -44,7 +44,7 @@ class Settings(Watch, dsrl_na.Settings):
             raise ValueError(f"an intervention needs cost > 0, got {self.cost}")
 
 
-class Rlif(Alias):
+class Rlif(DsrlNa):
     """An actor that steers a base so that nobody intervenes."""
 
     Config = Settings
@@ -66,11 +66,11 @@ class Rlif(Alias):
     def plan(self, base: Base, observation: Array) -> Array:
         return self.choose(base, observation, not self.run.learning)[1]
 
-    def hear(self, lesson: Lesson) -> None:
+    def hear(self, lesson: InterventionEpisode) -> None:
         self._store(self.memory.own, self.transitions(lesson))
         self.heard += 1
 
-    def transitions(self, lesson: Lesson) -> list[Transition]:
+    def transitions(self, lesson: InterventionEpisode) -> list[Transition]:
         """From every step, `backup` chunks on; discounted by control steps."""
         config, steps, horizon = self.config, len(lesson.action), self.cloning.config.horizon
         reward = np.full(steps, config.step_reward / horizon)
@@ -114,8 +114,10 @@ class Rlif(Alias):
         if self.config.shown > 0.0:  # rewards are others than those of `dsrl_na`
             for episode in self.run.demonstrations:
                 if episode.succeeded:
-                    self._store(self.memory.past, self.transitions(Lesson.shown(episode, self.task, self.run.see)))
-        Steer.prepare(self, updates)
+                    self._store(
+                        self.memory.past, self.transitions(InterventionEpisode.shown(episode, self.task, self.run.see))
+                    )
+        Dsrl.prepare(self, updates)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "due": self.due, "heard": self.heard}

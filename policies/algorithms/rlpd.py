@@ -17,13 +17,13 @@ import torch
 
 from policies.algorithms import dsrl
 from policies.algorithms.bc import Shown
-from policies.algorithms.dsrl import Steer
+from policies.algorithms.dsrl import Dsrl
 from policies.learning.actor_critic import Memory
 from policies.learning.base import Measured
 from policies.learning.chunk_rollout import Transition
-from policies.learning.online import Improvement, Practice
-from policies.models.chunking import Chunked, Denoiser, Schedule, Steering
-from policies.models.controller import Exportable
+from policies.learning.online import OnlineConfig, OnlineFinetuning
+from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
+from policies.models.controller import Policy
 from sim import spec
 from sim.workcell import Manipulation
 
@@ -67,17 +67,17 @@ class Unaided(Measured):
         return Denoiser(self.config.horizon, self.actions, never, see, look, bias=none, layers=[])
 
 
-class Alone(Improvement):
+class Alone(OnlineFinetuning):
     """Practice without a base."""
 
-    def __init__(self, task: Manipulation, config: Practice, seed: int, device: str = "cpu") -> None:
+    def __init__(self, task: Manipulation, config: OnlineConfig, seed: int, device: str = "cpu") -> None:
         super().__init__(task, config, seed, device, Unaided)
 
     def reveal(self) -> None:
         """Actor and critics see the same: there are no pictures that something could take the place of."""
 
 
-class Rlpd(Steer):
+class Rlpd(Dsrl):
     """An actor that chooses chunks."""
 
     Config: type[Settings] = Settings
@@ -110,11 +110,11 @@ class Rlpd(Steer):
                 self.memory.past.add(*self._row(transition))
         super().prepare(updates)
 
-    def baselines(self) -> dict[str, Exportable]:
+    def baselines(self) -> dict[str, Policy]:
         """The actor before it practised."""
         before = Steering(self.before.mean(self.cloning.normalizer), self.config.magnitude)
         base = self.cloning.denoiser()
-        return {"before practice": Chunked.from_task(self.task, base, before, base.horizon)}
+        return {"before practice": ChunkPolicy.from_task(self.task, base, before, base.horizon)}
 
     def _parts(self) -> dict[str, Any]:
         return super()._parts() | {"before": self.before}

@@ -28,7 +28,7 @@ from policies.learning.networks import (
     saved,
     squashed_sample,
 )
-from policies.models.controller import Controller, Mlp
+from policies.models.controller import FeaturePolicy, Mlp
 from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.tasks import Task
@@ -266,12 +266,12 @@ class Sac:
             for group in optimizer.param_groups:
                 group["lr"] = rate
 
-    def controller(self) -> Controller:
+    def controller(self) -> FeaturePolicy:
         """The policy without exploration."""
         layers = linear_layers(self.actor)
         weight, bias = layers[-1]
         layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
-        return Controller.from_task(self.task, Mlp(layers, self.config.activation))
+        return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation))
 
     def _parts(self) -> dict[str, Any]:
         networks = ("actor", "target_actor", "critic", "target_critic")

@@ -28,8 +28,8 @@ from policies.learning.networks import (
     restore,
     saved,
 )
-from policies.learning.online import Practice
-from policies.models.action_selection import Judges
+from policies.learning.online import OnlineConfig
+from policies.models.action_selection import CriticEnsemble
 from policies.models.controller import Mlp
 
 WIDEST = math.log(2.0)  # of the actor's log deviation, relative to the prior's
@@ -37,7 +37,7 @@ NARROWEST = math.log(0.02)
 
 
 @dataclass
-class Learning(Practice):
+class ActorCriticConfig(OnlineConfig):
     """Settings of an actor and its critics."""
 
     magnitude: float = 1.5  # of what the actor chooses, at most, per element
@@ -82,7 +82,7 @@ class Learning(Practice):
 class Actor(torch.nn.Module):
     """A Gaussian: mean magnitude * tanh(.), deviation relative to the prior's; both from what is seen."""
 
-    def __init__(self, config: Learning, observed: int, size: int, generator: torch.Generator) -> None:
+    def __init__(self, config: ActorCriticConfig, observed: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
         self.magnitude, self.prior, self.size = config.magnitude, config.prior_std, size
         self.network = mlp([observed, *config.hidden, 2 * size], generator, "relu", last_gain=0.1)
@@ -102,10 +102,10 @@ class Actor(torch.nn.Module):
         return choice.clamp(-self.magnitude, self.magnitude), divergence.sum(-1)
 
 
-class Training:
+class ActorTrainer:
     """An actor in training, and its average."""
 
-    def __init__(self, actor: Actor, config: Learning) -> None:
+    def __init__(self, actor: Actor, config: ActorCriticConfig) -> None:
         self.actor, self.average, self.config = actor, copy.deepcopy(actor), config
         self.optimizer = torch.optim.Adam(actor.parameters(), config.learning_rate, fused=True)
 
@@ -145,7 +145,7 @@ class Training:
 class Critics:
     """An ensemble of `count`, the targets that follow it, and its optimizer. One alone is believed without doubt."""
 
-    def __init__(self, config: Learning, inputs: int, generator: torch.Generator, count: int) -> None:
+    def __init__(self, config: ActorCriticConfig, inputs: int, generator: torch.Generator, count: int) -> None:
         self.config, self.doubt = config, config.doubt if count > 1 else 0.0
         self.ensemble = Ensemble(count, [inputs, *config.hidden], generator, layer_norm=True)
         self.target = copy.deepcopy(self.ensemble).requires_grad_(False)
@@ -197,15 +197,17 @@ class Critics:
         return {name: getattr(self, name) for name in ("ensemble", "target", "optimizer")}
 
 
-def set_rate(rate: float, *parts: Training | Critics) -> None:
+def set_rate(rate: float, *parts: ActorTrainer | Critics) -> None:
     """Let them learn at that rate from now on."""
     for part in parts:
-        part.optimizer.param_groups[0]["lr"] = rate * (part.config.actor_rate if isinstance(part, Training) else 1.0)
+        part.optimizer.param_groups[0]["lr"] = rate * (
+            part.config.actor_rate if isinstance(part, ActorTrainer) else 1.0
+        )
 
 
-def judges(critics: Critics, normalizer: Normalizer) -> Judges:
+def judges(critics: Critics, normalizer: Normalizer) -> CriticEnsemble:
     """Critics of what is seen and a choice as numpy data, with the normaliser of what is seen folded in."""
-    return Judges(*ensemble_layers(critics.ensemble, normalizer), critics.doubt)
+    return CriticEnsemble(*ensemble_layers(critics.ensemble, normalizer), critics.doubt)
 
 
 class Replay:

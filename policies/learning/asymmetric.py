@@ -17,12 +17,12 @@ from policies.algorithms import LearningError
 from policies.collect import Episode
 from policies.learning.networks import Normalizer
 from policies.models.controller import Array
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group
 
 
-class Insight:
+class AsymmetricObservation:
     """The parts of a learner's vector: numbers, then points in pictures, which the policy sees; privileged signals."""
 
     def __init__(self, signals: Group, observed: int, privileged: Group = ()) -> None:
@@ -51,7 +51,7 @@ class Insight:
         found, start = spec.slices(self.signals), self.observed
         return found | {s: slice(start + w.start, start + w.stop) for s, w in spec.slices(self.privileged).items()}
 
-    def see(self, eye: Eye, signals: Mapping[str, Any]) -> Array:
+    def see(self, eye: ObservationEncoder, signals: Mapping[str, Any]) -> Array:
         """A learner's vectors (n, size) of signals."""
         seen = eye.see(signals)
         return np.concatenate([seen, spec.pack(self.privileged, signals)], axis=1) if self.privileged else seen

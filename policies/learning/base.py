@@ -17,8 +17,8 @@ from deploy.remote.client import Client
 from policies.algorithms import LearningError
 from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, Shown
 from policies.learning.networks import Normalizer
-from policies.models.chunking import Chunked, Drawn, Planner, Steering
-from policies.models.pretrained import Remote, Stored, fit, front
+from policies.models.chunking import ChunkPolicy, NoiseTable, Planner, Steering
+from policies.models.pretrained import ServerBase, Stored, fit, front
 from sim import spec
 from sim.workcell import Manipulation
 
@@ -120,7 +120,7 @@ class Served(Measured):
                 f"{where} plans {self.about['horizon']} actions, not {config.horizon}: algorithm.base.horizon"
             )
         rows, columns = self.about.get("noise") or config.noise or (config.horizon, self.actions)
-        self.base = Remote(client, task, config.horizon, (rows, columns))
+        self.base = ServerBase(client, task, config.horizon, (rows, columns))
         if "mean" in self.about:
             self.normalizer = _normalizer(self.about["mean"], self.about["deviation"])
             self.done = 1
@@ -133,10 +133,10 @@ class Served(Measured):
     def provenance(self) -> dict[str, Any]:  # type: ignore[override]
         return {"base": {"server": {name: self.about.get(name) for name in ("name", "sha256", "training")}}}
 
-    def denoiser(self, delay: int = 0) -> Remote:  # type: ignore[override]
+    def denoiser(self, delay: int = 0) -> ServerBase:  # type: ignore[override]
         return self.base
 
-    def controller(self, chosen: Steering | Drawn, planner: Planner | None = None) -> Chunked:
+    def controller(self, chosen: Steering | NoiseTable, planner: Planner | None = None) -> ChunkPolicy:
         """The one that chooses the noise: the base stays where it is."""
         return front(self.task, self.base, chosen, planner)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.models.controller import Array, physical
-from policies.models.success import Judged
+from policies.models.success import SuccessFromClassifier
 from sim import spec
 from sim.workcell import Manipulation
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Rewards:
+class ChunkRewards:
     """What a learner gets, per chunk."""
 
     success: float  # once, for the chunk with which an episode ends well
@@ -70,7 +70,7 @@ class _Chunk:
 Between = Callable[[Array, Array, bool], list[Transition]]
 
 
-class Scenes:
+class ChunkRollout:
     """`num` scenes of the episode stream `seed`."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Scenes:
         seed: int,
         num: int,
         horizon: int,
-        rewards: Rewards,
+        rewards: ChunkRewards,
         see: Callable[[Mapping[str, Array]], Array] | None = None,
         hindsight: Hindsight | None = None,
         judge: PolicyFile | None = None,
@@ -94,7 +94,7 @@ class Scenes:
         self.task, self.num, self.horizon, self.rewards, self.hindsight = task, num, horizon, rewards, hindsight
         self._see = see or partial(spec.pack, task.policy)
         cell = task.open(num, seed)
-        self.judged = None if judge is None else Judged(cell, judge)
+        self.judged = None if judge is None else SuccessFromClassifier(cell, judge)
         self.cell = self.judged or cell
         self.actions = spec.size(task.commands)
         self.numbers = np.arange(num)

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from policies.learning.networks import orthogonal
 from policies.models.controller import Array
-from policies.models.vision import KERNEL, Encoder, grid
+from policies.models.vision import KERNEL, KeypointEncoder, grid
 from sim.spec import Group
 
 WHITE = 255.0
 
 
 @dataclass
-class Sight:
+class EncoderConfig:
     """Settings of the encoders, one for each picture that the task shows."""
 
     channels: list[int] = field(default_factory=lambda: [16, 32, 32])  # of the convolutions; the last are looked for
@@ -35,10 +35,10 @@ class Sight:
             raise ValueError("needs channels, strides and draws >= 1 and shift >= 0")
 
 
-class Eyes(nn.Module):
+class Encoders(nn.Module):
     """An encoder per picture; without pictures, none, and nothing is drawn."""
 
-    def __init__(self, pictures: Group, config: Sight, generator: torch.Generator) -> None:
+    def __init__(self, pictures: Group, config: EncoderConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.pictures, self.config = pictures, config
         self.size = 2 * config.channels[-1] * len(pictures)
@@ -58,12 +58,14 @@ class Eyes(nn.Module):
         """Each picture moved at random, its edge repeated."""
         return {name: _moved(some, self.config.shift, generator) for name, some in pictures.items()}
 
-    def exported(self) -> dict[str, Encoder]:
+    def exported(self) -> dict[str, KeypointEncoder]:
         """Copies as numpy data, which take pictures as they are."""
-        return {s.name: Encoder(s.shape, _layers(self.encoders[s.name]), self.config.strides) for s in self.pictures}
+        return {
+            s.name: KeypointEncoder(s.shape, _layers(self.encoders[s.name]), self.config.strides) for s in self.pictures
+        }
 
 
-def _convolutions(config: Sight, generator: torch.Generator) -> nn.Sequential:
+def _convolutions(config: EncoderConfig, generator: torch.Generator) -> nn.Sequential:
     layers: list[nn.Module] = []
     inputs = 3
     for outputs, stride in zip(config.channels, config.strides, strict=True):

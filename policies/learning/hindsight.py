@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.learning.chunk_rollout import Rewards, Transition
+from policies.learning.chunk_rollout import ChunkRewards, Transition
 from policies.models.controller import Array
 from sim import spec
 from sim.workcell import Manipulation
@@ -23,7 +23,7 @@ class Hindsight:
     """Relabels the episodes of a task that tells its goals; ValueError for other tasks."""
 
     def __init__(
-        self, task: Manipulation, count: int, rewards: Rewards, horizon: int, seed: int, where: Mapping[str, slice]
+        self, task: Manipulation, count: int, rewards: ChunkRewards, horizon: int, seed: int, where: Mapping[str, slice]
     ) -> None:
         """`where`: the columns of each signal in what is seen."""
         goal, achieved = (getattr(task, name, "") for name in ("goal", "achieved"))

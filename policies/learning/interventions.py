@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from policies.algorithms import LearningError
 from policies.algorithms.bc import Demonstrations
 from policies.collect import Episode
-from policies.learning.chunk_rollout import Rewards, Scenes
+from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
 from policies.learning.interveners import Intervener, Opening, action_of
-from policies.learning.online import REPORT, TRAINING, Improvement
+from policies.learning.online import REPORT, TRAINING, OnlineFinetuning
 from policies.models.chunking import Base
 from policies.models.controller import Array
 from sim.workcell import Manipulation, NoExpertError, stream
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 RECENT = 100  # episodes that the rates of the metrics are over
 See = Callable[[Mapping[str, Array]], Array]
-STEPWISE = Rewards(success=1.0, step=0.0, gamma=0.5, backup=1)  # one transition per control step
+STEPWISE = ChunkRewards(success=1.0, step=0.0, gamma=0.5, backup=1)  # one transition per control step
 
 
 @dataclass
-class Lesson:
+class InterventionEpisode:
     """One episode of n steps."""
 
     seen: Array  # (n + 1, o), the last one after the last step
@@ -45,7 +45,7 @@ class Lesson:
     lost: bool
 
     @classmethod
-    def shown(cls, episode: Episode, task: Manipulation, see: See) -> Lesson:
+    def shown(cls, episode: Episode, task: Manipulation, see: See) -> InterventionEpisode:
         """A demonstration, in which nobody intervened; after its last step it is where it was before it."""
         seen, action = see(episode.signals), action_of(task.commands, episode.commands)
         said, taken = np.full_like(action, np.nan), np.zeros(len(action), bool)
@@ -57,13 +57,13 @@ class Lesson:
         return np.asarray(self.taken & ~np.concatenate([[False], self.taken[:-1]]))
 
 
-class Pupil(Protocol):
+class InteractiveLearner(Protocol):
     """What learns."""
 
     def plan(self, base: Base, observation: Array) -> Array:
         """Chunks (n, horizon * actions) in [-1, 1] for observations (n, o)."""
 
-    def hear(self, lesson: Lesson) -> None:
+    def hear(self, lesson: InterventionEpisode) -> None:
         """Keep what an episode teaches."""
 
     def improve(self) -> dict[str, float]:
@@ -80,7 +80,7 @@ class _Row:
     taken: list[bool]
 
 
-class Lessons:
+class InterventionRollout:
     """`num` scenes in which a policy acts and an intervener watches."""
 
     def __init__(
@@ -93,9 +93,9 @@ class Lessons:
         see: See | None = None,
         judge: PolicyFile | None = None,
     ) -> None:
-        """`see` and `judge` are those of `Scenes`."""
+        """`see` and `judge` are those of `ChunkRollout`."""
         self.task, self.num, self.horizon = task, num, horizon
-        self.scenes = Scenes(task, seed, num, 1, STEPWISE, see, judge=judge)
+        self.scenes = ChunkRollout(task, seed, num, 1, STEPWISE, see, judge=judge)
         self.intervener: Intervener = opening(self.scenes.cell)
         self.plans = np.zeros((num, horizon, self.scenes.actions), np.float32)
         self.left = np.zeros(num, np.int64)  # actions of the plan still to be executed
@@ -103,7 +103,7 @@ class Lessons:
         self.labels = self.interventions = 0  # states in which the intervener said what is right; times it took over
         self.recent: list[tuple[bool, int, int]] = []  # of the newest episodes: success, steps taken, steps
 
-    def step(self, base: Base, pupil: Pupil) -> list[Lesson]:
+    def step(self, base: Base, pupil: InteractiveLearner) -> list[InterventionEpisode]:
         """One control step in every scene; the episodes that end with it."""
         scenes, signals = self.scenes, self.scenes.cell.read()
         if len(empty := np.flatnonzero(self.left == 0)):
@@ -127,12 +127,12 @@ class Lessons:
         over = np.flatnonzero(scenes.numbers != numbers)
         return [self._end(int(k), made[k].next_x, made[k].reward > 0.0, made[k].discount == 0.0) for k in over]
 
-    def _end(self, k: int, last: Array, success: bool, decided: bool) -> Lesson:
+    def _end(self, k: int, last: Array, success: bool, decided: bool) -> InterventionEpisode:
         row, self.rows[k], self.left[k] = self.rows[k], _Row([], [], [], []), 0
         seen, action, told = (np.stack(values) for values in ([*row.seen, last], row.action, row.told))
         taken = np.array(row.taken)
         self.recent = [*self.recent, (success, int(taken.sum()), len(taken))][-RECENT:]
-        return Lesson(seen, action, told, taken, success, decided and not success)
+        return InterventionEpisode(seen, action, told, taken, success, decided and not success)
 
     def metrics(self) -> dict[str, float]:
         """What the intervener had to do so far, and lately; "success" is the policy's own, without help."""
@@ -169,7 +169,7 @@ class Lessons:
         self.scenes.close()
 
 
-class Supervision(Improvement):
+class Supervision(OnlineFinetuning):
     """Base and scenes of one run in which somebody intervenes."""
 
     config: Any
@@ -177,7 +177,7 @@ class Supervision(Improvement):
     def __init__(self, task: Manipulation, config: Any, seed: int, device: str = "cpu") -> None:
         """`config` has `base`, `env_steps` and `scenes`."""
         super().__init__(task, config, seed, device)
-        self.lessons: Lessons | None = None
+        self.lessons: InterventionRollout | None = None
         self.metrics: dict[str, float] = {}  # the learner's newest
 
     def refine(self, data: Demonstrations, updates: int) -> dict[str, float]:
@@ -189,14 +189,14 @@ class Supervision(Improvement):
         self.__dict__.pop("base", None)
         return metrics
 
-    def teach(self, pupil: Pupil, opening: Opening) -> Iterator[dict[str, float]]:
+    def teach(self, pupil: InteractiveLearner, opening: Opening) -> Iterator[dict[str, float]]:
         """The first fifth of the progress bar is the base. LearningError when nobody can intervene."""
         config = self.config
         for row in self.begin():
             self.metrics = {"loss": row["loss"]}
             yield row
         own = stream(self.seed, TRAINING)
-        lessons = Lessons(self.task, own, config.scenes, config.base.horizon, opening, self.see, self.judge)
+        lessons = InterventionRollout(self.task, own, config.scenes, config.base.horizon, opening, self.see, self.judge)
         self.lessons = lessons
         if self._resumed is not None:
             lessons.load_state_dict(self._resumed)

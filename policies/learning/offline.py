@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from policies.learning.actor_critic import Critics, Training
+from policies.learning.actor_critic import ActorTrainer, Critics
 from policies.learning.networks import Ensemble, descend, gaussian_log_prob, restore, saved
 
 KINDS = ("calql", "cql", "iql")
@@ -60,16 +60,18 @@ class Offline(Protocol):
         """Continue from there."""
 
 
-def offline(config: Pretraining, training: Training, critics: Critics, generator: torch.Generator) -> Offline:
+def offline(config: Pretraining, training: ActorTrainer, critics: Critics, generator: torch.Generator) -> Offline:
     """The way that the settings ask for."""
-    kind = Implicit if config.pretrain == "iql" else Conservative
+    kind = Iql if config.pretrain == "iql" else Cql
     return kind(config, training, critics, generator)
 
 
-class Conservative:
+class Cql:
     """CQL and Cal-QL. Choices are not weighted by their density, which in a chunk's many dimensions leaves one."""
 
-    def __init__(self, config: Pretraining, training: Training, critics: Critics, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: Pretraining, training: ActorTrainer, critics: Critics, generator: torch.Generator
+    ) -> None:
         self.config, self.training, self.critics, self.generator = config, training, critics, generator
 
     def update(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -126,10 +128,12 @@ class Conservative:
         """It holds nothing."""
 
 
-class Implicit:
+class Iql:
     """IQL: what follows a choice is worth an expectile of what was recorded; what was better is imitated more."""
 
-    def __init__(self, config: Pretraining, training: Training, critics: Critics, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: Pretraining, training: ActorTrainer, critics: Critics, generator: torch.Generator
+    ) -> None:
         self.config, self.training, self.critics, self.generator = config, training, critics, generator
         observed = critics.ensemble.weights[0].shape[1] - training.actor.size
         self.value = Ensemble(1, [observed, *critics.config.hidden], generator, layer_norm=True)

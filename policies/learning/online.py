@@ -19,14 +19,14 @@ from torch import Tensor
 from policies.algorithms import LearningError
 from policies.algorithms.bc import Cloning, Demonstrations, check, chunked, demonstrated
 from policies.collect import DEMONSTRATIONS, Episode
-from policies.learning.asymmetric import Insight
+from policies.learning.asymmetric import AsymmetricObservation
 from policies.learning.base import Origin, origin
-from policies.learning.chunk_rollout import Rewards, Scenes, Transition
+from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout, Transition
 from policies.learning.hindsight import Hindsight
 from policies.models.chunking import Base
 from policies.models.controller import Array
 from policies.models.success import success_file
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from sim.workcell import Manipulation, NoExpertError, stream
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
@@ -34,7 +34,7 @@ REPORT = 100  # control steps between two rows of metrics
 
 
 @dataclass
-class Practice:
+class OnlineConfig:
     """Settings that every learner has which improves a base."""
 
     base: Origin = field(default_factory=Origin)
@@ -72,11 +72,11 @@ class Learner(Protocol):
         """Learn after a chunk; metrics."""
 
 
-class Improvement:
+class OnlineFinetuning:
     """Base and scenes of one run."""
 
     def __init__(
-        self, task: Manipulation, config: Practice, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
+        self, task: Manipulation, config: OnlineConfig, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
     ) -> None:
         """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)
@@ -87,10 +87,10 @@ class Improvement:
         self.cloning = origin(config.base, kind)(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
         self.every_step = False  # transitions from within chunks, too, of which nothing was chosen
-        self.insight = Insight(task.policy, self.cloning.observed)
+        self.insight = AsymmetricObservation(task.policy, self.cloning.observed)
         self.env_steps = 0
         self.learning = False  # the warm-up is over
-        self.scenes: Scenes | None = None
+        self.scenes: ChunkRollout | None = None
         self._resumed: Mapping[str, Any] | None = None  # of the scenes, until they are open
 
     @functools.cached_property
@@ -132,7 +132,7 @@ class Improvement:
 
     def reveal(self) -> None:
         """Let critics see what is privileged, if anything is."""
-        self.insight = Insight(self.task.policy, self.cloning.observed, self.task.privileged)
+        self.insight = AsymmetricObservation(self.task.policy, self.cloning.observed, self.task.privileged)
 
     @functools.cached_property
     def base(self) -> Base:
@@ -142,17 +142,17 @@ class Improvement:
     @functools.cached_property
     def see(self) -> Callable[[Mapping[str, Any]], Array]:
         """What learners see (n, o) of the task's signals, through the base's eye if it has one."""
-        return functools.partial(self.insight.see, self.base.eye or Eye(self.task.policy))
+        return functools.partial(self.insight.see, self.base.eye or ObservationEncoder(self.task.policy))
 
     def normalised(self, x: Array) -> Tensor:
         """What learners see (n, o), normalised."""
         return self.insight.normalised(x, self.cloning.normalizer)
 
     @property
-    def rewards(self) -> Rewards:
+    def rewards(self) -> ChunkRewards:
         """What the settings say of them."""
         config = self.config
-        return Rewards(config.success_reward, config.step_reward, config.gamma, config.backup)
+        return ChunkRewards(config.success_reward, config.step_reward, config.gamma, config.backup)
 
     def begin(self) -> Iterator[dict[str, float]]:
         """Clone the base, unless that is done."""
@@ -180,7 +180,7 @@ class Improvement:
         metrics: dict[str, float] = {}
         own = stream(self.seed, TRAINING)
         rest = (self.rewards, self.see, self.hindsight, self.judge, self.between if self.every_step else None)
-        scenes = Scenes(self.task, own, config.scenes, base.horizon, *rest)
+        scenes = ChunkRollout(self.task, own, config.scenes, base.horizon, *rest)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)
@@ -193,7 +193,7 @@ class Improvement:
         finally:
             scenes.close()
 
-    def _step(self, learner: Learner, base: Base, scenes: Scenes) -> dict[str, float]:
+    def _step(self, learner: Learner, base: Base, scenes: ChunkRollout) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for row in map(int, scenes.idle()):
             choice, chunk = learner.choose(base, scenes.seen[row : row + 1], not self.learning)
@@ -229,7 +229,9 @@ class Improvement:
             self.insight.normalizer.load_state_dict(state["insight"])
 
 
-def _transitions(shown: Demonstrations, success: int | None, rewards: Rewards, horizon: int) -> Iterator[Transition]:
+def _transitions(
+    shown: Demonstrations, success: int | None, rewards: ChunkRewards, horizon: int
+) -> Iterator[Transition]:
     """Of one episode, which ends at the step `success`, if it does well."""
     end = len(shown.observation) if success is None else success + 1
     for first in range(end):

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from policies.datasets.labels import UNKNOWN, Labelled
-from policies.learning.encoders import WHITE, Eyes, Sight
+from policies.learning.encoders import WHITE, EncoderConfig, Encoders
 from policies.learning.networks import Ensemble, Normalizer, cosine, descend, ensemble_layers
-from policies.models.action_selection import Judges
+from policies.models.action_selection import CriticEnsemble
 from policies.models.controller import Array
 from policies.models.success import distances, places
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group
 
@@ -71,7 +71,7 @@ class Recognizer:
     def __init__(self, inputs: Group, config: Recognition, seed: int) -> None:
         self.inputs, self.config = inputs, config
         self.generator = torch.Generator().manual_seed(seed)
-        self.eyes = Eyes(spec.pictures(inputs), Sight(shift=config.shift), self.generator)
+        self.eyes = Encoders(spec.pictures(inputs), EncoderConfig(shift=config.shift), self.generator)
         self.size = spec.size(spec.numbers(inputs)) + self.eyes.size + len(places(inputs))
         sizes = [self.size, config.hidden, config.hidden]
         self.ensemble = Ensemble(config.members, sizes, self.generator, layer_norm=True)
@@ -125,7 +125,7 @@ class Recognizer:
         gain, bias = (2.0 * torch.rand(2, n, 1, 1, 3, generator=self.generator) - 1.0).unbind()
         return ((1.0 + light * gain) * pictures + 0.5 * WHITE * light * bias[..., :1]).clamp(0.0, WHITE)
 
-    def exported(self) -> tuple[Eye, Judges]:
+    def exported(self) -> tuple[ObservationEncoder, CriticEnsemble]:
         """Copies as numpy data that take signals as they are."""
-        judges = Judges(*ensemble_layers(self.ensemble, self.normalizer), self.config.doubt)
-        return Eye(self.inputs, self.eyes.exported()), judges
+        judges = CriticEnsemble(*ensemble_layers(self.ensemble, self.normalizer), self.config.doubt)
+        return ObservationEncoder(self.inputs, self.eyes.exported()), judges

@@ -1,6 +1,6 @@
 """What learners make of a base's chunk at deployment: edits, and the best of several as critics judge them.
 
-Each is numpy data and ONNX nodes, and takes the place of the base alone in `Chunked`.
+Each is numpy data and ONNX nodes, and takes the place of the base alone in `ChunkPolicy`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.models.chunking import Base, Written
+from policies.models.chunking import Base, ExportableBase
 from policies.models.controller import Array, Mlp
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ EPSILON = 1e-5  # of layer norm
 
 
 @dataclass
-class Judges:
+class CriticEnsemble:
     """Critics with ReLU and layer norm: their mean minus `doubt` of their deviations."""
 
     weights: list[Array]  # (critics, in, out) of each layer
@@ -56,7 +56,7 @@ class Judges:
 
 
 @dataclass
-class Edited:
+class ResidualEdit:
     """The base's chunk and an edit of it: `magnitude` * tanh of a perceptron of observation and chunk."""
 
     actor: Mlp
@@ -73,7 +73,7 @@ class Edited:
         edited: Array = np.clip(chunk + np.float32(self.magnitude) * np.tile(change, (1, self.repeat)), -1.0, 1.0)
         return edited
 
-    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: ExportableBase, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
         return self.write_edit(graph, observation, base.write(graph, observation, noise))
 
@@ -85,15 +85,15 @@ class Edited:
 
 
 @dataclass
-class Best:
+class BestOfN:
     """Of `count` chunks of the base, and of their edits, the one that the critics of (observation, chunk) like best.
 
     Takes `count` times the base's noise.
     """
 
-    judges: Judges
+    judges: CriticEnsemble
     count: int
-    edited: Edited | None = None
+    edited: ResidualEdit | None = None
 
     def sample(self, base: Base, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) for observations (n, o) and noise (n, count * k)."""
@@ -104,7 +104,7 @@ class Best:
             seen = _each(seen, 2)
         return _best(self.judges, seen, options, len(observation))
 
-    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: ExportableBase, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
         size, observed = base.horizon * base.actions, base.observed
         seen, count = _write_each(graph, observation, self.count, observed), self.count
@@ -116,10 +116,10 @@ class Best:
 
 
 @dataclass
-class Picked:
+class BestOfNNoise:
     """The base's chunk from the one of `count` noises that the critics of (observation, noise) like best."""
 
-    judges: Judges
+    judges: CriticEnsemble
     count: int
     repeat: int = 1  # the same noise for so many actions
 
@@ -129,7 +129,7 @@ class Picked:
         best = _best(self.judges, seen, noise.reshape(len(seen), -1), len(observation))
         return base.sample(observation, np.tile(best, (1, self.repeat)))
 
-    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: ExportableBase, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
         size = base.noise_size // self.repeat
         seen = _write_each(graph, observation, self.count, base.observed)
@@ -145,14 +145,14 @@ def _write_each(graph: Graph, x: str, count: int, size: int) -> str:
     return graph.rows(graph.join([x] * count), size)
 
 
-def _best(judges: Judges, seen: Array, options: Array, n: int) -> Array:
+def _best(judges: CriticEnsemble, seen: Array, options: Array, n: int) -> Array:
     """The best (n, k) of as many options for each of n, in a row (n * count, k)."""
     value = judges.value(np.concatenate([seen, options], axis=1)).reshape(n, -1)
     best: Array = options.reshape(n, value.shape[1], -1)[np.arange(n), value.argmax(axis=1)]
     return best
 
 
-def _write_best(graph: Graph, judges: Judges, seen: str, options: str, shape: tuple[int, int]) -> str:
+def _write_best(graph: Graph, judges: CriticEnsemble, seen: str, options: str, shape: tuple[int, int]) -> str:
     value = graph.rows(judges.write(graph, graph.join([seen, options])), shape[0])
     best = graph.add("ArgMax", value, axis=1, keepdims=1)
     return graph.add("GatherND", graph.rows(options, *shape), best, batch_dims=1)

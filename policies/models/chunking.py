@@ -1,7 +1,7 @@
 """Policies that plan a chunk of actions by denoising: base, steering actor and chunk buffer as one controller.
 
-`Denoiser` is the base: a chunk from an observation and noise, a black box to whoever steers it. `Chunked` is the whole
-controller, from raw signals to commands, as numpy data and as ONNX nodes; its chunk is explicit state.
+`Denoiser` is the base: a chunk from an observation and noise, a black box to whoever steers it. `ChunkPolicy` is the
+whole controller, from raw signals to commands, as numpy data and as ONNX nodes; its chunk is explicit state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from policies.models.controller import Array, Layer, Mlp, limits, physical
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group, Signal
 from sim.workcell import Manipulation
@@ -38,14 +38,14 @@ class Base(Protocol):
         """Numbers of noise that one chunk takes; standard normal in training."""
 
     @property
-    def eye(self) -> Eye | None:
+    def eye(self) -> ObservationEncoder | None:
         """What makes its observation of signals; none: they are numbers."""
 
     def sample(self, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) in [-1, 1], action by action, for observations (n, o) and noise (n, k)."""
 
 
-class Written(Base, Protocol):
+class ExportableBase(Base, Protocol):
     """A base that can be put into a file."""
 
     @property
@@ -87,7 +87,7 @@ class Denoiser:
     look: Array  # (hidden, horizon * actions)
     bias: Array  # (K, hidden)
     layers: list[Layer]  # after the first
-    eye: Eye | None = None
+    eye: ObservationEncoder | None = None
     mean: Array | None = None  # (observation,) of those that it learned from, for learners that see them
     deviation: Array | None = None
 
@@ -154,7 +154,7 @@ class Steering:
 
 
 @dataclass
-class Drawn:
+class NoiseTable:
     """Noise of an unsteered base: rows of a table in the file, one after the other; one row of zeros is w = 0.
 
     The row with which an episode begins follows from what is measured first, so that episodes differ in their noise.
@@ -181,18 +181,18 @@ class Drawn:
         return noise
 
     @classmethod
-    def normal(cls, size: int, rows: int = 256, std: float = 1.0) -> Drawn:
+    def normal(cls, size: int, rows: int = 256, std: float = 1.0) -> NoiseTable:
         """Normal, always the same."""
         return cls((std * np.random.default_rng(0).standard_normal((rows, size))).astype(np.float32))
 
     @classmethod
-    def none(cls, size: int) -> Drawn:
+    def none(cls, size: int) -> NoiseTable:
         """Always zero."""
         return cls(np.zeros((1, size), np.float32))
 
-    def cut(self, bound: float) -> Drawn:
+    def cut(self, bound: float) -> NoiseTable:
         """The same, cut off at +-`bound`."""
-        return Drawn(self.table.clip(-bound, bound))
+        return NoiseTable(self.table.clip(-bound, bound))
 
 
 class Planner(Protocol):
@@ -201,16 +201,16 @@ class Planner(Protocol):
     def sample(self, base: Base, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) in [-1, 1], for observations (n, o) and noise (n, k)."""
 
-    def write(self, graph: Graph, base: Written, observation: str, noise: str) -> str:
+    def write(self, graph: Graph, base: ExportableBase, observation: str, noise: str) -> str:
         """The same as ONNX nodes; the name of the chunk."""
 
 
 @dataclass
-class Chunked:
+class ChunkPolicy:
     """The controller: a new chunk every `replan` control steps, one action of it per step.
 
     State: "chunk", what is left of the plan, next action first (n, horizon * actions) in [-1, 1]; "left", how many of
-    them are still to be executed (n, 1); and with `Drawn` noise "draw", the row of the table (n, 1), -1 at first.
+    them are still to be executed (n, 1); and with `NoiseTable` noise "draw", the row of the table (n, 1), -1 at first.
     """
 
     name: str
@@ -219,8 +219,8 @@ class Chunked:
     rate_hz: float
     inputs: Group
     outputs: Group
-    base: Written
-    chosen: Steering | Drawn
+    base: ExportableBase
+    chosen: Steering | NoiseTable
     replan: int
     planner: Planner | None = None  # none: the base alone
     settings: dict[str, Any] = field(default_factory=dict)
@@ -230,7 +230,7 @@ class Chunked:
         if not 1 <= self.replan <= self.base.horizon:
             raise ValueError(f"replan is between 1 and the chunk's {self.base.horizon} actions, got {self.replan}")
         limits(self.outputs)
-        self._eye = self.base.eye or Eye(self.inputs)
+        self._eye = self.base.eye or ObservationEncoder(self.inputs)
         if self.told != self.base.observed or spec.size(self.outputs) != self.base.actions:
             raise ValueError(
                 f"the base takes {self.base.observed} numbers and gives {self.base.actions}, the signals have "
@@ -241,11 +241,11 @@ class Chunked:
     def from_task(
         cls,
         task: Manipulation,
-        base: Written,
-        chosen: Steering | Drawn,
+        base: ExportableBase,
+        chosen: Steering | NoiseTable,
         replan: int,
         planner: Planner | None = None,
-    ) -> Chunked:
+    ) -> ChunkPolicy:
         """The controller of `task` with a trained base."""
         return cls(**contract(task), base=base, chosen=chosen, replan=replan, planner=planner)
 
@@ -265,7 +265,7 @@ class Chunked:
     def initial_state(self, n: int) -> dict[str, Array]:
         """Nothing planned yet: name -> (n, k)."""
         state = {"chunk": np.zeros((n, self.base.noise_size), np.float32), "left": np.zeros((n, 1), np.float32)}
-        return state | ({"draw": np.full((n, 1), -1.0, np.float32)} if isinstance(self.chosen, Drawn) else {})
+        return state | ({"draw": np.full((n, 1), -1.0, np.float32)} if isinstance(self.chosen, NoiseTable) else {})
 
     def limits(self) -> tuple[Array, Array]:
         """Low and high (actions,) of the commands."""

@@ -49,7 +49,7 @@ class Network(Protocol):
         """The same as ONNX nodes, `next_state.NAME` included, from the features `x`; the name of the actions."""
 
 
-class Exportable(Protocol):
+class Policy(Protocol):
     """What `policies.models.export` writes: a controller from raw signals and its own state to commands."""
 
     name: str
@@ -252,7 +252,7 @@ def normalised(commands: Group, values: Mapping[str, Array]) -> Array:
 
 
 @dataclass
-class Controller:
+class FeaturePolicy:
     """Everything between raw signals and commands. State: "history" (own past actions) and the network's own."""
 
     name: str
@@ -288,7 +288,7 @@ class Controller:
             raise ValueError(f"the network returns {self.network.outputs} values, the commands are {self.actions}")
 
     @classmethod
-    def from_task(cls, task: Task, network: Network, name: str | None = None) -> Controller:
+    def from_task(cls, task: Task, network: Network, name: str | None = None) -> FeaturePolicy:
         """The controller of `task` with a trained `network`."""
         config: Any = getattr(task, "config", None)
         return cls(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from deploy.files import write_atomic
 from deploy.policy_file import HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
-from policies.models.controller import Array, Controller, Exportable, Planning
+from policies.models.controller import Array, FeaturePolicy, Planning, Policy
 from sim import spec
 from sim.spec import Group
 from sim.tasks import Task
@@ -124,7 +124,7 @@ class Graph:
         return self.add("Concat", *parts, to=to, axis=-1)
 
 
-def _commands(graph: Graph, controller: Exportable, action: str) -> None:
+def _commands(graph: Graph, controller: Policy, action: str) -> None:
     low, high = controller.limits()
     shifted = graph.add("Add", action, graph.constant(1.0))
     scaled = graph.add("Mul", shifted, graph.constant(np.float32(0.5) * (high - low)))
@@ -135,7 +135,7 @@ def _commands(graph: Graph, controller: Exportable, action: str) -> None:
         graph.add("Clip", part, graph.constant(signal.low), graph.constant(signal.high), to=signal.name)
 
 
-def build(controller: Exportable, graph: Graph) -> onnx.ModelProto:
+def build(controller: Policy, graph: Graph) -> onnx.ModelProto:
     """The `graph`, with a free batch size: signals and `state.NAME` in, commands and `next_state.NAME` out."""
     from onnx import TensorProto, helper
 
@@ -208,7 +208,7 @@ def _blotches(shape: tuple[int, ...], steps: int, rng: np.random.Generator) -> N
     return coarse.repeat(BLOTCH, axis=1).repeat(BLOTCH, axis=2)[:, :height, :width]
 
 
-def closed_loop(controller: Exportable, signals: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
+def closed_loop(controller: Policy, signals: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
     """What the numpy reference makes of `signals` (steps, *shape): "outputs" and "state", by name (steps, *shape)."""
     steps = len(next(iter(signals.values())))
     state = controller.initial_state(1)
@@ -223,7 +223,7 @@ def closed_loop(controller: Exportable, signals: Mapping[str, Array]) -> dict[st
     }
 
 
-def _compare_reference(controller: Exportable, signals: Mapping[str, Array], reference: Reference) -> None:
+def _compare_reference(controller: Policy, signals: Mapping[str, Array], reference: Reference) -> None:
     """The trained network itself (torch, usually) must command what the exported data command."""
     state = controller.initial_state(1)
     for step in range(len(next(iter(signals.values())))):
@@ -246,7 +246,7 @@ def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return {n: packed(value) if value.dtype == np.uint8 else shortest(value) for n, value in values.items()}
 
 
-def _metadata(controller: Exportable, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
+def _metadata(controller: Policy, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
     initial = {name: value[0] for name, value in controller.initial_state(1).items()}
     texts = _exact(initial)
     plan = {"plan": controller.plan()} if isinstance(controller, Planning) else {}
@@ -271,7 +271,7 @@ def _metadata(controller: Exportable, signals: Mapping[str, Array], expected: Ma
     }
 
 
-def _recorded(controller: Exportable, flight: Mapping[str, Array]) -> dict[str, Array]:
+def _recorded(controller: Policy, flight: Mapping[str, Array]) -> dict[str, Array]:
     """The first steps of a recorded flight of one robot: name -> (steps, *shape)."""
     signals = {}
     for signal in controller.inputs:
@@ -301,7 +301,7 @@ def _seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
 
 
 def export(
-    controller: Exportable,
+    controller: Policy,
     path: str | os.PathLike[str],
     *,
     vectors_from: Mapping[str, Array] | None = None,
@@ -397,4 +397,4 @@ def export_torch(
     actions = spec.size(task.commands)
     sizes["history"] = task.history * actions
     inputs = sum(sizes[feature.signal] for feature in task.features)
-    return export(Controller.from_task(task, TorchNetwork(module.eval(), inputs, actions), name), path, **options)
+    return export(FeaturePolicy.from_task(task, TorchNetwork(module.eval(), inputs, actions), name), path, **options)

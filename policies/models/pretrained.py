@@ -12,9 +12,9 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.remote.client import Client, ServerError
 from deploy.remote.subgraph import FileBase
 from policies.algorithms import LostBaseError
-from policies.models.chunking import Chunked, Drawn, Planner, Steering, contract, tell
+from policies.models.chunking import ChunkPolicy, NoiseTable, Planner, Steering, contract, tell
 from policies.models.controller import Array, normalised
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Signal
 from sim.workcell import Manipulation
@@ -37,7 +37,7 @@ def fit(where: str, task: Manipulation, contract: Mapping[str, Any]) -> None:
             raise PolicyFileError(f"{where} has other {kind} than {task.name} as it is set: {', '.join(names)}")
 
 
-class Look(Eye):
+class Look(ObservationEncoder):
     """What makes a base's observation of pictures and numbers, as it stands in the base's file."""
 
     def __init__(self, base: FileBase) -> None:
@@ -81,7 +81,7 @@ class Stored(FileBase):
         return chunk
 
 
-class Remote:
+class ServerBase:
     """A base on a policy server."""
 
     eye = None
@@ -106,14 +106,14 @@ class Remote:
 
 
 @dataclass
-class Echo:
+class NoiseOnly:
     """What stands for a base that runs elsewhere: it gives its noise back, in parts of `bound`."""
 
     noise_size: int
     observed: int
     bound: float
     about: Mapping[str, Any]  # the metadata "served": see `deploy.remote.split_policy`
-    eye: Eye | None = None
+    eye: ObservationEncoder | None = None
     horizon: int = 1
 
     @property
@@ -132,7 +132,9 @@ class Echo:
         return graph.add("Clip", part, graph.constant(-1.0), graph.constant(1.0))
 
 
-def front(task: Manipulation, remote: Remote, chosen: Steering | Drawn, planner: Planner | None) -> Chunked:
+def front(
+    task: Manipulation, remote: ServerBase, chosen: Steering | NoiseTable, planner: Planner | None
+) -> ChunkPolicy:
     """The controller that only chooses the noise, once per plan; `split_policy` asks the server with it."""
     rows, width = remote.noise
     about = {
@@ -146,5 +148,5 @@ def front(task: Manipulation, remote: Remote, chosen: Steering | Drawn, planner:
     terms = contract(task)
     terms |= {"outputs": (Signal("noise", (rows * width,), low=-bound, high=bound),)}
     terms["rate_hz"] = task.rate_hz / remote.horizon
-    echo = Echo(remote.noise_size, spec.size(task.policy), bound, about)
-    return Chunked(**terms, base=echo, chosen=chosen, replan=1, planner=planner)
+    echo = NoiseOnly(remote.noise_size, spec.size(task.policy), bound, about)
+    return ChunkPolicy(**terms, base=echo, chosen=chosen, replan=1, planner=planner)

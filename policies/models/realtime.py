@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.models.chunking import Chunked, Denoiser, Drawn, Steering, contract
+from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Steering, contract
 from policies.models.controller import Array
 from sim.workcell import Manipulation
 
@@ -32,12 +32,12 @@ def check(horizon: int, replan: int, delay: int) -> None:
 
 
 @dataclass
-class RealTime(Chunked):
+class RealTime(ChunkPolicy):
     """The controller whose plans count from their action `delay` on; an episode's first one counts at once.
 
     What it commands for `delay` steps from a re-planning on does not depend on what that sees, so a plan may take as
-    long. The state is that of `Chunked`, with "left" -1 before the first plan. The base is told, after the observation,
-    the committed actions (n, delay * actions) and whether there are any (n, 1).
+    long. The state is that of `ChunkPolicy`, with "left" -1 before the first plan. The base is told, after the
+    observation, the committed actions (n, delay * actions) and whether there are any (n, 1).
     """
 
     delay: int = 0  # actions of a new plan that are the old one's
@@ -72,8 +72,8 @@ class RealTime(Chunked):
         return graph.join([first, graph.columns(new, kept, size)])
 
 
-def planned(task: Manipulation, base: Denoiser, chosen: Steering | Drawn, replan: int, delay: int) -> Chunked:
+def planned(task: Manipulation, base: Denoiser, chosen: Steering | NoiseTable, replan: int, delay: int) -> ChunkPolicy:
     """The controller of `task`, whose plans take `delay` control steps."""
     if delay == 0:
-        return Chunked.from_task(task, base, chosen, replan)
+        return ChunkPolicy.from_task(task, base, chosen, replan)
     return RealTime(**contract(task), base=base, chosen=chosen, replan=replan, delay=delay)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
-from policies.models.action_selection import Judges
+from policies.models.action_selection import CriticEnsemble
 from policies.models.controller import Array, limits, sigmoid
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from sim.spec import Group, Signal
 from sim.workcell import Manipulation, Outcome, Workcell
 
@@ -45,7 +45,7 @@ def distances(signals: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> l
 
 
 @dataclass
-class Classifier:
+class SuccessClassifier:
     """Perceptrons that agree on what is measured, how far apart places are, and the points found in pictures.
 
     `success` is 1 once what they believe has been at least `bar` for `frames` control steps in a row. State: "streak",
@@ -57,8 +57,8 @@ class Classifier:
     robot: str
     rate_hz: float
     inputs: Group
-    eye: Eye
-    judges: Judges  # of measurements, points and distances
+    eye: ObservationEncoder
+    judges: CriticEnsemble  # of measurements, points and distances
     calibration: tuple[float, float]  # the probability is sigmoid(a * believed + b)
     bar: float
     frames: int
@@ -138,7 +138,7 @@ def success_file(path: str, task: Manipulation) -> PolicyFile:
     return file
 
 
-class Judged:
+class SuccessFromClassifier:
     """Scenes whose success is a classifier's verdict; a scene that the simulator calls lost is no success."""
 
     def __init__(self, cell: Workcell, file: PolicyFile) -> None:

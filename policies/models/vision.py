@@ -29,7 +29,7 @@ def grid(height: int, width: int) -> Array:
 
 
 @dataclass
-class Encoder:
+class KeypointEncoder:
     """Convolutions with ReLU between them, and for each channel of the last one the mean place of its softmax.
 
     That is where in the picture the channel finds what it looks for (Levine et al. 2016, arXiv 1504.00702).
@@ -80,11 +80,11 @@ def _convolve(x: Array, weight: Array, bias: Array, stride: int) -> Array:
 
 
 @dataclass
-class Eye:
+class ObservationEncoder:
     """How a policy's signals become the vector that its networks see: numbers first, then each picture's points."""
 
     inputs: Group
-    encoders: dict[str, Encoder] = field(default_factory=dict)  # by the picture's name
+    encoders: dict[str, KeypointEncoder] = field(default_factory=dict)  # by the picture's name
 
     def __post_init__(self) -> None:
         self.pictures = spec.pictures(self.inputs)

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.teleop.devices import FAILURE, KEEP, QUIT, REDO, SUCCESS, Device, Said, device
+from deploy.teleop.devices import FAILURE, KEEP, QUIT, REDO, SUCCESS, Device, TeleopCommand, device
 from policies.collect import Episode, whole
 from policies.learning.interveners import action_of
 from policies.models.controller import Array
@@ -42,7 +42,7 @@ class Settings:
             raise ValueError(f"forward {self.forward!r} is not one of {', '.join(WAYS)}")
 
 
-class Hand:
+class EndEffectorControl:
     """The commands of a task for what hands say; ValueError for a task whose commands no hand can give."""
 
     def __init__(self, task: Manipulation, settings: Settings) -> None:
@@ -62,7 +62,7 @@ class Hand:
         ahead = WAYS[settings.forward]
         self.axes = np.array([[ahead[0], -ahead[1], 0.0], [ahead[1], ahead[0], 0.0], [0.0, 0.0, 1.0]])
 
-    def commands(self, signals: Mapping[str, Array], said: Said) -> dict[str, Array]:
+    def commands(self, signals: Mapping[str, Array], said: TeleopCommand) -> dict[str, Array]:
         """(1, *shape) by name."""
         velocity = (self.axes @ said.velocity)[None]
         if self.joints:
@@ -81,12 +81,12 @@ class Hand:
         return found
 
 
-class Cockpit:
+class TeleopSession:
     """One human at one scene: what is shown, what is said, and when the next control step is due."""
 
     def __init__(self, task: Manipulation, cell: Workcell, settings: Settings) -> None:
         self.task, self.cell = task, cell
-        self.hand = Hand(task, settings)
+        self.hand = EndEffectorControl(task, settings)
         self.device: Device = device(settings.device)
         try:
             self.screen: Screen = screen(settings.view, self.device.help)
@@ -95,7 +95,7 @@ class Cockpit:
             raise
         self._due = time.monotonic()
 
-    def turn(self, signals: Mapping[str, Array], line: str) -> Said:
+    def turn(self, signals: Mapping[str, Array], line: str) -> TeleopCommand:
         """Wait for the next control step, show the scene and a line about it; what is said."""
         self.screen.show(lambda side: self.cell.picture(0, side, side), f"{line}  {figures(signals)}")
         now, self._due = time.monotonic(), self._due + 1.0 / self.task.rate_hz
@@ -121,7 +121,7 @@ def teleoperate(task: Manipulation, settings: Settings, count: int, seed: int, f
     """Episodes `first` to `count` - 1 of the stream `seed`, until the human quits."""
     cell = task.open(1, seed)
     try:
-        cockpit = Cockpit(task, cell, settings)
+        cockpit = TeleopSession(task, cell, settings)
         try:
             for number in range(first, count):
                 verdict, steps = REDO, _Steps()
@@ -139,7 +139,7 @@ def teleoperate(task: Manipulation, settings: Settings, count: int, seed: int, f
 _Steps = list[tuple[dict[str, Array], dict[str, Array], float, bool]]
 
 
-def _steered(cockpit: Cockpit, number: int) -> tuple[str, _Steps]:
+def _steered(cockpit: TeleopSession, number: int) -> tuple[str, _Steps]:
     """One attempt: the verdict on it, and what happened. Who ends it early without a movement has to go on."""
     task, cell, steps = cockpit.task, cockpit.cell, _Steps()
     cell.reset([0], [number])
@@ -182,14 +182,14 @@ class Human:
 
     advises = False
 
-    def __init__(self, cockpit: Cockpit, hold: float) -> None:
+    def __init__(self, cockpit: TeleopSession, hold: float) -> None:
         self.cockpit, self.hold = cockpit, max(1, round(hold * cockpit.task.rate_hz))
         self._left = self._steps = 0
 
     @classmethod
     def open(cls, task: Manipulation, settings: Settings, hold: float, cell: Workcell) -> Self:
         """At that scene; TeleopError when the device is not there."""
-        return cls(Cockpit(task, cell, settings), hold)
+        return cls(TeleopSession(task, cell, settings), hold)
 
     def decide(
         self, signals: Mapping[str, Array], wanted: Array, begun: NDArray[np.bool_]

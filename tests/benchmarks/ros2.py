@@ -21,7 +21,7 @@ from deploy import PolicyFile
 from deploy.realtime import realtime
 from deploy.ros2 import topics
 from deploy.ros2.subscriptions import Inbox, command_quality, sensor_quality
-from policies.models.controller import Controller
+from policies.models.controller import FeaturePolicy
 from sim.tasks import make
 from sim.terms import Feature
 from tests.deploy.ros2_bench import Graph, graph
@@ -80,7 +80,7 @@ def echo(folder: Path) -> PolicyFile:
     task = make("quad_hover", rate_hz=RATE)
     features = tuple(Feature(s.name) for s in task.policy)
     network = random_mlp(np.random.default_rng(0), sum(s.size for s in task.policy), 4, hidden=(64, 64))
-    made = Controller("echo", "quad_hover", "crazyflie", RATE, task.policy, task.commands, features, 0, 0.0, network)
+    made = FeaturePolicy("echo", "quad_hover", "crazyflie", RATE, task.policy, task.commands, features, 0, 0.0, network)
     return exported(folder / "echo.onnx", made)
 
 

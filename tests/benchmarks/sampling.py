@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import report
 
-from policies.algorithms.bc import Clone, Settings
-from policies.collect import Episode, Filed, episodes
-from policies.models.chunking import Drawn
-from policies.models.controller import Exportable
+from policies.algorithms.bc import Bc, Settings
+from policies.collect import Episode, PolicyActor, episodes
+from policies.models.chunking import NoiseTable
+from policies.models.controller import Policy
 from policies.models.export import export
 from policies.models.realtime import planned
 from sim.tasks import make
@@ -55,10 +55,10 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
     return rows
 
 
-def cloned(task: Manipulation, seed: int, quick: bool, **settings: Any) -> Clone:
+def cloned(task: Manipulation, seed: int, quick: bool, **settings: Any) -> Bc:
     """A trained base."""
     small = {"updates": 20, "episodes": 8} if quick else {}
-    clone = Clone(task, Settings(**{"corruption": CORRUPTION, **settings, **small}), seed)
+    clone = Bc(task, Settings(**{"corruption": CORRUPTION, **settings, **small}), seed)
     for _ in clone.learn():
         pass
     return clone
@@ -97,17 +97,17 @@ def delayed(task: Manipulation, seed: int, quick: bool) -> dict[str, Any]:
         base = plain.denoiser()
         deaf = np.pad(base.see, ((0, 0), (0, delay and delay * base.actions + 1)))  # to what it is told
         for name, made in ("as it is", dataclasses.replace(base, see=deaf)), ("real-time", aware.denoiser(delay)):
-            controller = planned(task, made, Drawn.normal(made.noise_size), LATE["replan"], delay)
+            controller = planned(task, made, NoiseTable.normal(made.noise_size), LATE["replan"], delay)
             done = flown(task, controller, FEWER, quick)
             run[f"{name}, {delay}"] = [*counted([e.succeeded for e in done]), *jerk(task, done, delay)]
     return run
 
 
-def flown(task: Manipulation, controller: Exportable, count: int, quick: bool) -> list[Episode]:
+def flown(task: Manipulation, controller: Policy, count: int, quick: bool) -> list[Episode]:
     """The first episodes of those that grade, in their order."""
     count = 4 if quick else count
     with tempfile.TemporaryDirectory() as folder:
-        act = Filed(export(controller, Path(folder) / "policy.onnx"), min(SCENES, count))
+        act = PolicyActor(export(controller, Path(folder) / "policy.onnx"), min(SCENES, count))
         return sorted(episodes(task, act, count, stream(0, PURPOSE), SCENES), key=lambda e: e.number)
 
 

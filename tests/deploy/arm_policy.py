@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from policies.models.chunking import Chunked, Denoiser, Schedule, Steering
+from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
 from policies.models.controller import Mlp, limits
 from sim import spec
 from sim.robots.panda import PANDA
@@ -12,7 +12,7 @@ ONE = np.ones(1, np.float32)
 POSE = np.array([0.15, *PANDA.home[1:]], np.float32)  # rad, where `posing` brings the joints
 
 
-def linear(task: ArmReach, weight: np.ndarray, bias: np.ndarray) -> Chunked:
+def linear(task: ArmReach, weight: np.ndarray, bias: np.ndarray) -> ChunkPolicy:
     """The controller whose actions in [-1, 1] are clip(weight @ observation + bias), for silu(x) - silu(-x) = x."""
     actions, seen = weight.shape
     rows = np.concatenate([weight, -weight]).astype(np.float32)
@@ -27,10 +27,10 @@ def linear(task: ArmReach, weight: np.ndarray, bias: np.ndarray) -> Chunked:
         layers=[(both, np.zeros(actions, np.float32))],
     )
     actor = Mlp([(np.full((actions, seen), 0.1, np.float32), np.zeros(actions, np.float32))], "relu")
-    return Chunked.from_task(task, base, Steering(actor, 1.5), 1)
+    return ChunkPolicy.from_task(task, base, Steering(actor, 1.5), 1)
 
 
-def reaching() -> Chunked:
+def reaching() -> ChunkPolicy:
     """Moves the hand to the goal, with an open gripper."""
     task = ArmReach()
     at, weight = spec.slices(task.policy), np.zeros((4, spec.size(task.policy)))
@@ -38,7 +38,7 @@ def reaching() -> Chunked:
     return linear(task, weight, np.array([0.0, 0.0, 0.0, 1.0]))
 
 
-def posing() -> Chunked:
+def posing() -> ChunkPolicy:
     """Moves the joints to `POSE`, with an open gripper, by commanding their positions."""
     task = ArmReach(ReachConfig(control="joint"))
     low, high = limits(task.commands)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from deploy.policy_file import KEY, PolicyFile
-from policies.models.controller import Controller, Gru, Mlp, Network
+from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
 from policies.models.export import export, serialise
 from sim.spec import Signal
 from sim.tasks import make
@@ -35,7 +35,7 @@ def random_gru(rng, inputs, outputs, width=6, hidden=5):
     return Gru(random_layer(rng, inputs, width), w_ih, w_hh, b_ih, b_hh, random_layer(rng, hidden, outputs))
 
 
-def small(network_of=random_mlp, seed=0, history=2, **network) -> Controller:
+def small(network_of=random_mlp, seed=0, history=2, **network) -> FeaturePolicy:
     """A controller of two signals and two commands that belongs to no task."""
     rng = np.random.default_rng(seed)
     features = [Feature("near", minus="goal", squash=0.5), Feature("rate", scale=0.1)]
@@ -47,10 +47,10 @@ def small(network_of=random_mlp, seed=0, history=2, **network) -> Controller:
         Signal("goal", (3,), "m", "world", max_age=1.0),
         Signal("rate", (2,), "rad/s", "body"),
     )
-    return Controller("small", "none", "bench", 50.0, inputs, outputs, tuple(features), history, 0.25, made)
+    return FeaturePolicy("small", "none", "bench", 50.0, inputs, outputs, tuple(features), history, 0.25, made)
 
 
-def linear_hover(task: Any = None) -> Controller:
+def linear_hover(task: Any = None) -> FeaturePolicy:
     """A linear controller (found by random search) that hovers a Crazyflie from calm starts, without delay."""
     task = task or make("quad_hover", **CALM)
     p_gain, v_gain, lean, rate, height, climb, yaw, yaw_rate = 0.28, 0.28, 0.145, 0.0375, 0.5, 0.238, 0.03, 0.112
@@ -62,7 +62,7 @@ def linear_hover(task: Any = None) -> Controller:
     weight = np.zeros((4, 18 + 4 * task.history))
     forward, left, spin = np.array([[1, -1, -1, 1], [-1, -1, 1, 1], [-1, 1, -1, 1]])
     weight[:, :18] = np.outer(left, roll) + np.outer(-forward, pitch) + np.outer(spin, turn) + up
-    return Controller.from_task(task, Mlp([(weight, np.full(4, np.arctanh(task.initial_action)))]))
+    return FeaturePolicy.from_task(task, Mlp([(weight, np.full(4, np.arctanh(task.initial_action)))]))
 
 
 def resealed(policy: PolicyFile, path: Path, graph: Any = None, **changed: Any) -> Path:
@@ -77,7 +77,7 @@ def resealed(policy: PolicyFile, path: Path, graph: Any = None, **changed: Any) 
     return path
 
 
-def exported(path: Path, controller: Controller | None = None, **options: Any) -> PolicyFile:
+def exported(path: Path, controller: FeaturePolicy | None = None, **options: Any) -> PolicyFile:
     return export(controller or small(), path, **options)
 
 

@@ -12,7 +12,7 @@ from deploy.hil import build
 from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, Bench, packed
 from deploy.mcu.emulator import RAM, Chip, EmulatorError, block_cost, instruction_cycles
 from deploy.policy_file import PolicyFile
-from policies.models.controller import Controller
+from policies.models.controller import FeaturePolicy
 from policies.models.export import random_signals
 from sim.spec import Signal
 from sim.terms import Feature
@@ -22,7 +22,7 @@ from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
 CODE = RAM + 0x8000  # where the tests put code of their own
 
 
-def hover_size(rng=None) -> Controller:
+def hover_size(rng=None) -> FeaturePolicy:
     """22-64-64-4 with tanh: the size that the targets are stated for."""
     rng = rng or np.random.default_rng(0)
     inputs = (Signal("position", (3,), "m"), Signal("rotation", (9,)), Signal("linear_velocity", (3,), "m/s"))
@@ -30,7 +30,7 @@ def hover_size(rng=None) -> Controller:
     outputs = (Signal("motor_command", (4,), low=0.0, high=1.0),)
     features = (*(Feature(s.name) for s in inputs), Feature("history"))
     network = random_mlp(rng, 22, 4, hidden=(64, 64))
-    return Controller("hover_size", "none", "bench", 100.0, inputs, outputs, features, 1, 0.0, network)
+    return FeaturePolicy("hover_size", "none", "bench", 100.0, inputs, outputs, features, 1, 0.0, network)
 
 
 @pytest.fixture(scope="module", params=["zig", *(["gcc"] if shutil.which("arm-none-eabi-gcc") else [])])

@@ -12,10 +12,10 @@ from deploy.guard import SAFE, Guard
 from deploy.loop import run as fly
 from deploy.policy_file import PolicyFile
 from deploy.ros2.arm import Arm
-from deploy.runtimes import Compiled
+from deploy.runtimes import CompiledPolicy
 from deploy.safety.envelope import Envelope
 from policies import evaluate
-from policies.models.chunking import Chunked, Denoiser, Drawn, Schedule, Steering
+from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Schedule, Steering
 from policies.models.controller import Mlp
 from policies.models.export import export
 from sim import spec
@@ -52,7 +52,7 @@ def untrained(task, chosen="steered"):
     )
     actor = [tuple(np.float32(part) for part in dense(rng, *size)) for size in ((hidden, seen), (actions, hidden))]
     steering = Steering(Mlp(actor, "relu"), 1.5, repeat=4)
-    return Chunked.from_task(task, base, steering if chosen == "steered" else Drawn.normal(4 * actions, 5), 2)
+    return ChunkPolicy.from_task(task, base, steering if chosen == "steered" else NoiseTable.normal(4 * actions, 5), 2)
 
 
 @pytest.mark.parametrize("controller", ["onnxruntime", "c"])
@@ -98,7 +98,7 @@ def test_its_evaluation_has_its_own_engines(files, words, missing):
 @pytest.mark.parametrize("task", [ArmReach(), ArmPickPlace()], ids=lambda t: t.name)
 def test_a_steered_policy_in_c_plans_as_its_file_does(task, tmp_path):
     policy = export(untrained(task), tmp_path / "policy.onnx")
-    compiled = Compiled(policy)  # which reproduces the file's vectors, or is refused
+    compiled = CompiledPolicy(policy)  # which reproduces the file's vectors, or is refused
     rng = np.random.default_rng(1)
     policy.reset(3)
     compiled.reset(3)
@@ -113,7 +113,7 @@ def test_a_steered_policy_in_c_plans_as_its_file_does(task, tmp_path):
 def test_noise_from_a_table_is_not_for_c(tmp_path):
     policy = export(untrained(ArmReach(), "drawn"), tmp_path / "policy.onnx")
     with pytest.raises(ValueError, match=r"operator 'Floor' \(node '\w+'\) is not supported"):
-        Compiled(policy)
+        CompiledPolicy(policy)
 
 
 JOINTS, GRIPPER = Signal("joint_position", (2,), "rad"), Signal("gripper_target", (1,), "m", "", 0.0, 0.08)

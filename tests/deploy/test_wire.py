@@ -18,7 +18,7 @@ from websockets.sync.server import serve as listen
 from deploy.policy_file import PolicyFileError
 from deploy.remote.client import Client, ServerError, pack, unpack
 from deploy.serve import main, opened
-from policies.models.chunking import Chunked, Drawn
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.deploy.sample_policy import small
 from tests.policies.test_chunked import base
@@ -53,7 +53,7 @@ def says(greeting, *answers):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    controller = Chunked.from_task(ToyReach(), base(), Drawn.normal(6, 5), 3)
+    controller = ChunkPolicy.from_task(ToyReach(), base(), NoiseTable.normal(6, 5), 3)
     return export(controller, tmp_path_factory.mktemp("wire") / "base.onnx")
 
 

@@ -14,7 +14,7 @@ from deploy.crazyflie.crtp import Packet
 from deploy.crazyflie_sim import Config, Simulation
 from deploy.remote.client import pack, unpack
 from deploy.serve import Service
-from policies.models.chunking import Chunked, Drawn
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.fuzz.mutants import HOSTILE, bytes_of, json_of, rounds
 from tests.policies.test_chunked import base
@@ -26,7 +26,7 @@ LARGEST = 500  # characters of what a server says instead of an answer
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    controller = Chunked.from_task(ToyReach(), base(), Drawn.normal(6, 5), 3)
+    controller = ChunkPolicy.from_task(ToyReach(), base(), NoiseTable.normal(6, 5), 3)
     return Service(export(controller, tmp_path_factory.mktemp("fuzz") / "base.onnx"))
 
 

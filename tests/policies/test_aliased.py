@@ -8,7 +8,7 @@ import torch
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms.bc import BaseConfig
-from policies.algorithms.dsrl_na import Alias, Settings
+from policies.algorithms.dsrl_na import DsrlNa, Settings
 from policies.models.export import export
 from tests.policies.test_steering import success
 from tests.policies.toy_workcell import ToyReach
@@ -37,7 +37,7 @@ def weights(learner):
 @pytest.mark.long
 def test_it_steers_a_mediocre_base_to_the_goal():
     task = ToyReach()
-    learner = Alias(task, QUICK, 0)
+    learner = DsrlNa(task, QUICK, 0)
     assert list(learner.learn())[-1]["env_steps"] == 2400
     before = success(task, learner.baselines()["random noise"], 100)
     after = success(task, learner.controller())
@@ -45,7 +45,7 @@ def test_it_steers_a_mediocre_base_to_the_goal():
 
 
 def test_the_distilled_critic_agrees_with_those_of_chunks():
-    learner = Alias(ToyReach(), small(), 0)
+    learner = DsrlNa(ToyReach(), small(), 0)
     list(learner.learn())
     for _ in range(300):
         learner._update_critics()
@@ -58,22 +58,22 @@ def test_the_distilled_critic_agrees_with_those_of_chunks():
 
 
 def test_it_continues_exactly():
-    whole = Alias(ToyReach(), small(), 0)
+    whole = DsrlNa(ToyReach(), small(), 0)
     rows = list(whole.learn())
     assert rows[-1]["divergence"] > 0.0 and len(rows) == 3
     for stop in (1, 2):  # after cloning, and while practising
-        first = Alias(ToyReach(), small(), 0)
+        first = DsrlNa(ToyReach(), small(), 0)
         running = first.learn()
         for _ in range(stop):
             next(running)
-        second = Alias(ToyReach(), small(), 0)
+        second = DsrlNa(ToyReach(), small(), 0)
         second.load_state_dict(first.state_dict())
         assert list(second.learn())[-1] == rows[-1]
         assert torch.equal(weights(whole), weights(second))
 
 
 def test_the_file_is_the_whole_controller(tmp_path):
-    learner = Alias(ToyReach(), small(same_noise=True, env_steps=400), 0)
+    learner = DsrlNa(ToyReach(), small(same_noise=True, env_steps=400), 0)
     list(learner.learn())
     for name, controller in {"learned": learner.controller(), **learner.baselines()}.items():
         export(controller, tmp_path / f"{name}.onnx")
@@ -83,7 +83,7 @@ def test_the_file_is_the_whole_controller(tmp_path):
 
 
 def test_every_noise_that_is_kept_leads_to_its_chunk():
-    learner = Alias(ToyReach(), small(env_steps=400), 0)
+    learner = DsrlNa(ToyReach(), small(env_steps=400), 0)
     list(learner.learn())
     past, own = learner.memory.past, learner.memory.own
     assert past.count == len(learner.run.transitions()) and own.count > 20
@@ -95,6 +95,6 @@ def test_every_noise_that_is_kept_leads_to_its_chunk():
 
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="shown, the share of the demonstrations, lies between 0 and 1, got -0.5"):
-        Alias(ToyReach(), small(shown=-0.5), 0)
+        DsrlNa(ToyReach(), small(shown=-0.5), 0)
     with pytest.raises(ValueError, match="subset is between 1 and the 4 critics, got 5"):
         small(subset=5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, schedule, signal_share
 from policies.learning.networks import linear_layers, mlp
-from policies.models.chunking import Chunked, Drawn, Schedule, Steering
+from policies.models.chunking import ChunkPolicy, NoiseTable, Schedule, Steering
 from policies.models.controller import Mlp
 from policies.models.export import export
 from tests.policies.toy_workcell import ToyReach
@@ -31,10 +31,10 @@ def steering(size, repeat=1, magnitude=1.5):
 def controllers():
     for kind in ("flow", "diffusion"):
         made = base(kind)
-        yield Chunked.from_task(ToyReach(), made, steering(6), 3)
-        yield Chunked.from_task(ToyReach(), made, steering(2, repeat=3), 2)
-        yield Chunked.from_task(ToyReach(), made, Drawn.normal(6, rows=5), 1)
-        yield Chunked.from_task(ToyReach(), made, Drawn.none(6), 3)
+        yield ChunkPolicy.from_task(ToyReach(), made, steering(6), 3)
+        yield ChunkPolicy.from_task(ToyReach(), made, steering(2, repeat=3), 2)
+        yield ChunkPolicy.from_task(ToyReach(), made, NoiseTable.normal(6, rows=5), 1)
+        yield ChunkPolicy.from_task(ToyReach(), made, NoiseTable.none(6), 3)
 
 
 @pytest.mark.parametrize("index", range(8))
@@ -58,7 +58,7 @@ def test_file_and_reference_agree_over_closed_loop_episodes(index, tmp_path):
 def test_a_plan_is_executed_action_by_action(horizon, data):
     replan = data.draw(st.integers(1, horizon))
     made = base(horizon=horizon)
-    controller = Chunked.from_task(ToyReach(), made, Drawn.normal(2 * horizon, rows=4), replan)
+    controller = ChunkPolicy.from_task(ToyReach(), made, NoiseTable.normal(2 * horizon, rows=4), replan)
     state, rng = controller.initial_state(2), np.random.default_rng(0)
     for chunk_number in range(5):
         signals = {s.name: rng.uniform(-1.0, 1.0, (2, 2)).astype(np.float32) for s in controller.inputs}
@@ -74,7 +74,7 @@ def test_a_plan_is_executed_action_by_action(horizon, data):
 
 
 def test_rows_have_their_own_clocks(tmp_path):
-    controller = Chunked.from_task(ToyReach(), base(), Drawn.normal(6, rows=5), 3)
+    controller = ChunkPolicy.from_task(ToyReach(), base(), NoiseTable.normal(6, rows=5), 3)
     policy = export(controller, tmp_path / "policy.onnx")
     policy.reset(2)
     signals = {s.name: np.zeros((2, 2), np.float32) for s in controller.inputs}
@@ -103,7 +103,7 @@ def test_the_noise_schedule_keeps_the_variance():
 
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="replan is between 1 and the chunk's 3 actions, got 4"):
-        Chunked.from_task(ToyReach(), base(), steering(6), 4)
+        ChunkPolicy.from_task(ToyReach(), base(), steering(6), 4)
     with pytest.raises(ValueError, match="kind 'gan' is not one of flow, diffusion"):
         BaseConfig(kind="gan")
     with pytest.raises(ValueError, match="horizon must be at least 1"):
@@ -151,8 +151,8 @@ def test_a_schedule_knows_its_length():
 
 
 def test_episodes_begin_with_different_noise(tmp_path):
-    drawn = Drawn.normal(6, rows=256)
-    policy = export(Chunked.from_task(ToyReach(), base(), drawn, 3), tmp_path / "policy.onnx")
+    drawn = NoiseTable.normal(6, rows=256)
+    policy = export(ChunkPolicy.from_task(ToyReach(), base(), drawn, 3), tmp_path / "policy.onnx")
     policy.reset(50)
     rng = np.random.default_rng(3)
     signals = {s.name: rng.uniform(-1.0, 1.0, (50, 2)).astype(np.float32) for s in policy.inputs}

@@ -8,9 +8,9 @@ import torch
 
 from policies import collect
 from policies.algorithms.bc import BaseConfig, Cloning, demonstrations
-from policies.collect import Config, Filed, demonstrate, episodes, stored, stream
+from policies.collect import Config, PolicyActor, demonstrate, episodes, stored, stream
 from policies.datasets import Dataset, DatasetError
-from policies.models.chunking import Chunked, Drawn
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.policies.toy_workcell import RATE, ToyReach
 
@@ -64,9 +64,9 @@ def test_a_policy_file_collects(tmp_path):
     task, config = ToyReach(), BaseConfig(horizon=2, hidden=[16], updates=150)
     cloning = Cloning(task, config, torch.Generator().manual_seed(0))
     list(cloning.learn(demonstrations(task, BaseConfig(horizon=2, episodes=40, corruption=0.0), 0)))
-    file = export(Chunked.from_task(task, cloning.denoiser(), Drawn.none(4), 2), tmp_path / "policy.onnx")
-    flown = {e.number: e for e in episodes(task, Filed(file, 3), 7, stream(0, 1), num=3)}
-    alone = {e.number: e for e in episodes(task, Filed(file, 1), 7, stream(0, 1), num=1)}
+    file = export(ChunkPolicy.from_task(task, cloning.denoiser(), NoiseTable.none(4), 2), tmp_path / "policy.onnx")
+    flown = {e.number: e for e in episodes(task, PolicyActor(file, 3), 7, stream(0, 1), num=3)}
+    alone = {e.number: e for e in episodes(task, PolicyActor(file, 1), 7, stream(0, 1), num=1)}
     for number, episode in flown.items():  # each begins with a fresh state, whoever flies beside it
         assert np.allclose(episode.commands["velocity"], alone[number].commands["velocity"], atol=1e-5)
     collect.main([f"task={TOY}", f"out={tmp_path / 'data'}", f"policy={tmp_path / 'policy.onnx'}", "episodes=3"])

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.models.controller import Controller, Gru, Mlp, sigmoid
+from policies.models.controller import FeaturePolicy, Gru, Mlp, sigmoid
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature
@@ -145,4 +145,4 @@ def test_malformed_networks_are_refused(make_it, message):
 def test_a_controller_that_does_not_fit_together_is_refused(changed, message):
     fields = vars(small()) | changed
     with pytest.raises(ValueError, match=message):
-        Controller(**fields)
+        FeaturePolicy(**fields)

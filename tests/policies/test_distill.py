@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.algorithms.distill import TEACHERS, VEHICLE, Distill, DistillConfig, Table, consult, with_robot
 from policies.algorithms.distill.fused_student import Student, to_segment
-from policies.models.controller import Controller, Mlp
+from policies.models.controller import FeaturePolicy, Mlp
 from policies.runner import checkpoint
 from policies.runner.config import RunError
 from sim import tasks
@@ -117,7 +117,7 @@ def test_labels_are_what_the_vehicles_teacher_would_command():
     distill = learner(teachers=3, teacher_history=5)
     run(distill, 3)
     env = distill.env = distill._flights()
-    teachers = [Controller.from_task(with_robot(distill.task, ANY, 5), n) for n in distill.networks]
+    teachers = [FeaturePolicy.from_task(with_robot(distill.task, ANY, 5), n) for n in distill.networks]
     observation, generator = env.observation, torch.Generator().manual_seed(0)
     mass = np.stack(distill.rows["mass"])
     for _ in range(8):

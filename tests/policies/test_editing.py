@@ -8,12 +8,12 @@ import torch
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms.bc import BaseConfig
-from policies.algorithms.expo import Edit, Residual, ResidualSettings, Settings
+from policies.algorithms.expo import Expo, Residual, ResidualSettings, Settings
 from policies.collect import stream
 from policies.learning.actor_critic import Critics, judges
-from policies.learning.online import Improvement
-from policies.models.action_selection import Best, Picked
-from policies.models.chunking import Chunked, Drawn
+from policies.learning.online import OnlineFinetuning
+from policies.models.action_selection import BestOfN, BestOfNNoise
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.policies.test_chunked import base
 from tests.policies.test_steering import success
@@ -41,7 +41,7 @@ def weights(learner):
     return torch.cat([p.flatten() for p in learner.training.average.parameters()])
 
 
-@pytest.mark.parametrize(("kind", "least", "gain"), [(Edit, 0.5, 0.35), (Residual, 0.4, 0.25)])
+@pytest.mark.parametrize(("kind", "least", "gain"), [(Expo, 0.5, 0.35), (Residual, 0.4, 0.25)])
 @pytest.mark.long
 def test_edits_bring_a_mediocre_base_to_the_goal(kind, least, gain):
     task = ToyReach()
@@ -50,11 +50,11 @@ def test_edits_bring_a_mediocre_base_to_the_goal(kind, least, gain):
     assert metrics[-1]["progress"] == 1.0 and metrics[-1]["env_steps"] == 2400
     before = {name: success(task, controller, 100) for name, controller in learner.baselines().items()}
     after = success(task, learner.controller())
-    assert {"random noise", "no noise"} <= set(before) and ("best of 16" in before) == (kind is Edit)
+    assert {"random noise", "no noise"} <= set(before) and ("best of 16" in before) == (kind is Expo)
     assert after > least and after > before["random noise"] + gain, (before, after)
 
 
-@pytest.mark.parametrize("kind", [Edit, Residual])
+@pytest.mark.parametrize("kind", [Expo, Residual])
 def test_it_continues_exactly(kind):
     whole = kind(ToyReach(), small(kind), 0)
     rows = list(whole.learn())
@@ -85,7 +85,7 @@ def agree(controller, path, rng):
     assert len(moved) == 12
 
 
-@pytest.mark.parametrize(("kind", "same"), [(Edit, False), (Edit, True), (Residual, False)])
+@pytest.mark.parametrize(("kind", "same"), [(Expo, False), (Expo, True), (Residual, False)])
 def test_the_file_is_the_whole_controller(kind, same, tmp_path):
     learner = kind(ToyReach(), small(kind, same_edit=same, env_steps=400), 0)
     list(learner.learn())
@@ -95,9 +95,9 @@ def test_the_file_is_the_whole_controller(kind, same, tmp_path):
 
 
 def drawn_judges(size, count=4):
-    learner = Improvement(ToyReach(), small(Edit), 0)
+    learner = OnlineFinetuning(ToyReach(), small(Expo), 0)
     learner.cloning.normalizer.update(torch.randn(50, 4, generator=learner.generator) * 3.0 + 1.0)
-    critics = Critics(small(Edit), 4 + size, learner.generator, count)
+    critics = Critics(small(Expo), 4 + size, learner.generator, count)
     return learner.cloning.normalizer, critics, judges(critics, learner.cloning.normalizer)
 
 
@@ -115,9 +115,9 @@ def test_the_best_is_what_the_critics_say():
     made, rng = base(), np.random.default_rng(0)
     seen, noise = rng.normal(size=(5, 4)).astype(np.float32), rng.normal(size=(5, 3 * 6)).astype(np.float32)
     _, _, of_chunks = drawn_judges(6)
-    chunks = Best(of_chunks, 3).sample(made, seen, noise)
+    chunks = BestOfN(of_chunks, 3).sample(made, seen, noise)
     _, _, of_noise = drawn_judges(2)
-    picked = Picked(of_noise, 9, repeat=3).sample(made, seen, noise)
+    picked = BestOfNNoise(of_noise, 9, repeat=3).sample(made, seen, noise)
     for row in range(5):
         here = seen[row : row + 1]
         options = [made.sample(here, w[None]) for w in noise[row].reshape(3, 6)]
@@ -131,23 +131,25 @@ def test_the_best_is_what_the_critics_say():
 @pytest.mark.parametrize(("size", "repeat", "count"), [(6, 1, 4), (2, 3, 4), (6, 1, 1)])
 def test_a_choice_of_noise_is_in_the_file(size, repeat, count, tmp_path):
     _, _, exported = drawn_judges(size, count)
-    controller = Chunked.from_task(ToyReach(), base(), Drawn.normal(5 * size, 8), 3, Picked(exported, 5, repeat))
+    controller = ChunkPolicy.from_task(
+        ToyReach(), base(), NoiseTable.normal(5 * size, 8), 3, BestOfNNoise(exported, 5, repeat)
+    )
     agree(controller, tmp_path / "picked.onnx", np.random.default_rng(3))
 
 
 def test_demonstrations_become_the_transitions_that_scenes_make():
     from policies.collect import DEMONSTRATIONS
-    from policies.learning.chunk_rollout import Scenes
+    from policies.learning.chunk_rollout import ChunkRollout
 
-    task, config = ToyReach(), small(Edit, step_reward=-0.5, backup=3)
-    run = Improvement(task, config, 0)
+    task, config = ToyReach(), small(Expo, step_reward=-0.5, backup=3)
+    run = OnlineFinetuning(task, config, 0)
     made, count = run.transitions(), 0
     for episode in run.demonstrations:
         starts = len(episode.reward) if episode.succeeded else max(0, len(episode.reward) - 3 * 2)
         shown, made = made[:starts], made[starts:]
         if not episode.succeeded:
             continue
-        scenes = Scenes(task, stream(0, DEMONSTRATIONS), 1, 2, run.rewards)
+        scenes = ChunkRollout(task, stream(0, DEMONSTRATIONS), 1, 2, run.rewards)
         scenes.cell.reset([0], [episode.number])
         scenes.seen = scenes._look()
         found = []
@@ -168,7 +170,7 @@ def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="needs candidates >= 1 and noise_std >= 0, got 0 and 0.6"):
         Settings(candidates=0)
     with pytest.raises(ValueError, match="shown, the share of the demonstrations, lies between 0 and 1, got 1.0"):
-        Edit(ToyReach(), Settings(shown=1.0), 0)
+        Expo(ToyReach(), Settings(shown=1.0), 0)
     with pytest.raises(ValueError, match="residual learning edits one chunk, not candidates=2; see algorithm=expo"):
         ResidualSettings(candidates=2)
     with pytest.raises(ValueError, match="critics must be at least 2, since their spread counts, got 1"):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms.expo import Edit
+from policies.algorithms.expo import Expo
 from policies.algorithms.rlpd import Rlpd
-from policies.learning.online import Improvement
+from policies.learning.online import OnlineFinetuning
 from tests.policies.test_editing import small as small_edit
 from tests.policies.test_rlpd import small, weights
 from tests.policies.toy_workcell import ToyReach
@@ -33,7 +33,7 @@ def test_every_step_of_an_episode_begins_a_transition():
 
 
 def test_one_episode_in_full():
-    run = Improvement(ToyReach(), small_edit(Edit, backup=2), 0)
+    run = OnlineFinetuning(ToyReach(), small_edit(Expo, backup=2), 0)
     seen = np.arange(8, dtype=np.float32)[:, None] * np.ones(4, np.float32)  # 7 steps
     action = np.arange(7, dtype=np.float32)[:, None] * np.ones(2, np.float32)
     found = run.between(seen, action, True)
@@ -45,7 +45,7 @@ def test_one_episode_in_full():
     assert [t.x[0] for t in run.between(seen, action, False)] == [1.0]  # what came later was not seen
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (Edit, partial(small_edit, Edit))])
+@pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (Expo, partial(small_edit, Expo))])
 def test_learners_of_what_was_executed_continue_exactly(kind, settings):
     whole = kind(ToyReach(), settings(every_step=True), 0)
     rows = list(whole.learn())

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy import PolicyFile, PolicyFileError
-from policies.models.controller import Controller, Mlp
+from policies.models.controller import FeaturePolicy, Mlp
 from policies.models.export import export, export_torch, random_signals, update_evaluation
 from sim.spec import Signal
 from sim.tasks import make
@@ -49,7 +49,7 @@ def controllers(draw):
         hidden = draw(st.lists(st.integers(1, 9), max_size=3))
         network = random_mlp(rng, width, actions, hidden, draw(st.sampled_from(["tanh", "relu"])))
     action = draw(st.floats(-1.0, 1.0, width=32))
-    return Controller(
+    return FeaturePolicy(
         "any", "none", "any", 100.0, tuple(inputs), tuple(outputs), tuple(features), history, action, network
     )
 

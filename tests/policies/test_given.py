@@ -9,17 +9,17 @@ import torch
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.remote.subgraph import FileBase, Part
 from policies.algorithms import LearningError
-from policies.algorithms.bc import BaseConfig, Clone, Cloning
+from policies.algorithms.bc import BaseConfig, Bc, Cloning
 from policies.algorithms.bc import Settings as CloneSettings
-from policies.algorithms.dsrl import Steer
-from policies.algorithms.dsrl_na import Alias
-from policies.algorithms.expo import Edit, Residual
+from policies.algorithms.dsrl import Dsrl
+from policies.algorithms.dsrl_na import DsrlNa
+from policies.algorithms.expo import Expo, Residual
 from policies.algorithms.rlif import Rlif
 from policies.algorithms.rlpd import Rlpd
 from policies.learning.base import Origin
-from policies.learning.encoders import Sight
-from policies.models.action_selection import Best
-from policies.models.chunking import Chunked, Drawn, Steering
+from policies.learning.encoders import EncoderConfig
+from policies.models.action_selection import BestOfN
+from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
 from policies.models.denoiser import guided
 from policies.models.export import export
 from policies.models.pretrained import Stored
@@ -38,7 +38,7 @@ TINY = {"env_steps": 100, "warm_up": 2, "head_start": 8, "batch": 16, "scenes": 
 TINY |= {"critic_updates": 1, "actor_updates": 1}
 
 
-def given(path, kind=Steer, **changes):
+def given(path, kind=Dsrl, **changes):
     origin = Origin(horizon=2, policy=str(path), episodes=10, corruption=0.5)
     return kind(ToyReach(), kind.Config(base=origin, **(TINY | changes)), 0)
 
@@ -50,7 +50,7 @@ def weights(learner):
 @pytest.fixture(scope="module")
 def cloned():
     """A cloned policy, before it is a file."""
-    clone = Clone(ToyReach(), CloneSettings(**vars(BASE)), 0)
+    clone = Bc(ToyReach(), CloneSettings(**vars(BASE)), 0)
     list(clone.learn())
     return clone
 
@@ -77,9 +77,9 @@ def bases():
 @pytest.mark.parametrize("way", ["noise", "steered", "best"])
 def test_a_base_out_of_a_file_samples_as_it_did(index, way, tmp_path):
     made = list(bases())[index]
-    chosen = {"noise": Drawn.normal(6, 5), "steered": steering(2, repeat=3), "best": Drawn.normal(18, 5)}[way]
-    planner = Best(drawn_judges(6)[2], 3) if way == "best" else None
-    policy = export(Chunked.from_task(ToyReach(), made, chosen, 2, planner), tmp_path / "policy.onnx")
+    chosen = {"noise": NoiseTable.normal(6, 5), "steered": steering(2, repeat=3), "best": NoiseTable.normal(18, 5)}[way]
+    planner = BestOfN(drawn_judges(6)[2], 3) if way == "best" else None
+    policy = export(ChunkPolicy.from_task(ToyReach(), made, chosen, 2, planner), tmp_path / "policy.onnx")
     found = Stored.load(policy.path, ToyReach(), 3)
     for count in (1, 40):
         observation, noise = drawn(count, 4, 6)
@@ -93,14 +93,14 @@ def test_learners_see_what_they_saw_of_the_clone(cloned, file):
     assert (learner.cloning.size, learner.cloning.observed, learner.cloning.actions) == (4, 4, 2)
 
 
-@pytest.mark.parametrize("kind", [Steer, Alias, Edit])
+@pytest.mark.parametrize("kind", [Dsrl, DsrlNa, Expo])
 def test_it_is_improved_as_the_clone_is(kind, cloned, file):
     """From the same state of the generator on, until rounding makes a difference."""
     shown = dataclasses.replace(BASE, episodes=10, corruption=0.5)
     own, other = kind(ToyReach(), kind.Config(base=shown, **TINY), 0), given(file.path, kind)
     own.cloning.load_state_dict(cloned.cloning.state_dict())
     other.generator.set_state(own.generator.get_state())
-    for name in ("training", "critics", *(["judges"] if kind is Alias else [])):
+    for name in ("training", "critics", *(["judges"] if kind is DsrlNa else [])):
         getattr(other, name).load_state_dict(getattr(own, name).state_dict())
     wanted, found = list(own.learn())[-1], list(other.learn())[-1]
     assert found.keys() == wanted.keys() and found["divergence"] > 0.0
@@ -108,7 +108,7 @@ def test_it_is_improved_as_the_clone_is(kind, cloned, file):
     assert torch.allclose(weights(own), weights(other), atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [Steer, Alias, Edit, Residual, Rlif])
+@pytest.mark.parametrize("kind", [Dsrl, DsrlNa, Expo, Residual, Rlif])
 def test_the_steered_file_is_the_base_s_graph_and_an_actor(kind, file, tmp_path):
     learner = given(file.path, kind)
     list(learner.learn())
@@ -123,7 +123,7 @@ def test_the_steered_file_is_the_base_s_graph_and_an_actor(kind, file, tmp_path)
     assert np.array_equal(again.sample(observation, noise), FileBase(file).sample(observation, noise))
 
 
-@pytest.mark.parametrize("kind", [Steer, Alias])
+@pytest.mark.parametrize("kind", [Dsrl, DsrlNa])
 def test_it_continues_exactly(kind, file):
     whole = given(file.path, kind, env_steps=200)
     rows = list(whole.learn())
@@ -138,19 +138,19 @@ def test_it_continues_exactly(kind, file):
 
 def test_without_demonstrations(file):
     """Nobody shows anything, if nothing is to be learned from it."""
-    learner = given(file.path, Alias, shown=0.0)
+    learner = given(file.path, DsrlNa, shown=0.0)
     learner.task.expert = None
     assert list(learner.learn())[-1]["env_steps"] == 100.0 and not learner.memory.past.count
 
 
 def test_a_base_that_sees_pictures(tmp_path):
-    sight = Sight(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
+    sight = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
     config = dataclasses.replace(BASE, updates=20, episodes=4, corruption=0.5, sight=sight)
-    clone = Clone(ToySight(), CloneSettings(**vars(config)), 0)
+    clone = Bc(ToySight(), CloneSettings(**vars(config)), 0)
     list(clone.learn())
     policy = export(clone.controller(), tmp_path / "base.onnx")
     origin = Origin(horizon=2, policy=policy.path)
-    learner = Steer(ToySight(), Steer.Config(base=origin, **TINY), 0)
+    learner = Dsrl(ToySight(), Dsrl.Config(base=origin, **TINY), 0)
     list(learner.learn())
     cell = ToySight().open(5, 0)
     cell.reset(range(5), range(5))
@@ -161,7 +161,9 @@ def test_a_base_that_sees_pictures(tmp_path):
     steered.reset(5)
     state = controller.initial_state(5)
     own = Steering(learner.controller().chosen.actor, 1.5)
-    direct = Chunked.from_task(ToySight(), clone.cloning.denoiser(), own, 2)  # the clone itself, with the same actor
+    direct = ChunkPolicy.from_task(
+        ToySight(), clone.cloning.denoiser(), own, 2
+    )  # the clone itself, with the same actor
     other = direct.initial_state(5)
     for _ in range(12):
         signals = cell.read()
@@ -195,7 +197,7 @@ class Wider(ToyReach):
 )
 def test_a_base_that_does_not_fit_is_refused(task, horizon, message, file):
     with pytest.raises(PolicyFileError, match=f"base.onnx {message}"):
-        Steer(task(), Steer.Config(base=Origin(horizon=horizon, policy=file.path)), 0)
+        Dsrl(task(), Dsrl.Config(base=Origin(horizon=horizon, policy=file.path)), 0)
 
 
 def test_files_without_a_base_are_refused(tmp_path):
@@ -203,7 +205,7 @@ def test_files_without_a_base_are_refused(tmp_path):
     late = Cloning(ToyReach(), BASE, torch.Generator().manual_seed(0), delay=1).denoiser(1)
     refused = {
         "has no base that is steered by noise; algorithm=diffusion makes files": [plain(), alone.controller()],
-        "plans 1 actions ahead of what it sees; .* delay=0": [planned(ToyReach(), late, Drawn.normal(4), 1, 1)],
+        "plans 1 actions ahead of what it sees; .* delay=0": [planned(ToyReach(), late, NoiseTable.normal(4), 1, 1)],
     }
     for message, controllers in refused.items():
         for controller in controllers:
@@ -234,7 +236,7 @@ def test_the_whole_chain(tmp_path):
     )
     source = made.metadata["training"]["base"]
     assert source["sha256"] == PolicyFile.load(str(path)).sha256 and source["training"]["seed"] == 0
-    export(Chunked.from_task(ToyReach(Config()), base(horizon=2), Drawn.normal(4), 2), path)
+    export(ChunkPolicy.from_task(ToyReach(Config()), base(horizon=2), NoiseTable.normal(4), 2), path)
     with pytest.raises(RunError, match="policy.onnx is not the file any more whose base this run improves"):
         train(compose([f"resume={tmp_path}/run", f"task={TOY}"]))
     path.unlink()
@@ -244,6 +246,6 @@ def test_the_whole_chain(tmp_path):
 
 def test_another_file_than_the_checkpoint_s_is_refused(file, tmp_path):
     state = given(file.path).cloning.state_dict()
-    other = export(Chunked.from_task(ToyReach(), base(horizon=2), Drawn.normal(4), 2), tmp_path / "other.onnx")
+    other = export(ChunkPolicy.from_task(ToyReach(), base(horizon=2), NoiseTable.normal(4), 2), tmp_path / "other.onnx")
     with pytest.raises(LearningError, match="other.onnx is not the file any more"):
         given(other.path).cloning.load_state_dict(state)

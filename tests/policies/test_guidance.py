@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from deploy.runtimes import Compiled
+from deploy.runtimes import CompiledPolicy
 from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, embed
-from policies.models.chunking import Chunked, Drawn
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.denoiser import goal, guided
 from policies.models.export import export
 from sim import spec
@@ -45,14 +45,16 @@ def test_a_guided_network_is_the_sum_that_it_stands_for(kind, guidance):
 def test_it_is_all_in_the_file(kind, tmp_path):
     made = guided(base(kind, steps=3), GOAL, UNSEEN, 1.0)
     agree(
-        Chunked.from_task(ToyReach(), made, Drawn.normal(6, rows=5), 1), tmp_path / "a.onnx", np.random.default_rng(1)
+        ChunkPolicy.from_task(ToyReach(), made, NoiseTable.normal(6, rows=5), 1),
+        tmp_path / "a.onnx",
+        np.random.default_rng(1),
     )
 
 
 def test_a_steered_and_guided_base_is_c(tmp_path):
     made = guided(base("beso", steps=3), GOAL, UNSEEN, 1.0)
-    policy = export(Chunked.from_task(ToyReach(), made, steering(6), 2), tmp_path / "policy.onnx")
-    compiled, rng = Compiled(policy), np.random.default_rng(1)
+    policy = export(ChunkPolicy.from_task(ToyReach(), made, steering(6), 2), tmp_path / "policy.onnx")
+    compiled, rng = CompiledPolicy(policy), np.random.default_rng(1)
     policy.reset(2)
     compiled.reset(2)
     for _ in range(7):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms.dsrl_na import Alias
+from policies.algorithms.dsrl_na import DsrlNa
 from policies.algorithms.dsrl_na import Settings as AliasSettings
 from policies.algorithms.rlpd import Rlpd
-from policies.learning.chunk_rollout import Rewards, Scenes
+from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
 from policies.learning.hindsight import Hindsight
 from sim import spec
 from sim.tasks import make
@@ -21,7 +21,7 @@ from tests.policies.toy_goals import ToyGoals, ToySpot
 from tests.policies.toy_sight import ToySight
 from tests.policies.toy_workcell import ToyReach
 
-REWARDS = Rewards(success=10.0, step=-0.5, gamma=0.9, backup=3)
+REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=0.9, backup=3)
 
 
 def practised(task, horizon, steps, low=-1.0):
@@ -35,7 +35,7 @@ def practised(task, horizon, steps, low=-1.0):
         return made
 
     hindsight.transitions = noted
-    scenes = Scenes(task, 5, 2, horizon, REWARDS, hindsight=hindsight)
+    scenes = ChunkRollout(task, 5, 2, horizon, REWARDS, hindsight=hindsight)
     rng, all_made = np.random.default_rng(0), []
     for _ in range(steps):
         for row in scenes.idle():
@@ -100,7 +100,7 @@ def seeing(**changes):
 
 
 def test_goals_of_policies_that_see_pictures_are_relabelled_too():
-    learner = Alias(ToySpot(), seeing(hindsight=2), 0)
+    learner = DsrlNa(ToySpot(), seeing(hindsight=2), 0)
     relabel, checked = learner.run.hindsight.transitions, 0
     (goal, position), points = (learner.insight.where()[name] for name in ("goal", "position")), slice(2, -2)
     assert (goal, position) == (slice(0, 2), slice(learner.insight.size - 2, learner.insight.size))
@@ -119,7 +119,7 @@ def test_goals_of_policies_that_see_pictures_are_relabelled_too():
     *_, last = learner.learn()
     assert checked > 100 and last["env_steps"] >= learner.config.env_steps
     with pytest.raises(ValueError, match="nobody sees 'position' of toy_spot, .* set algorithm.hindsight=0, or"):
-        Alias(ToySpot(), seeing(hindsight=2, asymmetric=False), 0)
+        DsrlNa(ToySpot(), seeing(hindsight=2, asymmetric=False), 0)
 
 
 def test_a_goal_that_the_policy_sees_in_a_picture_alone_is_not_relabelled():
@@ -127,10 +127,10 @@ def test_a_goal_that_the_policy_sees_in_a_picture_alone_is_not_relabelled():
         achieved = "position"
 
     with pytest.raises(ValueError, match="toy_sight does not tell its policy 'goal' as numbers: set"):
-        Alias(Shown(), seeing(hindsight=2), 0)
+        DsrlNa(Shown(), seeing(hindsight=2), 0)
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (Alias, small_alias)])
+@pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (DsrlNa, small_alias)])
 def test_learners_with_it_continue_exactly(kind, settings):
     whole = kind(ToyGoals(), settings(hindsight=2), 0)
     rows = list(whole.learn())
@@ -149,6 +149,6 @@ def test_learners_with_it_continue_exactly(kind, settings):
 
 @pytest.mark.parametrize("task", [ToyReach(), make("metaworld/reach-v3")], ids=lambda task: task.name)
 def test_tasks_without_goals_are_refused(task):
-    for kind, settings in ((Rlpd, small(hindsight=4)), (Alias, AliasSettings(hindsight=4))):
+    for kind, settings in ((Rlpd, small(hindsight=4)), (DsrlNa, AliasSettings(hindsight=4))):
         with pytest.raises(ValueError, match=f"hindsight needs a task with goals.*{task.name}' has none"):
             kind(task, settings, 0)

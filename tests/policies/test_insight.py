@@ -8,15 +8,15 @@ import torch
 
 from policies import collect
 from policies.algorithms import LearningError
-from policies.algorithms.bc import BaseConfig, Clone
-from policies.algorithms.dsrl import Steer
-from policies.algorithms.dsrl_na import Alias
+from policies.algorithms.bc import BaseConfig, Bc
+from policies.algorithms.dsrl import Dsrl
+from policies.algorithms.dsrl_na import DsrlNa
 from policies.algorithms.rlif import Rlif
 from policies.algorithms.rlpd import Rlpd
 from policies.datasets import Dataset, Writer
-from policies.learning.asymmetric import Insight
+from policies.learning.asymmetric import AsymmetricObservation
 from policies.learning.base import Origin
-from policies.learning.encoders import Sight
+from policies.learning.encoders import EncoderConfig
 from policies.learning.networks import Normalizer
 from policies.models.export import export
 from sim.spec import Signal
@@ -25,7 +25,7 @@ from tests.policies.test_rlpd import small as rlpd_small
 from tests.policies.toy_sight import ToySight
 from tests.policies.toy_workcell import ToyReach
 
-SIGHT = Sight(channels=[6, 6], strides=[2, 1], shift=0)
+SIGHT = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0)
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=20, episodes=12, corruption=1.4, batch=128, sight=SIGHT)
 
 
@@ -36,7 +36,7 @@ def small(kind, **changes):
 
 def test_who_sees_what():
     measured = (Signal("position", (2,), "m"),)
-    insight = Insight(measured, 5, (Signal("goal", (3,), "m"),))
+    insight = AsymmetricObservation(measured, 5, (Signal("goal", (3,), "m"),))
     x = np.arange(16, dtype=np.float32).reshape(2, 8)
     np.testing.assert_array_equal(insight.policy(x), x[:, :5])
     np.testing.assert_array_equal(insight.judge(torch.from_numpy(x)).numpy(), x[:, [0, 1, 5, 6, 7]])
@@ -46,11 +46,11 @@ def test_who_sees_what():
     insight.normalizer.update(torch.from_numpy(x[:, 5:]))
     np.testing.assert_allclose(insight.normalised(x, usual).numpy(), [[-1.0] * 8, [1.0] * 8])
     assert insight.where() == {"position": slice(0, 2), "goal": slice(5, 8)}
-    alike = Insight(measured, 5)
+    alike = AsymmetricObservation(measured, 5)
     assert (alike.size, alike.judged) == (5, 5) and alike.judge(torch.from_numpy(x)).shape == (2, 8)
 
 
-@pytest.mark.parametrize("kind", [Steer, Alias])
+@pytest.mark.parametrize("kind", [Dsrl, DsrlNa])
 def test_it_continues_exactly_and_the_file_is_told_nothing(kind, tmp_path):
     whole, first, second = (kind(ToySight(), small(kind, env_steps=800), seed) for seed in (0, 0, 1))
     *_, last = whole.learn()
@@ -65,7 +65,7 @@ def test_it_continues_exactly_and_the_file_is_told_nothing(kind, tmp_path):
 
 
 def test_critics_learn_from_where_the_goal_is_and_from_no_picture():
-    learner = Alias(ToySight(), small(Alias), 0)
+    learner = DsrlNa(ToySight(), small(DsrlNa), 0)
     list(learner.learn())
     batch = learner.memory.sample(200, learner.generator)
     goal = batch["x"][:, -2:] * learner.insight.normalizer.std + learner.insight.normalizer.shift
@@ -82,7 +82,7 @@ def test_steering_by_those_who_know_improves_what_only_sees():
 
     quick = {"env_steps": 2400, "warm_up": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000, "batch": 128}
     base = dataclasses.replace(BASE, updates=350, episodes=80, learning_rate=4e-3, corruption=1.4)
-    learner = Steer(ToySight(), small(Steer, base=base, critic_updates=2, **quick), 0)
+    learner = Dsrl(ToySight(), small(Dsrl, base=base, critic_updates=2, **quick), 0)
     list(learner.learn())
     before, after = success(learner.baselines()["no noise"]), success(learner.controller())
     assert after > 0.6 and after > before + 0.2, (before, after)
@@ -102,7 +102,7 @@ def test_datasets_tell_them_unless_they_come_from_elsewhere(tmp_path):
     made = {e.number: e for e in collect.demonstrate(ToySight(), 12, 0, 1.4)}
     for episode in kept:
         np.testing.assert_array_equal(episode.signals["goal"], made[episode.number].signals["goal"])
-    learner = Alias(ToySight(), small(Alias, base=dataclasses.replace(BASE, demonstrations=config.out)), 0)
+    learner = DsrlNa(ToySight(), small(DsrlNa, base=dataclasses.replace(BASE, demonstrations=config.out)), 0)
     next(learner.learn())
     assert learner.insight.normalizer.count == sum(len(e.reward) for e in kept)
 
@@ -113,8 +113,8 @@ def test_datasets_tell_them_unless_they_come_from_elsewhere(tmp_path):
             writer.add_episode({name: episode[name] for name in seen}, "toy_sight")
     base = dataclasses.replace(BASE, demonstrations=str(tmp_path / "real"))
     with pytest.raises(LearningError, match="demonstration 0 does not tell 'goal', which critics are to see: set algo"):
-        next(Alias(ToySight(), small(Alias, base=base), 0).learn())
-    next(Alias(ToySight(), small(Alias, base=base, asymmetric=False), 0).learn())
+        next(DsrlNa(ToySight(), small(DsrlNa, base=base), 0).learn())
+    next(DsrlNa(ToySight(), small(DsrlNa, base=base, asymmetric=False), 0).learn())
     config.out, config.episodes = str(tmp_path / "real"), 14
     assert collect.collect(ToySight(), config)[0] == 14 and collect.PRIVILEGED not in Dataset(config.out).features
 
@@ -126,7 +126,7 @@ def test_lerobots_policies_do_not_take_for_an_input_what_is_privileged():
 
 
 def test_what_only_demonstrations_can_tell_is_asked_for(tmp_path):
-    clone = Clone(ToySight(), Clone.Config(**vars(BASE)), 0)
+    clone = Bc(ToySight(), Bc.Config(**vars(BASE)), 0)
     list(clone.learn())
     origin = Origin(horizon=2, policy=export(clone.controller(), tmp_path / "base.onnx").path)
 
@@ -135,8 +135,8 @@ def test_what_only_demonstrations_can_tell_is_asked_for(tmp_path):
             raise NoExpertError("nobody shows it")
 
     with pytest.raises(LearningError, match="nobody shows it; critics learn from demonstrations .*asymmetric=false"):
-        list(Steer(Unshown(), small(Steer, base=origin), 0).learn())
-    assert [*Steer(Unshown(), small(Steer, base=origin, asymmetric=False), 0).learn()][-1]["env_steps"] == 400.0
+        list(Dsrl(Unshown(), small(Dsrl, base=origin), 0).learn())
+    assert [*Dsrl(Unshown(), small(Dsrl, base=origin, asymmetric=False), 0).learn()][-1]["env_steps"] == 400.0
 
 
 def test_learners_without_a_base_see_the_same_as_their_critics():

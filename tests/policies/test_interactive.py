@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
-from policies.algorithms.bc import BaseConfig, Clone
+from policies.algorithms.bc import BaseConfig, Bc
 from policies.algorithms.bc import Settings as CloneSettings
 from policies.algorithms.dagger import Dagger
 from policies.algorithms.hg_dagger import HgDagger
 from policies.algorithms.rlif import Rlif
-from policies.learning.interventions import Lesson
+from policies.learning.interventions import InterventionEpisode
 from sim.spec import Signal
 from sim.workcell import NoExpertError
 from tests.policies.test_editing import agree
@@ -42,7 +42,7 @@ def weights(learner):
 @pytest.fixture(scope="module")
 def cloned():
     """Success of the base alone."""
-    clone = Clone(ToyReach(), CloneSettings(**vars(BASE), noise="none"), 0)
+    clone = Bc(ToyReach(), CloneSettings(**vars(BASE), noise="none"), 0)
     list(clone.learn())
     return success(ToyReach(), clone.controller(), 100)
 
@@ -123,7 +123,9 @@ def test_corrections_have_their_share_of_what_is_learned_from():
 def test_what_hg_dagger_learns_is_what_the_intervener_did():
     learner = HgDagger(ToyReach(), small(HgDagger), 0)
     action = np.arange(10, dtype=np.float32).reshape(5, 2)
-    lesson = Lesson(np.arange(24.0).reshape(6, 4), action, action, np.array([0, 1, 1, 0, 0], bool), True, False)
+    lesson = InterventionEpisode(
+        np.arange(24.0).reshape(6, 4), action, action, np.array([0, 1, 1, 0, 0], bool), True, False
+    )
     seen, chunks = learner.corrections(lesson)
     assert seen[:, 0].tolist() == [4.0, 8.0] and chunks.tolist() == [[2, 3, 4, 5], [4, 5, 6, 7]]
 
@@ -149,7 +151,7 @@ def test_an_intervention_is_the_reward(end):
     steps = 19
     taken = np.repeat([1, 0, 1, 0, 1], [2, 4, 3, 6, 4]).astype(bool)
     action, seen = rng.normal(size=(steps, 2)).astype(np.float32), rng.normal(size=(steps + 1, 4)).astype(np.float32)
-    lesson = Lesson(seen, action, action, taken, end == "success", end == "lost")
+    lesson = InterventionEpisode(seen, action, action, taken, end == "success", end == "lost")
     made, count = learner.transitions(lesson), 0
     for first, (t, (reward, discount, last)) in enumerate(zip(made, naive(lesson, learner.config, 2), strict=True)):
         assert np.isclose(t.reward, reward) and np.isclose(t.discount, discount)

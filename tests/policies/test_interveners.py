@@ -5,7 +5,7 @@ import pytest
 
 from policies.algorithms.bc import chunked
 from policies.learning.interveners import Adviser, Expert, Watch, action_of, opening
-from policies.learning.interventions import Lessons
+from policies.learning.interventions import InterventionRollout
 from policies.models.controller import physical
 from sim.tasks import make
 from tests.policies.toy_workcell import ToyReach
@@ -60,7 +60,7 @@ class Stubborn:
 
 
 def lessons(scenes, opened, seed=3):
-    return Lessons(ToyReach(), seed, scenes, HORIZON, opened)
+    return InterventionRollout(ToyReach(), seed, scenes, HORIZON, opened)
 
 
 def flown(made, count):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.inspect import describe
-from deploy.runtimes import Compiled
-from policies.algorithms.bc import BaseConfig, Clone, Cloning, Demonstrations, Settings
-from policies.models.chunking import Chunked, Drawn
+from deploy.runtimes import CompiledPolicy
+from policies.algorithms.bc import BaseConfig, Bc, Cloning, Demonstrations, Settings
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.controller import physical
 from policies.models.export import export
 from policies.models.realtime import RealTime, planned
@@ -43,7 +43,7 @@ def test_what_is_committed_is_executed_and_what_follows_is_the_new_plan(data):
     replan = data.draw(st.integers(delay, 4))
     horizon = data.draw(st.integers(delay + replan, 8))
     made = aware(horizon, delay, data.draw(st.integers(0, 9)))
-    controller = planned(ToyReach(), made, Drawn.normal(2 * horizon, rows=4), replan, delay)
+    controller = planned(ToyReach(), made, NoiseTable.normal(2 * horizon, rows=4), replan, delay)
     state, rng = controller.initial_state(2), np.random.default_rng(0)
     first, old = None, None
     for number in range(4):
@@ -66,7 +66,7 @@ def test_what_is_committed_is_executed_and_what_follows_is_the_new_plan(data):
 @pytest.mark.parametrize(("delay", "replan", "horizon"), [(1, 1, 2), (2, 3, 6), (3, 4, 8)])
 def test_what_a_plan_sees_counts_only_after_the_delay(delay, replan, horizon, tmp_path):
     """Two robots that see the same until a re-planning: of the file, by its commands alone."""
-    controller = planned(ToyReach(), aware(horizon, delay), Drawn.normal(2 * horizon, 5), replan, delay)
+    controller = planned(ToyReach(), aware(horizon, delay), NoiseTable.normal(2 * horizon, 5), replan, delay)
     policy, rng = export(controller, tmp_path / "policy.onnx"), np.random.default_rng(0)
     assert policy.metadata["plan"] == {"horizon": horizon, "replan": replan, "delay": delay}
     assert "plan:" in describe(policy)
@@ -79,13 +79,13 @@ def test_what_a_plan_sees_counts_only_after_the_delay(delay, replan, horizon, tm
 
 @pytest.mark.parametrize("kind", ["drawn", "none", "steered"])
 def test_it_is_all_in_the_file(kind, tmp_path):
-    chosen = {"drawn": Drawn.normal(12, rows=5), "none": Drawn.none(12), "steered": steering(12)}[kind]
+    chosen = {"drawn": NoiseTable.normal(12, rows=5), "none": NoiseTable.none(12), "steered": steering(12)}[kind]
     agree(planned(ToyReach(), aware(6, 2), chosen, 3, 2), tmp_path / "policy.onnx", np.random.default_rng(2))
 
 
 def test_a_steered_one_is_c(tmp_path):
     policy = export(planned(ToyReach(), aware(4, 2), steering(8), 2, 2), tmp_path / "policy.onnx")
-    compiled, rng = Compiled(policy), np.random.default_rng(1)
+    compiled, rng = CompiledPolicy(policy), np.random.default_rng(1)
     policy.reset(2)
     compiled.reset(2)
     for _ in range(8):
@@ -112,11 +112,11 @@ def test_a_plan_goes_on_from_what_is_committed(kind):
 
 def test_settings_become_the_controller():
     small = {"hidden": [16], "updates": 1, "episodes": 2}
-    made = Clone(ToyReach(), Settings(horizon=6, delay=2, **small), 0).controller()
+    made = Bc(ToyReach(), Settings(horizon=6, delay=2, **small), 0).controller()
     assert isinstance(made, RealTime) and (made.replan, made.delay) == (4, 2)
     assert made.plan() == {"horizon": 6, "replan": 4, "delay": 2}
-    plain = Clone(ToyReach(), Settings(horizon=6, replan=5, **small), 0).controller()
-    assert type(plain) is Chunked and plain.plan() == {"horizon": 6, "replan": 5}
+    plain = Bc(ToyReach(), Settings(horizon=6, replan=5, **small), 0).controller()
+    assert type(plain) is ChunkPolicy and plain.plan() == {"horizon": 6, "replan": 5}
 
 
 def test_settings_that_do_not_fit_are_refused():
@@ -125,4 +125,4 @@ def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="a plan of 8 actions .* got delay 2 and replan 1"):
         Settings(horizon=8, delay=2, replan=1)
     with pytest.raises(ValueError, match="the base takes 4 numbers and gives 2, the signals have 9"):
-        planned(ToyReach(), base(horizon=6), Drawn.normal(12), 3, 2)
+        planned(ToyReach(), base(horizon=6), NoiseTable.normal(12), 3, 2)

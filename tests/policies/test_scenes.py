@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from policies.learning.chunk_rollout import Rewards, Scenes
+from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
 from tests.policies.toy_workcell import Config, ToyReach
 
 HORIZON, GAMMA, BACKUP = 4, 0.9, 3
-REWARDS = Rewards(success=10.0, step=-0.5, gamma=GAMMA, backup=BACKUP)
+REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=GAMMA, backup=BACKUP)
 
 
 def drive(scenes, rng, steps, wild=0.0):
@@ -23,7 +23,7 @@ def drive(scenes, rng, steps, wild=0.0):
 
 
 def test_transitions_follow_from_the_chunks():
-    scenes = Scenes(ToyReach(), seed=3, num=5, horizon=HORIZON, rewards=REWARDS)
+    scenes = ChunkRollout(ToyReach(), seed=3, num=5, horizon=HORIZON, rewards=REWARDS)
     transitions = drive(scenes, np.random.default_rng(0), 300, wild=0.5)
     assert len(transitions) > 200 and scenes.finished > 20
     seen = set()
@@ -43,7 +43,7 @@ def test_transitions_follow_from_the_chunks():
 
 
 def test_time_that_runs_out_in_a_chunk_counts_as_much_as_it_took():
-    scenes = Scenes(ToyReach(Config(steps=6, radius=1e-6)), 0, 1, HORIZON, REWARDS)
+    scenes = ChunkRollout(ToyReach(Config(steps=6, radius=1e-6)), 0, 1, HORIZON, REWARDS)
     first, second = drive(scenes, np.random.default_rng(0), 6)
     assert np.isclose(first.discount, GAMMA**1.5) and np.isclose(second.discount, GAMMA**0.5)
     assert np.isclose(first.reward, -0.5 - 0.5 * GAMMA) and np.isclose(second.reward, -0.5)
@@ -52,7 +52,7 @@ def test_time_that_runs_out_in_a_chunk_counts_as_much_as_it_took():
 
 def test_a_lost_scene_ends_without_a_future():
     task = ToyReach(Config(steps=100, radius=1e-6))
-    scenes = Scenes(task, 0, 1, HORIZON, REWARDS)
+    scenes = ChunkRollout(task, 0, 1, HORIZON, REWARDS)
     made = []
     while not scenes.finished:
         if len(scenes.idle()):
@@ -62,19 +62,19 @@ def test_a_lost_scene_ends_without_a_future():
 
 
 def test_an_episode_is_the_same_in_any_batch():
-    one = Scenes(ToyReach(), 7, 1, HORIZON, REWARDS)
-    many = Scenes(ToyReach(), 7, 4, HORIZON, REWARDS)
+    one = ChunkRollout(ToyReach(), 7, 1, HORIZON, REWARDS)
+    many = ChunkRollout(ToyReach(), 7, 4, HORIZON, REWARDS)
     assert np.array_equal(one.seen[0], many.seen[0])
 
 
 @pytest.mark.parametrize("before", [1, 37, 200])
 def test_continues_exactly(before):
-    whole = Scenes(ToyReach(), 3, 4, HORIZON, REWARDS)
+    whole = ChunkRollout(ToyReach(), 3, 4, HORIZON, REWARDS)
     rng = np.random.default_rng(1)
     drive(whole, rng, before, wild=0.4)
     state, noise = whole.state_dict(), rng.bit_generator.state
     rest = drive(whole, rng, 60, wild=0.4)
-    continued = Scenes(ToyReach(), 3, 4, HORIZON, REWARDS)
+    continued = ChunkRollout(ToyReach(), 3, 4, HORIZON, REWARDS)
     continued.load_state_dict(state)
     again = np.random.default_rng(1)
     again.bit_generator.state = noise

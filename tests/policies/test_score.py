@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from policies.algorithms import dsrl
-from policies.algorithms.bc import BaseConfig, Clone, Cloning, Demonstrations, Settings
-from policies.algorithms.dsrl import Steer
+from policies.algorithms.bc import BaseConfig, Bc, Cloning, Demonstrations, Settings
+from policies.algorithms.dsrl import Dsrl
 from policies.learning import edm
 from policies.models.chunking import Denoiser
 from tests.policies.test_chunked import base
@@ -79,7 +79,7 @@ def test_it_continues_exactly():
     def made():
         small = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
         config = Settings(kind="beso", goal_dropout=0.3, guidance=0.5, delay=1, **small)
-        return Clone(ToyReach(), config, 0)
+        return Bc(ToyReach(), config, 0)
 
     whole, first, second = made(), made(), made()
     rows = list(whole.learn())
@@ -94,6 +94,6 @@ def test_it_is_steered_like_any_base(tmp_path):
     config = BaseConfig(kind="beso", steps=3, horizon=2, hidden=[16], updates=20, episodes=10, corruption=0.3)
     config.goal_dropout, config.guidance = 0.2, 1.0
     tiny = {"warm_up": 2, "head_start": 8, "batch": 16, "hidden": [16], "prior_steps": 400}
-    learner = Steer(ToyReach(), dsrl.Settings(base=config, env_steps=400, **tiny), 0)
+    learner = Dsrl(ToyReach(), dsrl.Settings(base=config, env_steps=400, **tiny), 0)
     assert list(learner.learn())[-1]["progress"] == 1.0
     agree(learner.controller(), tmp_path / "policy.onnx", np.random.default_rng(0))

@@ -13,13 +13,13 @@ from deploy.remote.split_policy import Served, connected
 from deploy.serve import Service, opened
 from policies import evaluate
 from policies.algorithms import LearningError
-from policies.algorithms.bc import Clone
+from policies.algorithms.bc import Bc
 from policies.algorithms.bc import Settings as CloneSettings
-from policies.algorithms.dsrl import Steer
-from policies.algorithms.dsrl_na import Alias
-from policies.algorithms.expo import Edit
+from policies.algorithms.dsrl import Dsrl
+from policies.algorithms.dsrl_na import DsrlNa
+from policies.algorithms.expo import Expo
 from policies.learning.base import Origin
-from policies.models.chunking import Chunked, Drawn
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from policies.runner.config import RunError, compose
 from policies.train import train
@@ -30,14 +30,14 @@ from tests.policies.toy_sight import ToySight
 from tests.policies.toy_workcell import ToyReach
 
 
-def learner(kind=Steer, task=None, **origin):
+def learner(kind=Dsrl, task=None, **origin):
     shown = {"horizon": 2, "episodes": 10, "corruption": 0.5}
     return kind(task or ToyReach(), kind.Config(base=Origin(**(shown | origin)), **TINY), 0)
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    clone = Clone(ToyReach(), CloneSettings(**vars(BASE)), 0)
+    clone = Bc(ToyReach(), CloneSettings(**vars(BASE)), 0)
     list(clone.learn())
     return export(clone.controller(), tmp_path_factory.mktemp("served") / "base.onnx")
 
@@ -73,7 +73,7 @@ def test_it_is_steered_as_the_one_in_the_file_is(steered, file):
 
 
 def test_critics_of_chunks_ask_for_many_at_once(address):
-    one = learner(Alias, server=address)
+    one = learner(DsrlNa, server=address)
     assert list(one.learn())[-1]["divergence"] > 0.0 and one.memory.past.count > 0
 
 
@@ -121,7 +121,7 @@ def test_commands_take_the_server(front, address, file, tmp_path, capsys):
 
 
 def test_another_base_is_not_taken_for_it(front, steered, tmp_path):
-    other = export(Chunked.from_task(ToyReach(), base(horizon=2), Drawn.normal(4), 2), tmp_path / "other.onnx")
+    other = export(ChunkPolicy.from_task(ToyReach(), base(horizon=2), NoiseTable.normal(4), 2), tmp_path / "other.onnx")
     with listening(opened(other, "127.0.0.1", 0)) as address:
         with pytest.raises(ServerError, match=f"front.onnx steers another base than the one at {address}"):
             connected(front, address)
@@ -142,8 +142,8 @@ def foreign(connection):
 def test_a_server_that_says_nothing_of_itself(tmp_path):
     with listening(listen(foreign, "127.0.0.1", 0)) as address:
         settings = {"horizon": 2, "server": address, "noise": [5, 3], "episodes": 4, "corruption": 0.2}
-        config = Steer.Config(base=Origin(**settings), **TINY, same_noise=True)
-        one = Steer(ToyReach(), config, 0)
+        config = Dsrl.Config(base=Origin(**settings), **TINY, same_noise=True)
+        one = Dsrl(ToyReach(), config, 0)
         assert one.size == 3 and one.run.base.noise_size == 15
         assert list(one.learn())[-1]["env_steps"] == 100.0
         shown = np.concatenate([np.concatenate([*e.signals.values()], 1) for e in one.run.demonstrations])
@@ -166,7 +166,7 @@ def test_a_base_that_does_not_fit_is_refused(address):
     with pytest.raises(ValueError, match=f"at {address} plans 2 actions, not 3"):
         learner(server=address, horizon=3)
     with pytest.raises(ValueError, match="edited chunks are put into a file with their base, not with one on a server"):
-        learner(Edit, server=address)
+        learner(Expo, server=address)
     with pytest.raises(ValueError, match="one base is improved, not both policy=a and server=b"):
         Origin(policy="a", server="b")
     with pytest.raises(ValueError, match=r"needs timeout > 0 and noise as \[rows, columns\], got 1.0 and \[4\]"):

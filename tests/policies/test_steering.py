@@ -9,7 +9,7 @@ import torch
 from deploy.policy_file import PolicyFile
 from policies.algorithms import LearningError
 from policies.algorithms.bc import BaseConfig
-from policies.algorithms.dsrl import Settings, Steer
+from policies.algorithms.dsrl import Dsrl, Settings
 from policies.collect import episodes, stream
 from policies.learning.actor_critic import Actor
 from policies.models.export import export
@@ -49,7 +49,7 @@ def success(task, controller, count=200):
 
 def test_it_steers_a_mediocre_base_to_the_goal():
     task = ToyReach()
-    learner = Steer(task, QUICK, 0)
+    learner = Dsrl(task, QUICK, 0)
     metrics = list(learner.learn())
     assert metrics[-1]["progress"] == 1.0 and metrics[-1]["env_steps"] == 4000
     before = {name: success(task, controller) for name, controller in learner.baselines().items()}
@@ -71,29 +71,29 @@ def weights(learner):
 
 @pytest.mark.parametrize("stop", [1, 2])
 def test_it_continues_exactly(stop):
-    whole = Steer(ToyReach(), small(), 0)
+    whole = Dsrl(ToyReach(), small(), 0)
     rows = list(whole.learn())
     assert rows[-1]["divergence"] > 0.0 and len(rows) >= 4
-    first = Steer(ToyReach(), small(), 0)
+    first = Dsrl(ToyReach(), small(), 0)
     running = first.learn()
     for _ in range(stop):
         next(running)
     state = first.state_dict()
-    second = Steer(ToyReach(), small(), 0)
+    second = Dsrl(ToyReach(), small(), 0)
     second.load_state_dict(state)
     assert list(second.learn())[-1] == rows[-1]
     assert torch.equal(weights(whole), weights(second))
 
 
 def test_another_seed_is_another_run():
-    runs = [Steer(ToyReach(), small(env_steps=400), seed) for seed in (0, 0, 1)]
+    runs = [Dsrl(ToyReach(), small(env_steps=400), seed) for seed in (0, 0, 1)]
     for run in runs:
         list(run.learn())
     assert torch.equal(weights(runs[0]), weights(runs[1])) and not torch.equal(weights(runs[0]), weights(runs[2]))
 
 
 def test_the_file_is_the_whole_controller(tmp_path):
-    learner = Steer(ToyReach(), small(same_noise=True), 0)
+    learner = Dsrl(ToyReach(), small(same_noise=True), 0)
     list(learner.learn())
     export(learner.controller(), tmp_path / "policy.onnx")
     policy = PolicyFile.load(str(tmp_path / "policy.onnx"))
@@ -118,7 +118,7 @@ def test_divergence_from_the_prior():
 
 
 def test_demonstrations_that_all_fail_are_refused():
-    learner = Steer(ToyReach(), small(), 0)
+    learner = Dsrl(ToyReach(), small(), 0)
     learner.task.expert = lambda signals: {"velocity": np.zeros_like(signals["position"])}
     learner.task.corruption = {}
     with pytest.raises(LearningError, match="none of the 20 demonstrations succeeds, so there is nothing to learn"):
@@ -129,7 +129,7 @@ def test_other_tasks_are_refused():
     from sim.tasks import make
 
     with pytest.raises(ValueError, match="this algorithm is for manipulation tasks; 'quad_hover' is none"):
-        Steer(make("quad_hover"), QUICK, 0)
+        Dsrl(make("quad_hover"), QUICK, 0)
 
 
 @pytest.mark.long

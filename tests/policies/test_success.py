@@ -14,8 +14,8 @@ from policies.algorithms import algorithm_class
 from policies.algorithms.bc import BaseConfig
 from policies.datasets import Dataset, DatasetError
 from policies.datasets.labels import UNKNOWN, labelled
-from policies.learning.chunk_rollout import Rewards, Scenes
-from policies.models.success import Judged, success_file
+from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
+from policies.models.success import SuccessFromClassifier, success_file
 from policies.runner import checkpoint
 from policies.train_success import Config, NoThresholdError, Peaks, auroc, calibrate, threshold
 from sim.spec import Signal
@@ -199,7 +199,7 @@ class Fixed:
 
 def test_the_verdict_ends_episodes_and_the_truth_is_counted():
     cell, file = ToyReach().open(2, 0), Fixed()
-    judged = Judged(cell, file)
+    judged = SuccessFromClassifier(cell, file)
     stay = {"velocity": np.zeros((2, 2), np.float32)}
 
     def episode(at_goal, say, lost=False):
@@ -225,8 +225,8 @@ def test_the_verdict_ends_episodes_and_the_truth_is_counted():
 
 def test_scenes_with_a_classifier_continue_exactly(made):
     def scenes():
-        rewards = Rewards(10.0, 0.0, 0.9, 2)
-        return Scenes(ToyReach(), 3, 3, 4, rewards, judge=success_file(made[1], ToyReach()))
+        rewards = ChunkRewards(10.0, 0.0, 0.9, 2)
+        return ChunkRollout(ToyReach(), 3, 3, 4, rewards, judge=success_file(made[1], ToyReach()))
 
     def drive(some, steps):
         transitions = []

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.teleop.devices import Said, TeleopError
+from deploy.teleop.devices import TeleopCommand, TeleopError
 from policies import collect
 from policies.collect import Config, stored
-from policies.teleop.session import Hand, Settings, teleoperate
+from policies.teleop.session import EndEffectorControl, Settings, teleoperate
 from policies.teleop.view import Terminal, Viewer, blocks, screen
 from sim.tasks import make
 from tests.policies.toy_workcell import ToyReach
@@ -188,7 +188,7 @@ def test_a_browser_shows_the_scene(monkeypatch, capsys):
 
 
 def said(x, y, z, closed=False):
-    return Said(np.array([x, y, z]), closed, True)
+    return TeleopCommand(np.array([x, y, z]), closed, True)
 
 
 @pytest.mark.parametrize(
@@ -201,20 +201,22 @@ def said(x, y, z, closed=False):
 )
 def test_hands_become_commands(name, opened, closed):
     task = make(name)
-    hand = Hand(task, Settings())
+    hand = EndEffectorControl(task, Settings())
     gripper = task.commands[1].name
     free, held = (hand.commands({}, said(0.1, 0.2, 0.3, shut)) for shut in (False, True))
     assert np.allclose(free["hand_velocity"], [[0.1, 0.2, 0.3]])
     assert np.isclose(free[gripper], opened) and np.isclose(held[gripper], closed)
-    turned = Hand(task, Settings(forward="+y")).commands({}, said(0.1, 0.2, 0.3))  # left is then where x ends
+    turned = EndEffectorControl(task, Settings(forward="+y")).commands(
+        {}, said(0.1, 0.2, 0.3)
+    )  # left is then where x ends
     assert np.allclose(turned["hand_velocity"], [[-0.2, 0.1, 0.3]])
-    assert Hand(task, Settings(speed=9.0)).speed == task.commands[0].high
+    assert EndEffectorControl(task, Settings(speed=9.0)).speed == task.commands[0].high
 
 
 def test_joints_follow_the_hand():
     """With joint positions as commands, the arm's hand goes where it is told."""
     task = make("arm_reach", control="joint")
-    hand, cell = Hand(task, Settings()), task.open(1, 0)
+    hand, cell = EndEffectorControl(task, Settings()), task.open(1, 0)
     cell.reset([0], [0])
     before = cell.read()["hand_position"][0]
     for _ in range(20):

@@ -16,7 +16,7 @@ import pytest
 
 from deploy import PolicyFile
 from policies import train
-from policies.models.controller import Controller, Mlp
+from policies.models.controller import FeaturePolicy, Mlp
 from policies.runner import checkpoint, config, provenance
 from policies.runner.config import RunError, compose
 from policies.runner.folder import new_folder
@@ -296,7 +296,7 @@ def test_times_go_on_where_a_run_continues_and_stop_with_it(tmp_path):
 def test_weights_that_are_not_finite_are_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "toy_algorithm.Toy.controller",
-        lambda self: Controller.from_task(self.task, Mlp([(self.goal * np.nan, self.goal[:, 0])])),
+        lambda self: FeaturePolicy.from_task(self.task, Mlp([(self.goal * np.nan, self.goal[:, 0])])),
     )
     with pytest.raises(RunError, match="a weight is not finite"):
         train.train(settings(tmp_path / "run"))

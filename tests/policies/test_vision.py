@@ -15,17 +15,17 @@ from deploy.codegen.source import generate
 from deploy.policy_file import PolicyFile, PolicyFileError
 from policies import collect
 from policies.algorithms import MANIPULATION
-from policies.algorithms.bc import BaseConfig, Clone, Cloning, Demonstrations
+from policies.algorithms.bc import BaseConfig, Bc, Cloning, Demonstrations
 from policies.algorithms.bc import Settings as CloneSettings
-from policies.algorithms.dsrl import Settings, Steer
-from policies.algorithms.dsrl_na import Alias
-from policies.collect import Config, Corrupted, demonstrate, episodes, stored, stream
+from policies.algorithms.dsrl import Dsrl, Settings
+from policies.algorithms.dsrl_na import DsrlNa
+from policies.collect import Config, NoisyExpert, demonstrate, episodes, stored, stream
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
-from policies.learning.encoders import Eyes, Sight, _moved
-from policies.models.chunking import Chunked, Drawn
+from policies.learning.encoders import EncoderConfig, Encoders, _moved
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export, random_signals, serialise
-from policies.models.vision import Eye
+from policies.models.vision import ObservationEncoder
 from policies.runner.config import compose
 from sim.registry import load
 from sim.spec import Signal
@@ -35,7 +35,7 @@ from tests.policies.toy_sight import ToySight
 from tests.policies.toy_workcell import ToyReach
 
 TOY = "tests.policies.toy_sight:ToySight"
-SIGHT = Sight(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
+SIGHT = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
 BASE = BaseConfig(
     horizon=2, hidden=[32, 32], updates=400, episodes=80, corruption=0.5, batch=128, learning_rate=4e-3, sight=SIGHT
 )
@@ -73,26 +73,26 @@ def success(controller, blind=False):
 @given(st.integers(5, 19), st.integers(5, 19), st.lists(st.integers(1, 2), min_size=1, max_size=3))
 @settings(max_examples=25, deadline=None)
 def test_numpy_computes_what_torch_trained(height, width, strides):
-    config = Sight(channels=[5, 4, 3][: len(strides)], strides=strides)
+    config = EncoderConfig(channels=[5, 4, 3][: len(strides)], strides=strides)
     group = (picture("a", height, width), picture("b", width, height))
-    eyes = Eyes(group, config, torch.Generator().manual_seed(1))
+    eyes = Encoders(group, config, torch.Generator().manual_seed(1))
     shown = random_signals(group, 3, np.random.default_rng(0))
     with torch.no_grad():
         wanted = eyes({name: torch.from_numpy(some) for name, some in shown.items()}).numpy()
-    eye = Eye(group, eyes.exported())
+    eye = ObservationEncoder(group, eyes.exported())
     assert wanted.shape == (3, eye.size) == (3, eyes.size) and eye.measured == 0
     np.testing.assert_allclose(eye.see(shown), wanted, atol=2e-5)
     np.testing.assert_array_equal(eye.see({n: v[1:2] for n, v in shown.items()}), eye.see(shown)[1:2])
 
 
 def test_a_channel_finds_where_its_spot_is():
-    eyes = Eyes((picture(),), Sight(channels=[3], strides=[1]), torch.Generator())
+    eyes = Encoders((picture(),), EncoderConfig(channels=[3], strides=[1]), torch.Generator())
     with torch.no_grad():
         eyes.encoders["camera"][0].weight.zero_()
         eyes.encoders["camera"][0].weight[torch.arange(3), torch.arange(3), 1, 1] = 40.0
     seen = np.zeros((1, 16, 16, 3), np.uint8)
     seen[0, 3, 12, 1] = 255  # green
-    points = Eye((picture(),), eyes.exported()).see({"camera": seen})[0].reshape(3, 2)
+    points = ObservationEncoder((picture(),), eyes.exported()).see({"camera": seen})[0].reshape(3, 2)
     np.testing.assert_allclose(points[1], [2 * 12 / 15 - 1, 2 * 3 / 15 - 1], atol=1e-3)
     np.testing.assert_allclose(points[0], 0.0, atol=1e-6)  # nothing red: the middle
 
@@ -113,7 +113,7 @@ def test_pictures_are_moved_each_by_itself_and_keep_their_edge():
 @pytest.fixture(scope="module")
 def cloned():
     """A base that has seen the goal in pictures alone."""
-    learner = Clone(ToySight(), CloneSettings(**{**vars(BASE), "corruption": 0.0}, noise="none"), 0)
+    learner = Bc(ToySight(), CloneSettings(**{**vars(BASE), "corruption": 0.0}, noise="none"), 0)
     losses = [row["loss"] for row in learner.learn()]
     assert losses[-1] < 0.5 * losses[0]
     return learner
@@ -126,7 +126,7 @@ def test_it_learns_what_only_the_picture_tells(cloned):
 
 def test_file_and_reference_agree_and_the_file_stays_small(cloned, tmp_path):
     base = cloned.cloning.denoiser()
-    for controller in (cloned.controller(), Chunked.from_task(ToySight(), base, Drawn.normal(4, rows=50), 2)):
+    for controller in (cloned.controller(), ChunkPolicy.from_task(ToySight(), base, NoiseTable.normal(4, rows=50), 2)):
         policy = export(controller, tmp_path / "policy.onnx")
         assert policy.types["camera"] is np.uint8 and policy.size < 150_000
         reference = controller.initial_state(5)
@@ -183,7 +183,7 @@ def small(kind, **changes):
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_steering_continues_exactly(rows):
-    whole, first, second = (Alias(ToySight(), small(Alias), seed) for seed in (0, 0, 1))
+    whole, first, second = (DsrlNa(ToySight(), small(DsrlNa), seed) for seed in (0, 0, 1))
     *_, last = whole.learn()
     running = first.learn()
     for _ in range(rows):
@@ -196,7 +196,7 @@ def test_steering_continues_exactly(rows):
 def test_steering_from_pictures_improves_the_base(tmp_path):
     quick = {"env_steps": 2400, "warm_up": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000}
     base = dataclasses.replace(BASE, corruption=1.4, updates=350)
-    learner = Steer(ToySight(), Settings(base=base, asymmetric=False, **quick), 0)
+    learner = Dsrl(ToySight(), Settings(base=base, asymmetric=False, **quick), 0)
     list(learner.learn())
     before = learner.baselines()
     after = success(learner.controller())
@@ -233,15 +233,15 @@ def test_a_corrupted_expert_misjudges_what_the_policy_cannot_measure():
     task = ToySight()
     signals = {"position": np.zeros((1, 2), np.float32), "goal": np.full((1, 2), 0.1, np.float32)}
     signals["camera"] = np.zeros((1, 16, 16, 3), np.uint8)
-    told = [Corrupted(task, c, 0, 1)(signals, np.zeros(1, int), np.ones(1, bool))["velocity"] for c in (0.0, 1.0)]
+    told = [NoisyExpert(task, c, 0, 1)(signals, np.zeros(1, int), np.ones(1, bool))["velocity"] for c in (0.0, 1.0)]
     task.corruption = {"velocity": 0.3}
-    trembling = Corrupted(task, 1.0, 0, 1)(signals, np.zeros(1, int), np.ones(1, bool))["velocity"]
+    trembling = NoisyExpert(task, 1.0, 0, 1)(signals, np.zeros(1, int), np.ones(1, bool))["velocity"]
     assert np.abs(told[1] - told[0]).max() > 0.01 and not np.allclose(told[1], trembling)
 
 
 def test_the_arm_is_moved_by_what_its_camera_sees(tmp_path, capsys):
     task = ArmReach(ReachConfig(cameras=["wrist_camera"], steps=8))
-    learner = Clone(task, CloneSettings(horizon=2, hidden=[16], updates=3, episodes=2, corruption=0.0, steps=2), 0)
+    learner = Bc(task, CloneSettings(horizon=2, hidden=[16], updates=3, episodes=2, corruption=0.0, steps=2), 0)
     task.config.steps = task.episode_steps = 30  # of the demonstrations; the file keeps it
     try:
         list(learner.learn())
@@ -266,11 +266,11 @@ def test_cameras_and_encoders_are_settings_of_the_command_line():
 
 def test_wrong_settings_are_named():
     with pytest.raises(ValueError, match=r"one stride per convolution, got \[16, 32\] and \[2\]"):
-        Sight(channels=[16, 32], strides=[2])
+        EncoderConfig(channels=[16, 32], strides=[2])
     with pytest.raises(ValueError, match="shift >= 0"):
-        Sight(shift=-1)
+        EncoderConfig(shift=-1)
     with pytest.raises(ValueError, match=r"picture 'camera' of shape \(16, 16, 3\) has no encoder"):
-        Eye(ToySight.policy)
+        ObservationEncoder(ToySight.policy)
     with pytest.raises(ValueError, match="camera 'ceiling' is not one of wrist_camera, scene_camera"):
         ReachConfig(cameras=["ceiling"])
 

@@ -8,7 +8,7 @@ import pytest
 from deploy.drivers.workcell import Bench
 from deploy.loop import run
 from policies.evaluate import evaluate
-from policies.models.chunking import Chunked, Drawn
+from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from policies.runner import plots
 from policies.runner.plots import beside
@@ -19,7 +19,7 @@ from tests.policies.toy_workcell import ToyReach
 
 @pytest.fixture
 def policy(tmp_path):
-    return export(Chunked.from_task(ToyReach(), base(), steering(6), 3), tmp_path / "policy.onnx")
+    return export(ChunkPolicy.from_task(ToyReach(), base(), steering(6), 3), tmp_path / "policy.onnx")
 
 
 def test_grades_do_not_depend_on_how_many_work_side_by_side(policy):
@@ -40,7 +40,7 @@ def test_a_flight_is_over_when_every_scene_is_decided(tmp_path):
 
     task = Easy()
     task.config.radius = 3.0
-    policy = export(Chunked.from_task(task, base(), Drawn.none(6), 3), tmp_path / "policy.onnx")
+    policy = export(ChunkPolicy.from_task(task, base(), NoiseTable.none(6), 3), tmp_path / "policy.onnx")
     report = evaluate(policy, task=task, episodes=3)
     assert report.success == 1.0 and len(report.flight["success"]) == 1
 

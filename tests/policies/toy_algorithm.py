@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.models.controller import Controller, Mlp
+from policies.models.controller import FeaturePolicy, Mlp
 from sim import spec
 
 
@@ -53,7 +53,7 @@ class Toy:
             yield {"progress": progress, "env_steps": 16 * self.done, "loss": loss, "success": 1.0 - min(loss, 1.0)}
 
     def controller(self):
-        return Controller.from_task(self.task, Mlp([(self.weight, np.zeros(self.outputs))]))
+        return FeaturePolicy.from_task(self.task, Mlp([(self.weight, np.zeros(self.outputs))]))
 
     def dump_to(self, folder):
         """A random search never diverges."""

@@ -21,7 +21,7 @@ import numpy as np
 from policies.algorithms.apg import fused
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.fused_batch import Vehicles
-from policies.models.controller import Controller, Gru, Mlp, Network
+from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
 from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array
@@ -222,8 +222,8 @@ class Apg:
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.path.learn()
 
-    def controller(self) -> Controller:
-        return Controller.from_task(self.task, self.path.network())
+    def controller(self) -> FeaturePolicy:
+        return FeaturePolicy.from_task(self.task, self.path.network())
 
     def dump_to(self, folder: Path) -> None:
         self.path.vehicles.dump_dir = folder

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from policies.algorithms import algorithm_class
 from policies.algorithms.distill.fused_student import Segment, Student, to_segment
-from policies.models.controller import Controller, Mlp
+from policies.models.controller import FeaturePolicy, Mlp
 from policies.runner.config import RunError
 from sim.engines.vector.simd import LANES
 from sim.env import Observation, VecEnv, fly
@@ -305,9 +305,9 @@ class Distill:
 
         return fly(env, act)
 
-    def controller(self) -> Controller:
+    def controller(self) -> FeaturePolicy:
         """The student."""
-        return Controller.from_task(self.task, self.student.network())
+        return FeaturePolicy.from_task(self.task, self.student.network())
 
     def dump_to(self, folder: Path) -> None:
         self.dump_dir = folder
