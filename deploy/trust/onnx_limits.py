@@ -3,8 +3,8 @@
 Every tensor's size follows from the sizes of the inputs by the rules of `onnx_shapes`; a graph in which one does not is
 refused. Loop and Scan may take a constant number of turns, each of which leaves the sizes as they are. The estimates
 are cautious: every result counts as if nothing were ever freed, weights count three times (the file, onnxruntime's
-tensors, its packed copies), and a second is one of a small computer. `tests/deploy/test_onnx_limits.py` holds them
-against onnxruntime.
+tensors, its packed copies), and a second is one of a small computer. `tests/deploy/trust/test_onnx_limits.py` holds
+them against onnxruntime.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 import report
 
 from deploy.policy_file import PolicyFile
-from tests.deploy.faults import FAULTS, RealClock, fly, stopped_after
+from tests.deploy.safety.faults import FAULTS, RealClock, fly, stopped_after
 
 FLIGHTS = 10
 STEPS = 110  # of which a low battery takes fifty

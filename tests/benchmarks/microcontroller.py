@@ -26,7 +26,7 @@ from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, packed
 from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
 from policies.models.export import random_signals
-from tests.deploy.exact import exact
+from tests.deploy.codegen.exact import exact
 
 NETWORKS = {
     "MLP": ["quality=quick", "algorithm.network=mlp", "algorithm.hidden=[64,64]", "task.history=1"],

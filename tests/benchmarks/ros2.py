@@ -24,7 +24,7 @@ from deploy.ros2.subscriptions import Inbox, command_quality, sensor_quality
 from policies.models.controller import FeaturePolicy
 from sim.tasks import make
 from sim.terms import Feature
-from tests.deploy.ros2_bench import Graph, graph
+from tests.deploy.ros2.bench import Graph, graph
 from tests.deploy.sample_policy import exported, random_mlp
 
 RATE = 250.0  # Hz

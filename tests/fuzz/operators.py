@@ -16,7 +16,7 @@ from onnx import helper
 
 from deploy.trust.onnx_limits import Bounded, Value, _Walk
 from deploy.trust.onnx_reader import OnnxError
-from tests.deploy.onnx_cases import CASES, model_of
+from tests.deploy.trust.onnx_cases import CASES, model_of
 
 SIZES = [0, 1, 1, 2, 3, 5, 17]
 NUMBERS = [0, 1, -1, 2, -2, 3, 5, 7, 100, -100, 2**31, 2**62, -(2**63)]

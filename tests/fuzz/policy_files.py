@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploy.policy_file import HEADER, KEY, PolicyFile, PolicyFileError, content_of, digest
 from policies.models.export import serialise
 from sim.spec import Signal
-from tests.deploy.graph_policy import policy_of
+from tests.deploy.codegen.graph_policy import policy_of
 from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
 
 NUMBERS = [0, 1, -1, 2, 255, 256, 2**31 - 1, 2**31, -(2**31), 2**32, 2**61, 2**63 - 1, -(2**63), 7, 1000, 10**6]

@@ -17,7 +17,7 @@ from deploy.serve import Service
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.fuzz.mutants import HOSTILE, bytes_of, json_of, rounds
-from tests.policies.test_chunked import base
+from tests.policies.models.test_chunking import base
 from tests.policies.toy_workcell import ToyReach
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"

@@ -14,7 +14,7 @@ import pytest
 from deploy import launch as runner
 from deploy.launching import stand_in
 from deploy.launching.actions import Action
-from tests.deploy.ros2_domain import own_domain
+from tests.deploy.ros2.domain import own_domain
 
 REAL = runner.real_launch() and importlib.util.find_spec("launch_pytest") is not None
 

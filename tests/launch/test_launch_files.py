@@ -31,7 +31,7 @@ from trajectory_msgs.msg import JointTrajectory
 from deploy.ros2.subscriptions import command_quality, latched_quality, sensor_quality
 from policies.models.export import export
 from tests.deploy.arm_policy import POSE, posing
-from tests.deploy.ros2_bench import ACTIVATE, CONFIGURE, Graph
+from tests.deploy.ros2.bench import ACTIVATE, CONFIGURE, Graph
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0  # s; the machine may be busy

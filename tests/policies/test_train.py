@@ -37,7 +37,7 @@ def settings(out: Path, *words: str, algorithm: str = "Toy") -> config.Settings:
 
 
 def resumed(folder: Path, *words: str) -> config.Settings:
-    """With the modules of ours that the run names: see tests/policies/test_strangers.py."""
+    """With the modules of ours that the run names: see tests/policies/runner/test_strangers.py."""
     lines = (folder / "config.yaml").read_text().splitlines()
     modules = [line.replace(": ", "=", 1) for line in lines if line.startswith(("task: toy", "algorithm: toy"))]
     return compose([f"resume='{folder}'", *modules, *words])

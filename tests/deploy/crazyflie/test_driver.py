@@ -1,0 +1,322 @@
+"""driver=crazyflie against the simulated vehicle: flights, lost packets, a lost link, and refusals."""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import cflib.crtp
+import numpy as np
+import pytest
+
+from deploy import PolicyFile
+from deploy.crazyflie.crtp import Packet, Port
+from deploy.crazyflie.link import Link, LinkError
+from deploy.crazyflie_sim import Simulation
+from deploy.drivers.crazyflie import Crazyflie, Settings
+from deploy.guard import Guard
+from deploy.loop import HandshakeError, run
+from deploy.safety.envelope import Envelope
+from sim.rotations import rotation_matrix
+from tests.deploy.crazyflie.bench import reboot, served
+
+QUAD_ANY = "deploy/pretrained/quad_any.onnx"
+
+# cflib's latency thread may still send when its link has been closed, and then complains about itself.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception in thread ping_thread:pytest.PytestUnhandledThreadExceptionWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> PolicyFile:
+    return PolicyFile.load(QUAD_ANY)
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Iterator[Simulation]:
+    cflib.crtp.init_drivers()
+    with served(policy=QUAD_ANY) as made:
+        yield made
+
+
+@pytest.fixture
+def uri(simulation: Simulation) -> str:
+    """Of a vehicle that has just been switched on."""
+    (vehicle,) = simulation.vehicles
+    reboot(vehicle.uri)
+    simulation.world.place(0, position=(0.0, 0.0, 0.0))
+    return vehicle.uri
+
+
+class Radio:
+    """Between client and vehicle. `loses` says which answers (counted from 0) never arrive; `cut` loses everything."""
+
+    def __init__(self, uri: str, loses: Callable[[int, Packet], bool]) -> None:
+        self.loses, self.cut, self.running, self.count = loses, False, True, 0
+        host, _, port = uri.removeprefix("udp://").partition(":")
+        self.inside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.inside.connect((host, int(port)))
+        self.outside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.outside.bind(("127.0.0.1", 0))
+        self.uri = f"udp://127.0.0.1:{self.outside.getsockname()[1]}"
+
+    def carry(self) -> None:
+        clients: dict[tuple[str, int], None] = {}
+        while self.running:
+            ready, _, _ = select.select([self.inside, self.outside], (), (), 0.05)
+            if self.outside in ready:
+                datagram, sender = self.outside.recvfrom(64)
+                clients[sender] = None
+                if not self.cut:
+                    self.inside.send(datagram)
+            if self.inside in ready:
+                datagram = self.inside.recv(64)
+                packet = Packet.decode(datagram)
+                if packet.port != Port.LINK or packet.channel == 1:  # pings do not count
+                    self.count += 1
+                    if self.loses(self.count - 1, packet):
+                        continue
+                if not self.cut:
+                    self.outside.sendto(datagram, list(clients)[-1])  # the newest: an older one may still be closing
+
+
+@contextmanager
+def radio(uri: str, loses: Callable[[int, Packet], bool] = lambda count, packet: False) -> Iterator[Radio]:
+    made = Radio(uri, loses)
+    thread = threading.Thread(target=made.carry)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.running = False
+        thread.join()
+        made.inside.close()
+        made.outside.close()
+
+
+def height(simulation: Simulation) -> float:
+    return simulation.vehicles[0].firmware.sensed.position[2]
+
+
+@pytest.mark.parametrize("onboard", [True, False])
+def test_policy_flies_on_board_and_from_here(policy: PolicyFile, simulation: Simulation, uri: str, onboard: bool):
+    driver = Crazyflie(100.0, Settings(uri=uri, onboard=onboard, height=0.4))
+    flown: list[bool] = []
+    write = driver.write
+
+    def spy(commands):
+        write(commands)
+        firmware = simulation.vehicles[0].firmware
+        flown.append(firmware.policy_flies if onboard else firmware.parameters["motorPowerSet.enable"] == 1)
+
+    driver.write = spy  # type: ignore[method-assign]
+    record = run(policy, driver, steps=400)
+    assert record.steps == 400 and sum(flown) > 120
+    assert not record.stopped.any()
+    report = driver.report()
+    assert "landed" in report and any("battery after" in line for line in report)
+    assert float(report[0].split()[1]) < 0.15  # m, over the last second
+    assert height(simulation) < 0.02
+    firmware = simulation.vehicles[0].firmware
+    assert not firmware.supervisor.armed and firmware.ratios == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Simulation, uri: str):
+    fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.2))
+    guard = Guard(policy.inputs, policy.outputs, fence)
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
+    record = run(policy, driver, guard)  # without a limit: the driver says when it is over
+    assert record.stopped.any() and driver.done
+    assert driver.report()[-4:-1] == ["held for 2 s by the guard", "landed by the guard", "landed"]
+    assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
+
+
+def test_the_guards_limit_on_the_voltage_lands_it(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))
+    guard = Guard(policy.inputs, policy.outputs, Envelope(min_voltage=4.2), driver.signals)
+    record = run(policy, driver, guard)
+    assert record.interventions["low battery"] and driver.done and height(simulation) < 0.02
+
+
+def test_a_pressed_emergency_stop_keeps_it_on_the_ground(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
+    guard = Guard(policy.inputs, policy.outputs)
+    connect = driver.connect
+
+    def press() -> None:
+        connect()
+        guard.stop()
+
+    driver.connect = press  # type: ignore[method-assign]
+    run(policy, driver, guard)
+    assert "stopped on the ground by the emergency stop" in driver.report() and height(simulation) == 0.0
+    assert simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
+
+
+def test_signals_are_what_the_vehicle_senses(simulation: Simulation, uri: str):
+    turn = np.array([0.9, 0.1, -0.2, 0.3])
+    simulation.world.place(0, position=(1.0, 2.0, 3.0), quaternion=turn / np.linalg.norm(turn))
+    link = Link(uri, {"q": dict.fromkeys((f"stateEstimate.q{a}" for a in "wxyz"), "float")}, 10)
+    link.open(10.0)
+    time.sleep(0.05)
+    sensed = simulation.vehicles[0].firmware.sensed
+    logged = rotation_matrix(*(link.value(f"stateEstimate.q{a}") for a in "wxyz"))
+    np.testing.assert_allclose(logged, sensed.rotation, atol=0.1)  # it is falling meanwhile
+    with pytest.raises(KeyError, match=r"pm.vbat is not logged"):
+        link.value("pm.vbat")
+    link.close()
+
+
+# Lost answers: of every phase of connecting. cflib alone would wait for ever for most of them.
+@pytest.mark.parametrize("lost", [0, 150, 280])
+def test_a_lost_answer_only_costs_time(uri: str, lost: int):
+    with radio(uri, lambda count, packet: count == lost) as link:
+        driver = Crazyflie(100.0, Settings(uri=link.uri, connect_s=30.0))
+        began = time.monotonic()
+        driver.connect()
+        assert time.monotonic() - began < 20.0
+        assert np.isfinite(driver.read().signals["position"]).all()
+        driver.stop()
+
+
+@pytest.mark.parametrize(
+    ("port", "command", "losses", "attempts"), [(Port.LOGGING, b"\x06", 1, 2), (Port.PARAMETERS, b"", 3, 1)]
+)
+def test_lost_echoes_are_asked_for_again(uri: str, port: Port, command: bytes, losses: int, attempts: int):
+    left = losses
+
+    def loses(count: int, packet: Packet) -> bool:
+        """The first answers to creating a log block, or to writing a parameter."""
+        nonlocal left
+        control = 1 if port == Port.LOGGING else 2
+        hit = (packet.port, packet.channel) == (port, control) and packet.data.startswith(command) and left > 0
+        left -= hit
+        return hit
+
+    with radio(uri, loses) as link:
+        driver = Crazyflie(100.0, Settings(uri=link.uri, connect_s=30.0))
+        driver.connect()
+        assert left == 0 and driver.link.attempts == attempts
+        driver.stop()
+
+
+def test_a_lost_link_ends_the_flight_and_the_vehicle_comes_down(policy: PolicyFile, simulation: Simulation, uri: str):
+    with radio(uri) as link:
+        driver = Crazyflie(100.0, Settings(uri=link.uri, height=0.4))
+        write = driver.write
+        steps = 0
+
+        def cut(commands):
+            nonlocal steps
+            steps += 1
+            link.cut = steps > 400
+            write(commands)
+
+        driver.write = cut  # type: ignore[method-assign]
+        began = time.monotonic()
+        with pytest.raises(LinkError, match="the link is lost: nothing arrived for 0.4"):
+            run(policy, driver, steps=1000)
+        assert time.monotonic() - began < 20.0
+        assert any("left to its own watchdogs" in note for note in driver.report())
+    time.sleep(1.0)
+    firmware = simulation.vehicles[0].firmware
+    assert firmware.supervisor.state.name == "LOCKED" and firmware.ratios == (0.0, 0.0, 0.0, 0.0)
+    assert height(simulation) < 0.02
+    driver = Crazyflie(100.0, Settings(uri=uri))
+    with pytest.raises(LinkError, match="locked: reboot it"), driver:
+        pass
+
+
+def test_emergency_stop(simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, onboard=False, height=0.3))
+    with driver:
+        end = time.monotonic() + 10.0
+        while height(simulation) < 0.1:
+            driver.write({"motor_command": np.full((1, 4), 0.6, np.float32)})
+            time.sleep(0.01)
+            assert time.monotonic() < end
+        driver.emergency_stop()
+        time.sleep(0.1)
+        assert simulation.vehicles[0].firmware.ratios == (0.0, 0.0, 0.0, 0.0)
+    assert simulation.vehicles[0].firmware.supervisor.state.name == "LOCKED"
+
+
+def test_a_vehicle_without_the_policy_stays_on_the_ground(policy: PolicyFile):
+    with served() as plain:
+        driver = Crazyflie(100.0, Settings(uri=plain.vehicles[0].uri, height=0.3))
+        with pytest.raises(LinkError, match="no policy on board"):
+            run(policy, driver, steps=10)
+        assert not plain.vehicles[0].firmware.supervisor.armed
+
+
+def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simulation: Simulation, uri: str):
+    onboard = simulation.vehicles[0].firmware.policy
+    assert onboard is not None
+    sound, step = onboard.runtime, onboard.runtime.step
+    nothing = {"motor_command": np.full((1, 4), np.nan, np.float32)}
+    onboard.runtime = SimpleNamespace(
+        reset=sound.reset, step=lambda s: step(s) if s["position"][0, 2] < 0.39 else nothing
+    )
+    try:
+        driver = Crazyflie(100.0, Settings(uri=uri, height=0.4))
+        run(policy, driver)
+    finally:
+        onboard.runtime = sound
+    assert any("the policy on board failed" in note for note in driver.report()) and driver.done
+    assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.policy_failed
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))  # selecting it anew is another chance
+    assert run(policy, driver, steps=300).steps == 300
+
+
+def test_an_empty_battery_stays_on_the_ground(policy: PolicyFile):
+    with served(battery=3.3) as tired:
+        driver = Crazyflie(100.0, Settings(uri=tired.vehicles[0].uri, onboard=False))
+        with pytest.raises(LinkError, match=r"the battery has 3.30 V, less than 3.5 V"):
+            run(policy, driver, steps=10)
+        assert not tired.vehicles[0].firmware.supervisor.armed
+
+
+def test_a_battery_that_empties_in_flight_ends_it(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3, empty=4.2))
+    record = run(policy, driver)
+    assert any(note.startswith("landed for the battery") for note in driver.report()) and driver.done
+    assert record.steps < 400 and height(simulation) < 0.02
+
+
+def test_a_crash_ends_the_flight(policy: PolicyFile, simulation: Simulation, uri: str):
+    driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))
+    write = driver.write
+
+    def tip_over(commands):
+        write(commands)
+        simulation.world.place(0, position=(0.0, 0.0, 0.0), quaternion=(0.0, 1.0, 0.0, 0.0))
+
+    driver.write = tip_over  # type: ignore[method-assign]
+    with pytest.raises(LinkError, match="crashed: recover it"):
+        run(policy, driver, steps=500)
+    assert simulation.vehicles[0].firmware.ratios == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_nobody_there():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        driver = Crazyflie(100.0, Settings(uri=f"udp://127.0.0.1:{silent.getsockname()[1]}", connect_s=1.5))
+        began = time.monotonic()
+        with pytest.raises(LinkError, match="the connection stalled within 1.5 s"), driver:
+            pass
+        assert time.monotonic() - began < 8.0
+
+
+def test_refusals(policy: PolicyFile):
+    with pytest.raises(ValueError, match="a lost link leaves the motors running"):
+        Crazyflie(100.0, Settings(uri="radio://0/80/2M/E7E7E7E7E7", onboard=False))
+    with pytest.raises(ValueError, match="logs every 10 ms"):
+        Crazyflie(500.0, Settings())
+    with pytest.raises(ValueError, match="height must be positive"):
+        Settings(height=0.0)
+    with pytest.raises(HandshakeError, match="runs at 100 Hz, the driver at 50 Hz"):
+        run(policy, Crazyflie(50.0, Settings()))
