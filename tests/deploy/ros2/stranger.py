@@ -1,5 +1,6 @@
 """A stranger on the graph, as a process: `python -m tests.deploy.ros2.stranger HZ KIND ...` says what it may not."""
 
+import signal
 import sys
 import time
 from typing import Any
@@ -44,6 +45,7 @@ KINDS: dict[str, tuple[str, Any, Any]] = {
 
 def main() -> None:
     """Until it is interrupted; then it leaves the graph."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started it in the background had it ignored
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     node = Node("stranger")
     period = 1.0 / float(sys.argv[1])
