@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parent.parent / "README.md"
-MANIPULATION = README.parent / "policies" / "manipulation.md"
+MANIPULATION = README.parent / "docs" / "manipulation.md"
 BEGIN, END = "<!-- table: python tests/test_readme.py -->", "<!-- end of table -->"
 
 
