@@ -1,22 +1,28 @@
-"""The README is kept true: its table is generated, its worked example is trained, its commands are parsed.
+"""README and docs are kept true: tables are generated, worked examples are trained, commands are parsed, links lead on.
 
-`python tests/test_readme.py` writes the table anew.
+`python tests/test_readme.py` writes the tables anew.
 """
 
+import importlib
 import json
 import re
+import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
-MANIPULATION = README.parent / "docs" / "manipulation.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
 BEGIN, END = "<!-- table: python tests/test_readme.py -->", "<!-- end of table -->"
+LINES = 150
 
 
-def table() -> str:
+def quadrotors() -> str:
     """Tasks x engines, with the algorithms that can learn there."""
     from policies.algorithms import ALGORITHMS
     from policies.algorithms.apg.fused import DYNAMICS
@@ -32,14 +38,71 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def example() -> str:
-    """The worked example's code."""
-    return next(b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "class Elevator" in b)
+def arms() -> str:
+    """Tasks that bring their own physics, with their engines."""
+    from sim.tasks import FAMILIES, MANIPULATION, task_class
+
+    lines = ["| task | what it is | engines |", "|---|---|---|"]
+    for name in MANIPULATION:
+        what = sys.modules[task_class(name).__module__].__doc__.split("\n")[0].rstrip(".")
+        lines.append(f"| `{name}` | {what} | {', '.join(task_class(name).engines)} |")
+    for name, place in FAMILIES.items():
+        what = importlib.import_module(place.partition(":")[0]).__doc__.partition(" (")[0]
+        lines.append(f"| `task={name}/NAME` | {what}, unmodified | its own |")
+    return "\n".join(lines)
+
+
+def algorithms() -> str:
+    """Each with its family, as its module (or, where two share one, its class) says what it is."""
+    from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
+
+    lines, described = ["| algorithm | what it is | for |", "|---|---|---|"], set()
+    for table, family in ((ALGORITHMS, "quadrotors"), (MANIPULATION, "arms")):
+        for name in table:
+            cls = algorithm_class(name)
+            what = cls.__doc__ if cls.__module__ in described else sys.modules[cls.__module__].__doc__
+            described.add(cls.__module__)
+            what = re.split(r" \(|\.$", " ".join(what.split("\n\n")[0].split()), maxsplit=1)[0]
+            lines.append(f"| `{name}` | {what} | {family} |")
+    return "\n".join(lines)
+
+
+def tables() -> str:
+    """What the tables of contents say."""
+    return "\n\n".join((quadrotors(), arms(), algorithms()))
+
+
+def text() -> str:
+    """README and docs."""
+    return "\n".join(page.read_text() for page in PAGES)
+
+
+def example(name: str, page: Path) -> str:
+    """A worked example's code."""
+    return next(b for b in re.findall(r"```python\n(.*?)```", page.read_text(), re.S) if f"class {name}" in b)
+
+
+def commands() -> list[str]:
+    """Every command in a block of code: `python -m ...`, without prompt and comment."""
+    blocks = re.findall(r"```(?:bash|console)\n(.*?)```", text(), re.S)
+    lines = [line.removeprefix("$ ").partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    inline = re.findall(r"`(python -m [^`]+)`", text())
+    return sorted({line.partition(" # ")[0] for line in [*lines, *inline] if line.startswith("python -m ")})
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= LINES
 
 
 def test_table_is_what_the_tables_of_contents_say() -> None:
     written = README.read_text().split(BEGIN)[1].split(END)[0].strip()
-    assert written == table(), "run: python tests/test_readme.py"
+    assert written == tables(), "run: python tests/test_readme.py"
 
 
 def test_everything_in_the_tables_is_named() -> None:
@@ -53,19 +116,114 @@ def test_everything_in_the_tables_is_named() -> None:
     assert [name for name in FAMILIES if f"task={name}/" not in text] == []
 
 
+def test_the_pages_name_everything_too() -> None:
+    from deploy.drivers import DRIVERS
+    from policies.algorithms import ALGORITHMS
+    from policies.algorithms import MANIPULATION as LEARNERS
+    from sim.engines import BENCHES, ENGINES
+    from sim.robots import LISTED
+    from sim.tasks import FAMILIES, TASKS
+    from sim.tasks import MANIPULATION as ARMS
+
+    train, manipulation, deploy = ((DOCS / f"{page}.md").read_text() for page in ("train", "manipulation", "deploy"))
+    assert [name for name in (*LISTED, *TASKS, *ALGORITHMS, *ENGINES) if f"`{name}`" not in train] == []
+    assert [name for name in (*ARMS, *LEARNERS) if f"`{name}`" not in manipulation] == []
+    assert [name for name in FAMILIES if f"task={name}/" not in manipulation] == []
+    assert [name for name in DRIVERS if f"`{name}`" not in deploy] == []
+    assert [name for name in BENCHES if name not in train + manipulation] == []
+
+
 def test_every_module_that_a_command_names_exists() -> None:
-    modules = set(re.findall(r"python -m ([\w.]+)", README.read_text() + MANIPULATION.read_text()))
+    modules = set(re.findall(r"python -m ([\w.]+)", text())) - {"pytest"}
     assert {"policies.train", "policies.evaluate", "deploy.inspect", "deploy.run"} <= modules
-    root = README.parent
-    places = {m: root / m.replace(".", "/") for m in modules}
+    places = {m: ROOT / m.replace(".", "/") for m in modules}
     assert [m for m, p in places.items() if not (p.with_suffix(".py").is_file() or (p / "__main__.py").is_file())] == []
 
 
+def test_every_script_that_a_command_names_exists() -> None:
+    scripts = set(re.findall(r"python (tests/[\w./]+\.py)", text()))
+    assert scripts and [script for script in scripts if not (ROOT / script).is_file()] == []
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsed as the command itself does, which checks names, types and the required ones; nothing is run."""
+    from deploy import cli
+    from deploy.drivers import driver_class
+
+    module, *arguments = shlex.split(command)[2:]
+    if module == "policies.train":
+        parse_training(arguments, monkeypatch)
+    elif module == "deploy.launch":
+        sources = (ROOT / arguments[0]).read_text() + (ROOT / "deploy/launching/files.py").read_text()
+        declared = re.findall(r"DeclareLaunchArgument\(\s*\"(\w+)\"", sources)
+        unknown = {word.partition(":=")[0] for word in arguments[1:]} - set(declared)
+        assert unknown == ({"polcy"} if "polcy" in command else set())  # the one whose error is shown
+    elif module != "pytest":
+        home = {"policies.datasets": "policies.datasets.__main__"}.get(module, module)
+        configs = [importlib.import_module(home).Config]
+        if module == "deploy.run":
+            configs.append(driver_class(cli.value_of(arguments, "driver", "simulated")).Config)
+        if module == "policies.collect":
+            configs.append(importlib.import_module("policies.teleop.session").Settings)
+        cli.parse(arguments, *configs)
+
+
+def parse_training(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose the settings; the modules that they name are the worked examples."""
+    from policies.runner.config import HELP_FLAGS, SWEEP_FLAGS, compose
+    from sim.robots import robot
+
+    if any(argument.startswith("resume=") for argument in arguments):
+        return  # there is no such folder
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        module, _, name = value.partition(":")
+        if key == "task" and name:
+            monkeypatch.setitem(sys.modules, module, types.ModuleType(module))  # dataclasses look there
+            page = next(page for page in PAGES if f"class {name}(" in page.read_text())
+            exec(example(name, page), sys.modules[module].__dict__)
+        if key == "task.robot" and name:
+            monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(**{name: robot("racer")}))
+    wanted = [argument for argument in arguments if argument not in HELP_FLAGS + SWEEP_FLAGS]
+    compose([re.sub(r"=(\d+),[\d,]+$", r"=\1", argument) for argument in wanted])  # of a sweep, the first
+
+
+def test_every_example_in_python_is_python() -> None:
+    for block in re.findall(r"```python\n(.*?)```", text(), re.S):
+        compile(block, "example", "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}; there are {anchors(target)}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\(docs/(\w+\.md)", README.read_text()))
+    assert linked == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_the_readmes_numbers_stand_in_the_results() -> None:
+    section = README.read_text().split("## Five numbers")[1].split("\n## ")[0]
+    numbers = re.findall(r"(?<![\w.-])\d+(?: \d{3})*(?:\.\d+)?(?![\w.-]|-\d)", re.sub(r"\(docs/[^)]*\)", "", section))
+    results = (DOCS / "results.md").read_text().split("## The five numbers")[1].split("\n## ")[0]
+    assert len(numbers) > 8 and [number for number in numbers if number not in results] == []
+
+
 @pytest.mark.slow
-def test_worked_example_trains_and_flies(tmp_path: Path) -> None:
-    (tmp_path / "elevator.py").write_text(example())
-    train = ["policies.train", "task=elevator:Elevator", "algorithm.updates=800", "out=run", "report=false"]
-    fly = ["policies.evaluate", "policy=run/policy.onnx", "task=elevator:Elevator", "episodes=200", "json=report.json"]
+@pytest.mark.parametrize(("name", "page"), [("Elevator", "docs/add.md"), ("Calm", "README.md")])
+def test_worked_example_trains_and_flies(name: str, page: str, tmp_path: Path) -> None:
+    task = f"{name.lower()}:{name}"
+    (tmp_path / f"{name.lower()}.py").write_text(example(name, ROOT / page))
+    train = ["policies.train", f"task={task}", "algorithm.updates=800", "out=run", "report=false"]
+    fly = ["policies.evaluate", "policy=run/policy.onnx", f"task={task}", "episodes=200", "json=report.json"]
     for arguments in (train, fly):
         done = subprocess.run(
             [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -76,4 +234,4 @@ def test_worked_example_trains_and_flies(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     before, rest = README.read_text().split(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}")
+    README.write_text(f"{before}{BEGIN}\n{tables()}\n{END}{rest.split(END)[1]}")
