@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -131,6 +132,12 @@ def test_the_pages_name_everything_too() -> None:
     assert [name for name in FAMILIES if f"task={name}/" not in manipulation] == []
     assert [name for name in DRIVERS if f"`{name}`" not in deploy] == []
     assert [name for name in BENCHES if name not in train + manipulation] == []
+
+
+def test_every_extra_is_in_the_installation() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    written = set(re.findall(r"^\| `\[(\w+)\]` \|", (DOCS / "install.md").read_text(), re.M))
+    assert written == set(extras)
 
 
 def test_every_module_that_a_command_names_exists() -> None:
