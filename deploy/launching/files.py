@@ -31,11 +31,10 @@ def _installed() -> bool:
 def node(
     executable: str,
     *,
-    name: Any = None,
-    namespace: Any = None,
+    name: str | None = None,
+    namespace: str | None = None,
     parameters: list[Any] | None = None,
-    remappings: Iterable[tuple[Any, Any]] | None = None,
-    condition: Any = None,
+    remappings: Iterable[tuple[str, str]] | None = None,
 ) -> Any:
     """A node of this project: `ros2 run sim2metal executable`, or the same module where the index does not know it."""
     from launch_ros.actions import Node
@@ -45,7 +44,7 @@ def node(
         program, *options = python()
         where = {"executable": program, "arguments": [*options, "-u", "-m", f"deploy.ros2.{executable}"]}
     if secured():
-        parts = (PACKAGE, str(namespace or "").strip("/"), executable.removesuffix("_node"))
+        parts = (PACKAGE, (namespace or "").strip("/"), executable.removesuffix("_node"))
         enclave = "/" + "/".join(part for part in parts if part)
         where["arguments"] = [*where.get("arguments", []), "--ros-args", "--enclave", enclave, "--"]
     return Node(
@@ -55,7 +54,6 @@ def node(
         namespace=namespace,
         parameters=parameters,
         remappings=remappings,
-        condition=condition,
         output="screen",
         sigterm_timeout="10",
         sigkill_timeout="25",  # in which a robot without a flight controller is landed first
@@ -106,14 +104,13 @@ def trusting(given: Mapping[str, str]) -> dict[str, Any]:
     return {"trust": given["trust"], "require_signature": flag(given["require_signature"])}
 
 
-def command(module: str, *words: Any, condition: Any = None) -> Any:
-    """A command of this project as a process: `python -m module word ...`; a word is a text or substitutions."""
+def command(module: str, *words: str) -> Any:
+    """A command of this project as a process: `python -m module word ...`."""
     from launch.actions import ExecuteProcess
 
     return ExecuteProcess(
         cmd=[*python(), "-u", "-m", module, *words],
         name=module.rpartition(".")[2],
-        condition=condition,
         output="screen",
         sigterm_timeout="10",
         sigkill_timeout="25",  # in which a robot without a flight controller is landed first
@@ -139,11 +136,11 @@ def required(*processes: Any) -> list[Any]:
     return [*handlers, *processes]
 
 
-def end_after(seconds: Any, condition: Any = None) -> Any:
+def end_after(seconds: float) -> Any:
     """End the launch in so many seconds."""
     from launch.actions import Shutdown, TimerAction
 
-    return TimerAction(period=seconds, actions=[Shutdown(reason="its time is over")], condition=condition)
+    return TimerAction(period=seconds, actions=[Shutdown(reason="its time is over")])
 
 
 def flag(text: str) -> bool:
