@@ -1,8 +1,8 @@
 """python -m deploy.launch FILE [name:=value ...] [--show-args]: run a ROS 2 launch file, also without ROS 2's launch.
 
 FILE may also be PACKAGE FILE, as for `ros2 launch`. Where ROS 2's `launch` is installed, that runs the file; elsewhere
-a small runner does, and says by name which part of ROS 2's launch a file needs that it lacks. No process outlives it.
-Its nodes are heard on this machine only, unless network:=true, SIM2METAL_NETWORK=1 or ROS 2's own
+a small runner of this project's launch files does, and refuses by name what only ROS 2's own has. No process outlives
+it. Its nodes are heard on this machine only, unless network:=true, SIM2METAL_NETWORK=1 or ROS 2's own
 ROS_AUTOMATIC_DISCOVERY_RANGE says otherwise.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 from deploy import cli
 from deploy.launching import declared, guardian
 from deploy.launching.actions import explained
+from deploy.launching.context import unsupported
 from deploy.ros2 import network
 
 SHOW = ("-s", "--show-args", "--show-arguments")
@@ -85,19 +86,22 @@ def _description(path: str) -> Any:
 def launch_file(words: Sequence[str]) -> int:
     """Run a launch file, or show its arguments; the exit status."""
     _find_this_environment()
-    if not real_launch():
+    real = real_launch()
+    if not real:
         _stand_in()
     import launch
     from launch.actions import IncludeLaunchDescription
     from launch.launch_description_sources import AnyLaunchDescriptionSource
-    from launch.utilities import normalize_to_list_of_substitutions
 
     path, rest = _file([word for word in words if word not in SHOW])
     known = _description(path).get_launch_arguments()
     if any(word in SHOW for word in words):
-        print("\n".join(declared.shown(known, normalize_to_list_of_substitutions)))
+        print("\n".join(declared.shown(known)))
         return 0
     pairs = declared.given(rest)
+    for name in declared.SETTINGS if not real else ():
+        if name in pairs:
+            raise unsupported(f"{name}:={pairs[name]}")
     declared.check(pairs, known, Path(path).read_text())
     if pairs.get("network", "").lower() not in network.YES:
         network.keep_to_this_machine()

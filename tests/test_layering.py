@@ -70,7 +70,6 @@ HOMES = {
     "launch": ["deploy/launch.py", "deploy/launching/files.py"],
     "launch_ros": ["deploy/launch.py", "deploy/launching/files.py"],
     "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
-    "yaml": ["deploy/launching/ros.py"],
     "torch": [
         "sim/env.py",
         "sim/channel.py",

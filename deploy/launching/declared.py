@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from deploy.cli import ArgumentError
 
+# Read by ROS 2's own launch, whatever a file declares.
 SETTINGS = ("launch-prefix", "launch-prefix-filter", "sigterm_timeout", "sigkill_timeout", "emulate_tty")
 
 
@@ -23,8 +24,8 @@ def given(words: Sequence[str]) -> dict[str, str]:
 
 
 def _only_if(argument: Any) -> bool:
-    """Whether the argument is declared under a condition; ROS 2's own class keeps that to itself."""
-    return bool(getattr(argument, "conditional", False) or getattr(argument, "_conditionally_included", False))
+    """Whether the argument is declared under a condition, as only ROS 2's own class knows."""
+    return bool(getattr(argument, "_conditionally_included", False))
 
 
 def check(pairs: dict[str, str], declared: Sequence[Any], text: str = "") -> None:
@@ -46,13 +47,18 @@ def check(pairs: dict[str, str], declared: Sequence[Any], text: str = "") -> Non
             raise ArgumentError(f"{argument.name}:={value} is not one of: {', '.join(argument.choices)}")
 
 
-def shown(declared: Sequence[Any], parts: Callable[[Any], Sequence[Any]]) -> list[str]:
-    """The lines that `ros2 launch --show-args` prints. `parts` makes a list of substitutions of a default value."""
+def _described(default: Any) -> str:
+    """A default value as `ros2 launch` shows it: a text, or ROS 2's own list of substitutions."""
+    return repr(default) if isinstance(default, str) else " + ".join(part.describe() for part in default)
+
+
+def shown(declared: Sequence[Any]) -> list[str]:
+    """The lines that `ros2 launch --show-args` prints."""
     lines = ["Arguments (pass arguments as '<name>:=<value>'):"]
     for argument in declared:
         lines += ["", f"    '{argument.name}':{'*' if _only_if(argument) else ''}", f"        {argument.description}"]
         if argument.default_value is not None:
-            lines.append(f"        (default: {' + '.join(part.describe() for part in parts(argument.default_value))})")
+            lines.append(f"        (default: {_described(argument.default_value)})")
     if any(map(_only_if, declared)):
         lines += ["", "* argument(s) which are only used if specific conditions occur"]
     return lines if declared else [*lines, "", "  No arguments."]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.launching import events
+from deploy.launching.context import LaunchContext
 from deploy.launching.ros import Node
 
 LOOK = 0.02  # s between two looks at the topics
-CONFIGURE, ACTIVATE = 1, 3  # lifecycle_msgs/msg/Transition
 
 
 @dataclass(kw_only=True)
@@ -26,73 +26,45 @@ class ChangeState(events.Event):
     transition_id: int
 
 
+@dataclass(kw_only=True)
 class StateTransition(events.Event):
-    """A lifecycle node has made a transition, or is making it."""
+    """A lifecycle node has made a transition."""
 
-    def __init__(self, *, action: LifecycleNode, msg: Any) -> None:
-        self.action, self.msg, self.timestamp = action, msg, msg.timestamp
-        self.transition, self.start_state, self.goal_state = (
-            part.label for part in (msg.transition, msg.start_state, msg.goal_state)
-        )
-
-
-def matches_node_name(node_name: str) -> Callable[[Any], bool]:
-    """Whether a node is of that full name."""
-    return lambda action: bool(action.node_name == "/" + node_name.removeprefix("/"))
+    action: LifecycleNode
+    goal_state: str
 
 
 class OnStateTransition(events.EventHandler):
-    """When a lifecycle node makes a transition; what is None is not looked at."""
+    """When a lifecycle node makes a transition."""
 
-    def __init__(
-        self,
-        *,
-        entities: Any,
-        target_lifecycle_node: LifecycleNode | None = None,
-        transition: str | None = None,
-        start_state: str | None = None,
-        goal_state: str | None = None,
-        matcher: Callable[[Any], bool] | None = None,
-        handle_once: bool = False,
-    ) -> None:
-        wanted = {
-            "action": target_lifecycle_node,
-            "transition": transition,
-            "start_state": start_state,
-            "goal_state": goal_state,
-        }
-
-        def matches(event: Any) -> bool:
-            if not isinstance(event, StateTransition):
-                return False
-            return all(value is None or getattr(event, name) == value for name, value in wanted.items())
-
-        super().__init__(matcher=matcher or matches, entities=entities, handle_once=handle_once)
+    def __init__(self, *, target_lifecycle_node: LifecycleNode, entities: Any) -> None:
+        super().__init__(
+            matcher=lambda e: isinstance(e, StateTransition) and e.action is target_lifecycle_node, entities=entities
+        )
 
 
 @dataclass(eq=False, kw_only=True)
 class LifecycleNode(Node):
     """A node whose state the launch follows and changes; it needs a name and a namespace."""
 
-    name: Any
-    namespace: Any
-    autostart: bool = False
+    name: str
+    namespace: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._asked = [CONFIGURE] if self.autostart else []
+        self._asked: list[int] = []  # transitions still to be made
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: LaunchContext) -> None:
         super().execute(context)
-        if not context.is_shutdown:
-            context.start(self._follow(context))
+        context.register_event_handler(
+            events.EventHandler(
+                matcher=lambda e: isinstance(e, ChangeState) and e.lifecycle_node_matcher(self),
+                entities=lambda event, _: self._asked.append(event.transition_id),
+            )
+        )
+        context.start(self._follow(context))
 
-    def answer(self, event: events.Event, context: Any) -> None:
-        super().answer(event, context)
-        if isinstance(event, ChangeState) and event.lifecycle_node_matcher(self):
-            self._asked.append(event.transition_id)
-
-    async def _follow(self, context: Any) -> None:
+    async def _follow(self, context: LaunchContext) -> None:
         """Pass on transitions and requests for them while the process runs."""
         import rclpy
         from lifecycle_msgs.msg import Transition, TransitionEvent
@@ -101,9 +73,7 @@ class LifecycleNode(Node):
         from rclpy.signals import SignalHandlerOptions
 
         def told(message: Any) -> None:
-            context.emit_event_sync(StateTransition(action=self, msg=message))
-            if self.autostart and message.transition.id == CONFIGURE and message.goal_state.label == "inactive":
-                self._asked.append(ACTIVATE)
+            context.emit_event_sync(StateTransition(action=self, goal_state=message.goal_state.label))
 
         ros = rclpy.Context()
         rclpy.init(args=[], context=ros, signal_handler_options=SignalHandlerOptions.NO)
@@ -113,7 +83,7 @@ class LifecycleNode(Node):
             client: Any = node.create_client(Service, f"{self.node_name}/change_state")
             executor = SingleThreadedExecutor(context=ros)
             executor.add_node(node)
-            while self in context.running:
+            while self.running:
                 executor.spin_once(timeout_sec=0.0)
                 if self._asked and client.service_is_ready():
                     number = self._asked.pop(0)
@@ -123,7 +93,7 @@ class LifecycleNode(Node):
         finally:
             rclpy.shutdown(context=ros)
 
-    def _answered(self, context: Any, number: int, answer: Any) -> None:
+    def _answered(self, context: LaunchContext, number: int, answer: Any) -> None:
         if not answer.result().success:
             said = f"Failed to make transition {number} for LifecycleNode '{self.node_name}'"
-            context.logger.log("ERROR", self.final_name, said)
+            context.log.say("ERROR", self.executable_name(), said)

@@ -32,7 +32,7 @@ COMMANDS = {
     "deploy.watch log=x.mcap": "Rerun: .*[watch]",
     "deploy.sign new=key": "cryptography: .*[trust]",
     "deploy.serve policy=quad_any": "'msgpack': .*[serve]",
-    "deploy.launch launch/quad_hover.launch.py": "yaml: .*[ros]",
+    "deploy.launch launch/quad_hover.launch.py": "ament_index_python: .*[ros]",
     "deploy.ros2.policy_node": "rclpy: .*[ros]",
     "deploy.ros2.robot_node": "rclpy: .*[ros]",
     "deploy.ros2.supervisor_node": "rclpy: .*[ros]",
