@@ -26,6 +26,7 @@ from deploy.files import write_atomic
 from deploy.recording import flight_log
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
+from sim.rotations import normalised, rotation_matrices
 from sim.sysid import Identified, Record, identify
 
 Array = NDArray[np.float64]
@@ -148,16 +149,9 @@ def _rotations(values: Mapping[str, Array], path: str) -> Array:
         matrix = values["rotation"]
         return matrix.reshape(len(matrix), -1, 3, 3)
     q = values["quaternion"].reshape(len(values["quaternion"]), -1, 4)
-    length = np.linalg.norm(q, axis=-1, keepdims=True)
-    if np.any(np.abs(length - 1.0) > 0.05):
+    if np.any(np.abs(np.linalg.norm(q, axis=-1) - 1.0) > 0.05):
         raise ValueError(f"{path}: quaternions are not of unit length")
-    w, x, y, z = np.moveaxis(q / length, -1, 0)
-    rows = (
-        (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    )
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+    return rotation_matrices(normalised(q))
 
 
 def read_records(path: str, rate_hz: float | None = None) -> list[Record]:

@@ -1,22 +1,44 @@
-"""Quaternions of the world outside and the rotation matrices of policies: 9 numbers, row-major, body to world."""
+"""Quaternions of engines and of the world outside, and the rotation matrices of policies: 9 numbers, row-major, body
+to world.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+
+Double = NDArray[np.float64]
+Number = TypeVar("Number", float, Double)
 
 SIGNS = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
 
 
-def rotation_matrix(w: float, x: float, y: float, z: float) -> list[float]:
-    """Of a quaternion that need not be exactly of unit length."""
-    s = 2.0 / max(w * w + x * x + y * y + z * z, 1e-12)
+def _entries(w: Number, x: Number, y: Number, z: Number, s: float) -> list[Number]:
+    """Of the matrix of a quaternion, numbers or arrays; `s` is 2 over the square of its length."""
     return [
         1.0 - s * (y * y + z * z), s * (x * y - w * z), s * (x * z + w * y),
         s * (x * y + w * z), 1.0 - s * (x * x + z * z), s * (y * z - w * x),
         s * (x * z - w * y), s * (y * z + w * x), 1.0 - s * (x * x + y * y),
     ]  # fmt: skip
+
+
+def rotation_matrix(w: float, x: float, y: float, z: float) -> list[float]:
+    """Of a quaternion that need not be exactly of unit length."""
+    return _entries(w, x, y, z, 2.0 / max(w * w + x * x + y * y + z * z, 1e-12))
+
+
+def rotation_matrices(quaternion: Double) -> Double:
+    """(..., 3, 3), of unit quaternions (..., 4), w x y z."""
+    w, x, y, z = np.moveaxis(quaternion, -1, 0)
+    return np.stack(_entries(w, x, y, z, 2.0), axis=-1).reshape(*quaternion.shape[:-1], 3, 3)
+
+
+def normalised(quaternion: Double) -> Double:
+    """Quaternions (..., 4) made of unit length."""
+    length: Double = np.linalg.norm(quaternion, axis=-1, keepdims=True)
+    return quaternion / length
 
 
 def quaternion(rotation: Any) -> tuple[float, float, float, float]:

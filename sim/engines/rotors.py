@@ -27,7 +27,10 @@ LARGEST = 1e6  # m, m/s, rad/s: beyond this a vehicle is lost, and its state bec
 
 
 def rotations(quaternion: Double) -> Double:
-    """Rotation matrices (n, 3, 3), body to world, of unit quaternions (n, 4), w x y z."""
+    """Rotation matrices (n, 3, 3), body to world, of unit quaternions (n, 4), w x y z.
+
+    As `sim.rotations.rotation_matrices` but for how the diagonal is rounded, which these engines' flights depend on.
+    """
     w, x, y, z = quaternion.T
     a, b, c = 2.0 * x, 2.0 * y, 2.0 * z
     turn = np.empty((len(quaternion), 3, 3))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.robots.quadrotors import Quadrotor
+from sim.rotations import normalised, rotation_matrices
 
 Double = NDArray[np.float64]
 
@@ -83,7 +84,7 @@ def film(
     span = 2.0 * (float(np.linalg.norm(robot.rotor_position, axis=1).max()) + robot.propeller_radius)
     return Film(
         position=pose[:, :, :3],
-        rotation=_rotations(pose[:, :, 3:]),
+        rotation=rotation_matrices(normalised(pose[:, :, 3:])),
         target=goal,
         robot=robot,
         fps=fps,
@@ -103,14 +104,3 @@ def _last_finite(pose: Double) -> Double:
         raise ValueError("a recording must begin with finite positions and quaternions")
     last = np.maximum.accumulate(np.where(finite, np.arange(len(pose))[:, None], 0), axis=0)
     return np.take_along_axis(pose, last[:, :, None], axis=0)
-
-
-def _rotations(quaternion: Double) -> Double:
-    """Rotation matrices (..., 3, 3), body to world, of quaternions (..., 4), w x y z."""
-    w, x, y, z = np.moveaxis(quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True), -1, 0)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
-    return np.moveaxis(np.array(rows), (0, 1), (-2, -1))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sim.engines import BENCHES
 from sim.registry import load
 from sim.robots.panda import DOWN, PANDA, Arm, Double
+from sim.rotations import rotation_matrices
 from sim.scenes.tabletop import TABLE, Block
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
@@ -196,7 +197,7 @@ class Scenes:
         }
         if self.task.block:
             pose = bench.block_pose
-            seen |= {"object_position": pose[:, :3], "object_rotation": _rotations(pose[:, 3:])}
+            seen |= {"object_position": pose[:, :3], "object_rotation": rotation_matrices(pose[:, 3:]).reshape(-1, 9)}
         return {name: values.astype(np.float32) for name, values in seen.items()}
 
     def step(self, command: Mapping[str, Array]) -> Outcome:
@@ -258,14 +259,3 @@ def vary(rng: np.random.Generator) -> Any:
 def _factor(rng: np.random.Generator, most: float) -> float:
     """Log-uniform between 1 / `most` and `most`."""
     return float(most ** rng.uniform(-1.0, 1.0))
-
-
-def _rotations(quaternion: Double) -> Double:
-    """Rotation matrices (n, 9), row-major, body to world, of quaternions (n, 4), w x y z."""
-    w, x, y, z = quaternion.T
-    rows = [
-        1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
-        2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),
-        2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
-    ]  # fmt: skip
-    return np.stack(rows, axis=1)

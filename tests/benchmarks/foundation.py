@@ -31,6 +31,7 @@ from sim import tasks
 from sim.engines.flight import Flight
 from sim.randomize import Array
 from sim.robots.quadrotors import GRAVITY, Quadrotor
+from sim.rotations import rotation_matrices
 from sim.spec import ANY_ROBOT
 
 DEFAULT = report.ROOT / "deploy" / "pretrained" / "quad_any.onnx"
@@ -229,7 +230,7 @@ class L2f:
             return self.parameters[name].copy()
         parts = np.split(self.state, np.cumsum(list(self.STATE.values()))[:-1], axis=1)
         values = dict(zip(self.STATE, parts, strict=True))
-        return rotation(values["quaternion"]) if name == "rotation" else values[name]
+        return rotation_matrices(values["quaternion"]).reshape(-1, 9) if name == "rotation" else values[name]
 
 
 class L2fStarts(L2f):
@@ -248,17 +249,6 @@ class L2fStarts(L2f):
         parts = np.split(drawn, np.cumsum(list(self.STATE.values()))[:-1], axis=1)
         own = dict(zip(self.STATE, parts, strict=True))
         super().reset(mask, {**own, "position": own["position"] + state["position"]})
-
-
-def rotation(quaternion: Array) -> Array:
-    """Rotation matrices (n, 9), row-major, body to world, of unit quaternions (n, 4), w x y z."""
-    w, x, y, z = quaternion.T
-    rows = [
-        *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
-        *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
-    ]
-    return np.stack(rows, axis=1)
 
 
 def fly(policy: Any, test: Test, episodes: int) -> dict[str, Any]:
