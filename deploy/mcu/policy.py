@@ -8,6 +8,7 @@ step after 200 ms of silence or a restart, until a new flight begins.
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import os
 import select
@@ -43,12 +44,7 @@ class LinkError(OSError):
 
 def crc16(data: bytes) -> int:
     """CRC-16/CCITT with initial value 0xffff."""
-    crc = 0xFFFF
-    for byte in data:
-        x = (crc >> 8) ^ byte
-        x ^= x >> 4
-        crc = ((crc << 8) ^ (x << 12) ^ (x << 5) ^ x) & 0xFFFF
-    return crc
+    return binascii.crc_hqx(data, 0xFFFF)
 
 
 def frame(kind: str, number: int, payload: bytes = b"") -> bytes:
