@@ -25,7 +25,8 @@ from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
 from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import CLOCK_HZ, Chip
-from deploy.mcu.policy import EmulatedPort, OnChip, Port, QemuPort, SerialPort
+from deploy.mcu.policy import OnChip
+from deploy.mcu.ports import EmulatedPort, Port, QemuPort, SerialPort
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable

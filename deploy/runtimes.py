@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.codegen.host import library, state_size
+from deploy.codegen.structs import struct_type
 from deploy.loop import Policy
-from deploy.mcu.cost import struct_type
 from deploy.policy_file import PolicyFile
 
 CONTROLLERS = ("onnxruntime", "c", "emulated")  # or the serial device of a board

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from deploy.codegen import toolchain
 from deploy.codegen.source import Source
-from deploy.mcu.cost import packed, unpacked
+from deploy.codegen.structs import packed, unpacked
 from deploy.policy_file import PolicyFile, content_of
 
 

@@ -1,4 +1,4 @@
-"""What a policy costs on the emulated chip, its functions called one by one; and how C structs hold signals."""
+"""What a policy costs on the emulated chip, its functions called one by one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.codegen.structs import packed, struct_type, unpacked
 from deploy.mcu.emulator import CLOCK_HZ, RAM, RAM_SIZE, Chip, EmulatorError
 from deploy.policy_file import PolicyFile
 
@@ -44,31 +45,6 @@ class Measured:
     def seconds(self) -> float:
         """At 168 MHz."""
         return self.cycles / CLOCK_HZ
-
-
-def struct_type(policy: PolicyFile) -> np.dtype[Any]:
-    """The memory layout of `policy_signals`."""
-    vectors = policy.vectors.inputs
-    kinds = {s.name: vectors[s.name].dtype for s in policy.inputs}
-    fields = [(s.name, "u1" if kinds[s.name].kind in "iu" else "<f4", (s.size,)) for s in policy.inputs]
-    return np.dtype(fields, align=True)
-
-
-def packed(policy: PolicyFile, signals: Mapping[str, NDArray[Any]]) -> bytes:
-    """Signals of one robot as the bytes of a `policy_signals`. Raises ValueError for a value that does not fit."""
-    struct = np.zeros((), struct_type(policy))
-    for signal in policy.inputs:
-        struct[signal.name] = np.asarray(signals[signal.name]).reshape(signal.size)
-    return struct.tobytes()
-
-
-def unpacked(policy: PolicyFile, data: bytes) -> dict[str, NDArray[np.float32]]:
-    """The bytes of a `policy_commands` as commands (*shape) by name."""
-    values, commands, start = np.frombuffer(data, "<f4"), {}, 0
-    for signal in policy.outputs:
-        commands[signal.name] = values[start : start + signal.size].reshape(signal.shape).astype(np.float32)
-        start += signal.size
-    return commands
 
 
 class Bench:

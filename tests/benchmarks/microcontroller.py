@@ -22,7 +22,8 @@ from deploy import hil
 from deploy.codegen import onnx_graph, toolchain
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.source import FIRMWARE
-from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, packed
+from deploy.codegen.structs import packed
+from deploy.mcu.cost import COMMANDS, SIGNALS, STATE
 from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
 from policies.models.export import random_signals

@@ -8,8 +8,9 @@ from onnx import helper
 
 from deploy import cli, export
 from deploy.codegen.host import Native
+from deploy.codegen.structs import packed
 from deploy.hil import build
-from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, Bench, packed
+from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, Bench
 from deploy.mcu.emulator import RAM, Chip, EmulatorError, block_cost, instruction_cycles
 from deploy.policy_file import PolicyFile
 from policies.models.controller import FeaturePolicy

@@ -18,7 +18,9 @@ from deploy.drivers.tasks import task_for
 from deploy.guard import REASONS
 from deploy.loop import run
 from deploy.mcu.emulator import Chip
-from deploy.mcu.policy import QEMU, Decoder, EmulatedPort, LinkError, OnChip, SerialPort, crc16, frame
+from deploy.mcu.policy import OnChip
+from deploy.mcu.ports import QEMU, EmulatedPort, LinkError, SerialPort
+from deploy.mcu.protocol import Decoder, crc16, frame
 from deploy.policy_file import PolicyFile
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small
