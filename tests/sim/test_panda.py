@@ -7,9 +7,9 @@ import numpy as np
 import pybullet
 import pytest
 
-from sim.engines.bullet import arm_urdf
 from sim.robots.panda import DOWN, PANDA
 from sim.scenes.tabletop import scene_xml
+from tests.sim.arm_urdf import arm_urdf
 
 POSES = np.random.default_rng(3).uniform(PANDA.low, PANDA.high, (20, 7))
 

@@ -12,7 +12,6 @@ from onnx import helper
 
 from deploy import cli, export
 from deploy.codegen import onnx_graph, toolchain
-from deploy.codegen.host import Native
 from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.operators import SUPPORTED, number
 from deploy.codegen.source import FIRMWARE, generate
@@ -20,6 +19,7 @@ from deploy.codegen.weights import FORMATS, pack, padded
 from policies.models.export import random_signals
 from tests.deploy.codegen.exact import exact
 from tests.deploy.codegen.graph_policy import one_node, policy_of
+from tests.deploy.codegen.native import Native
 from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
 
 F = np.float32

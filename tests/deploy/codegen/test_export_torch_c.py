@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from torch import nn
 
-from deploy.codegen.host import Native
 from deploy.policy_file import PolicyFile
 from policies.models.export import OPSET
 from tests.deploy.codegen.graph_policy import policy_of
+from tests.deploy.codegen.native import Native
 
 SIZE = 8
 IMAGE = (21, 18, 3)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from deploy.codegen.host import Native
 from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.source import generate
 from tests.deploy.codegen.graph_policy import one_node, policy_of
+from tests.deploy.codegen.native import Native
 
 
 def after_square(operator, **options):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from deploy import cli, export
 from deploy.codegen import toolchain
-from deploy.codegen.host import Native
 from deploy.crazyflie import app
 from deploy.crazyflie.sensed import Sensed
 from deploy.policy_file import PolicyFile, content_of
@@ -21,6 +20,7 @@ from sim.engines.flight import Flight
 from sim.robots import robot
 from sim.spec import Signal
 from sim.tasks import make
+from tests.deploy.codegen.native import Native
 from tests.deploy.sample_policy import exported, linear_hover, small
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"

@@ -7,7 +7,6 @@ import pytest
 from onnx import helper
 
 from deploy import cli, export
-from deploy.codegen.host import Native
 from deploy.codegen.structs import packed
 from deploy.hil import build
 from deploy.mcu.cost import COMMANDS, SIGNALS, STATE, Bench
@@ -18,6 +17,7 @@ from policies.models.export import random_signals
 from sim.spec import Signal
 from sim.terms import Feature
 from tests.deploy.codegen.graph_policy import policy_of
+from tests.deploy.codegen.native import Native
 from tests.deploy.sample_policy import exported, random_gru, random_mlp, small
 
 CODE = RAM + 0x8000  # where the tests put code of their own
