@@ -76,7 +76,7 @@ def instruction_cycles(mnemonic: str, operands: str) -> int:
 
 @cache
 def _disassembler() -> Any:
-    import capstone  # type: ignore[import-untyped]
+    import capstone
 
     return capstone.Cs(capstone.CS_ARCH_ARM, capstone.CS_MODE_THUMB | capstone.CS_MODE_MCLASS)
 

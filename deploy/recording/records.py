@@ -215,7 +215,7 @@ def _decompressed(compression: bytes, data: memoryview, size: int) -> bytes | me
                 raise _DamagedError("a chunk that contradicts itself")
             return zstandard.ZstdDecompressor(max_window_size=2 * UNPACKED).decompress(data, max_output_size=size)
         if compression == b"lz4":
-            import lz4.frame  # type: ignore[import-untyped]
+            import lz4.frame
 
             unpacked: bytes = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size + 1)
             return unpacked

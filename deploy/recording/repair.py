@@ -75,7 +75,7 @@ def repair(file: IO[bytes], out: str) -> tuple[int, dict[str, Any] | None]:
                         body = bytes(data[MESSAGE_HEAD.size :])
                         writer.add_message(numbers[channel], stamp, body, published, sequence)
                         saved += 1
-            writer.finish()  # type: ignore[no-untyped-call]
+            writer.finish()
         except BaseException:
             os.unlink(out)
             raise

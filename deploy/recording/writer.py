@@ -79,7 +79,7 @@ class File:
         self._topics.step(record, self._count, stamp)
         self._count += 1
         if self._count % self._every == 0:
-            self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.flush()
         self._sync(SYNC_SECONDS)
 
     def event(self, data: bytes) -> None:
@@ -100,7 +100,7 @@ class File:
         if time.monotonic() - self._synced < (0.1 * seconds if self._urgent else seconds):
             return
         if self._urgent:
-            self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.flush()
         self._urgent = False
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -109,7 +109,7 @@ class File:
     def finish(self) -> None:
         """Index and end of the file; once more what it is about, should its beginning be damaged."""
         self._writer.add_metadata(*self._metadata)
-        self._writer.finish()  # type: ignore[no-untyped-call]
+        self._writer.finish()
         self._file.flush()
         os.fsync(self._file.fileno())
 

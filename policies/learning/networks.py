@@ -174,7 +174,7 @@ def cosine(done: float, first: float, last: float) -> float:
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     """One step down the loss."""
     optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimizer.step()
 
 

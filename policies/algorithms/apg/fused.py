@@ -188,19 +188,19 @@ def make_tape(plan: Plan, layout: Layout, state_rows: int, window: int) -> Tape:
 
 
 @inlined
-def _copy(source, first, target, start, rows):  # type: ignore[no-untyped-def]
+def _copy(source, first, target, start, rows):
     for i in range(rows):
         target[start + i, ALL] = source[first + i, ALL]
 
 
 @inlined
-def _clear(target):  # type: ignore[no-untyped-def]
+def _clear(target):
     for i in range(target.shape[0]):
         target[i, ALL] = ZERO
 
 
 @part
-def _features(plan, seen, y):  # type: ignore[no-untyped-def]
+def _features(plan, seen, y):
     """The network's input rows: scale * squash(signal - minus)."""
     for k in range(plan.feature_row.shape[0]):
         a, b = plan.feature_row[k], plan.feature_minus[k]
@@ -215,7 +215,7 @@ def _features(plan, seen, y):  # type: ignore[no-untyped-def]
 
 
 @part
-def _features_adjoint(plan, y, g, g_seen):  # type: ignore[no-untyped-def]
+def _features_adjoint(plan, y, g, g_seen):
     """Add to g_seen the gradient through `_features`, given that of its result, g."""
     for k in range(plan.feature_row.shape[0]):
         a, b = plan.feature_row[k], plan.feature_minus[k]
@@ -231,7 +231,7 @@ def _features_adjoint(plan, y, g, g_seen):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _difference(x, row, minus, alone, offset):  # type: ignore[no-untyped-def]
+def _difference(x, row, minus, alone, offset):
     """x[row] - x[minus] - offset, or x[row] - offset when it stands alone."""
     if alone:
         return x[row, ALL] - offset
@@ -239,7 +239,7 @@ def _difference(x, row, minus, alone, offset):  # type: ignore[no-untyped-def]
 
 
 @part
-def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
+def _costs(plan, x, g, weight, totals, scratch):
     """Add the gradient of the weighted costs at the rows x to g, and the unweighted costs, over all lanes, to totals.
 
     `weight` is 1 / (vehicles * steps). `scratch` is a (rows, LANES) array with at least one row.
@@ -277,7 +277,7 @@ def _costs(plan, x, g, weight, totals, scratch):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _weigh(plan, exogenous, action, before, out):  # type: ignore[no-untyped-def]
+def _weigh(plan, exogenous, action, before, out):
     """The rows that costs look at: signals are in `out` already."""
     _copy(exogenous, 0, out, plan.signals, plan.exogenous)
     start = plan.signals + plan.exogenous
@@ -287,7 +287,7 @@ def _weigh(plan, exogenous, action, before, out):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _clip(g, limit):  # type: ignore[no-untyped-def]
+def _clip(g, limit):
     """Scale each vehicle's adjoint down to the norm `limit`."""
     square = g[0, ALL] * g[0, ALL]
     for i in range(1, g.shape[0]):
@@ -298,7 +298,7 @@ def _clip(g, limit):  # type: ignore[no-untyped-def]
 
 
 @part
-def _finite(x):  # type: ignore[no-untyped-def]
+def _finite(x):
     """Whether every number of the block is of a sane size (NaN and infinity are not)."""
     for i in range(x.shape[0]):
         for lane in range(LANES):
@@ -307,9 +307,7 @@ def _finite(x):  # type: ignore[no-untyped-def]
     return True
 
 
-def _window(  # type: ignore[no-untyped-def]
-    plan, layout, batch, tape, weights, gradient, totals, window, h, limit, offset, learn
-):
+def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, limit, offset, learn):
     """Fly all vehicles for `window` steps of h seconds and, if `learn`, run backwards.
 
     Adds to `gradient` (weights,) the gradient of the loss and to `totals` (costs,) the unweighted costs summed over
@@ -423,7 +421,7 @@ def _window(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def adam(weights, gradient, first, second, step, rate, beta1, beta2, clip):  # type: ignore[no-untyped-def]
+def adam(weights, gradient, first, second, step, rate, beta1, beta2, clip):
     """One Adam update (Kingma & Ba 2015) in place, with the gradient scaled down to the norm `clip`; returns its norm.
 
     `step` counts from 1. The gradient is set to zero. A gradient that is not finite is discarded.

@@ -26,7 +26,7 @@ Q1, Q2, Q3 = np.float32(62370 / 135135), np.float32(3150 / 135135), np.float32(2
 
 
 @inlined
-def tanh(x):  # type: ignore[no-untyped-def]
+def tanh(x):
     """Hyperbolic tangent within 2e-7 and without branches, by that of half the argument, in one division."""
     y = HALF * min(max(x, -LIMIT), LIMIT)
     s = y * y
@@ -36,7 +36,7 @@ def tanh(x):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def sigmoid(x):  # type: ignore[no-untyped-def]
+def sigmoid(x):
     """The logistic function, from `tanh`."""
     return HALF + HALF * tanh(HALF * x)
 
@@ -155,7 +155,7 @@ def flatten(layout: Layout, layers: list[tuple[Any, Any]]) -> NDArray[np.float32
 
 
 @part
-def transpose(weights, out, layers):  # type: ignore[no-untyped-def]
+def transpose(weights, out, layers):
     """W^T of every layer, for the backward pass."""
     for layer in layers:
         for j in range(layer.columns):
@@ -164,7 +164,7 @@ def transpose(weights, out, layers):  # type: ignore[no-untyped-def]
 
 
 @part
-def product(w, offset, rows, columns, x, source, y, output):  # type: ignore[no-untyped-def]
+def product(w, offset, rows, columns, x, source, y, output):
     """y[output + i] += sum_j w[offset + i columns + j] x[source + j]; x and y may be the same array."""
     whole = rows // (2 * TILE) * (2 * TILE)
     for i in range(0, whole, 2 * TILE):
@@ -196,7 +196,7 @@ def product(w, offset, rows, columns, x, source, y, output):  # type: ignore[no-
 
 
 @inlined
-def dense(weights, layer, x, y):  # type: ignore[no-untyped-def]
+def dense(weights, layer, x, y):
     """The layer's pre-activation: rows of y from rows of x (which may be the same array)."""
     for i in range(layer.rows):
         y[layer.output + i, ALL] = weights[layer.bias + i]
@@ -204,7 +204,7 @@ def dense(weights, layer, x, y):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def dense_adjoint(transposed, layer, g):  # type: ignore[no-untyped-def]
+def dense_adjoint(transposed, layer, g):
     """g rows of the source = W^T g rows of the output."""
     for j in range(layer.columns):
         g[layer.source + j, ALL] = ZERO
@@ -212,7 +212,7 @@ def dense_adjoint(transposed, layer, g):  # type: ignore[no-untyped-def]
 
 
 @part
-def weight_gradient(layer, g, x, first, steps, gradient):  # type: ignore[no-untyped-def]
+def weight_gradient(layer, g, x, first, steps, gradient):
     """Add to the flat gradient the sum over lanes and steps of g (output rows) times x (source rows).
 
     x is (T, rows, LANES), of which `steps` from `first` on count; g (CHUNK, rows, LANES) holds their gradients at
@@ -277,21 +277,21 @@ def weight_gradient(layer, g, x, first, steps, gradient):  # type: ignore[no-unt
 
 
 @inlined
-def squash(y, row, rows):  # type: ignore[no-untyped-def]
+def squash(y, row, rows):
     """tanh in place."""
     for i in range(rows):
         y[row + i, ALL] = tanh(y[row + i, ALL])
 
 
 @inlined
-def squash_adjoint(y, g, row, rows):  # type: ignore[no-untyped-def]
+def squash_adjoint(y, g, row, rows):
     """g times tanh' = 1 - y^2, in place."""
     for i in range(rows):
         g[row + i, ALL] *= ONE - y[row + i, ALL] * y[row + i, ALL]
 
 
 @part
-def mlp_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
+def mlp_forward(weights, layout, y, hidden):
     """Fill the activation rows y from its feature rows. `hidden` is not used."""
     for layer in layout.layers:
         dense(weights, layer, y, y)
@@ -299,7 +299,7 @@ def mlp_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
 
 
 @part
-def mlp_backward(transposed, layout, y, g, g_hidden):  # type: ignore[no-untyped-def]
+def mlp_backward(transposed, layout, y, g, g_hidden):
     """From the gradient in g's action rows to that in its feature rows, by way of all pre-activations."""
     for k in range(len(layout.layers) - 1, -1, -1):
         layer = layout.layers[k]
@@ -308,7 +308,7 @@ def mlp_backward(transposed, layout, y, g, g_hidden):  # type: ignore[no-untyped
 
 
 @part
-def gru_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
+def gru_forward(weights, layout, y, hidden):
     """Fill the activation rows y from its feature rows and `hidden` (H, LANES), which receives the new recurrent state.
 
     The rows of the gates' pre-activations end as r, z, n (input side) and the recurrent part of n (hidden side).
@@ -337,7 +337,7 @@ def gru_forward(weights, layout, y, hidden):  # type: ignore[no-untyped-def]
 
 
 @part
-def gru_backward(transposed, layout, y, g, g_hidden):  # type: ignore[no-untyped-def]
+def gru_backward(transposed, layout, y, g, g_hidden):
     """As mlp_backward; g_hidden (H, LANES) goes from the gradient of the state after the step to that before it."""
     encoder, inward, recurrent, output = layout.layers
     h = layout.hidden_size

@@ -89,7 +89,7 @@ class Critic:
         inputs = self.normalizer(view.features[:-1][here])
         for _ in range(CRITIC_STEPS):
             loss = nn.functional.smooth_l1_loss(self.net(inputs).squeeze(-1), target)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self.adam.step(rate, 0.9, 0.99, 1.0)
         with torch.no_grad():
             for slow, fast in zip(self.target.parameters(), self.net.parameters(), strict=True):
@@ -332,7 +332,7 @@ class Differentiated:
             view = self.view(flown)
             if not bool(view.gone.all()):
                 self.critic.normalizer.update(view.features[~view.gone])
-        self.loss(cost, view).backward()  # type: ignore[no-untyped-call]
+        self.loss(cost, view).backward()
         return flown, cost.detach(), means, view
 
     def learn(self) -> Iterator[dict[str, float]]:

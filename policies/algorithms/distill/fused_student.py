@@ -54,7 +54,7 @@ def to_segment(features: Array, label: Array, goes_on: Array, hidden: Array) -> 
 
 
 @kernel
-def imitate(layout, weights, gradient, segment, scratch, first, count, steps):  # type: ignore[no-untyped-def]
+def imitate(layout, weights, gradient, segment, scratch, first, count, steps):
     """Add to `gradient` that of the mean squared error of the student's actions in `count` blocks from `first` on.
 
     The recurrent state is carried through the segment of `steps`, and zeroed where an episode ends. Returns the error.

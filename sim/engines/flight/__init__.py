@@ -23,7 +23,7 @@ DOWNWASH = (2267.18, 0.16, -0.11)
 
 
 @kernel
-def step_blocks(state, parameters, command, h, substeps):  # type: ignore[no-untyped-def]
+def step_blocks(state, parameters, command, h, substeps):
     """Advance all vehicles by `substeps` steps of h seconds, in place. Arrays are (blocks, rows, LANES)."""
     for index in range(state.shape[0]):
         s = block(state, index, STATE_ROWS)
@@ -34,7 +34,7 @@ def step_blocks(state, parameters, command, h, substeps):  # type: ignore[no-unt
 
 
 @kernel
-def step_adjoint_blocks(state, parameters, command, gradient, g_command, h):  # type: ignore[no-untyped-def]
+def step_adjoint_blocks(state, parameters, command, gradient, g_command, h):
     """The adjoint of one substep: `gradient` goes from the new state's to the old one's, g_command is added to."""
     for index in range(state.shape[0]):
         s = block(state, index, STATE_ROWS)
@@ -46,7 +46,7 @@ def step_adjoint_blocks(state, parameters, command, gradient, g_command, h):  # 
 
 
 @kernel
-def sense_blocks(state, out):  # type: ignore[no-untyped-def]
+def sense_blocks(state, out):
     """Position, rotation matrix, velocity and body rate of every vehicle: out (blocks, SIGNAL_ROWS, LANES)."""
     for index in range(state.shape[0]):
         s = block(state, index, STATE_ROWS)
@@ -55,7 +55,7 @@ def sense_blocks(state, out):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def sense_adjoint_blocks(state, gradient, g_state):  # type: ignore[no-untyped-def]
+def sense_adjoint_blocks(state, gradient, g_state):
     """The adjoint of `sense_blocks`: adds to g_state (blocks, STATE_ROWS, LANES), given the gradient of its result."""
     for index in range(state.shape[0]):
         s = block(state, index, STATE_ROWS)

@@ -26,7 +26,7 @@ except ImportError as error:  # pragma: no cover - numba always brings a `cuda` 
 THREADS = 128
 
 
-def step_thread(state, parameters, command, h, substeps):  # type: ignore[no-untyped-def]
+def step_thread(state, parameters, command, h, substeps):
     """One thread advances one vehicle by `substeps` steps of h seconds."""
     index = cuda.grid(1)
     place, lane = index // LANES, index % LANES
@@ -35,7 +35,7 @@ def step_thread(state, parameters, command, h, substeps):  # type: ignore[no-unt
             dynamics.advance(state[place], parameters[place], command[place], state[place], lane, h)
 
 
-def sense_thread(state, out):  # type: ignore[no-untyped-def]
+def sense_thread(state, out):
     """One thread computes what one vehicle senses: out (blocks, SIGNAL_ROWS, LANES)."""
     index = cuda.grid(1)
     place, lane = index // LANES, index % LANES
@@ -43,7 +43,7 @@ def sense_thread(state, out):  # type: ignore[no-untyped-def]
         dynamics.sense(state[place], out[place], lane)
 
 
-def gather_thread(lanes, first, out):  # type: ignore[no-untyped-def]
+def gather_thread(lanes, first, out):
     """out (n, k) from k rows of lanes, beginning with row `first`."""
     index = cuda.grid(1)
     if index < out.shape[0]:
@@ -51,7 +51,7 @@ def gather_thread(lanes, first, out):  # type: ignore[no-untyped-def]
             out[index, k] = lanes[index // LANES, first + k, index % LANES]
 
 
-def scatter_thread(values, where, lanes, first):  # type: ignore[no-untyped-def]
+def scatter_thread(values, where, lanes, first):
     """The rows of lanes from `first` on, of the vehicles `where` (count,), from values (count, k)."""
     index = cuda.grid(1)
     if index < where.shape[0]:

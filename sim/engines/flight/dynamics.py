@@ -61,7 +61,7 @@ ZERO, THREE = np.float32(0.0), np.float32(3.0)
 
 
 @inlined
-def rotation(a, b, c, d):  # type: ignore[no-untyped-def]
+def rotation(a, b, c, d):
     """The nine entries, row by row, of the rotation matrix (body to world) of the unit quaternion a + bi + cj + dk."""
     return (
         ONE - TWO * (c * c + d * d),
@@ -77,7 +77,7 @@ def rotation(a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def rotation_adjoint(a, b, c, d, g00, g01, g02, g10, g11, g12, g20, g21, g22):  # type: ignore[no-untyped-def]
+def rotation_adjoint(a, b, c, d, g00, g01, g02, g10, g11, g12, g20, g21, g22):
     """The gradient with respect to the quaternion, given that with respect to the matrix entries."""
     return (
         TWO * (d * (g10 - g01) + c * (g02 - g20) + b * (g21 - g12)),
@@ -88,7 +88,7 @@ def rotation_adjoint(a, b, c, d, g00, g01, g02, g10, g11, g12, g20, g21, g22):  
 
 
 @inlined
-def derivative(a, b, c, d, ux, uy, uz, wx, wy, wz, lift, tx, ty, tz, p, lane):  # type: ignore[no-untyped-def]
+def derivative(a, b, c, d, ux, uy, uz, wx, wy, wz, lift, tx, ty, tz, p, lane):
     """Rates of quaternion (4), velocity (3) and body rate (3).
 
     `u` is the velocity relative to the air, `lift` the thrust over mass, `t` the torque over inertia.
@@ -112,7 +112,7 @@ def derivative(a, b, c, d, ux, uy, uz, wx, wy, wz, lift, tx, ty, tz, p, lane):  
 
 
 @inlined
-def derivative_adjoint(a, b, c, d, ux, uy, uz, wx, wy, wz, lift, g, p, lane):  # type: ignore[no-untyped-def]
+def derivative_adjoint(a, b, c, d, ux, uy, uz, wx, wy, wz, lift, g, p, lane):
     """Gradients of quaternion (4), velocity (3), body rate (3) and lift, given `g` with respect to the ten rates.
 
     The gradient of the torque over inertia is that of the body-rate rates, g[7:10].
@@ -153,7 +153,7 @@ def derivative_adjoint(a, b, c, d, ux, uy, uz, wx, wy, wz, lift, g, p, lane):  #
 
 
 @inlined
-def wrench(r0, r1, r2, r3, ground, p, lane):  # type: ignore[no-untyped-def]
+def wrench(r0, r1, r2, r3, ground, p, lane):
     """Lift over mass and torque over inertia (3) at the rotor speed fractions r."""
     c0, c1, c2 = p[CURVE, lane], p[CURVE + 1, lane], p[CURVE + 2, lane]
     f0 = ground * (c0 + r0 * (c1 + r0 * c2))
@@ -173,20 +173,20 @@ def wrench(r0, r1, r2, r3, ground, p, lane):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def ground_factor(z, p, lane):  # type: ignore[no-untyped-def]
+def ground_factor(z, p, lane):
     """The gain on the thrust at height z: 1 + k (radius / 4 z)^2 (Shi et al. 2019, as in gym-pybullet-drones)."""
     height = max(z, p[LOWEST, lane])
     return ONE + p[GROUND, lane] / (height * height)
 
 
 @inlined
-def decay(command, speed, up, down):  # type: ignore[no-untyped-def]
+def decay(command, speed, up, down):
     """exp(-half substep / tau) of one rotor: it rises and falls with different time constants."""
     return select(command > speed, up, down)
 
 
 @inlined
-def advance(s, p, command, out, lane, h):  # type: ignore[no-untyped-def]
+def advance(s, p, command, out, lane, h):
     """One substep of h seconds: out (STATE_ROWS, LANES) from s, under `command` (4, LANES). `out` may be `s`."""
     ground = ground_factor(s[POSITION + 2, lane], p, lane)
     u0, u1, u2, u3 = command[0, lane], command[1, lane], command[2, lane], command[3, lane]
@@ -253,7 +253,7 @@ def advance(s, p, command, out, lane, h):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def sense(s, out, lane):  # type: ignore[no-untyped-def]
+def sense(s, out, lane):
     """out (SIGNAL_ROWS, LANES): position, rotation matrix, velocity, body rate."""
     r = rotation(s[QUATERNION, lane], s[QUATERNION + 1, lane], s[QUATERNION + 2, lane], s[QUATERNION + 3, lane])
     out[0, lane], out[1, lane], out[2, lane] = s[POSITION, lane], s[POSITION + 1, lane], s[POSITION + 2, lane]
@@ -265,7 +265,7 @@ def sense(s, out, lane):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def sense_adjoint(s, g, gs, lane):  # type: ignore[no-untyped-def]
+def sense_adjoint(s, g, gs, lane):
     """Add to gs (STATE_ROWS, LANES) the gradient through `sense`, given g (SIGNAL_ROWS, LANES)."""
     qa, qb, qc, qd = rotation_adjoint(
         s[QUATERNION, lane], s[QUATERNION + 1, lane], s[QUATERNION + 2, lane], s[QUATERNION + 3, lane],
@@ -287,7 +287,7 @@ def sense_adjoint(s, g, gs, lane):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _rotor_adjoint(index, g_end, u, speed, e, ground, g1, g2, g4, p, lane):  # type: ignore[no-untyped-def]
+def _rotor_adjoint(index, g_end, u, speed, e, ground, g1, g2, g4, p, lane):
     """Gradients (speed, command, ground) of one rotor; g1, g2, g4: of the wrench at start, middle and end."""
     lift, roll, pitch, yaw = p[LIFT + index, lane], p[ROLL + index, lane], p[PITCH + index, lane], p[YAW + index, lane]
     f1 = lift * g1[0] + roll * g1[1] + pitch * g1[2] + yaw * g1[3]
@@ -310,7 +310,7 @@ def _rotor_adjoint(index, g_end, u, speed, e, ground, g1, g2, g4, p, lane):  # t
 
 
 @inlined
-def advance_adjoint(s, p, command, g, g_command, lane, h):  # type: ignore[no-untyped-def]
+def advance_adjoint(s, p, command, g, g_command, lane, h):
     """The adjoint of `advance`: g (STATE_ROWS, LANES) holds the gradient of the new state and receives that of `s`;
     g_command (4, LANES) is added to. The stages are computed again from `s`.
     """

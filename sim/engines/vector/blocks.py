@@ -71,10 +71,10 @@ def inlined(function: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing_context, array, index):  # type: ignore[no-untyped-def]  # Numba's compiler protocol
+def _pointer(typing_context, array, index):  # Numba's compiler protocol
     """A typed pointer to array[index, 0, 0]."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         array_type = signature.args[0]
         view = context.make_array(array_type)(context, builder, arguments[0])
         shape = cgutils.unpack_tuple(builder, view.shape, array_type.ndim)
@@ -87,7 +87,7 @@ def _pointer(typing_context, array, index):  # type: ignore[no-untyped-def]  # N
 
 
 @njit(forceinline=True)
-def block(array, index, rows):  # type: ignore[no-untyped-def]
+def block(array, index, rows):
     """array[index] as a (rows, LANES) array; pass `rows` as a module constant so that the compiler knows every
     stride.
     """

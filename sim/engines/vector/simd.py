@@ -85,14 +85,14 @@ def _constant_all(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 @register_model(Vector)
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         element = ir.DoubleType() if kind.dtype == types.float64 else ir.FloatType()
         super().__init__(manager, kind, ir.VectorType(element, LANES))
 
 
 @register_model(Mask)
-class _MaskModel(models.PrimitiveModel):  # type: ignore[misc]
+class _MaskModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, ir.VectorType(ir.IntType(1), LANES))
 
@@ -119,7 +119,7 @@ def _binary(symbol: Any, result: Any, emit: Any) -> None:
     """Give `symbol` a meaning on vectors: `emit(builder, left, right)` on LLVM vectors."""
 
     @infer_global(symbol)
-    class _Template(AbstractTemplate):  # type: ignore[misc]
+    class _Template(AbstractTemplate):
         def generic(self, arguments: Any, keywords: Any) -> Any:
             vector = _vector_of(arguments) if len(arguments) == 2 else None
             return None if vector is None else signature(result or vector, *arguments)
@@ -135,7 +135,7 @@ def _binary(symbol: Any, result: Any, emit: Any) -> None:
 
 def _unary(symbol: Any, emit: Any) -> None:
     @infer_global(symbol)
-    class _Template(AbstractTemplate):  # type: ignore[misc]
+    class _Template(AbstractTemplate):
         def generic(self, arguments: Any, keywords: Any) -> Any:
             return signature(arguments[0], arguments[0]) if isinstance(arguments[0], Vector) else None
 
@@ -176,10 +176,10 @@ _unary(math.sqrt, _called("llvm.sqrt"))
 
 
 @intrinsic
-def _select(typing_context, mask, yes, no):  # type: ignore[no-untyped-def]  # Numba's compiler protocol
+def _select(typing_context, mask, yes, no):  # Numba's compiler protocol
     vector = _vector_of((yes, no))
 
-    def generate(context, builder, sig, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, sig, arguments):
         pair = [splat(context, builder, vector, k, v) for k, v in zip(sig.args[1:], arguments[1:], strict=True)]
         return builder.select(arguments[0], *pair)
 
@@ -192,7 +192,7 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
 
 
 @overload(select)
-def _overload_select(condition, yes, no):  # type: ignore[no-untyped-def]
+def _overload_select(condition, yes, no):
     if isinstance(condition, Mask):
         return lambda condition, yes, no: _select(condition, yes, no)
     return lambda condition, yes, no: yes if condition else no
@@ -209,10 +209,10 @@ def _row_pointer(context: Any, builder: Any, kind: Any, array: Any, row: Any) ->
 
 
 @intrinsic
-def load(typing_context, array, row):  # type: ignore[no-untyped-def]
+def load(typing_context, array, row):
     """array[row, :] of a (rows, LANES) array as a vector."""
 
-    def generate(context, builder, sig, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, sig, arguments):
         pointer = _row_pointer(context, builder, sig.args[0], *arguments)
         return builder.load(pointer, align=sig.args[0].dtype.bitwidth // 8)
 
@@ -220,10 +220,10 @@ def load(typing_context, array, row):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def store(typing_context, array, row, value):  # type: ignore[no-untyped-def]
+def store(typing_context, array, row, value):
     """array[row, :] = value for a (rows, LANES) array."""
 
-    def generate(context, builder, sig, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, sig, arguments):
         vector = Vector(sig.args[0].dtype)
         pointer = _row_pointer(context, builder, sig.args[0], *arguments[:2])
         whole = splat(context, builder, vector, sig.args[2], arguments[2])
@@ -239,24 +239,24 @@ def _is_row(array: Any, index: Any) -> bool:
 
 
 @overload(operator.getitem)
-def _overload_getitem(array, index):  # type: ignore[no-untyped-def]
+def _overload_getitem(array, index):
     if _is_row(array, index):
         return lambda array, index: load(array, index[0])
     return None
 
 
 @overload(operator.setitem)
-def _overload_setitem(array, index, value):  # type: ignore[no-untyped-def]
+def _overload_setitem(array, index, value):
     if _is_row(array, index):
         return lambda array, index, value: store(array, index[0], value)
     return None
 
 
 @intrinsic
-def total(typing_context, vector):  # type: ignore[no-untyped-def]
+def total(typing_context, vector):
     """The sum over lanes."""
 
-    def generate(context, builder, sig, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, sig, arguments):
         value = arguments[0]
         width = LANES // 2
         while width:  # add the upper half to the lower one

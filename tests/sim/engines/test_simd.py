@@ -15,7 +15,7 @@ TWO = np.float32(2.0)
 
 
 @kernel
-def exercise(x, y, out, lane):  # type: ignore[no-untyped-def]
+def exercise(x, y, out, lane):
     """Every operation on the rows x[0] and y[0]."""
     a, b = x[0, lane], y[0, lane]
     out[0, lane] = a + b
@@ -37,7 +37,7 @@ def exercise(x, y, out, lane):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def added_up(x):  # type: ignore[no-untyped-def]
+def added_up(x):
     return total(x[0, ALL])
 
 
