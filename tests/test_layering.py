@@ -1,10 +1,12 @@
-"""Who may import whom: sim <- deploy <- policies, and one home for each heavy library."""
+"""Who may import whom: sim <- deploy <- policies, in no circle; one home per heavy library; sizes."""
 
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -101,13 +103,35 @@ SIMULATORS = [
     "deploy/ros2/simulated_robot.py",
 ]
 
+# A module has at most 400 lines and a folder at most 16 modules. What is larger today: these lists only shrink.
+MOST_LINES, MOST_MODULES = 400, 16
+LONGER = {  # and even these have at most 500
+    "deploy/drivers/ros2.py",
+    "deploy/guard.py",
+    "deploy/launching/actions.py",
+    "deploy/launching/substitutions.py",
+    "deploy/policy_file.py",
+    "policies/algorithms/apg/fused.py",
+    "policies/algorithms/apg/torch_path.py",
+    "policies/algorithms/bc.py",
+    "policies/runner/config.py",
+    "sim/engines/flight/dynamics.py",
+    "sim/env.py",
+    "sim/sysid.py",
+}
+FULLER = {"deploy": 20, "deploy/crazyflie": 20, "deploy/ros2": 27}  # folder -> its modules
+
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+TREES = {name(path): ast.parse(path.read_text()) for path in FILES}
+MODULES = {where.removesuffix(".py").removesuffix("/__init__").replace("/", "."): where for where in TREES}
+
+
 def imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """(module, at import time) for every import that runs; `if TYPE_CHECKING:` does not."""
+    """(module or module.name, at import time) for every import that runs; `if TYPE_CHECKING:` does not."""
     todo: list[tuple[ast.AST, bool]] = [(tree, True)]
     while todo:
         node, early = todo.pop()
@@ -116,32 +140,80 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, early) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            yield from ((module if module.count(".") else f"{module}.{alias.name}", early) for alias in node.names)
+            yield from ((f"{node.module}.{alias.name}", early) for alias in node.names)
         function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         todo += [(child, early and not function) for child in ast.iter_child_nodes(node)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_imports_stay_in_their_layer(path: Path):
-    where = name(path)
-    layer = where.partition("/")[0]
-    for module, early in imports(ast.parse(path.read_text())):
-        top = module.partition(".")[0]
-        if top in LAYERS:
-            assert top in MAY_IMPORT[layer], f"{where} imports {module}"
-            if layer == "deploy" and top == "sim" and where not in SIMULATORS:
-                assert ".".join(module.split(".")[:2]) in FREE_OF_SIM, f"{where} imports {module}"
-        elif top not in sys.stdlib_module_names and top != "numpy":
-            assert top in HOMES, f"{where} imports {top}, which has no home in this test's table"
-            assert any(fnmatch(where, home) for home in HOMES[top]), f"{where} imports {top}; its home is {HOMES[top]}"
-            late = top == "torch" and any(fnmatch(where, pattern) for pattern in TORCH_LATER)
-            assert not (late and early), f"{where} imports torch at its top"
+def crossing(where: str, module: str) -> str | None:
+    """What is wrong with this file's import of a module of ours."""
+    layer, top = where.partition("/")[0], module.partition(".")[0]
+    if top not in MAY_IMPORT[layer]:
+        return f"{where} imports {module}"
+    if layer == "deploy" and top == "sim" and where not in SIMULATORS:
+        return None if ".".join(module.split(".")[:2]) in FREE_OF_SIM else f"{where} imports {module}"
+    return None
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_files_stay_short(path: Path):
-    assert len(path.read_text().splitlines()) <= 500
+def homeless(where: str, module: str, early: bool) -> str | None:
+    """What is wrong with this file's import of a library."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top == "numpy":
+        return None
+    if top not in HOMES:
+        return f"{where} imports {top}, which has no home in this test's table"
+    if not any(fnmatch(where, home) for home in HOMES[top]):
+        return f"{where} imports {top}; its home is {HOMES[top]}"
+    late = top == "torch" and any(fnmatch(where, pattern) for pattern in TORCH_LATER)
+    return f"{where} imports torch at its top" if late and early else None
+
+
+def circles(graph: dict[str, set[str]]) -> Iterator[str]:
+    """Every circle of module -> modules that it imports; takes an arrow out of each."""
+    while True:
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            circle = error.args[1]  # each is imported by the next
+            graph[circle[1]].remove(circle[0])
+            yield " <- ".join(circle)
+        else:
+            return
+
+
+def test_imports_stay_in_their_layer():
+    wrong = {
+        crossing(where, module) if module.partition(".")[0] in LAYERS else homeless(where, module, early)
+        for where, tree in TREES.items()
+        for module, early in imports(tree)
+    }
+    found = sorted(line for line in wrong if line)
+    assert not found, "\n".join(found)
+
+
+def test_imports_run_in_no_circle():
+    graph: dict[str, set[str]] = {}
+    for here, where in MODULES.items():
+        graph[here] = set()
+        for module, early in imports(TREES[where]):
+            parts = module.split(".") if early else []
+            loaded = {".".join(parts[: k + 1]) for k in range(len(parts))} & MODULES.keys()
+            graph[here] |= {there for there in loaded if not f"{here}.".startswith(f"{there}.")}
+    found = list(circles(graph))
+    assert not found, "\n".join(found)
+
+
+def test_modules_stay_short():
+    lines = {name(path): len(path.read_text().splitlines()) for path in FILES}
+    long = {where for where, n in lines.items() if n > MOST_LINES}
+    assert long == LONGER, f"too long: {sorted(long - LONGER)}; no longer too long: {sorted(LONGER - long)}"
+    assert not [where for where in long if lines[where] > 500]
+
+
+def test_folders_stay_small():
+    modules = Counter(name(path.parent) for path in FILES)
+    full = {folder: n for folder, n in modules.items() if n > MOST_MODULES}
+    assert full == FULLER, f"modules per folder: {full}; known to be too many: {FULLER}"
 
 
 @pytest.mark.parametrize("folder", ["tests", "launch"])
