@@ -41,7 +41,7 @@ TOUCH = 0.05  # m above the ground: it has arrived
 REST, REST_S = 0.05, 0.5  # m/s, s: nor does it sink any more, where the ground is higher than believed
 SEEN_S = 0.1  # s for which it must be seen there, or astray: one wrong position means nothing
 STRAY = 1.0  # m from the set point: a policy that lets it get so far does not fly it any more
-BLIND = 5  # control steps for which the attitude may be missing
+BLIND = 4  # control steps for which the attitude may be missing, once it was stopped
 
 
 @dataclass(frozen=True)
