@@ -199,8 +199,7 @@ class _Flight:
         self._off = 0  # control steps since every robot is off
         self.asked, self._lands = False, False  # to end; which it does once they have landed
 
-    @property
-    def goes_on(self) -> bool:
+    def _begins_another(self) -> bool:
         """Whether there is another control step. Robots that would fall are landed first, whoever ends the flight."""
         if self.interrupted:
             return False
@@ -224,7 +223,7 @@ class _Flight:
         driver, guard, record, pace, log = self.driver, self.guard, self.record, self.pace, self.log
         real_time, missed = driver.real_time, 0.0
         pace.deadline = pace.clock()  # connecting took its time
-        while self.goes_on:
+        while self._begins_another():
             now = pace.clock()
             if real_time:
                 guard.tick(now, missed > 0.0)

@@ -294,9 +294,8 @@ class Crazyflie:
 
     def _hold(self) -> None:
         """Back to the vehicle's PID controller, which brakes and stays."""
-        here, speed = (
-            np.array(self._vector("stateEstimate.", *names)) for names in (("x", "y", "z"), ("vx", "vy", "vz"))
-        )
+        here = np.array(self._vector("stateEstimate.", "x", "y", "z"))
+        speed = np.array(self._vector("stateEstimate.", "vx", "vy", "vz"))
         self.link.client.commander.send_notify_setpoint_stop()
         self.link.client.high_level_commander.go_to(*stopping_place(here, speed).tolist(), 0.0, HOLD_S / 2.0)
         self.link.write("stabilizer.controller", PID)

@@ -104,6 +104,7 @@ class Ros2:
         self._needed = topics.sources(policy.inputs, joint_sources(policy.inputs, joints))
         self.sources = tuple(dict.fromkeys((*self._needed, topics.BATTERY)))  # a limit on its voltage may be set
         self.signals: Group = tuple(signal for source in self.sources for signal in source.signals)
+        self._flies = Fallback.fits(self.signals, self.commands)
         self.period = 1.0 / policy.rate_hz
         self.timing = Timing()
         self.done, self.finished = False, ""  # whether the flight is over, and why
@@ -362,13 +363,12 @@ class Ros2:
     @property
     def falls(self) -> bool:
         """Whether it does when its commands stop: nobody else flies it then, and nobody wants it off."""
-        flies = Fallback.fits(self.signals, self.commands)
-        return flies and not (self._lands() or self._by_hand or self._is_emergency())
+        return self._flies and not (self._lands() or self._by_hand or self._is_emergency())
 
     def _lands(self) -> bool:
         """Whether the robot has a flight controller, and is one that can land."""
         self._state.take()
-        return self._state.message is not None and Fallback.fits(self.signals, self.commands)
+        return self._flies and self._state.message is not None
 
     def _safe(self) -> dict[str, Array]:
         """The policy file's, else as near to 0 as limits allow; nothing for what keeps what it was told by itself."""

@@ -18,6 +18,8 @@ from deploy.ros2 import network
 from deploy.trust.interpreter import python
 
 PACKAGE = "sim2metal"
+# s after SIGINT and after SIGTERM: time in which a robot without a flight controller is landed first.
+ENDING = {"sigterm_timeout": "10", "sigkill_timeout": "25"}
 
 
 def _installed() -> bool:
@@ -55,8 +57,7 @@ def node(
         parameters=parameters,
         remappings=remappings,
         output="screen",
-        sigterm_timeout="10",
-        sigkill_timeout="25",  # in which a robot without a flight controller is landed first
+        **ENDING,
     )
 
 
@@ -112,8 +113,7 @@ def command(module: str, *words: str) -> Any:
         cmd=[*python(), "-u", "-m", module, *words],
         name=module.rpartition(".")[2],
         output="screen",
-        sigterm_timeout="10",
-        sigkill_timeout="25",  # in which a robot without a flight controller is landed first
+        **ENDING,
     )
 
 

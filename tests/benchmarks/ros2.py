@@ -24,12 +24,11 @@ from deploy.ros2.subscriptions import Inbox, command_quality, sensor_quality
 from policies.models.controller import FeaturePolicy
 from sim.tasks import make
 from sim.terms import Feature
-from tests.deploy.ros2.bench import Graph, graph
+from tests.deploy.ros2.bench import GENTLE, Graph, graph
 from tests.deploy.sample_policy import exported, random_mlp
 
 RATE = 250.0  # Hz
 DEFAULT = {"silence_s": 0.25}
-GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # only the fault itself is to be noticed
 PLACES = 64  # where the robot says that it is, in turn; the command tells which of them the policy saw
 FLIGHTS = 5  # per fault
 

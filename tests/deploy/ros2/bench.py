@@ -30,6 +30,7 @@ from std_srvs.srv import SetBool, Trigger
 from deploy.ros2 import topics
 from deploy.ros2.arming import HOLDING, LANDING, STOPPED
 from deploy.ros2.subscriptions import command_quality, latched_quality, sensor_quality
+from sim.spec import Signal
 from tests.deploy.ros2.domain import own_domain
 
 with warnings.catch_warnings():  # lark, which the message packages load with the first node, imports sre_parse
@@ -44,6 +45,7 @@ CONFIGURE, CLEANUP, ACTIVATE, DEACTIVATE = (
     Transition.TRANSITION_DEACTIVATE,
 )
 QUIET = SubscriptionEventCallbacks(use_default_callbacks=False)  # its warning of another quality is deprecated
+MOTORS = Signal("motor_command", (4,), low=0.0, high=1.0)
 GENTLE = {"fence": 0.0, "max_tilt": 0.0, "max_speed": 0.0}  # what falls with the motors off may tumble
 OF_STATE = {HOLDING: "hold", LANDING: "land", STOPPED: "off"}
 PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
@@ -193,7 +195,7 @@ class Graph:
         return "armed" in self.heard and self.heard["armed"][1].data
 
     def ready(self) -> None:
-        """Robot on the ground, whole, disarmed and released; policy configured; no rung seen."""
+        """Robot on the ground, whole, disarmed and released; policy configured; no rung and no diagnostics seen."""
         assert self.break_robot("none")
         self.trigger("release")
         self.arm(False)
@@ -205,6 +207,7 @@ class Graph:
         self.until(lambda: self.trigger("robot/reset").success, "reset")
         self.until(lambda: self.position()[2] < 0.01 and self.upright(), "on the ground")
         self.rungs.clear()
+        self.status.clear()  # what a node said before is not taken for its answer to what follows
 
     def fly(self, height: float = 0.3) -> None:
         """From `ready` into the air, by the book."""

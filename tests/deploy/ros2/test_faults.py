@@ -13,10 +13,8 @@ from std_msgs.msg import Float64MultiArray
 
 from deploy.ros2 import topics
 from deploy.ros2.subscriptions import command_quality
-from sim.spec import Signal
-from tests.deploy.ros2.bench import ACTIVATE, DEACTIVATE, GENTLE, Graph, graph
+from tests.deploy.ros2.bench import ACTIVATE, DEACTIVATE, GENTLE, MOTORS, Graph, graph
 
-MOTORS = Signal("motor_command", (4,), low=0.0, high=1.0)
 SEEN = 0.12  # s until the bench knows of a rung: two looks of the node, the way, and a busy machine
 PROMPT = {"silence_s": 0.25}  # the nodes' own default
 
@@ -74,7 +72,7 @@ FAULTS = {
     "disarmed": Fault(lambda lab: lab.arm(False), {"land"}, 0.1),
     "deactivated": Fault(lambda lab: lab.change(DEACTIVATE), {"land"}, 0.1),
     "the human lets go": Fault(by_hand, {"hold"}, 0.2),
-    "emergency stop, topic": Fault(lambda lab: lab.trigger("emergency_stop"), {"off"}, 0.05),
+    "emergency stop, supervisor": Fault(lambda lab: lab.trigger("emergency_stop"), {"off"}, 0.05),
     "emergency stop, policy": Fault(lambda lab: lab.trigger("policy/emergency_stop"), {"off"}, 0.05),
 }
 

@@ -15,9 +15,7 @@ from deploy.ros2 import topics
 from deploy.ros2.arming import LADDER
 from deploy.ros2.subscriptions import command_quality, latched_quality
 from sim.spec import Signal
-from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, GENTLE, Graph, graph
-
-MOTORS = Signal("motor_command", (4,), low=0.0, high=1.0)
+from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, GENTLE, MOTORS, Graph, graph
 
 
 def test_lifecycle_and_hover(lab: Graph):

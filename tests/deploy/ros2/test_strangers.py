@@ -17,8 +17,7 @@ from std_msgs.msg import Bool, Float32MultiArray, Float64MultiArray, UInt8MultiA
 from deploy.ros2 import topics
 from deploy.ros2.ask import Config, signed
 from deploy.ros2.signed import read_key
-from tests.deploy.ros2.bench import ACTIVATE, GENTLE, ROOT, Graph, graph, spawn
-from tests.deploy.ros2.test_flight import MOTORS
+from tests.deploy.ros2.bench import ACTIVATE, GENTLE, MOTORS, ROOT, Graph, graph, spawn
 
 BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 
