@@ -58,7 +58,6 @@ FAULTS: dict[str, Callable[[Graph], None]] = {
     "odometry freezes": robot("frozen:odometry"),
     "odometry is NaN": robot("nan:odometry"),
     "clock jumps": robot("clock:odometry"),
-    "transport lost": robot("transport"),
 }
 CASES = (*CONTROLLERS, "hover", *FAULTS)
 STILL = {
