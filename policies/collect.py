@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy import cli
-from deploy.drivers.workcell import Bench
+from deploy.drivers.simulated import Simulated
 from deploy.loop import handshake
 from deploy.policy_file import PolicyFile
 from sim import spec
+from sim.env import Array, expert_of, make_env, stream, with_engine
 from sim.spec import Group
-from sim.tasks import make
-from sim.workcell import Array, Manipulation, choose_engine, is_manipulation, stream
+from sim.tasks import Task, make
 
 if TYPE_CHECKING:
     from policies.datasets import Feature
@@ -40,7 +40,7 @@ TELEOP = "teleop"
 class Config:
     """Settings of the command."""
 
-    task: str = field(metadata={"help": "manipulation task"})
+    task: str = field(metadata={"help": "task"})
     out: str = field(metadata={"help": "folder of the dataset, new or to be continued"})
     policy: str = field(default="expert", metadata={"help": "expert, teleop (a human), or a policy file"})
     episodes: int = field(default=80, metadata={"help": "in the dataset, in the end"})
@@ -84,8 +84,8 @@ Act = Callable[[Mapping[str, Array], Array, Array], Mapping[str, Array]]
 class NoisyExpert:
     """The task's expert with `corruption` times the declared offsets and noise; the episode's number decides both."""
 
-    def __init__(self, task: Manipulation, corruption: float, seed: int, num: int) -> None:
-        self.task, self.corruption, self.seed = task, corruption, seed
+    def __init__(self, task: Task, corruption: float, seed: int, num: int) -> None:
+        self.task, self.corruption, self.seed, self.shows = task, corruption, seed, expert_of(task)
         self._rng = [np.random.default_rng() for _ in range(num)]
         self._judged = spec.numbers((*task.policy, *task.privileged))
         self._offsets = {s.name: np.zeros((num, *s.shape), np.float32) for s in self._judged}
@@ -94,11 +94,11 @@ class NoisyExpert:
         for row in np.flatnonzero(begun):
             self._rng[row] = np.random.default_rng([self.seed, 1, int(numbers[row])])
             for signal in self._judged:
-                std = self.corruption * self.task.corruption.get(signal.name, 0.0)
+                std = self.corruption * self.shows.corruption.get(signal.name, 0.0)
                 self._offsets[signal.name][row] = std * self._rng[row].standard_normal(signal.shape)
-        commands = self.task.expert({s.name: signals[s.name] + self._offsets[s.name] for s in self._judged})
+        commands = self.shows.expert({s.name: signals[s.name] + self._offsets[s.name] for s in self._judged})
         for signal in self.task.commands:
-            std = self.corruption * self.task.corruption.get(signal.name, 0.0)
+            std = self.corruption * self.shows.corruption.get(signal.name, 0.0)
             trembling = np.stack([rng.standard_normal(signal.shape) for rng in self._rng])
             noisy = commands[signal.name] + np.float32(std) * trembling.astype(np.float32)
             commands[signal.name] = np.clip(noisy, signal.low, signal.high)
@@ -119,40 +119,40 @@ class PolicyActor:
 
 
 def episodes(
-    task: Manipulation, act: Act, count: int, seed: int, num: int = SCENES, first: int = 0, linger: int = 0
+    task: Task, act: Act, count: int, seed: int, num: int = SCENES, first: int = 0, linger: int = 0
 ) -> Iterator[Episode]:
     """Episodes `first` to `count` - 1 of the stream `seed`.
 
     As they end: `linger` steps after success, lost, or out of time.
     """
     num = min(num, count - first)
-    cell = task.open(num, seed)
+    env = make_env(task, num, seed)
     try:
         numbers: Array = first + np.arange(num)
         following = first + num
-        cell.reset(range(num), numbers.tolist())
+        env.reset(range(num), numbers.tolist())
         records: list[list[tuple[dict[str, Array], dict[str, Array], float, bool]]] = [[] for _ in range(num)]
         begun, busy = np.ones(num, bool), np.ones(num, bool)
         since = np.full(num, -1)  # steps since success
         while busy.any():
-            signals = cell.read()
+            signals = env.observe()
             commands = act(signals, numbers, begun)
-            outcome = cell.step(commands)
+            outcome = env.step(commands)
             begun = np.zeros(num, bool)
             since += outcome.success | (since >= 0)
             for row in map(int, np.flatnonzero(busy)):
                 seen = {s.name: signals[s.name][row].copy() for s in (*task.policy, *task.privileged)}
                 done = {s.name: np.asarray(commands[s.name][row]).copy() for s in task.commands}
                 records[row].append((seen, done, float(outcome.reward[row]), bool(outcome.success[row])))
-                if since[row] >= linger or outcome.lost[row] or len(records[row]) >= task.episode_steps:
+                if since[row] >= linger or outcome.terminated[row] or len(records[row]) >= task.episode_steps:
                     yield whole(int(numbers[row]), records[row])
                     records[row], busy[row], since[row] = [], following < count, -1
                     numbers[row], following = following, following + 1
                     if busy[row]:
-                        cell.reset([row], [int(numbers[row])])
+                        env.reset([row], [int(numbers[row])])
                         begun[row] = True
     finally:
-        cell.close()
+        env.close()
 
 
 def whole(number: int, steps: list[tuple[dict[str, Array], dict[str, Array], float, bool]]) -> Episode:
@@ -168,7 +168,7 @@ def whole(number: int, steps: list[tuple[dict[str, Array], dict[str, Array], flo
 
 
 def demonstrate(
-    task: Manipulation, count: int, seed: int, corruption: float = 0.0, first: int = 0, linger: int = 0
+    task: Task, count: int, seed: int, corruption: float = 0.0, first: int = 0, linger: int = 0
 ) -> Iterator[Episode]:
     """Episodes `first` to `count` - 1 by the task's expert, corrupted."""
     own = stream(seed, DEMONSTRATIONS)
@@ -180,7 +180,7 @@ def _elements(group: Group) -> tuple[str, ...]:
     return tuple(f"{s.name}.{k}" for s in group for k in range(s.size))
 
 
-def _features(task: Manipulation, film: bool = False, told: bool = True) -> dict[str, Feature]:
+def _features(task: Task, film: bool = False, told: bool = True) -> dict[str, Feature]:
     """What a dataset of the task holds; `told`: with what is privileged."""
     from policies.datasets import Feature
 
@@ -196,7 +196,7 @@ def _features(task: Manipulation, film: bool = False, told: bool = True) -> dict
     }
 
 
-def stored(task: Manipulation, folder: str, count: int) -> list[Episode]:
+def stored(task: Task, folder: str, count: int) -> list[Episode]:
     """The first `count` episodes of a dataset; DatasetError when it is damaged or of other signals or another rate."""
     from policies.datasets import Dataset, DatasetError
 
@@ -211,7 +211,7 @@ def stored(task: Manipulation, folder: str, count: int) -> list[Episode]:
     return [_read(task, dataset.episode(k), k) for k in range(min(count, len(dataset)))]
 
 
-def _read(task: Manipulation, episode: Mapping[str, Array], number: int) -> Episode:
+def _read(task: Task, episode: Mapping[str, Array], number: int) -> Episode:
     steps = len(episode[ACTION])
     reward = episode[REWARD][:, 0] if REWARD in episode else np.zeros(steps, np.float32)
     success = episode[SUCCESS][:, 0] if SUCCESS in episode else np.arange(steps) == steps - 1  # others keep successes
@@ -223,7 +223,7 @@ def _read(task: Manipulation, episode: Mapping[str, Array], number: int) -> Epis
     return Episode(number, signals, commands, reward, success.astype(bool))
 
 
-def collect(task: Manipulation, config: Config, hands: Hands | None = None) -> tuple[int, int]:
+def collect(task: Task, config: Config, hands: Hands | None = None) -> tuple[int, int]:
     """Add what is missing to the dataset; the number of its episodes and of those that were new and succeeded.
 
     One that does not tell what is privileged (a robot's, or of an earlier version) is continued without it.
@@ -247,7 +247,7 @@ def collect(task: Manipulation, config: Config, hands: Hands | None = None) -> t
         return len(writer), succeeded
 
 
-def _made(task: Manipulation, config: Config, hands: Hands | None, first: int) -> Iterator[Episode]:
+def _made(task: Task, config: Config, hands: Hands | None, first: int) -> Iterator[Episode]:
     """Episodes `first` to the last, by whom the settings say."""
     missing = config.episodes - first
     if missing <= 0:
@@ -260,13 +260,13 @@ def _made(task: Manipulation, config: Config, hands: Hands | None, first: int) -
 
         return teleoperate(task, hands or Settings(), config.episodes, own, first)
     policy = PolicyFile.load(config.policy)
-    handshake(policy, Bench(task))
+    handshake(policy, Simulated(task))
     return episodes(
         task, PolicyActor(policy, min(SCENES, missing)), config.episodes, own, first=first, linger=config.linger
     )
 
 
-def _frames(task: Manipulation, episode: Episode) -> dict[str, Any]:
+def _frames(task: Task, episode: Episode) -> dict[str, Any]:
     return {
         STATE: spec.pack(spec.numbers(task.policy), episode.signals),
         **{PICTURES + s.name: episode.signals[s.name] for s in spec.pictures(task.policy)},
@@ -287,10 +287,7 @@ def main(argv: Sequence[str]) -> None:
     config, hands = cli.parse(argv, Config, Settings)
     said = {"steps": config.steps, "cameras": [name for name in config.cameras.split(",") if name]}
     task: Any = make(config.task, **{name: value for name, value in said.items() if value})
-    if not is_manipulation(task):
-        raise ValueError(f"task={config.task}: episodes are collected of manipulation tasks only")
-    if config.engine:
-        choose_engine(task, config.engine)
+    task = with_engine(task, config.engine)
     count, succeeded = collect(task, config, hands)
     print(f"\n{config.out}: {count} episodes of {task.name}; of the new ones {succeeded} succeeded")
 

@@ -10,18 +10,17 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from deploy import cli
 from deploy.drivers import simulated
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
-from deploy.drivers.workcell import Bench, refuse
 from deploy.files import write_atomic
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
@@ -35,12 +34,10 @@ from policies.runner import plots
 from policies.runner import report as reports
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, Report, Score
+from sim.conditions import Conditions
+from sim.env import together, with_engine
 from sim.robots.quadrotors import Quadrotor
 from sim.tasks import Task
-from sim.workcell import Manipulation, choose_engine, is_manipulation
-
-SCENES = 10  # of a manipulation task, flown together
-OWN = "its own physics"  # instead of an engine's name
 
 
 @dataclass(kw_only=True)
@@ -74,8 +71,13 @@ class Config(simulated.Settings):
             raise ValueError(f"require is a success in %, 0 to 100, got {self.require}")
 
 
-# Scores (n,) by name, the flight (steps, n, k), and the guard's interventions by reason.
-_Flown = tuple[dict[str, Array], dict[str, Array], dict[str, int]]
+@dataclass
+class _Flown:
+    """Some episodes: scores (n,) by name, the flight (steps, n, *shape), the guard's interventions by reason."""
+
+    scores: dict[str, Array]
+    flight: dict[str, Array]
+    interventions: dict[str, int]
 
 
 def _fly(policy: PolicyFile, driver: Simulated, transfer: bool) -> _Flown:
@@ -84,46 +86,21 @@ def _fly(policy: PolicyFile, driver: Simulated, transfer: bool) -> _Flown:
         raise KeyboardInterrupt
     flight = driver.flight()
     with np.errstate(over="ignore", invalid="ignore"):  # a lost robot may be anywhere
-        return driver.task.score(flight), flight, record.interventions
+        return _Flown(driver.task.score(flight), flight, record.interventions)
 
 
-def _work(
-    policy: PolicyFile, task: Manipulation, episodes: int, seed: int, transfer: bool, filmed: int
-) -> tuple[dict[str, Array], dict[str, Array], dict[str, int], list[Any]]:
-    """The same for a manipulation task, ten scenes at a time, and pictures; the flight is that of the first ten."""
-    parts: list[_Flown] = []
-    pictures: list[Any] = []
-    for num, firsts in _rounds(episodes):
-        driver = Bench(task, num, seed)
-        try:
-            for first in firsts:
-                driver.first, driver.filmed = first, 0 if first else min(filmed, num)
-                record = run(policy, driver, transfer=transfer)
-                if record.interrupted:
-                    raise KeyboardInterrupt
-                pictures += driver.pictures
-                flight = driver.flight()
-                parts.append((task.score(flight), flight, record.interventions))
-        finally:
-            driver.close()
-    scores = {name: np.concatenate([p[0][name] for p in parts]) for name in parts[0][0]}
-    reasons = {reason for _, _, counts in parts for reason in counts}
-    counted = {r: sum(counts.get(r, 0) for _, _, counts in parts) for r in sorted(reasons)}
-    return scores, parts[0][1], counted, pictures
-
-
-def _rounds(episodes: int) -> list[tuple[int, range]]:
-    """Sizes of a set of scenes, and the first episode of each of its flights: as few sets as possible are opened."""
-    whole = episodes - episodes % SCENES
-    rounds = [(SCENES, range(0, whole, SCENES)), (episodes - whole, range(whole, episodes, SCENES))]
+def _rounds(episodes: int, together: int) -> list[tuple[int, range]]:
+    """Sizes of a set of worlds, and the first episode of each of its flights: as few sets as possible are opened."""
+    whole = episodes - episodes % together
+    rounds = [(together, range(0, whole, together)), (episodes - whole, range(whole, episodes, together))]
     return [(num, firsts) for num, firsts in rounds if firsts]
 
 
 def evaluate(
     policy: PolicyFile,
     *,
-    task: Task | Manipulation | None = None,
-    engine: str = "flight",
+    task: Task | None = None,
+    engine: str = "",
     episodes: int = 1000,
     seed: int = 0,
     conditions: Conditions | None = None,
@@ -132,37 +109,44 @@ def evaluate(
 ) -> Report:
     """Fly `episodes` unseen episodes of `task` (default: the policy's own) and score them.
 
-    The same seed gives the same initial states under all conditions and in all engines. Of manipulation tasks, the
-    first `filmed` episodes are photographed.
+    The same seed gives the same initial states under all conditions and in all engines. The first `filmed` episodes are
+    photographed, of robots that are not filmed from their flights.
     """
     began = time.perf_counter()
     task = task or task_for(policy)
     conditions = conditions or Conditions()
+    task = with_engine(task, engine)
+    vehicle = task.robot if isinstance(task.robot, Quadrotor) else None
+    parts: list[_Flown] = []
     pictures: list[Any] = []
-    if is_manipulation(task):
-        choose_engine(task, engine)
-        refuse(task, conditions.changed())
-        scores, flight, interventions, pictures = _work(policy, task, episodes, seed, transfer, filmed)
-    else:
-        driver = Simulated(cast(Task, task), episodes, engine, seed, conditions)
-        scores, flight, interventions = _fly(policy, driver, transfer)
+    for num, firsts in _rounds(episodes, together(task)):
+        driver = Simulated(task, num, "", seed, conditions)
+        try:
+            for first in firsts:
+                driver.first, driver.filmed = first, 0 if first or vehicle else min(filmed, num)
+                parts.append(_fly(policy, driver, transfer))
+                pictures += driver.pictures
+        finally:
+            driver.close()
+    scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
+    interventions = sum((Counter(part.interventions) for part in parts), Counter[str]())
     succeeded = int(scores["success"].sum())
     return Report(
         policy=policy.path,
         task=task.name,
         robot=task.robot.name,
-        engine=getattr(task, "engine", OWN) if is_manipulation(task) else engine,
+        engine=task.engine,
         episodes=episodes,
         seed=seed,
         success=succeeded / episodes,
         success_ci=reports.wilson(succeeded, episodes),
         score={name: Score.of(values, task.scores[name]) for name, values in scores.items() if name != "success"},
         conditions=conditions.changed(),
-        interventions=interventions,
+        interventions=dict(sorted(interventions.items())),
         seconds=time.perf_counter() - began,
         rate_hz=task.rate_hz,
-        vehicle=task.robot if isinstance(task.robot, Quadrotor) else None,
-        flight=flight,
+        vehicle=vehicle,
+        flight=parts[0].flight,
         pictures=pictures,
     )
 
@@ -210,8 +194,6 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     policy = connected(PolicyFile.load(config.policy), config.server)
     task = task_for(policy, config.task, config.robot, config.transfer)
-    if is_manipulation(task):
-        refuse(task, [*config.changed(), *(["grid"] if config.grid else [])])
     if config.grid:
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return
@@ -229,8 +211,7 @@ def main(argv: Sequence[str]) -> None:
     if config.json:
         _write_json(config.json, made.json())
     if config.plot:
-        draw = partial(plots.plot, baselines={}, learning=[]) if is_manipulation(task) else reports.plot
-        print(f"plot: {draw(made, config.plot)}")
+        print(f"plot: {plots.drawn(made, config.plot)}")
     if config.video:
         print(f"video: {reports.video(made, config.video)}")
 

@@ -12,13 +12,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy import extras
-from policies.algorithms import Algorithm, LearningError, LostBaseError, algorithm_class
+from policies.algorithms import Algorithm, HasBaselines, LearningError, LostBaseError, algorithm_class, check_needs
 from policies.runner import checkpoint, config
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
@@ -26,8 +26,8 @@ from policies.runner.log import Log, Progress
 from policies.runner.mistakes import SettingsError
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
-from sim.tasks import Task, task_class
-from sim.workcell import choose_engine, is_manipulation
+from sim.env import with_engine
+from sim.tasks import HasGrid, Task, task_class
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -103,16 +103,15 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
     try:
         made_at()  # a SOURCE_DATE_EPOCH that is none is refused before anything is trained
         task: Task = task_class(settings.task)(settings.task_config)
-        if is_manipulation(task):
-            choose_engine(task, options.engine)
-        algorithm: Algorithm = algorithm_class(settings.algorithm)(
-            task, settings.algorithm_config, options.seed, device=options.device, engine=options.engine
-        )
+        task = with_engine(task, options.engine)
+        kind = algorithm_class(settings.algorithm)
+        check_needs(settings.algorithm, kind, task)
+        made = kind(task, settings.algorithm_config, options.seed, device=options.device, engine=task.engine)
     except (ValueError, KeyError) as error:
         raise RunError(_plain(error)) from error
     except ModuleNotFoundError as error:
         raise SettingsError(extras.missing(error)) from error
-    return task, algorithm
+    return task, made
 
 
 def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str, Any]:
@@ -321,35 +320,33 @@ def _report(
     from policies.runner.plots import beside
     from policies.runner.report import FILMED, Report
 
-    options, work = settings.options, is_manipulation(task)
+    options = settings.options
 
     def flown(one: PolicyFile, film: bool) -> Report:
         filmed = FILMED if film else 0
         one = connected(one, getattr(getattr(settings.algorithm_config, "base", None), "server", None))
-        return evaluate(one, task=task, engine=options.engine, episodes=options.episodes, filmed=filmed)
+        return evaluate(one, task=task, episodes=options.episodes, filmed=filmed)
 
-    report = flown(policy, work)
+    report = flown(policy, film=True)
     clock.lap("evaluation")
-    found = None if getattr(task, "grid", None) is None else grids.worst(policy, task, options.engine)
+    found = grids.worst(policy, task) if isinstance(task, HasGrid) and task.grid else None
     print(f"\n{reports.text(report, found and found['worst'])}\n", flush=True)
     numbers = report.json() | {"grid": found}
     update_evaluation(folder / POLICY, lasting(numbers))
     if found:
         clock.lap("grid")
     baselines: dict[str, Report] = {}
-    if work and hasattr(algorithm, "baselines"):
+    if isinstance(algorithm, HasBaselines):
         for name, controller in algorithm.baselines().items():
             file = export(controller, folder / "baselines" / f"{name.replace(' ', '_')}.onnx")
             baselines[name] = flown(file, film=not baselines)  # the first one is in the film
         print(f"{plots.text(report, baselines)}\n", flush=True)
         numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
     (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
-    plot: Callable[[Report, str], str] = reports.plot
-    if work:
-        plot = partial(plots.plot, baselines=baselines, learning=plots.metrics(folder))
-        if baselines:  # before above, after below
-            before = next(iter(baselines.values())).pictures
-            report.pictures[:] = beside(before, report.pictures)
+    plot = partial(plots.drawn, baselines=baselines, learning=plots.metrics(folder))
+    if baselines:  # before above, after below
+        before = next(iter(baselines.values())).pictures
+        report.pictures[:] = beside(before, report.pictures)
     for kind, name, write in (("plot", "report.png", plot), ("video", "video.mp4", reports.video)):
         try:
             write(report, str(folder / name))

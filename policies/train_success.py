@@ -19,8 +19,7 @@ from deploy import cli
 from policies.models.controller import Array
 from policies.runner.report import wilson
 from sim.spec import Group
-from sim.tasks import make
-from sim.workcell import Manipulation, is_manipulation
+from sim.tasks import Task, make
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -168,7 +167,7 @@ def parts(episodes: Sequence[Labelled], folds: int, seed: int) -> list[list[int]
     return [order[k::count] for k in range(count)]
 
 
-def recognise(task: Manipulation, episodes: Sequence[Labelled], inputs: Group, config: Config) -> tuple[Any, Figures]:
+def recognise(task: Task, episodes: Sequence[Labelled], inputs: Group, config: Config) -> tuple[Any, Figures]:
     """The classifier and what it is worth. ValueError when the episodes are too few, NoThresholdError."""
     from policies.datasets.labels import UNKNOWN
     from policies.learning.success import Frames, Recognition, Recognizer
@@ -224,7 +223,7 @@ def judged(
     return Figures(len(peaks), successes, recognised, false, frames, auroc(values, label), rate)
 
 
-def chosen(task: Manipulation, names: str) -> Group:
+def chosen(task: Task, names: str) -> Group:
     """The signals of that name, of those that the robot measures; ValueError lists them."""
     if not names:
         return task.policy
@@ -244,8 +243,6 @@ def train(config: Config) -> tuple[PolicyFile, Figures]:
 
     cameras = [name for name in config.cameras.split(",") if name]
     task: Any = make(config.task, **({"cameras": cameras} if cameras else {}))
-    if not is_manipulation(task):
-        raise ValueError(f"task={config.task}: only manipulation tasks end with success")
     inputs = chosen(task, config.signals)
     episodes = labelled(task, config.data, config.column, config.labels, config.episodes)
     classifier, figures = recognise(task, episodes, inputs, config)

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from sim import tasks
-from sim.env import Observation, VecEnv
+from sim.vec_env import Observation, VecEnv
 
 OBSERVATIONS = ("features", "dict")
 

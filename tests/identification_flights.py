@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
+from sim.conditions import Conditions
 from sim.robots import robot
 from sim.sysid import Record
 from sim.tasks import make

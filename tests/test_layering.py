@@ -73,7 +73,7 @@ HOMES = {
     "launch_ros": ["deploy/launch.py", "deploy/launching/files.py"],
     "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
     "torch": [
-        "sim/env.py",
+        "sim/vec_env.py",
         "sim/channel.py",
         "sim/gym.py",
         "sim/terms.py",
@@ -94,7 +94,6 @@ TORCH_LATER = [
 FREE_OF_SIM = {"sim.spec", "sim.registry", "sim.robots", "sim.rotations"}
 SIMULATORS = [
     "deploy/drivers/simulated.py",
-    "deploy/drivers/workcell.py",
     "deploy/drivers/tasks.py",
     "deploy/crazyflie/world.py",
     "deploy/crazyflie/app.py",
@@ -114,7 +113,7 @@ LONGER = {  # and even these have at most 500
     "policies/algorithms/bc.py",
     "policies/runner/config.py",
     "sim/engines/flight/dynamics.py",
-    "sim/env.py",
+    "sim/vec_env.py",
     "sim/sysid.py",
 }
 FULLER = {"deploy": 20, "deploy/crazyflie": 20, "deploy/ros2": 27}  # folder -> its modules

@@ -56,7 +56,7 @@ def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = No
         with names_from(policy.path, task, robot):
             kind = task_class(wanted)
             settings = dict(_recorded(policy, kind)) if kind.name == policy.task else {}
-            made = make_task(wanted, **settings if robot is None else {**settings, "robot": robot})
+            made: Task = make_task(wanted, **settings if robot is None else {**settings, "robot": robot})
     except StrangerError:
         raise
     except (ValueError, ArithmeticError, TypeError) as error:

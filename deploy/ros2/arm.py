@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers.workcell import evaluation_seed
+from deploy.drivers.simulated import evaluation_seed
 from deploy.guard import Guard
 from deploy.safety.envelope import Envelope
+from sim.env import make_env
 from sim.spec import Group, pack, unpack
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 Result = TypeVar("Result")
 
@@ -27,13 +28,13 @@ class Arm:
     battery = False
     pilot = None  # it stays where it is
 
-    def __init__(self, task: Manipulation, seed: int) -> None:
+    def __init__(self, task: Task, seed: int) -> None:
         self.task, self.robot = task, task.robot.name
         self.signals: Group = task.policy
         self.commands: Group = task.commands
         self.dt = 1.0 / task.rate_hz
         self._thread = ThreadPoolExecutor(1)
-        self.cell = self._do(task.open, 1, evaluation_seed(seed))
+        self.env = self._do(make_env, task, 1, evaluation_seed(seed))
         self.guard = Guard(task.policy, task.commands, Envelope.from_json(task.envelope))
         self.episode = -1
         self.reset()
@@ -43,7 +44,7 @@ class Arm:
         self.time = 0.0  # s since the beginning
         self.episode += 1
         self.success = self.lost = False
-        self._do(self.cell.reset, [0], [self.episode])
+        self._do(self.env.reset, [0], [self.episode])
         self.guard.reset(1)
         self._look()
         self.guard.filter({c.name: np.full((1, *c.shape), c.high) for c in self.commands})  # a gripper begins open
@@ -52,14 +53,14 @@ class Arm:
         return self._thread.submit(call, *arguments).result()
 
     def _look(self) -> None:
-        self._seen = self._do(self.cell.read)
+        self._seen = self._do(self.env.observe)
         self.guard.screen(self._seen, dict.fromkeys(self._seen, 0.0))
 
     def step(self, command: NDArray[Any], moving: bool) -> None:
         """Advance by one control step under a command (k,)."""
         told = {name: values[None] for name, values in unpack(self.commands, np.asarray(command, np.float32)).items()}
-        outcome = self._do(self.cell.step, self.guard.filter(told))
-        self.success, self.lost = bool(outcome.success[0]), bool(outcome.lost[0])
+        outcome = self._do(self.env.step, self.guard.filter(told))
+        self.success, self.lost = bool(outcome.success[0]), bool(outcome.terminated[0])
         self.time += self.dt
         self._look()
 
@@ -78,5 +79,5 @@ class Arm:
 
     def close(self) -> None:
         """Free the scene."""
-        self._do(self.cell.close)
+        self._do(self.env.close)
         self._thread.shutdown()

@@ -15,13 +15,13 @@ from deploy.ros2.arm import Arm
 from deploy.ros2.pilot import Onboard
 from deploy.safety.dead_reckoning import SENSED
 from sim.engines import make as make_engine
+from sim.env import carried_out
 from sim.registry import names_from
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal, pack
-from sim.tasks import Task, task_class
+from sim.tasks import EngineTask, OwnWorld, task_class
 from sim.tasks import make as make_task
 from sim.tasks import targets as motion
-from sim.workcell import is_manipulation
 
 Values = dict[str, NDArray[Any]]  # (k,) by signal name
 TASK, QUADROTOR, ENGINE = "quad_hover", "crazyflie", "flight"  # where none is named
@@ -36,10 +36,11 @@ def world(policy: str, task: str, robot: str, engine: str, rate_hz: float, seed:
     file = PolicyFile.load(policy) if policy else None
     name = task or (file.task if file else TASK)
     with names_from(policy, task) if file else nullcontext():
-        body = {"robot": robot} if robot else {} if is_manipulation(task_class(name)) else {"robot": QUADROTOR}
+        chooses = "robot" in task_class(name).Config.__dataclass_fields__
+        body = {"robot": robot} if robot else {"robot": QUADROTOR} if chooses else {}
     made = task_for(file, task or None, **body, transfer=True) if file else make_task(name, **body)
-    if not is_manipulation(made):
-        return World(made, engine or ENGINE, rate_hz, seed)
+    if not isinstance(made, OwnWorld):
+        return World(carried_out(made), engine or ENGINE, rate_hz, seed)
     if engine:
         raise ValueError(f"{made.name} brings its own physics; it has no engine")
     return Arm(made, seed)
@@ -50,7 +51,7 @@ class World:
 
     battery = True
 
-    def __init__(self, task: Task, engine: str, rate_hz: float, seed: int) -> None:
+    def __init__(self, task: EngineTask, engine: str, rate_hz: float, seed: int) -> None:
         """ValueError with the choices for an unknown engine."""
         self.task, self.robot = task, task.robot.name
         told = Signal("target_velocity", (3,), "m/s", "world", max_age=1.0)

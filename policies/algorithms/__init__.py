@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sim.registry import load
+from sim.tasks import EngineTask, HasExpert, Relabelable, Task
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
-    from sim.tasks import Task
 
 ALGORITHMS = {
     "apg": "policies.algorithms.apg:Apg",
     "distill": "policies.algorithms.distill:Distill",
     "ppo": "policies.algorithms.ppo:Ppo",
     "sac": "policies.algorithms.sac:Sac",
-}
-# For tasks that bring their own physics: see `sim.workcell`.
-MANIPULATION = {
     "dagger": "policies.algorithms.dagger:Dagger",
     "diffusion": "policies.algorithms.bc:Bc",
     "dsrl": "policies.algorithms.dsrl:Dsrl",
@@ -49,6 +46,7 @@ class Algorithm(Protocol):
     """
 
     Config: type
+    needs: tuple[type, ...]  # abilities of a task, of `sim.tasks`, without which it learns nothing
 
     def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu", engine: str = "flight") -> None: ...
 
@@ -71,6 +69,28 @@ class Algorithm(Protocol):
         """Continue from there: N steps, save, load and N more equal 2N steps bit for bit on a CPU."""
 
 
+@runtime_checkable
+class HasBaselines(Protocol):
+    """An algorithm that improves on something, with which the report compares."""
+
+    def baselines(self) -> dict[str, Policy]:
+        """Controllers by name, worst first."""
+
+
+ABILITIES = {
+    EngineTask: "an engine that carries it out, features and costs",
+    HasExpert: "a scripted expert",
+    Relabelable: "a goal that episodes can be told again with",
+}
+
+
+def check_needs(name: str, kind: Any, task: Task) -> None:
+    """ValueError, one sentence, when the task lacks what the algorithm needs."""
+    for ability in kind.needs:
+        if not isinstance(task, ability):
+            raise ValueError(f"algorithm={name} needs a task with {ABILITIES[ability]}; {task.name} has none")
+
+
 def algorithm_class(name: str) -> Any:
     """The algorithm class of that name, or of "module:Class"; ValueError lists the choices."""
-    return load("algorithm", name, ALGORITHMS | MANIPULATION)
+    return load("algorithm", name, ALGORITHMS)

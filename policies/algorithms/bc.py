@@ -32,7 +32,7 @@ from policies.models.realtime import check as check_plan
 from policies.models.realtime import planned
 from policies.models.vision import ObservationEncoder
 from sim import spec
-from sim.workcell import Manipulation, is_manipulation
+from sim.tasks import Task
 
 FREQUENCIES = 4  # of the time's embedding: sin and cos of pi 2^k t
 SMALLEST = 1e-3  # of the noise schedule's signal, at its noisy end
@@ -138,7 +138,7 @@ class Demonstrations:
     pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)  # (n, height, width, 3)
 
     @classmethod
-    def of(cls, episodes: list[Episode], task: Manipulation, horizon: int) -> Demonstrations:
+    def of(cls, episodes: list[Episode], task: Task, horizon: int) -> Demonstrations:
         """After an episode's end its last action is held. ValueError names an episode that is not finite."""
         seen, chunks = [], []
         for episode in episodes:
@@ -154,7 +154,7 @@ class Demonstrations:
         return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32), shown)
 
 
-def demonstrated(task: Manipulation, config: Shown, seed: int) -> list[Episode]:
+def demonstrated(task: Task, config: Shown, seed: int) -> list[Episode]:
     """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
     if config.demonstrations:
         shown = stored(task, config.demonstrations, config.episodes)
@@ -168,15 +168,13 @@ def demonstrated(task: Manipulation, config: Shown, seed: int) -> list[Episode]:
     return shown
 
 
-def demonstrations(task: Manipulation, config: BaseConfig, seed: int) -> Demonstrations:
+def demonstrations(task: Task, config: BaseConfig, seed: int) -> Demonstrations:
     """What a base learns from: `demonstrated`."""
     return Demonstrations.of(demonstrated(task, config, seed), task, config.horizon)
 
 
-def check(task: Manipulation, device: str) -> None:
-    """ValueError unless this is a manipulation task and the CPU is to learn it, on one thread from then on."""
-    if not is_manipulation(task):
-        raise ValueError(f"this algorithm is for manipulation tasks; {task.name!r} is none")
+def check(task: Task, device: str) -> None:
+    """ValueError unless the CPU is to learn it, on one thread from then on."""
     if device != "cpu":
         raise ValueError("this algorithm learns on the CPU: its scenes and its small networks are there")
     torch.set_num_threads(1)  # small matrices: threads cost more than they bring
@@ -187,7 +185,7 @@ class Cloning:
 
     provenance: dict[str, Any] = {}  # of a base that comes from elsewhere
 
-    def __init__(self, task: Manipulation, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
+    def __init__(self, task: Task, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.eyes = Encoders(spec.pictures(task.policy), config.sight, generator)
         self.measured = spec.size(spec.numbers(task.policy))
@@ -381,10 +379,9 @@ class Bc:
     """Behaviour cloning: the base alone."""
 
     Config = Settings
+    needs: tuple[type, ...] = ()
 
-    def __init__(
-        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
         self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed), config.delay)

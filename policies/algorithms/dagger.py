@@ -24,7 +24,8 @@ from policies.learning.networks import restore, saved
 from policies.models.chunking import Base, ChunkPolicy, NoiseTable
 from policies.models.controller import Array, Policy
 from sim import spec
-from sim.workcell import Manipulation, Workcell, stream
+from sim.env import Env, stream
+from sim.tasks import HasExpert, Task
 
 ADVICE = int.from_bytes(b"advice")  # mixed into the seed: when the expert acts
 NOISES = ("none", "normal")
@@ -74,10 +75,9 @@ class Corrected(ABC):
     """A cloned policy that is trained on, with what an intervener corrected; subclasses say what that is."""
 
     Config: type[Settings]
+    needs: tuple[type, ...] = (HasExpert,)
 
-    def __init__(
-        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.run = Supervision(task, config, seed, device)
         self.task, self.config, self.cloning = task, config, self.run.cloning
         if pictures := spec.pictures(task.policy):
@@ -156,7 +156,7 @@ class Dagger(Corrected):
     def _opening(self) -> Opening:
         return self._ask
 
-    def _ask(self, cell: Workcell) -> Adviser:
+    def _ask(self, env: Env) -> Adviser:
         self.adviser = Adviser(self.task, self._share(), stream(self.run.seed, ADVICE))
         return self.adviser
 

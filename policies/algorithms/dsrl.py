@@ -25,7 +25,7 @@ from policies.learning.online import OnlineFinetuning
 from policies.models.action_selection import BestOfNNoise
 from policies.models.chunking import Base, NoiseTable, Steering
 from policies.models.controller import Array, Policy
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 DRAWN = 16  # noises that the critics choose from, in the baseline
 
@@ -46,11 +46,10 @@ class Dsrl:
     """An actor that steers a base which was cloned before; see `policies.learning.online`."""
 
     Config: type[Settings] = Settings
+    needs: tuple[type, ...] = ()
     Run: type[OnlineFinetuning] = OnlineFinetuning
 
-    def __init__(
-        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.run = self.Run(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning

@@ -20,7 +20,7 @@ from policies.algorithms.dsrl import Dsrl
 from policies.learning.actor_critic import Critics, Memory, Replay, set_rate
 from policies.learning.chunk_rollout import Transition
 from policies.models.controller import Array
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 
 @dataclass
@@ -35,11 +35,10 @@ class DsrlNa(Dsrl):
     """An actor that steers a base, learned from executed chunks."""
 
     Config = Settings
+    needs: tuple[type, ...] = ()
     config: Settings
 
-    def __init__(
-        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         super().__init__(task, config, seed, device)
         self.judges = Critics(config, self.insight.judged + self.cloning.size, self.generator, config.critics)
         self.run.look_back(config.hindsight)

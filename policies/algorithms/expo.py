@@ -36,7 +36,7 @@ from policies.learning.online import OnlineFinetuning
 from policies.models.action_selection import BestOfN, CriticEnsemble, ResidualEdit
 from policies.models.chunking import Base, NoiseTable
 from policies.models.controller import Array, Policy
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 DRAWN = 16  # chunks of the base that the critics choose from, in the baseline
 ROWS = 64  # of the exported table of noise
@@ -78,11 +78,10 @@ class Expo:
     """An actor that edits what a base proposes which was cloned before; see `policies.learning.online`."""
 
     Config: type[Settings] = Settings
+    needs: tuple[type, ...] = ()
     unedited = True  # the base's own chunks are candidates, too
 
-    def __init__(
-        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         self.run = OnlineFinetuning(task, config, seed, device)
         self.run.every_step = config.every_step
         self.task, self.config, self.generator = task, config, self.run.generator

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
 from policies.models.controller import FeaturePolicy, Mlp
-from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
-from sim.tasks import Task
+from sim.tasks import EngineTask
+from sim.vec_env import Observation, VecEnv, fly
 
 
 @dataclass
@@ -83,8 +83,11 @@ class Ppo:
     """See the module."""
 
     Config = PpoConfig
+    needs: tuple[type, ...] = (EngineTask,)
 
-    def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(
+        self, task: EngineTask, config: PpoConfig, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
         self.task, self.config, self.device, self.engine = task, config, device, engine
         shortest, longest = config.lengths
         self.env = VecEnv(task, config.num_envs, engine, seed, device, lengths=(shortest, longest), easy=config.easy)

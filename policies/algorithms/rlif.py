@@ -24,7 +24,7 @@ from policies.learning.interveners import Watch, opening
 from policies.learning.interventions import InterventionEpisode, Supervision
 from policies.models.chunking import Base
 from policies.models.controller import Array
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 
 @dataclass
@@ -48,13 +48,12 @@ class Rlif(DsrlNa):
     """An actor that steers a base so that nobody intervenes."""
 
     Config = Settings
+    needs: tuple[type, ...] = ()
     Run = Supervision
     config: Settings
     run: Supervision
 
-    def __init__(
-        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         super().__init__(task, config, seed, device)
         self.opening = opening(task, config, config.scenes)
         self.due = 0  # control steps that no update was made for

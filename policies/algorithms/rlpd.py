@@ -25,7 +25,7 @@ from policies.learning.online import OnlineConfig, OnlineFinetuning
 from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
 from policies.models.controller import Policy
 from sim import spec
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Settings(dsrl.Settings):
 class Unaided(Measured):
     """In the place of a base: a chunk is its noise."""
 
-    def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
+    def __init__(self, task: Task, config: Any, generator: torch.Generator) -> None:
         if spec.pictures(task.policy):
             raise ValueError(f"{task.name} shows pictures, which only a base can see; see algorithm=dsrl_na")
         super().__init__(task, config, generator)
@@ -70,7 +70,7 @@ class Unaided(Measured):
 class Alone(OnlineFinetuning):
     """Practice without a base."""
 
-    def __init__(self, task: Manipulation, config: OnlineConfig, seed: int, device: str = "cpu") -> None:
+    def __init__(self, task: Task, config: OnlineConfig, seed: int, device: str = "cpu") -> None:
         super().__init__(task, config, seed, device, Unaided)
 
     def reveal(self) -> None:
@@ -81,12 +81,11 @@ class Rlpd(Dsrl):
     """An actor that chooses chunks."""
 
     Config: type[Settings] = Settings
+    needs: tuple[type, ...] = ()
     config: Settings
     Run = Alone
 
-    def __init__(
-        self, task: Manipulation, config: Settings, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
         super().__init__(task, config, seed, device)
         self.before = copy.deepcopy(self.training)
         self.run.look_back(config.hindsight)

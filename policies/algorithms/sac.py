@@ -29,9 +29,9 @@ from policies.learning.networks import (
     squashed_sample,
 )
 from policies.models.controller import FeaturePolicy, Mlp
-from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
-from sim.tasks import Task
+from sim.tasks import EngineTask
+from sim.vec_env import Observation, VecEnv, fly
 
 LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, before squashing
 
@@ -89,8 +89,11 @@ class Sac:
     """See the module."""
 
     Config = SacConfig
+    needs: tuple[type, ...] = (EngineTask,)
 
-    def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(
+        self, task: EngineTask, config: SacConfig, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
         self.task, self.config, self.device, self.engine = task, config, device, engine
         shortest, longest = config.lengths
         self.env = VecEnv(task, config.num_envs, engine, seed, device, lengths=(shortest, longest), easy=config.easy)

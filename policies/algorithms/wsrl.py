@@ -45,6 +45,7 @@ class Wsrl(Rlpd):
     """An actor that chooses chunks, learned offline before it practises."""
 
     Config = Settings
+    needs: tuple[type, ...] = ()
     config: Settings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

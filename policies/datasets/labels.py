@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from policies.collect import SUCCESS, stored
 from policies.datasets import Dataset, DatasetError
 from policies.models.controller import Array
-from sim.tasks import FAMILIES, MANIPULATION
-from sim.workcell import Manipulation
+from sim.tasks import FAMILIES, TASKS, Task
 
 HEADER = ["episode", "frame", "label"]
 UNKNOWN = -1
@@ -40,11 +39,11 @@ class Labelled:
         return bool((self.label == 1).any())
 
 
-def labelled(task: Manipulation, folder: str, column: str = SUCCESS, file: str = "", count: int = 0) -> list[Labelled]:
+def labelled(task: Task, folder: str, column: str = SUCCESS, file: str = "", count: int = 0) -> list[Labelled]:
     """The first `count` episodes (0: all) that have a label; DatasetError when the folder or the file is no good."""
     dataset = Dataset(folder)
     for index, text in enumerate(dataset.episode_tasks):
-        ours = text in MANIPULATION or text.partition("/")[0] in FAMILIES
+        ours = text in TASKS or text.partition("/")[0] in FAMILIES
         if ours and text != task.name:
             raise DatasetError(f"{folder}: episode {index} is of the task {text}, not of {task.name}")
     episodes = stored(task, folder, count or len(dataset))

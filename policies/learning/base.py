@@ -20,7 +20,7 @@ from policies.learning.networks import Normalizer
 from policies.models.chunking import ChunkPolicy, NoiseTable, Planner, Steering
 from policies.models.pretrained import ServerBase, Stored, fit, front
 from sim import spec
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Given(Cloning):
 
     config: Origin
 
-    def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
+    def __init__(self, task: Task, config: Any, generator: torch.Generator) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.base = Stored.load(config.policy, task, config.horizon)
         self.actions, self.observed, self.size = self.base.actions, self.base.observed, self.base.size
@@ -81,7 +81,7 @@ class Given(Cloning):
 class Measured(Cloning):
     """In the place of cloning: what is seen is normalised as the demonstrations show it, and that is all."""
 
-    def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
+    def __init__(self, task: Task, config: Any, generator: torch.Generator) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
         self.size = self.actions * config.horizon
@@ -107,7 +107,7 @@ class Served(Measured):
 
     config: Origin
 
-    def __init__(self, task: Manipulation, config: Any, generator: torch.Generator) -> None:
+    def __init__(self, task: Task, config: Any, generator: torch.Generator) -> None:
         """ServerError when there is none, PolicyFileError when it is for something else."""
         if spec.pictures(task.policy):
             raise ValueError(f"{task.name} shows pictures, of which a server's base does not say what it sees")

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from policies.models.controller import Array, physical
 from policies.models.success import SuccessFromClassifier
 from sim import spec
-from sim.workcell import Manipulation
+from sim.env import make_env
+from sim.tasks import Task
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -75,7 +76,7 @@ class ChunkRollout:
 
     def __init__(
         self,
-        task: Manipulation,
+        task: Task,
         seed: int,
         num: int,
         horizon: int,
@@ -93,9 +94,9 @@ class ChunkRollout:
         self.between, self._looking = between, hindsight is not None or between is not None
         self.task, self.num, self.horizon, self.rewards, self.hindsight = task, num, horizon, rewards, hindsight
         self._see = see or partial(spec.pack, task.policy)
-        cell = task.open(num, seed)
-        self.judged = None if judge is None else SuccessFromClassifier(cell, judge)
-        self.cell = self.judged or cell
+        env = make_env(task, num, seed)
+        self.judged = None if judge is None else SuccessFromClassifier(env, judge)
+        self.env = self.judged or env
         self.actions = spec.size(task.commands)
         self.numbers = np.arange(num)
         self.following = num
@@ -107,12 +108,12 @@ class ChunkRollout:
         self._pending: list[list[_Chunk]] = [[] for _ in range(num)]
         self._sent: list[list[Array]] = [[] for _ in range(num)]  # since the episode's beginning
         self._planned: list[list[Array]] = [[] for _ in range(num)]  # chunks, likewise
-        self.cell.reset(range(num), range(num))
+        self.env.reset(range(num), range(num))
         self.seen = self._look()
         self._trail = [[seen] for seen in self.seen]  # everything seen, likewise
 
     def _look(self) -> Array:
-        return self._see(self.cell.read())
+        return self._see(self.env.observe())
 
     def rates(self) -> dict[str, float]:
         """Of the newest episodes: "success", and how far a classifier's is the simulator's, if there is one."""
@@ -135,11 +136,11 @@ class ChunkRollout:
         action = self._plan[np.arange(self.num), self.horizon - self._left]
         for row in range(self.num):
             self._sent[row].append(action[row])
-        outcome = self.cell.step(physical(self.task.commands, action))
+        outcome = self.env.step(physical(self.task.commands, action))
         self._left -= 1
         self._length += 1
         out_of_time = self._length >= self.task.episode_steps
-        asked = outcome.success | outcome.lost | out_of_time | (self._left == 0)
+        asked = outcome.success | outcome.terminated | out_of_time | (self._left == 0)
         if self._looking or asked.any():  # else nobody asks for it
             self.seen = self._look()
         if self._looking:
@@ -147,7 +148,7 @@ class ChunkRollout:
                 self._trail[row].append(self.seen[row])
         made: list[Transition] = []
         for row in range(self.num):
-            over = bool(outcome.success[row] or outcome.lost[row])
+            over = bool(outcome.success[row] or outcome.terminated[row])
             self._pending[row][-1].steps += 1
             if over or out_of_time[row] or self._left[row] == 0:
                 self._pending[row][-1].reward = self.rewards.success if outcome.success[row] else self.rewards.step
@@ -186,7 +187,7 @@ class ChunkRollout:
         self.numbers[row], self.following = self.following, self.following + 1
         self._left[row] = self._length[row] = 0
         self._pending[row], self._sent[row], self._planned[row] = [], [], []
-        self.cell.reset([row], [int(self.numbers[row])])
+        self.env.reset([row], [int(self.numbers[row])])
         self.seen[row] = self._look()[row]
         self._trail[row] = [self.seen[row].copy()]
 
@@ -211,16 +212,16 @@ class ChunkRollout:
         longest = int(self._length.max())
         for step in range(longest):
             begins = [row for row in range(self.num) if self._length[row] == longest - step]
-            self.cell.reset(begins, [int(self.numbers[row]) for row in begins])
+            self.env.reset(begins, [int(self.numbers[row]) for row in begins])
             self._retrace(begins, [])
             at = [step - (longest - len(row)) for row in self._sent]
             rows = [
                 row[k] if k >= 0 else np.zeros(self.actions, np.float32) for row, k in zip(self._sent, at, strict=True)
             ]
-            self.cell.step(physical(self.task.commands, np.stack(rows)))
+            self.env.step(physical(self.task.commands, np.stack(rows)))
             self._retrace([], [row for row in range(self.num) if at[row] >= 0])
         fresh = [row for row in range(self.num) if self._length[row] == 0]
-        self.cell.reset(fresh, [int(self.numbers[row]) for row in fresh])
+        self.env.reset(fresh, [int(self.numbers[row]) for row in fresh])
         self._retrace(fresh, [])
         if self.judged:
             self.judged.load_state_dict(state["judged"])
@@ -237,4 +238,4 @@ class ChunkRollout:
 
     def close(self) -> None:
         """Free the scenes."""
-        self.cell.close()
+        self.env.close()

@@ -16,14 +16,14 @@ import numpy as np
 from policies.learning.chunk_rollout import ChunkRewards, Transition
 from policies.models.controller import Array
 from sim import spec
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 
 class Hindsight:
     """Relabels the episodes of a task that tells its goals; ValueError for other tasks."""
 
     def __init__(
-        self, task: Manipulation, count: int, rewards: ChunkRewards, horizon: int, seed: int, where: Mapping[str, slice]
+        self, task: Task, count: int, rewards: ChunkRewards, horizon: int, seed: int, where: Mapping[str, slice]
     ) -> None:
         """`where`: the columns of each signal in what is seen."""
         goal, achieved = (getattr(task, name, "") for name in ("goal", "achieved"))

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.models.controller import Array, normalised
+from sim.env import Env, expert_of
 from sim.spec import Group
-from sim.workcell import Manipulation, Workcell
+from sim.tasks import Task
 
 EXPERT = "expert"
 
@@ -64,7 +65,7 @@ class Intervener(Protocol):
         """Free what it holds."""
 
 
-Opening = Callable[[Workcell], Intervener]  # for the scenes that it shall watch
+Opening = Callable[[Env], Intervener]  # for the scenes that it shall watch
 
 
 def action_of(commands: Group, values: Mapping[str, Array]) -> Array:
@@ -77,7 +78,7 @@ class Expert:
 
     advises = False
 
-    def __init__(self, task: Manipulation, watch: Watch, num: int) -> None:
+    def __init__(self, task: Task, watch: Watch, num: int) -> None:
         self.task, self.threshold = task, watch.threshold
         self.patience = max(1, round(watch.patience * task.rate_hz))  # steps
         self.hold = max(1, round(watch.hold * task.rate_hz))
@@ -87,7 +88,7 @@ class Expert:
     def decide(
         self, signals: Mapping[str, Array], wanted: Array, begun: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], Array]:
-        told = action_of(self.task.commands, self.task.expert(signals))
+        told = action_of(self.task.commands, expert_of(self.task).expert(signals))
         away = np.sqrt(np.square(told - wanted).mean(axis=1))  # NaN is neither far nor near: nobody takes over
         self.apart[begun] = self.left[begun] = 0
         self.left = np.where(self.apart >= self.patience, self.hold, self.left)
@@ -111,14 +112,14 @@ class Adviser:
 
     advises = True
 
-    def __init__(self, task: Manipulation, share: float, seed: int) -> None:
+    def __init__(self, task: Task, share: float, seed: int) -> None:
         self.task, self.share = task, share
         self._rng = np.random.default_rng(seed)
 
     def decide(
         self, signals: Mapping[str, Array], wanted: Array, begun: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], Array]:
-        told = action_of(self.task.commands, self.task.expert(signals))
+        told = action_of(self.task.commands, expert_of(self.task).expert(signals))
         taken = (self._rng.random(len(told)) < self.share) & np.isfinite(told).all(axis=1)
         return taken, told
 
@@ -132,10 +133,10 @@ class Adviser:
         """Nothing is held."""
 
 
-def opening(task: Manipulation, watch: Watch, scenes: int) -> Opening:
+def opening(task: Task, watch: Watch, scenes: int) -> Opening:
     """Whom the settings name. A human has two hands: ValueError for more than one scene, or for no such device."""
     if watch.intervener == EXPERT:
-        return lambda cell: Expert(task, watch, cell.num)
+        return lambda env: Expert(task, watch, env.num)
     from policies.teleop.session import Human, Settings
 
     if scenes != 1:

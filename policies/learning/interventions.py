@@ -23,7 +23,8 @@ from policies.learning.interveners import Intervener, Opening, action_of
 from policies.learning.online import REPORT, TRAINING, OnlineFinetuning
 from policies.models.chunking import Base
 from policies.models.controller import Array
-from sim.workcell import Manipulation, NoExpertError, stream
+from sim.env import NoExpertError, stream
+from sim.tasks import Task
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -45,7 +46,7 @@ class InterventionEpisode:
     lost: bool
 
     @classmethod
-    def shown(cls, episode: Episode, task: Manipulation, see: See) -> InterventionEpisode:
+    def shown(cls, episode: Episode, task: Task, see: See) -> InterventionEpisode:
         """A demonstration, in which nobody intervened; after its last step it is where it was before it."""
         seen, action = see(episode.signals), action_of(task.commands, episode.commands)
         said, taken = np.full_like(action, np.nan), np.zeros(len(action), bool)
@@ -85,7 +86,7 @@ class InterventionRollout:
 
     def __init__(
         self,
-        task: Manipulation,
+        task: Task,
         seed: int,
         num: int,
         horizon: int,
@@ -96,7 +97,7 @@ class InterventionRollout:
         """`see` and `judge` are those of `ChunkRollout`."""
         self.task, self.num, self.horizon = task, num, horizon
         self.scenes = ChunkRollout(task, seed, num, 1, STEPWISE, see, judge=judge)
-        self.intervener: Intervener = opening(self.scenes.cell)
+        self.intervener: Intervener = opening(self.scenes.env)
         self.plans = np.zeros((num, horizon, self.scenes.actions), np.float32)
         self.left = np.zeros(num, np.int64)  # actions of the plan still to be executed
         self.rows = [_Row([], [], [], []) for _ in range(num)]
@@ -105,7 +106,7 @@ class InterventionRollout:
 
     def step(self, base: Base, pupil: InteractiveLearner) -> list[InterventionEpisode]:
         """One control step in every scene; the episodes that end with it."""
-        scenes, signals = self.scenes, self.scenes.cell.read()
+        scenes, signals = self.scenes, self.scenes.env.observe()
         if len(empty := np.flatnonzero(self.left == 0)):
             planned = pupil.plan(base, scenes.seen[empty])
             self.plans[empty], self.left[empty] = planned.reshape(len(empty), self.horizon, -1), self.horizon
@@ -174,7 +175,7 @@ class Supervision(OnlineFinetuning):
 
     config: Any
 
-    def __init__(self, task: Manipulation, config: Any, seed: int, device: str = "cpu") -> None:
+    def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None:
         """`config` has `base`, `env_steps` and `scenes`."""
         super().__init__(task, config, seed, device)
         self.lessons: InterventionRollout | None = None

@@ -27,7 +27,8 @@ from policies.models.chunking import Base
 from policies.models.controller import Array
 from policies.models.success import success_file
 from policies.models.vision import ObservationEncoder
-from sim.workcell import Manipulation, NoExpertError, stream
+from sim.env import NoExpertError, stream
+from sim.tasks import Task
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
 REPORT = 100  # control steps between two rows of metrics
@@ -76,7 +77,7 @@ class OnlineFinetuning:
     """Base and scenes of one run."""
 
     def __init__(
-        self, task: Manipulation, config: OnlineConfig, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
+        self, task: Task, config: OnlineConfig, seed: int, device: str = "cpu", kind: type[Cloning] = Cloning
     ) -> None:
         """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)

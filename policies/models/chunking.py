@@ -17,7 +17,7 @@ from policies.models.controller import Array, Layer, Mlp, limits, physical
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group, Signal
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 if TYPE_CHECKING:
     from policies.models.export import Graph
@@ -240,7 +240,7 @@ class ChunkPolicy:
     @classmethod
     def from_task(
         cls,
-        task: Manipulation,
+        task: Task,
         base: ExportableBase,
         chosen: Steering | NoiseTable,
         replan: int,
@@ -322,7 +322,7 @@ class ChunkPolicy:
         return graph.columns(chunk, 0, k)
 
 
-def contract(task: Manipulation) -> dict[str, Any]:
+def contract(task: Task) -> dict[str, Any]:
     """What a controller's fields say of its task."""
     config: Any = getattr(task, "config", None)
     return {

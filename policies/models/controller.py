@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import Task
+from sim.tasks import EngineTask
 from sim.terms import Feature
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class FeaturePolicy:
             raise ValueError(f"the network returns {self.network.outputs} values, the commands are {self.actions}")
 
     @classmethod
-    def from_task(cls, task: Task, network: Network, name: str | None = None) -> FeaturePolicy:
+    def from_task(cls, task: EngineTask, network: Network, name: str | None = None) -> FeaturePolicy:
         """The controller of `task` with a trained `network`."""
         config: Any = getattr(task, "config", None)
         return cls(

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from policies.models.chunking import Denoiser
 from policies.models.controller import Array, Layer
 from sim import spec
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 
-def goal(task: Manipulation, observed: int) -> NDArray[np.bool_]:
+def goal(task: Task, observed: int) -> NDArray[np.bool_]:
     """Which of the `observed` numbers that a policy of the task sees are its goal."""
     where: NDArray[np.bool_] = np.zeros(observed, bool)
     slices = spec.slices(spec.numbers(task.policy))

@@ -21,7 +21,7 @@ from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.models.controller import Array, FeaturePolicy, Planning, Policy
 from sim import spec
 from sim.spec import Group
-from sim.tasks import Task
+from sim.tasks import EngineTask
 
 if TYPE_CHECKING:
     import onnx
@@ -390,7 +390,7 @@ class TorchNetwork:
 
 
 def export_torch(
-    module: torch.nn.Module, task: Task, path: str | os.PathLike[str], *, name: str | None = None, **options: Any
+    module: torch.nn.Module, task: EngineTask, path: str | os.PathLike[str], *, name: str | None = None, **options: Any
 ) -> PolicyFile:
     """Export a torch module, features (n, f) -> actions (n, k) in [-1, 1], for `task`. Options and errors: `export`."""
     sizes = {signal.name: signal.size for signal in task.policy}

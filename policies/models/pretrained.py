@@ -17,13 +17,13 @@ from policies.models.controller import Array, normalised
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Signal
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 if TYPE_CHECKING:
     from policies.models.export import Graph
 
 
-def fit(where: str, task: Manipulation, contract: Mapping[str, Any]) -> None:
+def fit(where: str, task: Task, contract: Mapping[str, Any]) -> None:
     """PolicyFileError unless what is known of a policy's contract is that of the task."""
     for kind, wanted in (("task", task.name), ("robot", task.robot.name)):
         if (found := contract.get(kind, wanted)) != wanted:
@@ -64,7 +64,7 @@ class Stored(FileBase):
         self.eye = Look(self) if self.look else None
 
     @classmethod
-    def load(cls, path: str, task: Manipulation, horizon: int) -> Stored:
+    def load(cls, path: str, task: Task, horizon: int) -> Stored:
         """From the file at `path`; PolicyFileError unless it is for this task, with chunks of so many actions."""
         policy = PolicyFile.load(path)
         fit(path, task, policy.metadata)
@@ -86,7 +86,7 @@ class ServerBase:
 
     eye = None
 
-    def __init__(self, client: Client, task: Manipulation, horizon: int, noise: tuple[int, int]) -> None:
+    def __init__(self, client: Client, task: Task, horizon: int, noise: tuple[int, int]) -> None:
         """`noise`: rows and columns that the server takes for a chunk, of which `horizon` actions are carried out."""
         self.client, self.task, self.horizon, self.noise = client, task, horizon, noise
         self.noise_size = noise[0] * noise[1]
@@ -132,9 +132,7 @@ class NoiseOnly:
         return graph.add("Clip", part, graph.constant(-1.0), graph.constant(1.0))
 
 
-def front(
-    task: Manipulation, remote: ServerBase, chosen: Steering | NoiseTable, planner: Planner | None
-) -> ChunkPolicy:
+def front(task: Task, remote: ServerBase, chosen: Steering | NoiseTable, planner: Planner | None) -> ChunkPolicy:
     """The controller that only chooses the noise, once per plan; `split_policy` asks the server with it."""
     rows, width = remote.noise
     about = {

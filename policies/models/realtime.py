@@ -16,7 +16,7 @@ import numpy as np
 
 from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Steering, contract
 from policies.models.controller import Array
-from sim.workcell import Manipulation
+from sim.tasks import Task
 
 if TYPE_CHECKING:
     from policies.models.export import Graph
@@ -72,7 +72,7 @@ class RealTime(ChunkPolicy):
         return graph.join([first, graph.columns(new, kept, size)])
 
 
-def planned(task: Manipulation, base: Denoiser, chosen: Steering | NoiseTable, replan: int, delay: int) -> ChunkPolicy:
+def planned(task: Task, base: Denoiser, chosen: Steering | NoiseTable, replan: int, delay: int) -> ChunkPolicy:
     """The controller of `task`, whose plans take `delay` control steps."""
     if delay == 0:
         return ChunkPolicy.from_task(task, base, chosen, replan)

@@ -20,8 +20,9 @@ from deploy.policy_file import PolicyFile
 from policies.models.action_selection import CriticEnsemble
 from policies.models.controller import Array, limits, sigmoid
 from policies.models.vision import ObservationEncoder
+from sim.env import Env, Step
 from sim.spec import Group, Signal
-from sim.workcell import Manipulation, Outcome, Workcell
+from sim.tasks import Task
 
 if TYPE_CHECKING:
     from policies.models.export import Graph
@@ -115,7 +116,7 @@ class SuccessClassifier:
         return graph.add("Sub", both, one)
 
 
-def success_file(path: str, task: Manipulation) -> PolicyFile:
+def success_file(path: str, task: Task) -> PolicyFile:
     """The classifier in that file; ValueError when it is none, of another task, or sees what this robot cannot."""
     file = PolicyFile.load(path)
     if [s.name for s in file.outputs] != [s.name for s in VERDICT]:
@@ -141,11 +142,11 @@ def success_file(path: str, task: Manipulation) -> PolicyFile:
 class SuccessFromClassifier:
     """Scenes whose success is a classifier's verdict; a scene that the simulator calls lost is no success."""
 
-    def __init__(self, cell: Workcell, file: PolicyFile) -> None:
-        self.cell, self.num, self.file = cell, cell.num, file
+    def __init__(self, env: Env, file: PolicyFile) -> None:
+        self.env, self.num, self.file = env, env.num, file
         self.recent: list[tuple[bool, bool]] = []  # of the newest episodes: the verdict, the truth
-        self._said, self._true, self._moved = np.zeros((3, cell.num), bool)
-        file.reset(cell.num)
+        self._said, self._true, self._moved = np.zeros((3, env.num), bool)
+        file.reset(env.num)
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         begun: NDArray[np.bool_] = np.isin(np.arange(self.num), rows)
@@ -153,25 +154,28 @@ class SuccessFromClassifier:
         self.recent = [*self.recent, *over][-RECENT:]
         self._said[begun] = self._true[begun] = self._moved[begun] = False
         self.file.restart(begun)
-        self.cell.reset(rows, episodes)
+        self.env.reset(rows, episodes)
 
-    def read(self) -> dict[str, Array]:
-        return self.cell.read()
+    def observe(self) -> dict[str, Array]:
+        return self.env.observe()
 
-    def step(self, command: Mapping[str, Array]) -> Outcome:
-        outcome = self.cell.step(command)
-        signals = self.cell.read()
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        outcome = self.env.step(command)
+        signals = self.env.observe()
         seen = {s.name: np.nan_to_num(signals[s.name], posinf=0.0, neginf=0.0) for s in self.file.inputs}
-        said = (self.file.step(seen)[SUCCESS][:, 0] > 0.5) & ~outcome.lost
+        said = (self.file.step(seen)[SUCCESS][:, 0] > 0.5) & ~outcome.terminated
         self._true |= outcome.success
         self._said, self._moved = said, np.ones(self.num, bool)
         return dataclasses.replace(outcome, success=said)
 
-    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
-        return self.cell.picture(row, height, width)
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        return self.env.render(row, height, width)
 
     def close(self) -> None:
-        self.cell.close()
+        self.env.close()
 
     def rates(self) -> dict[str, float]:
         """Of the newest episodes: the simulator's success; what of the verdict's is false; what of it is missed.

@@ -20,9 +20,8 @@ from typing import Any
 from deploy import extras, streams
 from deploy.cli import explained as in_words
 from deploy.trust.text import printable
-from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
+from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.runner.mistakes import SettingsError, explained, unknown
-from sim import tasks
 from sim.engines import BENCHES, ENGINES
 from sim.registry import StrangerError, names_from
 from sim.tasks import FAMILIES, TASKS, task_class
@@ -45,7 +44,7 @@ class RunError(Exception):
 class Options:
     """Settings of a run that belong to neither its task nor its algorithm."""
 
-    engine: str = "flight"
+    engine: str = ""  # physics (default: the task's own)
     seed: int = 0
     device: str = "cpu"  # or "cuda", "cuda:1"
     preset: str = ""  # a file of policies/runner/presets: settings that go together
@@ -59,7 +58,7 @@ class Options:
 
     def __post_init__(self) -> None:
         engines = ENGINES | BENCHES
-        if self.engine not in engines and ":" not in self.engine:
+        if self.engine and self.engine not in engines and ":" not in self.engine:
             raise SettingsError(unknown("engine", self.engine, engines) + ", or module:Class")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
@@ -404,8 +403,8 @@ def _help(overrides: list[str]) -> str:
     values = {**settings["options"], "task": settings["task_config"], "algorithm": settings["algorithm_config"]}
     return (
         "python -m policies.train task=quad_hover [KEY=VALUE ...]     -m seed=0,1,2 runs every combination\n\n"
-        f"task       {', '.join([*TASKS, *tasks.MANIPULATION, *(f'{f}/NAME' for f in FAMILIES)])}, or module:Class\n"
-        f"algorithm  {', '.join([*ALGORITHMS, *MANIPULATION])}, or module:Class\n"
+        f"task       {', '.join([*TASKS, *(f'{f}/NAME' for f in FAMILIES)])}, or module:Class\n"
+        f"algorithm  {', '.join(ALGORITHMS)}, or module:Class\n"
         f"preset     {', '.join(sorted(path.stem for path in PRESETS.glob('*.yaml')))}\n"
         f"engine     {', '.join(ENGINES | BENCHES)}, or module:Class\n\n"
         f"Settings with task={settings['task']} algorithm={settings['algorithm']} (nested ones as task.NAME=VALUE):\n"

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.safety.grid import TRUSTED, where
 from policies.models.controller import Array
 from policies.runner.report import table, wilson
+from sim.conditions import Conditions
 from sim.grid import Cell, Grid
-from sim.tasks import Task
+from sim.tasks import HasGrid, Task
 
 FORCE = 0.05  # of the weight per axis: the disturbance of "Learning to Fly in Seconds"
 EPISODES = 200  # per cell
@@ -25,12 +26,11 @@ TOGETHER = 4000  # flights in one batch: their record takes 70 kB each
 RED, YELLOW, GREEN, BOLD, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 
 
-def grid_of(task: Any) -> Grid:
+def grid_of(task: Task) -> Grid:
     """The task's grid; ValueError when it has none."""
-    found: Grid | None = getattr(task, "grid", None)
-    if found is None:
+    if not (isinstance(task, HasGrid) and task.grid):
         raise ValueError(f"the task {task.name!r} declares no grid of conditions")
-    return found
+    return task.grid
 
 
 def fly_cells(
@@ -67,7 +67,7 @@ def grid(
     policy: PolicyFile,
     *,
     task: Task | None = None,
-    engine: str = "flight",
+    engine: str = "",
     episodes: int = EPISODES,
     seed: int = 0,
     transfer: bool = False,
@@ -87,7 +87,7 @@ def _share(success: Array) -> dict[str, Any]:
     return {"success": count / episodes, "success_ci": wilson(count, episodes), "episodes": episodes}
 
 
-def worst(policy: PolicyFile, task: Task, engine: str = "flight", seed: int = 0) -> dict[str, Any]:
+def worst(policy: PolicyFile, task: Task, engine: str = "", seed: int = 0) -> dict[str, Any]:
     """The worst cell of the task's grid, without noise and force, and how it was found.
 
     Every cell is flown SCREENING times, the FINALISTS that did worst EPISODES times, from other starts: the smallest of
@@ -106,7 +106,7 @@ def worst(policy: PolicyFile, task: Task, engine: str = "flight", seed: int = 0)
         "cells": len(cells),
         "screening": SCREENING,
         "finalists": len(finalists),
-        "engine": engine,
+        "engine": engine or task.engine,
         "seed": seed,
     }
 

@@ -1,17 +1,18 @@
-"""What evaluation says of a manipulation policy beside its baselines: a table, and a plot with its learning."""
+"""What evaluation says of a policy beside its baselines: a table, and a plot with its learning."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from policies.runner.report import BLUE, GREY, INK, ORANGE, Report, save, style, table
+from policies.runner.report import plot as flights
 
-Rows = list[dict[str, Any]]
+Rows = Sequence[dict[str, Any]]
 
 
 def metrics(folder: Path) -> Rows:
@@ -37,6 +38,13 @@ def beside(before: list[Any], after: list[Any]) -> list[Any]:
     moments = range(max(len(before), len(after)))
     pairs = ((before[min(k, len(before) - 1)], after[min(k, len(after) - 1)]) for k in moments)
     return [np.concatenate([a[:half], b[:half]]) for a, b in pairs]
+
+
+def drawn(report: Report, path: str, baselines: Mapping[str, Report] | None = None, learning: Rows = ()) -> str:
+    """A vehicle's flights; of other robots, success beside the baselines. Returns the path."""
+    if report.vehicle is not None:
+        return flights(report, path)
+    return plot(report, path, baselines or {}, learning)
 
 
 def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: Rows) -> str:

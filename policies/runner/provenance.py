@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sim.tasks import Task
-from sim.workcell import Manipulation
+from sim.tasks import EngineTask, Task
 
 DISTRIBUTIONS = ("sim2metal", "numpy", "numba", "torch", "onnx", "onnxruntime", "mujoco", "pybullet")
 LATER = ("rich.progress", "policies.models.export", "onnx", "onnxruntime")  # imports that training does not need
@@ -94,10 +93,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def randomisation(task: Task | Manipulation) -> dict[str, Any]:
+def randomisation(task: Task) -> dict[str, Any]:
     """What varied in simulation: parameters of the robot, and the imperfections of each signal and command."""
     return {
-        "vary": [dataclasses.asdict(v) for v in getattr(task, "vary", ())],
+        "vary": [dataclasses.asdict(v) for v in (task.vary if isinstance(task, EngineTask) else ())],
         "signals": {
             s.name: [{"kind": type(i).__name__, **dataclasses.asdict(i)} for i in s.imperfections]
             for s in (*task.policy, *task.commands)

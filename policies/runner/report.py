@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers.workcell import FPS
+from deploy.drivers.simulated import FPS
 from deploy.files import write_atomic
 from deploy.safety.grid import where
 from deploy.trust.text import printable
@@ -80,7 +80,7 @@ class Report:
     interventions: dict[str, int]
     seconds: float
     rate_hz: float
-    vehicle: Quadrotor | None  # what is filmed; None for manipulators
+    vehicle: Quadrotor | None  # what is filmed from its flight; None: from pictures
     flight: dict[str, Array]
     pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (scenes, height, width, 3) each
 

@@ -21,7 +21,8 @@ from policies.collect import Episode, whole
 from policies.learning.interveners import action_of
 from policies.models.controller import Array
 from policies.teleop.view import Screen, screen
-from sim.workcell import Manipulation, Outcome, Workcell
+from sim.env import Env, Step, make_env
+from sim.tasks import Task
 
 WAYS = {"+x": (1.0, 0.0), "-x": (-1.0, 0.0), "+y": (0.0, 1.0), "-y": (0.0, -1.0)}
 
@@ -45,7 +46,7 @@ class Settings:
 class EndEffectorControl:
     """The commands of a task for what hands say; ValueError for a task whose commands no hand can give."""
 
-    def __init__(self, task: Manipulation, settings: Settings) -> None:
+    def __init__(self, task: Task, settings: Settings) -> None:
         self.task = task
         self.arm, *others = task.commands
         moves = self.arm.unit == "m/s" and self.arm.frame == "world" and self.arm.shape in ((2,), (3,))
@@ -84,8 +85,8 @@ class EndEffectorControl:
 class TeleopSession:
     """One human at one scene: what is shown, what is said, and when the next control step is due."""
 
-    def __init__(self, task: Manipulation, cell: Workcell, settings: Settings) -> None:
-        self.task, self.cell = task, cell
+    def __init__(self, task: Task, env: Env, settings: Settings) -> None:
+        self.task, self.env = task, env
         self.hand = EndEffectorControl(task, settings)
         self.device: Device = device(settings.device)
         try:
@@ -97,7 +98,7 @@ class TeleopSession:
 
     def turn(self, signals: Mapping[str, Array], line: str) -> TeleopCommand:
         """Wait for the next control step, show the scene and a line about it; what is said."""
-        self.screen.show(lambda side: self.cell.picture(0, side, side), f"{line}  {figures(signals)}")
+        self.screen.show(lambda side: self.env.render(0, side, side), f"{line}  {figures(signals)}")
         now, self._due = time.monotonic(), self._due + 1.0 / self.task.rate_hz
         if self._due > now:
             time.sleep(self._due - now)
@@ -117,11 +118,11 @@ def figures(signals: Mapping[str, Array]) -> str:
     return "  ".join(f"{name} {' '.join(f'{100.0 * x:.0f}' for x in place)}" for name, place in places.items())
 
 
-def teleoperate(task: Manipulation, settings: Settings, count: int, seed: int, first: int = 0) -> Iterator[Episode]:
+def teleoperate(task: Task, settings: Settings, count: int, seed: int, first: int = 0) -> Iterator[Episode]:
     """Episodes `first` to `count` - 1 of the stream `seed`, until the human quits."""
-    cell = task.open(1, seed)
+    env = make_env(task, 1, seed)
     try:
-        cockpit = TeleopSession(task, cell, settings)
+        cockpit = TeleopSession(task, env, settings)
         try:
             for number in range(first, count):
                 verdict, steps = REDO, _Steps()
@@ -133,7 +134,7 @@ def teleoperate(task: Manipulation, settings: Settings, count: int, seed: int, f
         finally:
             cockpit.close()
     finally:
-        cell.close()
+        env.close()
 
 
 _Steps = list[tuple[dict[str, Array], dict[str, Array], float, bool]]
@@ -141,29 +142,29 @@ _Steps = list[tuple[dict[str, Array], dict[str, Array], float, bool]]
 
 def _steered(cockpit: TeleopSession, number: int) -> tuple[str, _Steps]:
     """One attempt: the verdict on it, and what happened. Who ends it early without a movement has to go on."""
-    task, cell, steps = cockpit.task, cockpit.cell, _Steps()
-    cell.reset([0], [number])
+    task, env, steps = cockpit.task, cockpit.env, _Steps()
+    env.reset([0], [number])
     cockpit.device.begin()
-    outcome: Outcome | None = None
+    outcome: Step | None = None
     while True:
-        signals = cell.read()
-        over = outcome is not None and (outcome.success[0] or outcome.lost[0] or len(steps) >= task.episode_steps)
+        signals = env.observe()
+        over = outcome is not None and (outcome.success[0] or outcome.terminated[0] or len(steps) >= task.episode_steps)
         said = cockpit.turn(signals, _line(task, number, len(steps), outcome, over))
         if said.verdict in (QUIT, REDO) or (said.verdict and steps):
             return said.verdict, steps
         if over or not (steps or said.active):
             continue
         commands = cockpit.hand.commands(signals, said)
-        outcome = cell.step(commands)
+        outcome = env.step(commands)
         seen = {s.name: signals[s.name][0].copy() for s in (*task.policy, *task.privileged)}
         done = {name: value[0] for name, value in commands.items()}
         steps.append((seen, done, float(outcome.reward[0]), bool(outcome.success[0])))
 
 
-def _line(task: Manipulation, number: int, steps: int, outcome: Outcome | None, over: bool) -> str:
+def _line(task: Task, number: int, steps: int, outcome: Step | None, over: bool) -> str:
     state = "begins with your first movement" if outcome is None else ""
     if over and outcome is not None:
-        ended = "success" if outcome.success[0] else "lost" if outcome.lost[0] else "out of time"
+        ended = "success" if outcome.success[0] else "lost" if outcome.terminated[0] else "out of time"
         state = f"{ended.upper()}: {KEEP}, {SUCCESS}, {FAILURE} or {REDO}?"
     return f"episode {number}  {steps / task.rate_hz:4.1f} s  {state}"
 
@@ -187,9 +188,9 @@ class Human:
         self._left = self._steps = 0
 
     @classmethod
-    def open(cls, task: Manipulation, settings: Settings, hold: float, cell: Workcell) -> Self:
+    def open(cls, task: Task, settings: Settings, hold: float, env: Env) -> Self:
         """At that scene; TeleopError when the device is not there."""
-        return cls(TeleopSession(task, cell, settings), hold)
+        return cls(TeleopSession(task, env, settings), hold)
 
     def decide(
         self, signals: Mapping[str, Array], wanted: Array, begun: NDArray[np.bool_]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.workcell import Array
+from sim.env import Array
 
 Expert = Callable[[Mapping[str, Array]], dict[str, Array]]
 

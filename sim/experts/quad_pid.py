@@ -85,6 +85,12 @@ class CascadedPid:
         self.last = (s["linear_velocity"], s["angular_velocity"], s.get("target_velocity", np.zeros((n, 3))))
         return {"motor_command": command.astype(np.float32)}
 
+    def reflex(self, signals: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+        """The same without memory: from "rotor_speed" (n, 4) instead of a prediction of it, and without integral."""
+        self.reset(len(signals["position"]))
+        self.rotor = np.clip(np.asarray(signals["rotor_speed"], np.float64), 0.0, 1.0)
+        return self.act(signals)
+
     def _acceleration(self, s: Mapping[str, Double]) -> Double:
         """The specific force (n, 3), world, that the rotors should exert: what remains is the attitude's problem."""
         g = self.gains

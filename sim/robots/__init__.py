@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
 
@@ -19,6 +21,13 @@ ROBOTS = {
 }
 # Every robot whose limits are listed, those of manipulation tasks too.
 LISTED = {**ROBOTS, "panda": "sim.robots.panda:PANDA"}
+
+
+@dataclass(frozen=True)
+class Manipulator:
+    """The robot of a task that brings its own physics, by name: policies are made for it."""
+
+    name: str
 
 
 def robot(name: str) -> Quadrotor:

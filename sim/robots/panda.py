@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.robots import Manipulator
 from sim.spec import Group
-from sim.workcell import Manipulator
 
 Double = NDArray[np.float64]
 

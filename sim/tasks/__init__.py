@@ -1,30 +1,35 @@
-"""The table of tasks: name -> "module:Class", imported when asked for; and the protocol that a task file follows."""
+"""The table of tasks: name -> "module:Class", imported when asked for; and the protocols that a task file follows.
+
+`Task` is what all declare. Most are carried out by one of our engines (`EngineTask`), some bring a world of their own
+(`OwnWorld`). What else a task can do, an algorithm asks for by a protocol: `HasExpert`, `Relabelable`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from sim.grid import Grid
 from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Group
 from sim.terms import Cost, Curriculum, Feature
 
+if TYPE_CHECKING:
+    from sim.env import Env
+
 TASKS = {
     "quad_hover": "sim.tasks.quad_hover:QuadHover",
     "quad_track": "sim.tasks.quad_track:QuadTrack",
     "quad_any": "sim.tasks.quad_any:QuadAny",
-}
-# Tasks that bring their own physics: see `sim.workcell`.
-MANIPULATION = {
     "arm_reach": "sim.tasks.arm_reach:ArmReach",
     "arm_push": "sim.tasks.arm_push:ArmPush",
     "arm_pick_place": "sim.tasks.arm_pick_place:ArmPickPlace",
 }
-# Collections of such tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
+# Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {
     "metaworld": "sim.tasks.external.metaworld:task",
     "gymnasium": "sim.tasks.external.gymnasium_robotics:task",
@@ -36,20 +41,76 @@ Recipes = dict[str, dict[str, dict[str, Any]]]
 
 
 class Task(Protocol):
-    """What a robot should do. A task declares; the environment, the trainers and the exported graph carry it out.
+    """What a robot should do: signals, commands, rates and scores.
 
-    `policy` are the signals that the robot can measure, `privileged` those that only a critic may see (engine state or
-    parameters by name, and "delay" in control steps). `motion` below describes the moving target of one episode.
+    `policy` are the signals that the robot can measure, `privileged` those that only a critic may see. An episode ends
+    with success, when lost, or after `episode_steps`.
     """
 
     Config: type
     name: str
-    robot: Quadrotor
+    robot: Any  # with a name; the engine knows more of it
+    engine: str  # that carries it out, unless another is asked for (`sim.env.with_engine`)
     rate_hz: float
     episode_steps: int
     policy: Group
     privileged: Group
     commands: Group
+    envelope: dict[str, Any]  # when and how a real robot is stopped: fields of deploy.safety.envelope.Envelope
+    scores: dict[str, str]  # name -> unit of what `score` returns
+    goal: str  # the signal that says what to achieve; "" where there is none
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        """What users care about, per episode: name -> (n,), from recordings (steps, n, k); "success" is 0 or 1."""
+
+
+@runtime_checkable
+class OwnWorld(Task, Protocol):
+    """A task that brings its own physics."""
+
+    engines: Mapping[str, str]  # table of those it can be carried out in; empty: its own only
+
+    def open(self, num: int, seed: int) -> Env:
+        """The live worlds. `seed` and an episode's number decide everything about that episode."""
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """A task that can show how it is done."""
+
+    corruption: dict[str, float]  # signal or command -> standard deviation at which the expert is mediocre
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        """A scripted expert's commands (n, *shape) for noise-free signals, the privileged ones too."""
+
+
+@runtime_checkable
+class HasGrid(Protocol):
+    """A task that declares a grid of conditions under which a controller is tried."""
+
+    grid: Grid | None  # None: not with these settings
+
+
+@runtime_checkable
+class Relabelable(Protocol):
+    """A task whose episodes can be told again with another goal: the one that was achieved."""
+
+    goal: str
+    achieved: str  # the signal that should become equal to it; "" where there is none
+
+    def reached(self, achieved: Array, goal: Array) -> Any:
+        """Whether what was achieved (n, k) counts as the goal (n, k), (n,) bool."""
+
+
+@runtime_checkable
+class EngineTask(Task, Protocol):
+    """A task that an engine carries out: the environment, the trainers and the exported graph do what it declares.
+
+    Privileged signals are states or parameters of the engine by name, and "delay" in control steps. `motion` below
+    describes the moving target of one episode.
+    """
+
+    robot: Quadrotor
     features: tuple[Feature, ...]
     history: int  # how many of its own past actions the policy sees
     initial_action: float  # [-1, 1]: what the history holds, and the robot executes, before the first command
@@ -57,8 +118,6 @@ class Task(Protocol):
     alive_bonus: float  # added to the reward per step, for learners that care about termination
     curriculum: tuple[Curriculum, ...]
     vary: tuple[Vary, ...]
-    envelope: dict[str, float]  # limits at which a real robot is stopped: fields of deploy.safety.envelope.Envelope
-    scores: dict[str, str]  # name -> unit of what `score` returns
 
     def reset(self, rng: np.random.Generator, n: int) -> dict[str, Array]:
         """Initial states by engine name, (n, k), and "motion" (n, 3, m)."""
@@ -75,24 +134,30 @@ class Task(Protocol):
     def terminated(self, signals: Mapping[str, Any]) -> Any:
         """(n,) bool: lost, given noise-free signals by name (n, k). Time limits are the environment's business."""
 
-    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        """What users care about, per episode: name -> (n,), from recordings (steps, n, k); "success" is 0 or 1."""
-
 
 def task_class(name: str) -> Any:
     """The task class of that name, of "family/name" or of "module:Class"; ValueError lists the choices."""
     family, _, member = name.partition("/")
     if family in FAMILIES and member:
         return load("family of tasks", family, FAMILIES)(member)
-    return load("task", name, TASKS | MANIPULATION)
+    return load("task", name, TASKS)
 
 
-def make(name: str, **config: Any) -> Task:
+def make(name: str, **config: Any) -> Any:
     """A task by name, with fields of its `Config` set by keyword."""
     cls = task_class(name)
     try:
-        made: Task = cls(cls.Config(**config))
+        made = cls(cls.Config(**config))
     except TypeError as error:
         choices = ", ".join(cls.Config.__dataclass_fields__)
         raise ValueError(f"task {name!r}: {error}; its settings are: {choices}") from None
+    check_declared(made)
     return made
+
+
+def check_declared(task: Any) -> None:
+    """ValueError when a task does not declare what every task does, or neither its world nor what an engine needs."""
+    kind = OwnWorld if "open" in dir(task) else EngineTask
+    members = sorted({name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})})
+    if missing := [name for name in members if name not in dir(task)]:
+        raise ValueError(f"the task {task.name!r} does not declare {', '.join(missing)}: see sim.tasks.{kind.__name__}")

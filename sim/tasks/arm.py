@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines import BENCHES
+from sim.env import Array, Step, outcome_scores
 from sim.registry import load
 from sim.robots.panda import DOWN, PANDA, Arm, Double
 from sim.rotations import rotation_matrices
 from sim.scenes.tabletop import TABLE, Block
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
-from sim.workcell import Array, Outcome, outcome_scores
 
 if TYPE_CHECKING:
     from sim.engines.workbench import Workbench
@@ -59,7 +59,7 @@ class Settings:
 
 
 class Tabletop(ABC):
-    """A task at the table; see `sim.workcell.Manipulation`. Subclasses draw the start, judge it and show how."""
+    """A task at the table; see `sim.env.Task`. Subclasses draw the start, judge it and show how."""
 
     Config: type = Settings
     name: str
@@ -147,7 +147,7 @@ def _position(name: str) -> Signal:
 
 
 class Scenes:
-    """`num` tables; see `sim.workcell.Workcell`. A scene that is told NaN is lost."""
+    """`num` tables; see `sim.env.Env`. A scene that is told NaN is lost."""
 
     def __init__(self, task: Tabletop, num: int, seed: int, threads: int | None = None) -> None:
         self.task, self.num, self.seed = task, num, seed
@@ -174,7 +174,7 @@ class Scenes:
         self._target[list(rows)] = self.task.robot.forward(joints)[0]
         self._seen = {}
 
-    def read(self) -> dict[str, Array]:
+    def observe(self) -> dict[str, Array]:
         if not self._seen:
             self._seen = self._state()
         for name in self.task.config.cameras:
@@ -200,7 +200,10 @@ class Scenes:
             seen |= {"object_position": pose[:, :3], "object_rotation": rotation_matrices(pose[:, 3:]).reshape(-1, 9)}
         return {name: values.astype(np.float32) for name, values in seen.items()}
 
-    def step(self, command: Mapping[str, Array]) -> Outcome:
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
         arm, opening = (np.asarray(command[s.name], np.float64) for s in self.task.commands)
         for signal, values in zip(self.task.commands, (arm, opening), strict=True):
             if values.shape != (self.num, *signal.shape):
@@ -213,7 +216,7 @@ class Scenes:
         self._gone |= self._lost()
         with np.errstate(invalid="ignore"):
             success = (distance < self.task.close) & ~self._gone
-        return Outcome(self.task.reward(self._seen), success, self._gone.copy())
+        return Step(self.task.reward(self._seen), success, self._gone.copy())
 
     def _follow(self, velocity: Double) -> Double:
         """The joints (num, 7) that move the hand at `velocity` (num, 3) for one step."""
@@ -233,7 +236,7 @@ class Scenes:
             lying = (x > left) & (x < right) & (y > near) & (y < far) & (z > -0.05)
         return np.asarray(~(finite & lying))
 
-    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         return self.bench.see(row, "scene_camera", self._goal[row], height, width, fine=True)
 
     def close(self) -> None:

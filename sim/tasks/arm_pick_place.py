@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.env import Array
 from sim.robots.panda import Double
 from sim.tasks.arm import CLOSE, CUBE, SPEED, Settings, Tabletop
-from sim.workcell import Array
 
 TURN = 0.3  # rad, the cube's largest yaw: the hand keeps its own
 ABOVE = 0.08  # m over the cube, before going down

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.env import Array
 from sim.robots.panda import Double
 from sim.scenes.tabletop import Block
 from sim.tasks.arm import CLOSE, SPEED, Settings, Tabletop
-from sim.workcell import Array
 
 BLOCK = Block((0.025, 0.025, 0.02), 0.2, 0.4, (0.15, 0.35, 0.85))
 LOW, HIGH = 0.02, 0.09  # m, the hand's height when it pushes, and when it travels

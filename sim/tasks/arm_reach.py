@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.env import Array
 from sim.robots.panda import Double
 from sim.tasks.arm import SPEED, Settings, Tabletop
-from sim.workcell import Array
 
 
 @dataclass

@@ -13,10 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sim.env import NoExpertError
+from sim.experts.quad_pid import CascadedPid
 from sim.grid import Grid
 from sim.randomize import Array, Delay, Noise, Vary
 from sim.robots import robot
 from sim.robots.quadrotors import GRAVITY
+from sim.robots.random_quadrotor import RandomQuadrotor
 from sim.spec import Group, Signal
 from sim.tasks import Recipes, targets
 from sim.terms import Cost, Curriculum, Feature
@@ -159,6 +162,8 @@ class QuadHover:
 
     Config = HoverConfig
     name = "quad_hover"
+    engine = "flight"
+    goal = "target_position"
     # Without gradients and without a recurrent state, the rotors' speeds must be seen in the past actions.
     recipes: ClassVar[Recipes] = {
         "apg": {
@@ -176,10 +181,12 @@ class QuadHover:
     lost_rate = 35.0  # rad/s
     envelope: ClassVar[dict[str, float]] = {"max_body_rate": lost_rate}  # where a gyroscope of 2000 deg/s ends, too
     close = 0.2  # m
+    corruption: ClassVar[dict[str, float]] = {"position": 0.1, "linear_velocity": 0.1, "motor_command": 0.05}
 
     def __init__(self, config: HoverConfig) -> None:
         self.config = config
         self.robot = robot(config.robot)
+        self._pid: CascadedPid | None = None  # that shows how it is done
         # Whoever cannot lift itself (a StampFly 15 % heavier with 15 % less thrust) says nothing about its policy.
         liftable = tuple((m, t) for m, t in MASS_AND_THRUST if self.robot.thrust_to_weight * t > m)
         self.grid: Grid | None = Grid(LATENCIES, ROTOR_LAGS, liftable)
@@ -257,6 +264,14 @@ class QuadHover:
         error = signals["position"] - signals["target_position"]
         rate = signals["angular_velocity"]
         return ((error * error).sum(-1) > self.lost_distance**2) | ((rate * rate).sum(-1) > self.lost_rate**2)
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        """The cascaded PID, which is told the rotors' speeds; NoExpertError where vehicles differ too much for one."""
+        if isinstance(self.robot, RandomQuadrotor):
+            raise NoExpertError(f"{self.name} has no expert for the robot {self.robot.name!r}: its vehicles all differ")
+        if self._pid is None:
+            self._pid = CascadedPid(self.robot, self.rate_hz)
+        return self._pid.reflex(signals)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         error = np.linalg.norm(flight["position"] - flight["target_position"], axis=-1)  # (steps, n)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import report
 
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
 from deploy.policy_file import PolicyFile
 from sim import tasks
+from sim.conditions import Conditions
 from sim.robots.quadrotors import GRAVITY
 
 VEHICLES = 3000

@@ -14,9 +14,9 @@ import mujoco
 import numpy as np
 import report
 
+from sim.env import with_engine
 from sim.render.camera import Camera
 from sim.tasks.arm_pick_place import ArmPickPlace
-from sim.workcell import choose_engine
 
 SIZES = {"4 scenes": 4, "16 scenes": 16, "64 scenes": 64, "256 scenes": 256}
 ON_GPU = {"1024 scenes in Warp": 1024, "4096 scenes in Warp": 4096}
@@ -30,24 +30,23 @@ class Grasping:
     """Scenes in the middle of episodes of arm_pick_place: some reach, some grasp, some carry."""
 
     def __init__(self, num: int, engine: str) -> None:
-        self.task = ArmPickPlace()
-        choose_engine(self.task, engine)
-        self.cell = self.task.open(num, seed=0)
-        self.bench = self.cell.bench
-        self.cell.reset(range(num), range(num))
+        self.task = with_engine(ArmPickPlace(), engine)
+        self.env = self.task.open(num, seed=0)
+        self.bench = self.env.bench
+        self.env.reset(range(num), range(num))
         for step in range(AGES):
             begin = [row for row in range(num) if row * AGES // num == step]  # so that each has its own age
-            self.cell.reset(begin, begin)
-            self.cell.step(self.task.expert(self.cell.read()))
-        self.before = self.bench._state.copy(), self.bench.reference.copy(), self.cell._target.copy()
-        self.command = self.task.expert(self.cell.read())
-        self.cell.step(self.command)
+            self.env.reset(begin, begin)
+            self.env.step(self.task.expert(self.env.observe()))
+        self.before = self.bench._state.copy(), self.bench.reference.copy(), self.env._target.copy()
+        self.command = self.task.expert(self.env.observe())
+        self.env.step(self.command)
         self.told = self.bench.reference.copy()
 
     def rewind(self) -> None:
         """Back to where the step began: each contestant does the same steps again and again."""
-        self.bench._state, self.bench._reference, self.cell._target = self.before
-        self.cell._seen = {}
+        self.bench._state, self.bench._reference, self.env._target = self.before
+        self.env._seen = {}
 
     def physics(self) -> None:
         """The batch for one control step."""
@@ -57,7 +56,7 @@ class Grasping:
     def whole(self) -> None:
         """A control step with signals and the expert: what collecting demonstrations costs, pictures apart."""
         self.rewind()
-        self.cell.step(self.task.expert(self.cell.read()))
+        self.env.step(self.task.expert(self.env.observe()))
 
     def single(self) -> Callable[[], Any]:
         """One control step of each scene by mj_step alone, on one thread."""
@@ -87,7 +86,7 @@ def scenes(num: int, quick: bool, engine: str) -> dict[str, Any]:
             advance()
             shortest[name] = min(shortest[name], time.perf_counter() - began)
     steps = num * grasping.bench._substeps
-    grasping.cell.close()
+    grasping.env.close()
     return {
         "load": load,
         "cores": CORES,
@@ -100,9 +99,9 @@ def scenes(num: int, quick: bool, engine: str) -> dict[str, Any]:
 
 def pictures(quick: bool) -> dict[str, Any]:
     """CPU milliseconds per picture of 64 x 64: as the tasks take them, and with everything that MuJoCo draws."""
-    cell = ArmPickPlace().open(1, seed=0)
-    cell.reset([0], [0])
-    model, data = cell.bench._nominal, mujoco.MjData(cell.bench._nominal)
+    env = ArmPickPlace().open(1, seed=0)
+    env.reset([0], [0])
+    model, data = env.bench._nominal, mujoco.MjData(env.bench._nominal)
     mujoco.mj_forward(model, data)
     row: dict[str, Any] = {"load": os.getloadavg()[0]}
     for name, fine in (("fast_ms", False), ("fine_ms", True)):
@@ -116,7 +115,7 @@ def pictures(quick: bool) -> dict[str, Any]:
             rounds.append((time.process_time() - began) / count)
         row[name] = 1e3 * min(rounds)
         camera.close()
-    cell.close()
+    env.close()
     return row
 
 

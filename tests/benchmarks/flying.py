@@ -5,7 +5,8 @@ from typing import Any
 
 import report  # noqa: F401  makes the project importable
 
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
+from sim.conditions import Conditions
 from sim.tasks import Task
 
 Signals = Mapping[str, Any]  # name -> (episodes, k)

@@ -24,10 +24,10 @@ import report
 from arrays import receive, send
 from peers import MissingPeerError, interpreter
 
-from deploy.drivers.simulated import Conditions
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
 from sim import tasks
+from sim.conditions import Conditions
 from sim.engines.flight import Flight
 from sim.randomize import Array
 from sim.robots.quadrotors import GRAVITY, Quadrotor

@@ -53,7 +53,7 @@ def environment(num):
     """`VecEnv.step` of quad_hover: latency, noise, reward terms, termination, resets; torch tensors."""
     import torch
 
-    from sim.env import VecEnv
+    from sim.vec_env import VecEnv
 
     torch.set_num_threads(1)
     task = tasks.make("quad_hover")

@@ -16,10 +16,10 @@ import commands
 import report
 from foundation import DISTURBED, SAMPLINGS
 
-from deploy.drivers.simulated import Conditions
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
 from sim import tasks
+from sim.conditions import Conditions
 
 VEHICLES = 2000
 SEED = 4242  # of vehicles and starts

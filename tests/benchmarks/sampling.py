@@ -22,8 +22,8 @@ from policies.models.chunking import NoiseTable
 from policies.models.controller import Policy
 from policies.models.export import export
 from policies.models.realtime import planned
-from sim.tasks import make
-from sim.workcell import Manipulation, stream
+from sim.env import stream
+from sim.tasks import Task, make
 
 PURPOSE = int.from_bytes(b"sampling")  # of the episodes that grade
 SCENES, EPISODES, FEWER = 8, 500, 100
@@ -55,7 +55,7 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
     return rows
 
 
-def cloned(task: Manipulation, seed: int, quick: bool, **settings: Any) -> Bc:
+def cloned(task: Task, seed: int, quick: bool, **settings: Any) -> Bc:
     """A trained base."""
     small = {"updates": 20, "episodes": 8} if quick else {}
     clone = Bc(task, Settings(**{"corruption": CORRUPTION, **settings, **small}), seed)
@@ -64,7 +64,7 @@ def cloned(task: Manipulation, seed: int, quick: bool, **settings: Any) -> Bc:
     return clone
 
 
-def sampled(task: Manipulation, seed: int, quick: bool, kind: str) -> dict[str, Any]:
+def sampled(task: Task, seed: int, quick: bool, kind: str) -> dict[str, Any]:
     """A kind of base by its steps: `beso` with few and many on more episodes, and how often only one succeeds."""
     clone = cloned(task, seed, quick, kind=kind)
     run, done = {}, {}
@@ -79,7 +79,7 @@ def sampled(task: Manipulation, seed: int, quick: bool, kind: str) -> dict[str, 
     return run
 
 
-def guided(task: Manipulation, seed: int, quick: bool) -> dict[str, Any]:
+def guided(task: Task, seed: int, quick: bool) -> dict[str, Any]:
     """A base that did without its goal now and then, in few steps."""
     clone = cloned(task, seed, quick, kind="beso", steps=STEPS[0], goal_dropout=DROPOUT)
     run = {}
@@ -89,7 +89,7 @@ def guided(task: Manipulation, seed: int, quick: bool) -> dict[str, Any]:
     return run
 
 
-def delayed(task: Manipulation, seed: int, quick: bool) -> dict[str, Any]:
+def delayed(task: Task, seed: int, quick: bool) -> dict[str, Any]:
     """Late plans of a base that knows nothing of it, and of one that goes on from what is committed."""
     plain, aware = (cloned(task, seed, quick, **LATE, delay=delay).cloning for delay in (0, max(DELAYS)))
     run = {}
@@ -103,7 +103,7 @@ def delayed(task: Manipulation, seed: int, quick: bool) -> dict[str, Any]:
     return run
 
 
-def flown(task: Manipulation, controller: Policy, count: int, quick: bool) -> list[Episode]:
+def flown(task: Task, controller: Policy, count: int, quick: bool) -> list[Episode]:
     """The first episodes of those that grade, in their order."""
     count = 4 if quick else count
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ def counted(succeeded: list[bool]) -> list[int]:
     return [sum(succeeded), len(succeeded)]
 
 
-def jerk(task: Manipulation, done: list[Episode], delay: int) -> list[float]:
+def jerk(task: Task, done: list[Episode], delay: int) -> list[float]:
     """Mean squared second difference of the arm's command, which goes from -1 to 1: where plans change, elsewhere."""
     arm, border, inside = task.commands[0], [], []
     for episode in done:

@@ -14,8 +14,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from training import DELAYS
 
 import sim.gym
-from deploy.drivers.simulated import Conditions
 from policies.train import process_start
+from sim.conditions import Conditions
 
 STEPS, ENVIRONMENTS = 4_000_000, 256
 

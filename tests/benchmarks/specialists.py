@@ -15,10 +15,10 @@ import commands
 import numpy as np
 import report
 
-from deploy.drivers.simulated import Conditions
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
 from sim import tasks
+from sim.conditions import Conditions
 
 AIRFRAMES = ("crazyflie", "crazyflie_decks", "crazyflie_brushless", "stampfly", "racer", "x500", "x500_identified")
 SEEDS = 3

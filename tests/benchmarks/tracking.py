@@ -15,10 +15,10 @@ import numpy as np
 import report
 from flying import fly
 
-from deploy.drivers.simulated import Conditions
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
 from sim import tasks
+from sim.conditions import Conditions
 from sim.experts.quad_pid import CascadedPid
 
 SEEDS = 3  # of the training, and of the paths

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from deploy import replay, run
-from deploy.drivers.simulated import Settings, Simulated
-from deploy.drivers.workcell import Bench, evaluation_seed
+from deploy.drivers.simulated import Settings, Simulated, evaluation_seed
 from deploy.guard import SAFE, Guard
 from deploy.loop import run as fly
 from deploy.policy_file import PolicyFile
@@ -68,7 +67,6 @@ def test_a_policy_file_moves_the_arm_and_its_log_replays(files, controller, tmp_
 def test_in_real_time(files):
     policy = PolicyFile.load(files["reaching"])
     driver = Simulated.from_config(Settings(real_time=True), policy)
-    assert isinstance(driver, Bench)
     record = fly(policy, driver, settle=0.1)
     driver.close()
     assert driver.done and record.duration >= 0.1 + (record.steps - 1) / policy.rate_hz
@@ -169,7 +167,7 @@ def moved(arm, command, steps, moving=True):
 def test_the_arm_of_the_robot_node_is_the_scene_that_evaluation_sees(files):
     policy = PolicyFile.load(files["posing"])
     arm = Arm(posing_task(), seed=3)
-    bench = Bench(posing_task(), 1, seed=3)
+    bench = Simulated(posing_task(), 1, seed=3)
     assert bench.seed == evaluation_seed(3) != 3
     with bench:
         assert arm.read()["goal_position"].tolist() == bench.read().signals["goal_position"][0].tolist()

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.drivers import simulated
-from deploy.drivers.simulated import Channel, Conditions, Settings, Simulated
+from deploy.drivers.simulated import Settings, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import HandshakeError, run
+from sim import simulation
+from sim.conditions import Conditions, Gusts
+from sim.imperfect import Imperfect
 from sim.randomize import Bias, Delay, Dropout, Noise
 from sim.spec import Signal
 from sim.tasks import make
@@ -31,7 +33,7 @@ class Recorder:
         self.commands.append(command.copy())
 
     def read(self, name):
-        return self.state[name].copy()
+        return self.state[name].copy() if name in self.state else np.zeros((self.num, 1), np.float32)
 
     def set_parameters(self, mask, parameters):
         self.parameters |= parameters
@@ -39,7 +41,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch):
-    monkeypatch.setattr(simulated, "make_engine", lambda name, robot, num, dt: Recorder(robot, num, dt))
+    monkeypatch.setattr(simulation, "make_engine", lambda name, robot, num, dt: Recorder(robot, num, dt))
 
 
 def fly_ramp(driver, steps=6):
@@ -48,7 +50,7 @@ def fly_ramp(driver, steps=6):
         for step in range(steps):
             driver.read()
             driver.write({"motor_command": np.full((driver.num, 4), 0.1 * (step + 1), np.float32)})
-    return np.stack([c[:, 0] for c in driver.engine.commands])
+    return np.stack([c[:, 0] for c in driver.env.engine.commands])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_parameters_are_scaled_and_pushed(recorder):
     conditions = Conditions(mass=1.15, thrust=0.85, rotor_lag=np.linspace(0.6, 1.6, 400), force=0.05)
     driver = Simulated(task, 400, conditions=conditions)
     driver.connect()
-    given = driver.engine.parameters
+    given = driver.env.engine.parameters
     np.testing.assert_allclose(given["mass"], np.full((400, 1), 1.15 * 0.027), rtol=1e-6)
     np.testing.assert_allclose(given["thrust_scale"], np.full((400, 4), 0.85), rtol=1e-6)
     np.testing.assert_allclose(given["rotor_lag"][:, 0], np.linspace(0.6, 1.6, 400), rtol=1e-6)
@@ -89,13 +91,13 @@ def test_parameters_are_scaled_and_pushed(recorder):
 def test_the_nominal_robot_is_untouched(recorder):
     driver = Simulated(make("quad_hover"), 5)
     driver.connect()
-    assert driver.engine.parameters == {}
+    assert driver.env.engine.parameters == {}
 
 
 def test_push_and_damage(recorder):
     driver = Simulated(make("quad_hover"), 60, conditions=Conditions(push=0.1, damage=0.75))
     driver.connect()
-    given = driver.engine.parameters
+    given = driver.env.engine.parameters
     np.testing.assert_allclose(np.linalg.norm(given["force"], axis=1), 0.1 * 0.027 * 9.81, rtol=1e-5)
     assert (np.sort(given["thrust_scale"], axis=1) == np.array([0.75, 1.0, 1.0, 1.0], np.float32)).all()
     assert len(np.unique(given["thrust_scale"].argmin(axis=1))) == 4
@@ -104,11 +106,11 @@ def test_push_and_damage(recorder):
 def test_damage_outlasts_what_is_drawn_anew_in_flight():
     driver = Simulated(make("quad_any", robust=True, episode_s=2.7), 3, conditions=Conditions(vary=True, damage=0.25))
     with driver:
-        before = driver.engine.read("thrust_scale")
+        before = driver.env.engine.read("thrust_scale")
         for _ in range(260):
             driver.read()
             driver.write({"motor_command": np.full((3, 4), 0.6, np.float32)})
-        after = driver.engine.read("thrust_scale")
+        after = driver.env.engine.read("thrust_scale")
     assert (after != before).any()  # the battery sagged
     assert (after.min(axis=1) <= 0.25 * 1.2).all() and (after.argmin(axis=1) == before.argmin(axis=1)).all()
 
@@ -121,28 +123,28 @@ def test_a_load_is_picked_up_half_way():
         for _ in range(20):
             driver.read()
             driver.write({"motor_command": np.full((2, 4), 0.6, np.float32)})
-            masses.append(float(driver.engine.read("mass")[0, 0]))
+            masses.append(float(driver.env.engine.read("mass")[0, 0]))
     np.testing.assert_allclose(masses, [0.027] * 9 + [0.0351] * 11, rtol=1e-6)
-    np.testing.assert_allclose(driver.engine.read("inertia")[0], 1.3 * np.array(task.robot.inertia), rtol=1e-6)
+    np.testing.assert_allclose(driver.env.engine.read("inertia")[0], 1.3 * np.array(task.robot.inertia), rtol=1e-6)
 
 
 def test_random_vehicles_are_drawn_also_without_vary_and_weigh_what_they_weigh():
     driver = Simulated(make("quad_any"), 40, conditions=Conditions(push=0.1))
     driver.connect()
-    mass = driver.engine.read("mass")[:, 0]
+    mass = driver.env.engine.read("mass")[:, 0]
     assert mass.min() < 0.2 < 2.0 < mass.max()
-    np.testing.assert_allclose(np.linalg.norm(driver.engine.read("force"), axis=1), 0.981 * mass, rtol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(driver.env.engine.read("force"), axis=1), 0.981 * mass, rtol=1e-4)
 
 
 def test_disturbances_change_during_the_flight_with_vary_only():
     for vary in (False, True):
         driver = Simulated(make("quad_any", robust=True, episode_s=1.4), 3, conditions=Conditions(vary=vary))
         with driver:
-            before = driver.engine.read("wind")
+            before = driver.env.engine.read("wind")
             for _ in range(140):
                 driver.read()
                 driver.write({"motor_command": np.full((3, 4), 0.6, np.float32)})
-            assert (driver.engine.read("wind") != before).all() == vary
+            assert (driver.env.engine.read("wind") != before).all() == vary
 
 
 @pytest.mark.parametrize(
@@ -166,13 +168,13 @@ def test_wind_drags_as_the_equations_say_in_every_engine(engine):
     task = make("quad_hover", guidance=1.0, rotor_speed=0.0)  # at rest, level, rotors still: it falls
     driver = Simulated(task, 6, engine, conditions=Conditions(wind=4.0))
     with driver:
-        wind = driver.engine.read("wind")
+        wind = driver.env.engine.read("wind")
         np.testing.assert_allclose(np.linalg.norm(wind[:, :2], axis=1), 4.0, rtol=1e-5)
         np.testing.assert_array_equal(wind[:, 2], 0.0)
         for _ in range(30):
             driver.read()
             driver.write({"motor_command": np.zeros((6, 4), np.float32)})
-        velocity = driver.engine.read("linear_velocity")
+        velocity = driver.env.engine.read("linear_velocity")
     still = task.robot.parameters()
     pace = still["drag"][0] / still["mass"][0]  # 1/s: linear drag against the air
     expected = wind[:, :2] * (1.0 - np.exp(-pace * 0.3))
@@ -185,19 +187,20 @@ def test_gusts_come_on_top_of_the_wind_and_change_at_every_step(engine):
     seen = []
     with driver:
         for _ in range(12):
-            seen.append(driver.engine.read("wind"))
+            seen.append(driver.env.engine.read("wind"))
             driver.read()
             driver.write({"motor_command": np.full((200, 4), 0.6, np.float32)})
     blown = np.stack(seen)
     assert (blown[1:] != blown[:-1]).all()
-    gusts = blown - np.stack([driver._steady] * len(blown))
+    gusts = blown - np.stack([driver.env._steady] * len(blown))
     assert gusts.std() == pytest.approx(2.0, rel=0.05)
     assert np.linalg.norm(blown.mean(axis=1), axis=-1).max() < 1.0  # from every side
 
 
 def test_gusts_forget_with_their_time_constant():
-    gusts = simulated.Gusts(2.0, 40.0, np.random.default_rng(0), 3000)
-    drawn = [gusts.next() for _ in range(41)]
+    gusts, every = Gusts(2.0, 40.0, 3000), np.arange(3000)
+    gusts.begin(every, np.random.default_rng(0).spawn(3000))
+    drawn = [gusts.next(every) for _ in range(41)]
     assert drawn[0].std() == pytest.approx(2.0, rel=0.03) and drawn[40].std() == pytest.approx(2.0, rel=0.03)
     assert (drawn[0] * drawn[40]).mean() / 4.0 == pytest.approx(np.exp(-1.0), abs=0.03)
 
@@ -208,20 +211,20 @@ def test_gusts_are_the_same_under_copies_and_leave_the_other_draws_alone():
     )
     for driver in (calm, blown):
         driver.connect()
-    np.testing.assert_array_equal(blown.engine.read("wind")[:3], blown.engine.read("wind")[3:])
+    np.testing.assert_array_equal(blown.env.engine.read("wind")[:3], blown.env.engine.read("wind")[3:])
     for name in ("position", "force"):
-        np.testing.assert_array_equal(calm.engine.read(name), blown.engine.read(name))
+        np.testing.assert_array_equal(calm.env.engine.read(name), blown.env.engine.read(name))
 
 
 def test_the_tasks_own_wind_goes_on_below_the_conditions():
     task = make("quad_any", robust=True, episode_s=1.4)
     driver = Simulated(task, 50, conditions=Conditions(vary=True, wind=20.0))
     with driver:
-        before = driver.engine.read("wind")
+        before = driver.env.engine.read("wind")
         for _ in range(140):
             driver.read()
             driver.write({"motor_command": np.full((50, 4), 0.6, np.float32)})
-        after = driver.engine.read("wind")
+        after = driver.env.engine.read("wind")
     assert (before != after).any(axis=1).all()
     assert np.linalg.norm(after[:, :2], axis=1).mean() == pytest.approx(20.0, rel=0.1)
 
@@ -231,11 +234,11 @@ def test_a_rotor_can_be_lost(engine):
     task = make("quad_hover", guidance=1.0)
     driver = Simulated(task, 8, engine, conditions=Conditions(damage=0.0))
     with driver:
-        assert ((driver.engine.read("thrust_scale") == 0.0).sum(axis=1) == 1).all()
+        assert ((driver.env.engine.read("thrust_scale") == 0.0).sum(axis=1) == 1).all()
         for _ in range(20):
             driver.read()
             driver.write({"motor_command": np.full((8, 4), task.robot.hover_command, np.float32)})
-        rate = driver.engine.read("angular_velocity")
+        rate = driver.env.engine.read("angular_velocity")
     assert np.isfinite(rate).all()
     assert (np.linalg.norm(rate[:, :2], axis=1) > 5.0).all()  # three rotors alone turn it over
 
@@ -244,12 +247,12 @@ def test_vary_draws_vehicles_delays_and_noise(recorder):
     task = make("quad_hover", delay_high=0.012)
     driver = Simulated(task, 300, conditions=Conditions(vary=True))
     executed = fly_ramp(driver)
-    mass = driver.engine.parameters["mass"] / 0.027
+    mass = driver.env.engine.parameters["mass"] / 0.027
     assert 0.9 <= mass.min() < 0.92 < 1.08 < mass.max() <= 1.1
     lag = (0.4 - executed[3]) / 0.1
     assert -1e-5 <= lag.min() < 0.1 < 1.1 < lag.max() <= 1.2
     driver.connect()
-    noise = driver.read().signals["position"] - driver.engine.state["position"]
+    noise = driver.read().signals["position"] - driver.env.engine.state["position"]
     assert noise.std() == pytest.approx(0.001, rel=0.15)
 
 
@@ -260,7 +263,7 @@ def test_noise_reaches_the_policy_but_not_the_record(recorder):
         seen = driver.read().signals
         driver.write({"motor_command": np.zeros((200, 4), np.float32)})
     flight = driver.flight()
-    np.testing.assert_array_equal(flight["position"][0], driver.engine.state["position"])
+    np.testing.assert_array_equal(flight["position"][0], driver.env.engine.state["position"])
     assert (seen["position"] - flight["position"][0]).std() == pytest.approx(0.002, rel=0.15)
     np.testing.assert_array_equal(seen["target_position"], flight["target_position"][0])
 
@@ -291,7 +294,7 @@ def test_a_flight_may_outlast_the_episode(recorder):
 def starts(**settings):
     driver = Simulated(make("quad_hover"), **settings)
     driver.connect()
-    return driver.engine.state["position"]
+    return driver.env.engine.state["position"]
 
 
 def test_the_same_seed_gives_the_same_starts_under_all_conditions(recorder):
@@ -313,16 +316,30 @@ def test_copies_fly_the_same_starts(recorder):
     driver = Simulated(make("quad_hover"), 6, copies=2, conditions=Conditions(force=0.1))
     driver.connect()
     for value in (
-        driver.engine.state["position"],
-        driver.engine.state["quaternion"],
-        driver.engine.parameters["force"],
+        driver.env.engine.state["position"],
+        driver.env.engine.state["quaternion"],
+        driver.env.engine.parameters["force"],
     ):
         np.testing.assert_array_equal(value[:3], value[3:])
         assert not np.array_equal(value[0], value[1])
 
 
+class Sent:
+    """What arrives of one signal; the first value counts as sent before."""
+
+    def __init__(self, made, delay):
+        self.made, self.delay, self.rows = made, delay, np.arange(len(made.sent))
+
+    def send(self, values):
+        if not self.made.sent.any():
+            late = np.full((len(self.rows), 1), self.delay, np.float32)
+            self.made.begin(self.rows, late, values, np.random.default_rng(0).spawn(len(self.rows)))
+        return self.made.send(values, self.rows)
+
+
 def channel(signal, n=1, delay=0.0, factor=1.0):
-    return Channel(signal, delay, factor, np.random.default_rng(0), n)
+    made = Imperfect((signal,), n, 20, factor, delay)
+    return Sent(made, delay)
 
 
 def test_bias_is_constant_within_an_episode_and_noise_is_not():

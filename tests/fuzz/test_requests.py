@@ -18,7 +18,7 @@ from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.fuzz.mutants import HOSTILE, bytes_of, json_of, rounds
 from tests.policies.models.test_chunking import base
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 LARGEST = 500  # characters of what a server says instead of an answer

@@ -12,9 +12,9 @@ from policies.collect import Config, PolicyActor, demonstrate, episodes, stored,
 from policies.datasets import Dataset, DatasetError
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
-from tests.policies.toy_workcell import RATE, ToyReach
+from tests.policies.toy_reach import RATE, ToyReach
 
-TOY = "tests.policies.toy_workcell:ToyReach"
+TOY = "tests.policies.toy_reach:ToyReach"
 
 
 def rate(corruption, count=100):

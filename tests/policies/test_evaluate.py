@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy import cli
-from deploy.drivers.simulated import Conditions
 from policies import evaluate as command
 from policies.evaluate import evaluate, grid
 from policies.models.export import export
 from policies.runner import report as reports
 from policies.runner.report import Report, Score, bootstrap, wilson
+from sim.conditions import Conditions
 from sim.render import offscreen
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
@@ -114,14 +114,14 @@ class Diverging:
             self.state["position"][0] = np.nan
 
     def read(self, name):
-        return self.state[name].copy()
+        return self.state[name].copy() if name in self.state else np.zeros((self.num, 1), np.float32)
 
     def set_parameters(self, mask, parameters):
         pass
 
 
 def test_a_diverged_engine_costs_one_episode_only(policy, monkeypatch, tmp_path):
-    monkeypatch.setattr("deploy.drivers.simulated.make_engine", lambda name, *rest: Diverging(*rest))
+    monkeypatch.setattr("sim.simulation.make_engine", lambda name, *rest: Diverging(*rest))
     report = evaluate(policy, episodes=4)
     assert report.interventions == {"non-finite signal": 450}
     assert report.score["position_error"].mean is None

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
 from deploy.loop import HandshakeError, handshake
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
 from policies.runner.report import wilson
 from sim import tasks
+from sim.conditions import Conditions
 from sim.robots import ROBOTS, robot
 from sim.robots.random_quadrotor import RandomQuadrotor
 

@@ -341,7 +341,7 @@ def test_engine_that_the_algorithm_refuses(tmp_path):
 
 
 def test_engine_that_the_task_has_not_got(tmp_path):
-    words = ["task=tests.policies.toy_workcell:ToyReach", "algorithm=diffusion", f"out={tmp_path / 'run'}"]
+    words = ["task=tests.policies.toy_reach:ToyReach", "algorithm=diffusion", f"out={tmp_path / 'run'}"]
     with pytest.raises(RunError, match="toy_reach brings its own physics; it has no engine 'mujoco_warp'"):
         train.train(compose([*words, "engine=mujoco_warp"]))
     assert not (tmp_path / "run").exists()

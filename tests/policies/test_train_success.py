@@ -19,10 +19,10 @@ from policies.models.success import SuccessFromClassifier, success_file
 from policies.runner import checkpoint
 from policies.train_success import Config, NoThresholdError, Peaks, auroc, calibrate, threshold
 from sim.spec import Signal
+from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
-from tests.policies.toy_workcell import ToyReach
 
-TOY, SEEN = "tests.policies.toy_workcell:ToyReach", "tests.policies.toy_sight:ToySight"
+TOY, SEEN = "tests.policies.toy_reach:ToyReach", "tests.policies.toy_sight:ToySight"
 LEARNERS = ("dsrl", "dsrl_na", "expo", "residual", "rlpd", "wsrl", "rlif")
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from sim.spec import Signal
+from tests.policies.toy_reach import Cell, ToyReach
 from tests.policies.toy_sight import PIXELS, drawn
-from tests.policies.toy_workcell import Cell, ToyReach
 
 
 class ToyGoals(ToyReach):
@@ -29,5 +29,5 @@ class ToySpot(ToyGoals):
 
 
 class SpotCell(Cell):
-    def read(self):
-        return {**super().read(), "camera": drawn(np.full_like(self.goal, 9.0), self.position)}
+    def observe(self):
+        return {**super().observe(), "camera": drawn(np.full_like(self.goal, 9.0), self.position)}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sim.spec import Signal
-from tests.policies.toy_workcell import Cell, Config, ToyReach
+from tests.policies.toy_reach import Cell, Config, ToyReach
 
 PIXELS = 16
 SPREAD = 2.0  # squared pixels
@@ -36,5 +36,5 @@ class ToySight(ToyReach):
 
 
 class SeenCell(Cell):
-    def read(self):
-        return {**super().read(), "camera": drawn(self.goal, self.position)}
+    def observe(self):
+        return {**super().observe(), "camera": drawn(self.goal, self.position)}

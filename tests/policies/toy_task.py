@@ -74,4 +74,4 @@ class PointTask:
 
 def use_points(monkeypatch):
     """Let every VecEnv be made of points."""
-    monkeypatch.setattr("sim.env.make_engine", lambda name, robot, num, dt, device: PointEngine(robot, num, dt))
+    monkeypatch.setattr("sim.vec_env.make_engine", lambda name, robot, num, dt, device: PointEngine(robot, num, dt))

@@ -3,12 +3,12 @@
 import numpy as np
 
 
-def run(cell, commands, row: int) -> list[dict[str, np.ndarray]]:
+def run(env, commands, row: int) -> list[dict[str, np.ndarray]]:
     """What scene `row` shows before, between and after these commands for a batch."""
-    seen = [{name: value[row].copy() for name, value in cell.read().items()}]
+    seen = [{name: value[row].copy() for name, value in env.observe().items()}]
     for command in commands:
-        outcome = cell.step(command)
-        after = {name: value[row].copy() for name, value in cell.read().items()}
+        outcome = env.step(command)
+        after = {name: value[row].copy() for name, value in env.observe().items()}
         seen.append({**after, "reward": outcome.reward[row], "success": outcome.success[row]})
     return seen
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from sim import engines, tasks
 from sim.channel import Channel
-from sim.env import VecEnv, fly
 from sim.randomize import Bias, Delay, Dropout, Noise, Vary
 from sim.spec import Signal
 from sim.terms import Curriculum, Feature
+from sim.vec_env import VecEnv, fly
 
 
 def make_env(num_envs=8, seed=0, name="quad_hover", dump_dir=None, lengths=(1.0, 1.0), **config):
@@ -313,7 +313,7 @@ def test_continuing_from_a_saved_state_is_exact(name):
 
 
 def test_the_pool_is_refilled_without_repeats(monkeypatch):
-    monkeypatch.setattr("sim.env.POOL", 10)
+    monkeypatch.setattr("sim.vec_env.POOL", 10)
     env = make_env(4, episode_s=0.01)
     starts = [env.observation["truth"]["position"]]
     starts += [env.step(action).observation["truth"]["position"] for action in actions(env, 20)]

@@ -25,7 +25,7 @@ from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
 from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array
-from sim.tasks import Task
+from sim.tasks import EngineTask
 
 PATHS = ("auto", "fused", "torch")
 NETWORKS = ("mlp", "gru")
@@ -65,7 +65,7 @@ class ApgConfig:
             raise ValueError(f"algorithm.num_envs must be a multiple of {LANES}, got {self.num_envs}")
 
 
-def cost_weights(task: Task, env_steps: int) -> Array:
+def cost_weights(task: EngineTask, env_steps: int) -> Array:
     """The weight of each cost after that many environment steps: its own, or what the curriculum says."""
     planned = {item.name: item.weight(env_steps) for item in task.curriculum}
     return np.array([planned.get(cost.name, cost.weight) for cost in task.costs], np.float32)
@@ -90,7 +90,7 @@ def to_network(config: ApgConfig, layout: network.Layout, weights: np.ndarray[An
 class Fused:
     """The path without torch."""
 
-    def __init__(self, task: Task, config: ApgConfig, seed: int, engine: str) -> None:
+    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, engine: str) -> None:
         self.task, self.config, self.engine = task, config, engine
         self.plan = fused.make_plan(task, engine)
         self.layout = make_layout(config, len(self.plan.feature_row), self.plan.actions)
@@ -196,12 +196,15 @@ class Apg:
     """Analytic policy gradients on one task; see the module's docstring."""
 
     Config = ApgConfig
+    needs: tuple[type, ...] = (EngineTask,)
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},
         "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
     }
 
-    def __init__(self, task: Task, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(
+        self, task: EngineTask, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "flight"
+    ) -> None:
         self.task = task
         path = config.path
         beyond = device != "cpu" or config.critic or config.network not in NETWORKS or hasattr(task, "reward")

@@ -26,7 +26,7 @@ from policies.algorithms.apg.fused_network import CHUNK, ONE, ZERO, Layout
 from sim.engines.vector.blocks import block, inlined, kernel, part
 from sim.engines.vector.simd import ALL, LANES, select, total
 from sim.spec import slices
-from sim.tasks import Task
+from sim.tasks import EngineTask
 
 Array = NDArray[np.float32]
 
@@ -98,7 +98,7 @@ class Tape(NamedTuple):
     transposed: Array
 
 
-def make_plan(task: Task, engine: str) -> Plan:
+def make_plan(task: EngineTask, engine: str) -> Plan:
     """The tables for this task on this engine; ValueError where the fused kernels cannot express the task."""
     dynamics = load_dynamics(engine)
     width = sum(c.size for c in task.commands)

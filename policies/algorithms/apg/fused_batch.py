@@ -15,7 +15,7 @@ from sim.engines.vector.blocks import blocks, from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import delay_weights, draw_robots, redraw
 from sim.spec import slices
-from sim.tasks import Task
+from sim.tasks import EngineTask
 
 Array = NDArray[np.float32]
 
@@ -39,7 +39,14 @@ class Vehicles:
     """A batch of vehicles on one engine, their targets and their time, window after window."""
 
     def __init__(
-        self, task: Task, engine: str, plan: Plan, layout: Layout, num: int, window: int, seed: np.random.SeedSequence
+        self,
+        task: EngineTask,
+        engine: str,
+        plan: Plan,
+        layout: Layout,
+        num: int,
+        window: int,
+        seed: np.random.SeedSequence,
     ) -> None:
         if num % LANES:
             raise ValueError(f"the fused trainer flies a multiple of {LANES} vehicles, got {num}")

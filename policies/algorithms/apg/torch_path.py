@@ -31,7 +31,7 @@ from policies.models.controller import Network
 from sim.channel import Channel
 from sim.engines.vector.simd import LANES
 from sim.spec import slices
-from sim.tasks import Task
+from sim.tasks import EngineTask
 
 CRITIC_HIDDEN = (64, 64)
 CRITIC_RATE = 2e-3  # learning rate, falling as the policy's does
@@ -109,7 +109,7 @@ class Critic:
 class Sensing:
     """What the policy sees of signals that are late, lost, or noisy targets: the environment's channel."""
 
-    def __init__(self, task: Task, num: int, seed: int, device: str) -> None:
+    def __init__(self, task: EngineTask, num: int, seed: int, device: str) -> None:
         self.sizes = {s.name: s.size for s in task.policy}
         self.channel = Channel(task.policy, num, task.rate_hz, device)
         self.rng = np.random.default_rng(seed)
@@ -141,7 +141,7 @@ class Sensing:
         self.generator.set_state(torch.as_tensor(state["noise"], dtype=torch.uint8).cpu())
 
 
-def late_or_noisy(task: Task, engine: str) -> bool:
+def late_or_noisy(task: EngineTask, engine: str) -> bool:
     """Whether a policy signal has an imperfection that the fused trainer's vehicles do not simulate."""
     measured = load_dynamics(engine).SIGNALS
     return any(
@@ -168,7 +168,7 @@ class Window:
 class Differentiated:
     """The path with torch. `Fused` in `policies.algorithms.apg` has the same attributes and metrics."""
 
-    def __init__(self, task: Task, config: ApgConfig, seed: int, device: str, engine: str) -> None:
+    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str, engine: str) -> None:
         if device != "cpu":
             raise ValueError(
                 f"apg differentiates the {engine} engine on the CPU only, got device={device}; use device=cpu"

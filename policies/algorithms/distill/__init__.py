@@ -27,11 +27,11 @@ from policies.algorithms.distill.fused_student import Segment, Student, to_segme
 from policies.models.controller import FeaturePolicy, Mlp
 from policies.runner.config import RunError
 from sim.engines.vector.simd import LANES
-from sim.env import Observation, VecEnv, fly
 from sim.randomize import Array
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Signal, size
-from sim.tasks import Task
+from sim.tasks import EngineTask
+from sim.vec_env import Observation, VecEnv, fly
 
 VEHICLE = Signal("vehicle", (1,))  # number of the vehicle in the table: a parameter without physical meaning
 
@@ -120,7 +120,7 @@ class Table(Quadrotor):
         return {name: value[chosen] for name, value in self.rows.items()}
 
 
-def with_robot(task: Task, robot: Quadrotor, history: int) -> Task:
+def with_robot(task: EngineTask, robot: Quadrotor, history: int) -> EngineTask:
     """The same task for another robot and another number of past actions in its features."""
     changed = copy.copy(task)
     changed.robot, changed.history = robot, history
@@ -153,9 +153,10 @@ class Distill:
     """See the module."""
 
     Config = DistillConfig
+    needs: tuple[type, ...] = (EngineTask,)
 
     def __init__(
-        self, task: Task, config: DistillConfig, seed: int, device: str = "cpu", engine: str = "flight"
+        self, task: EngineTask, config: DistillConfig, seed: int, device: str = "cpu", engine: str = "flight"
     ) -> None:
         if device != "cpu":
             raise ValueError(f"distill runs on the CPU only, got device={device}; use device=cpu")

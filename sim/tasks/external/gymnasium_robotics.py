@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim import spec
+from sim.env import Array, NoExpertError, Step, outcome_scores
 from sim.experts.gymnasium import MAZE_RADIUS
+from sim.robots import Manipulator
 from sim.spec import Group
 from sim.tasks.external.gymnasium_signals import KINDS, Kind
-from sim.workcell import Array, Manipulator, NoExpertError, Outcome, outcome_scores
 
 MUJOCO_PY = "MujocoPy"  # in the name of classes that need the bindings of old, which no longer install
 KITCHEN = ("bottom burner", "top burner", "light switch", "slide cabinet", "hinge cabinet", "microwave", "kettle")
@@ -121,6 +122,8 @@ class GymnasiumRobotics:
     environment = ""
     kind: Kind
     robot: Manipulator
+    engine = "its own physics"
+    engines: Mapping[str, str] = {}
     privileged: Group = ()
     policy: Group
     commands: Group
@@ -206,10 +209,13 @@ class Scenes:
             observation = np.concatenate([observation["observation"], *goal])
         self._seen[row] = observation * self._scale
 
-    def read(self) -> dict[str, Array]:
+    def observe(self) -> dict[str, Array]:
         return spec.unpack(self.task.policy, self._seen.astype(np.float32))
 
-    def step(self, command: Mapping[str, Array]) -> Outcome:
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
         given = [np.asarray(command[s.name], np.float64).reshape(self.num, s.size) for s in self.task.commands]
         still = np.zeros((self.num, self.task.kind.padding))
         actions = np.clip(np.concatenate([*given, still], axis=1) / self._limits, -1.0, 1.0)
@@ -220,9 +226,9 @@ class Scenes:
             success[row] = _succeeded(info)
             # MuJoCo begins anew by itself when a state blows up, and only counts a warning.
             lost[row] = self._physics[row].data.warning.number.any() or (ended and not success[row])
-        return Outcome(reward, success, lost | np.logical_not(np.isfinite(self._seen).all(axis=1)))
+        return Step(reward, success, lost | np.logical_not(np.isfinite(self._seen).all(axis=1)))
 
-    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         from sim.render.camera import Camera
 
         environment, physics, size = self.environments[row], self._physics[row], (height, width)

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.env import Array, Env, Step, outcome_scores
+from sim.robots import Manipulator
 from sim.spec import Group, Signal
-from sim.workcell import Array, Manipulator, Outcome, Workcell, outcome_scores
 
 RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
@@ -88,6 +89,8 @@ class MetaWorld:
     name = "metaworld"
     environment = ""
     robot = Manipulator("sawyer")
+    engine = "its own physics"
+    engines: Mapping[str, str] = {}
     rate_hz = RATE
     policy: Group
     privileged: Group = ()
@@ -124,7 +127,7 @@ class MetaWorld:
         environment.touching_object = partial(touching, environment)
         return environment
 
-    def open(self, num: int, seed: int) -> Workcell:
+    def open(self, num: int, seed: int) -> Env:
         return Scenes(self, num, seed)
 
     def reached(self, achieved: Array, goal: Array) -> NDArray[np.bool_]:
@@ -230,14 +233,17 @@ class Scenes:
             environment._freeze_rand_vec = True
             self._seen[row] = MujocoEnv.reset(environment)[0]
 
-    def read(self) -> dict[str, Array]:
+    def observe(self) -> dict[str, Array]:
         at, found = 0, {}
         for signal in self.task._moment:
             found[signal.name] = self._seen[:, at : at + signal.size].astype(np.float32)
             at += signal.size
         return found | {"goal_position": self._seen[:, -3:].astype(np.float32)}
 
-    def step(self, command: Mapping[str, Array]) -> Outcome:
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
         velocity, effort = (np.asarray(command[s.name], np.float32) for s in self.task.commands)
         actions = np.clip(np.concatenate([velocity / np.float32(SPEED), effort], axis=1), -1.0, 1.0)
         reward, success = np.zeros(self.num, np.float32), np.zeros(self.num, bool)
@@ -247,9 +253,9 @@ class Scenes:
                 success[row] = info["success"] > 0.0
         # MuJoCo begins anew by itself when a state blows up, and only counts a warning.
         blown = [environment.data.warning.number.any() for environment in self.environments]
-        return Outcome(reward, success, np.logical_or(blown, ~np.isfinite(self._seen).all(axis=1)))
+        return Step(reward, success, np.logical_or(blown, ~np.isfinite(self._seen).all(axis=1)))
 
-    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         from sim.render.camera import Camera
 
         environment = self.environments[row]

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.env import Array, Env, Step
 from sim.spec import Signal
 from sim.tasks.external.metaworld import MetaWorld, Settings, names, signals, task
-from sim.workcell import Array, Outcome, Workcell
 
 
 class MetaWorldMany(MetaWorld):
@@ -26,7 +26,7 @@ class MetaWorldMany(MetaWorld):
         self.members: list[MetaWorld] = [task(name)(self.config) for name in names(self.collection)]
         self.policy = (*signals(2), Signal("task", (len(self.members),), "1", "", 0.0, 1.0))  # 1 for the one it is
 
-    def open(self, num: int, seed: int) -> Workcell:
+    def open(self, num: int, seed: int) -> Env:
         return ManyScenes(self, num, seed)
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
@@ -46,44 +46,47 @@ class ManyScenes:
     def __init__(self, task: MetaWorldMany, num: int, seed: int) -> None:
         self.task, self.num, self.seed = task, num, seed
         self.chosen = np.zeros(num, np.int64)
-        self.cells: list[Workcell | None] = [None] * num
-        self._idle: list[list[Workcell]] = [[] for _ in task.members]  # environments to be used again, per task
+        self.envs: list[Env | None] = [None] * num
+        self._idle: list[list[Env]] = [[] for _ in task.members]  # environments to be used again, per task
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         for row, episode in zip(rows, episodes, strict=True):
-            before = self.cells[row]
+            before = self.envs[row]
             if before is not None:
                 self._idle[self.chosen[row]].append(before)
             number = self.chosen[row] = episode % len(self.task.members)
             idle = self._idle[number]
-            cell = self.cells[row] = idle.pop() if idle else self.task.members[number].open(1, self.seed)
-            cell.reset([0], [episode])
+            env = self.envs[row] = idle.pop() if idle else self.task.members[number].open(1, self.seed)
+            env.reset([0], [episode])
 
-    def read(self) -> dict[str, Array]:
+    def observe(self) -> dict[str, Array]:
         found = {s.name: np.zeros((self.num, *s.shape), np.float32) for s in self.task.policy}
-        for row, cell in enumerate(self.cells):
-            if cell is not None:
-                for name, value in cell.read().items():
+        for row, env in enumerate(self.envs):
+            if env is not None:
+                for name, value in env.observe().items():
                     found[name][row] = value[0]
         found["task"][np.arange(self.num), self.chosen] = 1.0
         return found
 
-    def step(self, command: Mapping[str, Array]) -> Outcome:
-        total = Outcome(np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool))
-        for row, cell in enumerate(self.cells):
-            if cell is not None:
-                outcome = cell.step({name: np.asarray(value)[row : row + 1] for name, value in command.items()})
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        total = Step(np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool))
+        for row, env in enumerate(self.envs):
+            if env is not None:
+                outcome = env.step({name: np.asarray(value)[row : row + 1] for name, value in command.items()})
                 total.reward[row], total.success[row] = outcome.reward[0], outcome.success[0]
-                total.lost[row] = outcome.lost[0]
+                total.terminated[row] = outcome.terminated[0]
         return total
 
-    def picture(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
-        cell = self.cells[row]
-        if cell is None:
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        env = self.envs[row]
+        if env is None:
             raise ValueError(f"scene {row} has not begun an episode yet")
-        return cell.picture(0, height, width)
+        return env.render(0, height, width)
 
     def close(self) -> None:
-        for cell in [*self.cells, *(cell for idle in self._idle for cell in idle)]:
-            if cell is not None:
-                cell.close()
+        for env in [*self.envs, *(env for idle in self._idle for env in idle)]:
+            if env is not None:
+                env.close()

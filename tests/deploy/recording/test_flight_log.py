@@ -18,7 +18,7 @@ from deploy import cli
 from deploy import replay as replay_command
 from deploy import run as run_command
 from deploy.drivers import Reading
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
 from deploy.guard import OVERRIDE, REASONS, Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
@@ -27,6 +27,7 @@ from deploy.recording.content import CDR, STEP
 from deploy.recording.flight_log import FlightLogError, Layout
 from deploy.recording.recorder import Recorder
 from deploy.safety.envelope import Envelope
+from sim.conditions import Conditions
 from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small

@@ -8,7 +8,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
 from deploy.drivers import Reading
-from deploy.drivers.simulated import Conditions, Simulated
+from deploy.drivers.simulated import Simulated
 from deploy.guard import REASONS, Envelope, Guard
 from deploy.loop import run
 from deploy.recording import cdr, flight_log
@@ -16,6 +16,7 @@ from deploy.recording.definitions import DEFINITIONS
 from deploy.recording.flight_log import Layout
 from deploy.recording.recorder import Recorder
 from deploy.recording.topics import Topics
+from sim.conditions import Conditions
 from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover

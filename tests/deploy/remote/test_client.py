@@ -22,7 +22,7 @@ from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.deploy.sample_policy import small
 from tests.policies.models.test_chunking import base
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 ONES = {"position": np.ones((1, 2), np.float32), "goal": np.ones((1, 2), np.float32)}
 NOISE = np.zeros((1, 3, 2), np.float32)

@@ -15,11 +15,11 @@ from policies.algorithms.dagger import Dagger
 from policies.algorithms.hg_dagger import HgDagger
 from policies.algorithms.rlif import Rlif
 from policies.learning.interventions import InterventionEpisode
+from sim.env import NoExpertError
 from sim.spec import Signal
-from sim.workcell import NoExpertError
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=300, episodes=60, corruption=1.2)
 CORRECTED = {"base": BASE, "env_steps": 1000, "episodes": 10, "updates": 100}

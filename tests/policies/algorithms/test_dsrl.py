@@ -15,7 +15,7 @@ from policies.learning.actor_critic import Actor
 from policies.models.export import export
 from policies.runner.config import compose
 from policies.train import train
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 QUICK = Settings(
     base=BaseConfig(horizon=2, hidden=[32, 32], updates=400, episodes=60, corruption=1.6),

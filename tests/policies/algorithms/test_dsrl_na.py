@@ -11,7 +11,7 @@ from policies.algorithms.bc import BaseConfig
 from policies.algorithms.dsrl_na import DsrlNa, Settings
 from policies.models.export import export
 from tests.policies.algorithms.test_dsrl import success
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 QUICK = Settings(
     base=BaseConfig(horizon=2, hidden=[32, 32], updates=400, episodes=60, corruption=1.6),

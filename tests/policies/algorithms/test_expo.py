@@ -17,7 +17,7 @@ from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.models.test_chunking import base
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 QUICK = {
     "base": BaseConfig(horizon=2, hidden=[32, 32], updates=400, episodes=60, corruption=1.6),
@@ -150,7 +150,7 @@ def test_demonstrations_become_the_transitions_that_scenes_make():
         if not episode.succeeded:
             continue
         scenes = ChunkRollout(task, stream(0, DEMONSTRATIONS), 1, 2, run.rewards)
-        scenes.cell.reset([0], [episode.number])
+        scenes.env.reset([0], [episode.number])
         scenes.seen = scenes._look()
         found = []
         for first in range(0, starts, 2):

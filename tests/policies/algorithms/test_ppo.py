@@ -13,7 +13,7 @@ from policies.learning.buffers import RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, gaussian_log_prob, linear_layers, mlp, squashed_sample
 from policies.runner import checkpoint
 from sim import tasks
-from sim.env import VecEnv, fly
+from sim.vec_env import VecEnv, fly
 from tests.policies.toy_task import PointTask, use_points
 
 TINY = {"num_envs": 8, "horizon": 8, "epochs": 2, "minibatches": 2, "hidden": [16], "critic_hidden": [16]}

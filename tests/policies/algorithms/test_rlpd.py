@@ -11,7 +11,7 @@ from policies.algorithms.bc import Shown
 from policies.algorithms.rlpd import Rlpd, Settings
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 QUICK = Settings(
     base=Shown(horizon=2, episodes=60, corruption=1.6), env_steps=1600, head_start=200, hidden=[48, 48], batch=64

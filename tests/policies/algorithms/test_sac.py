@@ -11,8 +11,8 @@ from policies.learning.buffers import ReplayBuffer, weighted_reward
 from policies.learning.networks import Ensemble
 from policies.runner import checkpoint
 from sim import tasks
-from sim.env import VecEnv
 from sim.terms import Curriculum
+from sim.vec_env import VecEnv
 from tests.policies.toy_task import PointTask, use_points
 
 TINY = {"num_envs": 4, "steps": 400, "warmup": 40, "batch": 16, "report_every": 10, "evaluation_episodes": 2}

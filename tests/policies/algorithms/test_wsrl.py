@@ -13,7 +13,7 @@ from policies.runner.config import compose
 from policies.train import train
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 QUICK = Settings(
     base=Shown(horizon=2, episodes=60, corruption=1.6),

@@ -19,11 +19,11 @@ from policies.learning.base import Origin
 from policies.learning.encoders import EncoderConfig
 from policies.learning.networks import Normalizer
 from policies.models.export import export
+from sim.env import NoExpertError
 from sim.spec import Signal
-from sim.workcell import NoExpertError
 from tests.policies.algorithms.test_rlpd import small as rlpd_small
+from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
-from tests.policies.toy_workcell import ToyReach
 
 SIGHT = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0)
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=20, episodes=12, corruption=1.4, batch=128, sight=SIGHT)

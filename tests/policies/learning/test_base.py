@@ -29,10 +29,10 @@ from policies.train import train
 from tests.deploy.sample_policy import small as plain
 from tests.policies.algorithms.test_expo import agree, drawn_judges
 from tests.policies.models.test_chunking import base, steering
+from tests.policies.toy_reach import Config, ToyReach
 from tests.policies.toy_sight import ToySight
-from tests.policies.toy_workcell import Config, ToyReach
 
-TOY = "tests.policies.toy_workcell:ToyReach"
+TOY = "tests.policies.toy_reach:ToyReach"
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=100, episodes=20, corruption=1.6)
 TINY = {"env_steps": 100, "warm_up": 2, "head_start": 8, "batch": 16, "scenes": 1, "hidden": [16, 16]}
 TINY |= {"critic_updates": 1, "actor_updates": 1}
@@ -152,10 +152,10 @@ def test_a_base_that_sees_pictures(tmp_path):
     origin = Origin(horizon=2, policy=policy.path)
     learner = Dsrl(ToySight(), Dsrl.Config(base=origin, **TINY), 0)
     list(learner.learn())
-    cell = ToySight().open(5, 0)
-    cell.reset(range(5), range(5))
-    seen = learner.insight.policy(learner.run.see(cell.read()))
-    assert np.abs(seen - clone.cloning.denoiser().eye.see(cell.read())).max() < 1e-5
+    env = ToySight().open(5, 0)
+    env.reset(range(5), range(5))
+    seen = learner.insight.policy(learner.run.see(env.observe()))
+    assert np.abs(seen - clone.cloning.denoiser().eye.see(env.observe())).max() < 1e-5
     controller = learner.controller()
     steered = export(controller, tmp_path / "steered.onnx")
     steered.reset(5)
@@ -166,12 +166,12 @@ def test_a_base_that_sees_pictures(tmp_path):
     )  # the clone itself, with the same actor
     other = direct.initial_state(5)
     for _ in range(12):
-        signals = cell.read()
+        signals = env.observe()
         command, state = controller.act(signals, state)
         wanted, other = direct.act(signals, other)
         made = steered.step(signals)["velocity"]
         assert np.abs(made - command["velocity"]).max() < 1e-5 and np.abs(made - wanted["velocity"]).max() < 1e-5
-        cell.step(command)
+        env.step(command)
 
 
 class Slower(ToyReach):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
-from tests.policies.toy_workcell import Config, ToyReach
+from tests.policies.toy_reach import Config, ToyReach
 
 HORIZON, GAMMA, BACKUP = 4, 0.9, 3
 REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=GAMMA, backup=BACKUP)

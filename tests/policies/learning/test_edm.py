@@ -12,7 +12,7 @@ from policies.models.chunking import Denoiser
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.models.test_chunking import base
 from tests.policies.models.test_realtime import either_way
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 
 def network(made: Denoiser, seen, x, time):

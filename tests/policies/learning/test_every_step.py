@@ -11,7 +11,7 @@ from policies.algorithms.rlpd import Rlpd
 from policies.learning.online import OnlineFinetuning
 from tests.policies.algorithms.test_expo import small as small_edit
 from tests.policies.algorithms.test_rlpd import small, weights
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 
 def test_every_step_of_an_episode_begins_a_transition():

@@ -18,8 +18,8 @@ from tests.policies.algorithms.test_dsrl_na import small as small_alias
 from tests.policies.algorithms.test_rlpd import small, weights
 from tests.policies.learning.test_asymmetric import SIGHT
 from tests.policies.toy_goals import ToyGoals, ToySpot
+from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
-from tests.policies.toy_workcell import ToyReach
 
 REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=0.9, backup=3)
 

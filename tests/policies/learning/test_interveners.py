@@ -8,7 +8,7 @@ from policies.learning.interveners import Adviser, Expert, Watch, action_of, ope
 from policies.learning.interventions import InterventionRollout
 from policies.models.controller import physical
 from sim.tasks import make
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 HORIZON = 3
 

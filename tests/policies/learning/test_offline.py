@@ -8,7 +8,7 @@ import torch
 from policies.algorithms.wsrl import Settings, Wsrl
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_wsrl import QUICK, small, weights
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 
 def rows(learner, n, returns):

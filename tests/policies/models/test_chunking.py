@@ -11,7 +11,7 @@ from policies.learning.networks import linear_layers, mlp
 from policies.models.chunking import ChunkPolicy, NoiseTable, Schedule, Steering
 from policies.models.controller import Mlp
 from policies.models.export import export
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 
 def base(kind="flow", horizon=3, steps=4, seed=0):

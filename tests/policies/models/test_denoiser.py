@@ -14,7 +14,7 @@ from policies.models.export import export
 from sim import spec
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.models.test_chunking import base, steering
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 GOAL = np.array([2, 3])  # of ToyReach's numbers
 UNSEEN = np.random.default_rng(5).normal(size=24).astype(np.float32)

@@ -17,7 +17,7 @@ from policies.models.export import export
 from policies.models.realtime import RealTime, planned
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.models.test_chunking import base, steering
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 
 def aware(horizon, delay, seed=0):

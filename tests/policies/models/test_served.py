@@ -26,8 +26,8 @@ from policies.train import train
 from tests.deploy.remote.test_client import listening
 from tests.policies.learning.test_base import BASE, TINY, TOY, Wider, drawn, weights
 from tests.policies.models.test_chunking import base
+from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
-from tests.policies.toy_workcell import ToyReach
 
 
 def learner(kind=Dsrl, task=None, **origin):
@@ -83,14 +83,14 @@ def test_what_is_exported_asks_the_server(steered, address, tmp_path):
     for name in served:
         front, whole = (export(made[name], tmp_path / f"{name}.onnx") for made in (served, given))
         policy = connected(front, address)
-        cell = ToyReach().open(5, 0)
-        cell.reset(range(5), range(5))
+        env = ToyReach().open(5, 0)
+        env.reset(range(5), range(5))
         policy.reset(5)
         whole.reset(5)
         for _ in range(7):
-            commands = [one.step(cell.read())["velocity"] for one in (policy, whole)]
+            commands = [one.step(env.observe())["velocity"] for one in (policy, whole)]
             assert np.abs(commands[0] - commands[1]).max() < 1e-5, name
-            cell.step({"velocity": commands[0]})
+            env.step({"velocity": commands[0]})
 
 
 def test_a_restarted_robot_gets_a_new_plan(front, address):

@@ -14,7 +14,7 @@ from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.source import generate
 from deploy.policy_file import PolicyFile, PolicyFileError
 from policies import collect
-from policies.algorithms import MANIPULATION
+from policies.algorithms import ALGORITHMS
 from policies.algorithms.bc import BaseConfig, Bc, Cloning, Demonstrations
 from policies.algorithms.bc import Settings as CloneSettings
 from policies.algorithms.dsrl import Dsrl, Settings
@@ -31,8 +31,8 @@ from sim.registry import load
 from sim.spec import Signal
 from sim.tasks.arm_push import ArmPush
 from sim.tasks.arm_reach import ArmReach, ReachConfig
+from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
-from tests.policies.toy_workcell import ToyReach
 
 TOY = "tests.policies.toy_sight:ToySight"
 SIGHT = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
@@ -277,6 +277,6 @@ def test_wrong_settings_are_named():
 
 @pytest.mark.parametrize("name", ["rlpd", "wsrl"])
 def test_learners_without_a_base_refuse_pictures(name):
-    kind = load("algorithm", name, MANIPULATION)
+    kind = load("algorithm", name, ALGORITHMS)
     with pytest.raises(ValueError, match="toy_sight shows pictures, which only a base can see; see algorithm=dsrl_na"):
         kind(ToySight(), kind.Config(), 0)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from deploy.drivers.workcell import Bench
+from deploy.drivers.simulated import Simulated
 from deploy.loop import run
 from policies.evaluate import evaluate
 from policies.models.chunking import ChunkPolicy, NoiseTable
@@ -14,7 +14,7 @@ from policies.runner import plots
 from policies.runner.plots import beside
 from policies.runner.report import mosaic
 from tests.policies.models.test_chunking import base, steering
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def policy(tmp_path):
 
 def test_grades_do_not_depend_on_how_many_work_side_by_side(policy):
     whole = evaluate(policy, task=ToyReach(), episodes=25, seed=4)
-    alone = Bench(ToyReach(), 1, 4, first=17)
+    alone = Simulated(ToyReach(), 1, seed=4, first=17)
     run(policy, alone)
     assert whole.episodes == 25 and whole.engine == "its own physics"
     flight = alone.flight()
@@ -46,7 +46,7 @@ def test_a_flight_is_over_when_every_scene_is_decided(tmp_path):
 
 
 def test_conditions_of_quadrotors_are_refused(policy):
-    from deploy.drivers.simulated import Conditions
+    from sim.conditions import Conditions
 
     with pytest.raises(ValueError, match="toy_reach brings its own physics; it has no delay"):
         evaluate(policy, task=ToyReach(), episodes=2, conditions=Conditions(delay=0.01))

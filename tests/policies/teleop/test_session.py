@@ -23,9 +23,9 @@ from policies.collect import Config, stored
 from policies.teleop.session import EndEffectorControl, Settings, teleoperate
 from policies.teleop.view import Terminal, Viewer, blocks, screen
 from sim.tasks import make
-from tests.policies.toy_workcell import ToyReach
+from tests.policies.toy_reach import ToyReach
 
-TOY = "tests.policies.toy_workcell:ToyReach"
+TOY = "tests.policies.toy_reach:ToyReach"
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 30.0  # s
 
@@ -123,8 +123,8 @@ def test_a_task_that_is_done_asks_for_the_verdict(tmp_path):
         rate_hz = 200.0
 
         def open(self, num, seed):
-            cell = super().open(num, seed)
-            read = cell.read
+            env = super().open(num, seed)
+            read = env.read
 
             def reading():
                 seen = read()
@@ -136,8 +136,8 @@ def test_a_task_that_is_done_asks_for_the_verdict(tmp_path):
                     event(1, 7, 1)
                 return seen
 
-            cell.read = reading
-            return cell
+            env.read = reading
+            return env
 
     settings = Settings(device=str(tmp_path / "js0"), view="none", speed=1.0)
     made = list(teleoperate(Watched(), settings, 3, seed=5, first=1))
@@ -216,13 +216,13 @@ def test_hands_become_commands(name, opened, closed):
 def test_joints_follow_the_hand():
     """With joint positions as commands, the arm's hand goes where it is told."""
     task = make("arm_reach", control="joint")
-    hand, cell = EndEffectorControl(task, Settings()), task.open(1, 0)
-    cell.reset([0], [0])
-    before = cell.read()["hand_position"][0]
+    hand, env = EndEffectorControl(task, Settings()), task.open(1, 0)
+    env.reset([0], [0])
+    before = env.observe()["hand_position"][0]
     for _ in range(20):
-        cell.step(hand.commands(cell.read(), said(0.1, -0.1, -0.05)))
-    moved = cell.read()["hand_position"][0] - before
-    cell.close()
+        env.step(hand.commands(env.observe(), said(0.1, -0.1, -0.05)))
+    moved = env.observe()["hand_position"][0] - before
+    env.close()
     assert np.allclose(moved, (0.1, -0.1, -0.05), atol=0.025)
 
 

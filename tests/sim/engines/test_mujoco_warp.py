@@ -15,12 +15,12 @@ import warp
 from sim import engines
 from sim.engines.mujoco_warp import NoRoomError, WarpBench
 from sim.engines.workbench import NOMINAL, Variation, Workbench
+from sim.env import with_engine
 from sim.robots.panda import DOWN, PANDA
 from sim.robots.quadrotors import CRAZYFLIE
 from sim.tasks.arm import CUBE, RATE
 from sim.tasks.arm_pick_place import ArmPickPlace
 from sim.tasks.arm_reach import ArmReach
-from sim.workcell import choose_engine
 
 GRASPED = {
     "nominal": NOMINAL,
@@ -136,38 +136,35 @@ def test_contacts_without_room_are_named():
 
 
 def test_a_task_is_carried_out_and_seen():
-    cells = []
+    envs = []
     for engine in ("mujoco_warp", "mujoco"):
-        task = ArmPickPlace(ArmPickPlace.Config(robust=True))
-        choose_engine(task, engine)
-        cells.append(task.open(2, seed=0))
-        cells[-1].reset([0, 1], [0, 1])
-        outcome = cells[-1].step(task.expert(cells[-1].read()))
-        assert not outcome.lost.any() and np.isfinite(outcome.reward).all()
-    ours, theirs = cells
+        task = with_engine(ArmPickPlace(ArmPickPlace.Config(robust=True)), engine)
+        envs.append(task.open(2, seed=0))
+        envs[-1].reset([0, 1], [0, 1])
+        outcome = envs[-1].step(task.expert(envs[-1].observe()))
+        assert not outcome.terminated.any() and np.isfinite(outcome.reward).all()
+    ours, theirs = envs
     assert isinstance(ours.bench, WarpBench) and not isinstance(theirs.bench, WarpBench)
-    for name, value in theirs.read().items():
-        np.testing.assert_allclose(ours.read()[name], value, atol=1e-4, err_msg=name)
+    for name, value in theirs.observe().items():
+        np.testing.assert_allclose(ours.observe()[name], value, atol=1e-4, err_msg=name)
     try:
-        pictures = [cell.picture(1, 48, 64).astype(float) for cell in cells]
+        pictures = [env.render(1, 48, 64).astype(float) for env in envs]
     except RuntimeError as error:  # no OpenGL on this machine
         assert "OpenGL" in str(error)
     else:
         assert np.abs(pictures[0] - pictures[1]).mean() < 0.5 < pictures[0].std()
-    for cell in cells:
-        cell.close()
+    for env in envs:
+        env.close()
 
 
 def test_engines_that_a_task_has_not_got_are_refused():
     with pytest.raises(
         ValueError, match="arm_reach brings its own physics; it has no engine 'bullet'; it has mujoco, "
     ):
-        choose_engine(ArmReach(), "bullet")
+        with_engine(ArmReach(), "bullet")
     with pytest.raises(ValueError, match="unknown engine 'mujoco_warp'.*choices: bullet, flight, mujoco"):
         engines.make("mujoco_warp", CRAZYFLIE, 1, 0.01)
-    task = ArmReach()
-    choose_engine(task, "flight")  # the default of all tasks
-    assert task.engine == "mujoco"
+    assert with_engine(ArmReach(), "").engine == "mujoco"
 
 
 def test_what_is_not_installed_is_named(monkeypatch):

@@ -10,8 +10,8 @@ import pytest
 
 from policies.collect import demonstrate
 from sim import spec
+from sim.env import NoExpertError
 from sim.tasks import make, task_class
-from sim.workcell import NoExpertError
 from tests.sim.scenes import assert_same, run
 
 NAMES = [
@@ -56,11 +56,11 @@ def numbers(seen) -> np.ndarray:
 def test_signals_reward_and_success_are_the_benchmarks(name: str, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # their mazes leave files behind
     task = make(f"gymnasium/{name}")
-    cell, theirs = task.open(1, seed=3), gymnasium.make(name, disable_env_checker=True)
-    cell.reset([0], [4])
+    env, theirs = task.open(1, seed=3), gymnasium.make(name, disable_env_checker=True)
+    env.reset([0], [4])
     seen, _ = theirs.reset(seed=int(np.random.SeedSequence([3, 4]).generate_state(1, np.uint64)[0]))
     for command in noise(task, 1):
-        ours = cell.read()
+        ours = env.observe()
         assert list(ours) == [s.name for s in task.policy]
         per_step = task.kind.per_step  # velocities that they give in metres per control step
         back = {n: value[0] * (DT if n in per_step else 1.0) for n, value in ours.items()}
@@ -68,11 +68,11 @@ def test_signals_reward_and_success_are_the_benchmarks(name: str, tmp_path, monk
         action = np.concatenate([command[s.name][0] / s.high for s in task.commands])
         action = np.pad(action, (0, theirs.action_space.shape[0] - len(action)))
         seen, reward, _, _, info = theirs.step(action.astype(theirs.action_space.dtype))
-        outcome = cell.step(command)
+        outcome = env.step(command)
         assert outcome.reward[0] == pytest.approx(reward, rel=1e-4)
         if name != "FrankaKitchen-v1":
             assert outcome.success[0] == bool(info.get("is_success", info.get("success")))
-        assert not outcome.lost[0]
+        assert not outcome.terminated[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,15 +94,15 @@ def test_an_episode_is_decided_by_seed_and_number(name: str):
 @pytest.mark.parametrize("name", GOALS)
 def test_goals_can_be_relabelled_without_the_environment(name: str):
     task = make(f"gymnasium/{name}")
-    cell = task.open(1, seed=0)
+    env = task.open(1, seed=0)
     goals, achieved = [], []
     for episode in range(6):
-        cell.reset([0], [episode])
-        goals.append(cell.read()[task.goal][0].astype(np.float64))
-        achieved.append(cell.read()[task.achieved][0].astype(np.float64))
+        env.reset([0], [episode])
+        goals.append(env.observe()[task.goal][0].astype(np.float64))
+        achieved.append(env.observe()[task.achieved][0].astype(np.float64))
     goal = np.concatenate([goals, achieved, np.array(goals) + 0.001])
     reached = np.concatenate([achieved, achieved, goals])
-    expected = [cell.environments[0].compute_reward(a, g, {}) for a, g in zip(reached, goal, strict=True)]
+    expected = [env.environments[0].compute_reward(a, g, {}) for a, g in zip(reached, goal, strict=True)]
     best = max(expected)
     np.testing.assert_array_equal(task.reached(reached, goal), np.array(expected) == best)
     assert task.reached(reached, goal)[6:12].all()  # what was achieved is reached
@@ -144,12 +144,12 @@ def test_no_expert_is_an_error_with_a_name():
 
 def test_the_kitchen_counts_its_tasks():
     task = make("gymnasium/FrankaKitchen-v1", tasks=["microwave", "slide cabinet"])
-    cell = task.open(2, seed=0)
-    cell.reset([0, 1], [0, 1])
+    env = task.open(2, seed=0)
+    env.reset([0, 1], [0, 1])
     flight: dict[str, list[np.ndarray]] = {"success": [], "reward": []}
     for joint, position in ((22, -0.75), (19, 0.37)):  # the microwave's door and the cabinet's, at their goals
-        cell.environments[0].data.qpos[joint] = position
-        outcome = cell.step(hold(task, 2))
+        env.environments[0].data.qpos[joint] = position
+        outcome = env.step(hold(task, 2))
         flight["success"].append(outcome.success[:, None].astype(np.float32))
         flight["reward"].append(outcome.reward[:, None])
     scores = task.score({name: np.stack(values) for name, values in flight.items()})
@@ -162,12 +162,12 @@ def test_the_kitchen_counts_its_tasks():
 def test_a_state_that_blew_up_is_lost(name: str, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a file about it
     task = make(f"gymnasium/{name}")
-    cell = task.open(2, seed=0)
-    cell.reset([0, 1], [0, 1])
-    cell.environments[1].data.qpos[:] = np.nan
-    assert cell.step(hold(task, 2)).lost.tolist() == [False, True]
-    cell.reset([1], [2])
-    assert cell.step(hold(task, 2)).lost.tolist() == [False, False]
+    env = task.open(2, seed=0)
+    env.reset([0, 1], [0, 1])
+    env.environments[1].data.qpos[:] = np.nan
+    assert env.step(hold(task, 2)).lost.tolist() == [False, True]
+    env.reset([1], [2])
+    assert env.step(hold(task, 2)).lost.tolist() == [False, False]
 
 
 def test_mazes_leave_no_files(tmp_path, monkeypatch):
@@ -180,16 +180,16 @@ def test_mazes_leave_no_files(tmp_path, monkeypatch):
 def test_a_picture_shows_the_scene_and_changes_nothing(name: str):
     task = make(f"gymnasium/{name}")
     looked, blind = task.open(1, seed=0), task.open(1, seed=0)
-    for cell in (looked, blind):
-        cell.reset([0], [0])
-        cell.step(hold(task, 1))
-    picture = looked.picture(0, 48, 64)
+    for env in (looked, blind):
+        env.reset([0], [0])
+        env.step(hold(task, 1))
+    picture = looked.render(0, 48, 64)
     assert picture.shape == (48, 64, 3)
     assert picture.std() > 5.0
     assert_same(run(looked, noise(task, 1), row=0), run(blind, noise(task, 1), row=0))
     looked.reset([0], [1])
     looked.step(hold(task, 1))
-    assert (looked.picture(0, 48, 64) != picture).any()  # another goal
+    assert (looked.render(0, 48, 64) != picture).any()  # another goal
 
 
 def test_a_wrong_name_gets_the_nearest_one():

@@ -10,9 +10,9 @@ import pytest
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS, MT10_V3
 
 from policies.collect import demonstrate
+from sim.env import Step
 from sim.tasks import make, task_class
 from sim.tasks.external.metaworld import NEAR, names
-from sim.workcell import Outcome
 from tests.sim.scenes import assert_same, run
 
 TASKS = sorted(ALL_V3_ENVIRONMENTS)
@@ -38,12 +38,12 @@ def benchmark(name: str, drawn: np.ndarray):
 @pytest.mark.parametrize("name", TASKS)
 def test_signals_reward_and_success_are_the_benchmarks(name: str):
     task = make(f"metaworld/{name}")
-    cell = task.open(1, seed=3)
-    cell.reset([0], [4])
-    theirs = benchmark(name, cell.environments[0]._last_rand_vec)
+    env = task.open(1, seed=3)
+    env.reset([0], [4])
+    theirs = benchmark(name, env.environments[0]._last_rand_vec)
     seen, _ = theirs.reset()
     for _ in range(STEPS):
-        signals = cell.read()
+        signals = env.observe()
         expected = np.concatenate([seen[:18], seen[36:]]).astype(np.float32)
         ours = np.concatenate([signals[s.name][0] for s in task.policy[:-1]])
         np.testing.assert_array_equal(ours, expected[: len(ours)])
@@ -52,21 +52,21 @@ def test_signals_reward_and_success_are_the_benchmarks(name: str):
         command = task.expert(signals)
         action = np.concatenate([command["hand_velocity"][0] / np.float32(0.8), command["gripper_effort"][0]])
         seen, reward, _, _, info = theirs.step(action)
-        outcome = cell.step(command)
+        outcome = env.step(command)
         assert outcome.reward[0] == np.float32(reward)
         assert outcome.success[0] == (info["success"] == 1.0)
-        assert not outcome.lost[0]
+        assert not outcome.terminated[0]
 
 
 @pytest.mark.parametrize("name", NEAR)
 def test_what_is_reached_is_the_benchmarks_success(name: str):
     task = make(f"metaworld/{name}")
-    cell = task.open(1, seed=3)
-    cell.reset([0], [5])
+    env = task.open(1, seed=3)
+    env.reset([0], [5])
     said = []
     for _ in range(task.episode_steps):
-        success = cell.step(task.expert(cell.read())).success
-        seen = cell.read()
+        success = env.step(task.expert(env.observe())).success
+        seen = env.observe()
         np.testing.assert_array_equal(task.reached(seen[task.achieved], seen[task.goal]), success)
         said.append(bool(success[0]))
     assert {*said} == {True, False}
@@ -90,15 +90,15 @@ def test_an_episode_is_decided_by_seed_and_number(name: str):
 
 @pytest.mark.parametrize("name", ["pick-place-v3", "reach-v3", "push-v3", "window-open-v3"])
 def test_the_goal_is_visible_and_new_in_every_episode(name: str):
-    cell = make(f"metaworld/{name}").open(4, seed=0)
-    cell.reset(range(4), range(4))
-    goals = cell.read()["goal_position"]
-    targets = np.stack([e._target_pos for e in cell.environments]).astype(np.float32)
+    env = make(f"metaworld/{name}").open(4, seed=0)
+    env.reset(range(4), range(4))
+    goals = env.observe()["goal_position"]
+    targets = np.stack([e._target_pos for e in env.environments]).astype(np.float32)
     np.testing.assert_array_equal(goals, targets)
     assert len(np.unique(goals, axis=0)) == 4
     other = make(f"metaworld/{name}").open(4, seed=1)
     other.reset(range(4), range(4))
-    assert (other.read()["goal_position"] != goals).any(axis=1).all()
+    assert (other.observe()["goal_position"] != goals).any(axis=1).all()
 
 
 @pytest.mark.parametrize("name", ["reach-v3", "button-press-v3", "drawer-close-v3", "pick-place-v3", "window-open-v3"])
@@ -110,46 +110,46 @@ def test_the_expert_succeeds(name: str):
 def test_a_state_that_blew_up_is_lost(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a file about it
     task = make("metaworld/reach-v3")
-    cell = task.open(2, seed=0)
-    cell.reset([0, 1], [0, 1])
-    cell.environments[1].data.qvel[:] = 1e12
+    env = task.open(2, seed=0)
+    env.reset([0, 1], [0, 1])
+    env.environments[1].data.qvel[:] = 1e12
 
-    def hold() -> Outcome:
-        return cell.step({s.name: np.zeros((2, *s.shape), np.float32) for s in task.commands})
+    def hold() -> Step:
+        return env.step({s.name: np.zeros((2, *s.shape), np.float32) for s in task.commands})
 
     assert hold().lost.tolist() == [False, True]
-    cell.reset([1], [2])
+    env.reset([1], [2])
     assert hold().lost.tolist() == [False, False]
 
 
 def test_beyond_the_benchmarks_longest_episode_nothing_happens():
     task = make("metaworld/reach-v3")
-    cell = task.open(1, seed=0)
-    cell.reset([0], [0])
-    cell.environments[0].curr_path_length = 500
-    before = cell.read()
+    env = task.open(1, seed=0)
+    env.reset([0], [0])
+    env.environments[0].curr_path_length = 500
+    before = env.observe()
     command = {s.name: np.full((1, *s.shape), s.high, np.float32) for s in task.commands}
-    assert not cell.step(command).success[0]
-    assert all((value == before[name]).all() for name, value in cell.read().items())
+    assert not env.step(command).success[0]
+    assert all((value == before[name]).all() for name, value in env.observe().items())
 
 
 def test_a_collection_goes_through_its_tasks():
     many = make("metaworld/MT10", steps=150)
     assert [m.environment for m in many.members] == list(MT10_V3)
-    cell = many.open(2, seed=1)
-    cell.reset([0, 1], [13, 5])
-    cell.reset([1], [23])  # the same task again, in environments that were used before
-    cell.reset([0], [4])
-    cell.reset([0], [13])
+    env = many.open(2, seed=1)
+    env.reset([0, 1], [13, 5])
+    env.reset([1], [23])  # the same task again, in environments that were used before
+    env.reset([0], [4])
+    env.reset([0], [13])
     command = {n: np.repeat(v, 2, axis=0) for n, v in noise(many, 1)[0].items()}
     for row, episode in ((0, 13), (1, 23)):
         own = many.members[3].open(1, seed=1)
         own.reset([0], [episode])
-        ours, alone = cell.read(), own.read()
+        ours, alone = env.observe(), own.observe()
         assert ours["task"][row].tolist() == np.eye(10)[3].tolist()
         for name, value in alone.items():
             np.testing.assert_array_equal(ours[name][row], value[0])
-    reward = cell.step(command).reward[1]
+    reward = env.step(command).reward[1]
     assert reward == own.step({n: v[1:] for n, v in command.items()}).reward[0]
 
 

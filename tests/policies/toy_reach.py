@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.env import Step
+from sim.robots import Manipulator
 from sim.spec import Signal
-from sim.workcell import Manipulator, Outcome
 
 RATE = 10.0
 
@@ -22,6 +23,7 @@ class ToyReach:
     Config = Config
     name = "toy_reach"
     robot = Manipulator("point")
+    engine, engines = "its own physics", {}
     rate_hz = RATE
     policy = (Signal("position", (2,), "m", "world"), Signal("goal", (2,), "m", "world"))
     privileged = ()
@@ -60,16 +62,19 @@ class Cell:
             drawn = np.random.default_rng([self.seed, episode]).uniform(-1.0, 1.0, (2, 2))
             self.position[row], self.goal[row] = drawn
 
-    def read(self):
+    def observe(self):
         return {"position": self.position.copy(), "goal": self.goal.copy()}
+
+    def truth(self):
+        return self.observe()
 
     def step(self, command):
         self.position = self.position + np.clip(command["velocity"], -1.0, 1.0) / np.float32(RATE)
         success = np.linalg.norm(self.goal - self.position, axis=1) < self.task.config.radius
         lost = np.abs(self.position).max(axis=1) > 2.0
-        return Outcome(success.astype(np.float32), success, lost)
+        return Step(success.astype(np.float32), success, lost)
 
-    def picture(self, row, height, width):
+    def render(self, row, height, width):
         return np.full((height, width, 3), row, np.uint8)
 
     def close(self):

@@ -1,0 +1,160 @@
+"""How a simulated world differs from the nominal one: heavier, weaker, later, windier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.randomize import Array, Drawn
+from sim.robots.quadrotors import GRAVITY
+
+# s. The low-altitude Dryden model (MIL-F-8785C) at its lowest height, 10 feet, in 5 m/s of wind: 4.6 s along the
+# wind (75 feet / 5 m/s), 0.6 s up and down (10 feet / 5 m/s). Short gusts are the harder ones.
+GUST_TIME = 1.0
+
+
+@dataclass
+class Conditions:
+    """How the simulated world differs from the nominal one. Numbers, or one per robot (n,)."""
+
+    delay: float | Array | None = field(
+        default=None, metadata={"help": "s between command and rotor (default 0; with vary: the task's range)"}
+    )
+    mass: float | Array = field(default=1.0, metadata={"help": "factor on the mass"})
+    thrust: float | Array = field(default=1.0, metadata={"help": "factor on the thrust of every rotor"})
+    rotor_lag: float | Array = field(default=1.0, metadata={"help": "factor on the rotors' time constants"})
+    noise: float | None = field(
+        default=None, metadata={"help": "factor on the task's sensor noise (default 0; with vary: 1)"}
+    )
+    force: float | Array = field(
+        default=0.0, metadata={"help": "constant random force: standard deviation per axis, as a share of the weight"}
+    )
+    push: float = field(
+        default=0.0, metadata={"help": "constant force in a random direction, as a share of the weight"}
+    )
+    wind: float = field(default=0.0, metadata={"help": "m/s of steady wind from a random direction, horizontal"})
+    gust: float = field(
+        default=0.0, metadata={"help": "m/s: standard deviation per axis of a wind that changes all the time"}
+    )
+    gust_time: float = field(default=GUST_TIME, metadata={"help": "s: time constant of the gusts"})
+    damage: float = field(
+        default=1.0, metadata={"help": "factor on the thrust of one rotor, drawn per robot; 0: the rotor is lost"}
+    )
+    load: float = field(default=1.0, metadata={"help": "factor on mass and inertia from half way through the flight"})
+    vary: bool = field(
+        default=False, metadata={"help": "draw vehicles, delays and noise from the task's declared ranges"}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("delay", "noise", "force", "push", "wind", "gust", "damage"):
+            value = getattr(self, name)
+            if value is not None and not (np.isfinite(value).all() and np.min(value) >= 0.0):
+                raise ValueError(f"{name} must be zero or positive, got {value}")
+        for name in ("mass", "thrust", "rotor_lag", "load", "gust_time"):
+            value = getattr(self, name)
+            if not (np.isfinite(value).all() and np.min(value) > 0.0):
+                what = "must" if name == "gust_time" else "is a factor and must"
+                raise ValueError(f"{name} {what} be positive, got {value}")
+
+    def changed(self) -> dict[str, Any]:
+        """The conditions that are not nominal."""
+        return {f.name: getattr(self, f.name) for f in fields(Conditions) if getattr(self, f.name) != f.default}
+
+    def refused(self, task: str) -> None:
+        """ValueError when there are any: of a task whose own world cannot carry them out."""
+        if names := ", ".join(self.changed()):
+            raise ValueError(f"{task} brings its own physics; it has no {names}")
+
+
+class Gusts:
+    """Wind (n, 3) in m/s that changes all the time: an Ornstein-Uhlenbeck process per axis, begun in its steady state.
+
+    The longitudinal gusts of the Dryden model are such a process (MIL-F-8785C).
+    """
+
+    def __init__(self, std: float, steps: float, num: int) -> None:
+        """`steps`: the time constant in control steps."""
+        self.std, self.kept = std, math.exp(-1.0 / steps)
+        self.value = np.zeros((num, 3))
+        self._rng: list[np.random.Generator] = [np.random.default_rng(0)] * num
+
+    def begin(self, rows: Any, rngs: Sequence[np.random.Generator]) -> None:
+        """A new process in each of these rows."""
+        for row, rng in zip(rows, rngs, strict=True):
+            self._rng[row], self.value[row] = rng, self.std * rng.standard_normal(3)
+
+    def next(self, rows: Any) -> Array:
+        """The gusts (count, 3) of this control step in these rows; the next call gives those of the next one."""
+        now = self.value[rows].astype(np.float32)
+        fresh = math.sqrt(1.0 - self.kept**2) * self.std
+        drawn = np.stack([self._rng[row].standard_normal(3) for row in rows])
+        self.value[rows] = self.kept * self.value[rows] + fresh * drawn
+        return np.asarray(now)
+
+
+@dataclass
+class Draws:
+    """What chance decides of the conditions, for n episodes; the same whatever the conditions are."""
+
+    force: Array  # (n, 3), standard normal
+    heading: Array  # (n, 3) unit vectors: of the push
+    rotor: NDArray[np.int64]  # (n,) which rotor is damaged
+    wind: Array  # (n, 3) unit vectors, horizontal
+
+    @classmethod
+    def of(cls, vehicles: np.random.Generator, air: np.random.Generator, n: int) -> Draws:
+        """Draw them."""
+        force, heading = vehicles.normal(0.0, 1.0, (2, n, 3))
+        angle = air.uniform(0.0, 2.0 * np.pi, (n, 1))
+        wind = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], axis=1)
+        heading = heading / np.linalg.norm(heading, axis=1, keepdims=True)
+        return cls(force, heading, vehicles.integers(4, size=n), wind)
+
+    def rows(self, index: Any) -> Draws:
+        """Those of some episodes."""
+        return Draws(self.force[index], self.heading[index], self.rotor[index], self.wind[index])
+
+    @classmethod
+    def joined(cls, parts: Iterable[Draws]) -> Draws:
+        """Those of all, one after the other."""
+        lists = list(parts)
+        return cls(*(np.concatenate([getattr(part, f.name) for part in lists]) for f in fields(cls)))
+
+
+def apply(conditions: Conditions, rows: Any, drawn: Drawn, draws: Draws, nominal: Callable[[str], Array]) -> Drawn:
+    """Robots under the conditions: parameters (n, k) by name that are not nominal, as drawn, times factors, and forces.
+
+    `rows` (n,) are the environments that they are for, as conditions may be one number each; `nominal` gives a
+    parameter's value (n, k) where none was drawn.
+    """
+    c, values, base = conditions, dict(drawn.parameters), dict(drawn.base)
+
+    def column(value: float | Array) -> Array:
+        given = np.asarray(value, np.float32)
+        wide: Array = given if given.ndim == 0 else given[rows][:, None]
+        return wide
+
+    def change(name: str, factor: float | Array = 1.0, added: Array | float = 0.0) -> None:
+        before = values[name] if name in values else nominal(name)
+        values[name] = np.asarray(before * factor + added, np.float32)
+        if name in base:  # what is drawn anew in flight starts from here
+            base[name] = np.asarray(base[name] * factor + added, np.float32)
+
+    def weight() -> Array:
+        return np.asarray(GRAVITY * drawn.parameters.get("mass", nominal("mass")))
+
+    for name, factor in (("mass", c.mass), ("thrust_scale", c.thrust), ("rotor_lag", c.rotor_lag)):
+        if np.any(np.asarray(factor) != 1.0):
+            change(name, column(factor))
+    if np.any(np.asarray(c.force) != 0.0):
+        change("force", added=column(c.force) * weight() * draws.force)
+    if c.push != 0.0:
+        change("force", added=c.push * weight() * draws.heading)
+    if c.damage != 1.0:
+        change("thrust_scale", np.where(np.arange(4) == draws.rotor[:, None], c.damage, 1.0))
+    return Drawn(values, base)

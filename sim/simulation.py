@@ -1,0 +1,286 @@
+"""SimEnv, the environment of every task that an engine carries out; see `sim.env.Env`.
+
+It does what a task declares: initial states, random vehicles, imperfect sensing for the policy, latency, reward and
+termination; and, for evaluation, the conditions of `sim.conditions`. Random numbers belong to an episode: its number
+and the seed alone decide about it, whatever the batch it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.conditions import Conditions, Draws, Gusts, apply
+from sim.engines import Engine
+from sim.engines import make as make_engine
+from sim.env import Step
+from sim.imperfect import Imperfect
+from sim.randomize import Array, Drawn, draw_robots, redraw
+from sim.spec import Group, pack, size, unpack
+from sim.tasks import EngineTask
+
+BLOCK = 64  # episodes that are drawn together; those that nobody asks for cost little
+KEPT = 16  # blocks that are remembered
+SENSORS, LATER, AIR = range(3)  # an episode's own streams of random numbers
+
+
+@dataclass
+class _Block:
+    """What chance decides of BLOCK episodes as they begin."""
+
+    state: dict[str, Array]  # by engine name (BLOCK, k)
+    motion: Array
+    robots: Drawn
+    draws: Draws
+    latency: Array  # (BLOCK, sensors and actuators) in control steps
+
+
+class _Signals(dict[str, Array]):
+    """Noise-free signals by name, (n, k); what is not there yet is read from the engine."""
+
+    def __init__(self, engine: Engine, known: Mapping[str, Array]) -> None:
+        super().__init__(known)
+        self._engine = engine
+
+    def __missing__(self, name: str) -> Array:
+        value: Array = self._engine.read(name)
+        self[name] = value
+        return value
+
+
+class SimEnv:
+    """`num` robots of a task, all in one batch of its engine.
+
+    Without `conditions`, vehicles, latency and noise vary as the task declares. With `judged`, episodes end when they
+    are lost, and are scored as they end; without, a robot is stepped on whatever became of it, as a real one.
+    """
+
+    def __init__(
+        self, task: EngineTask, num: int, seed: int, conditions: Conditions | None = None, judged: bool = True
+    ) -> None:
+        if num < 1:
+            raise ValueError(f"needs at least one robot, got num={num}")
+        self.task, self.num, self.seed, self.judged = task, num, seed, judged
+        self.conditions = c = conditions or Conditions(vary=True)
+        self.dt = 1.0 / task.rate_hz
+        self.engine: Engine = make_engine(task.engine, task.robot, num, self.dt)
+        self._nominal = task.robot.parameters()
+        self._changing = [v for v in task.vary if v.every is not None] if c.vary else []
+        factor = c.noise if c.noise is not None else float(c.vary)
+        self._late = factor > 0.0  # whether sensors are
+        late = max(s.delay_range()[1] for s in task.policy) * task.rate_hz if self._late else 0.0
+        self._sensors = Imperfect(task.policy, num, task.episode_steps, factor, late)
+        slow = max(s.delay_range()[1] for s in task.commands) * task.rate_hz if c.vary else 0.0
+        longest = slow if c.delay is None else float(np.max(c.delay)) * task.rate_hz
+        self._actuators = Imperfect(task.commands, num, task.episode_steps, 0.0, longest)
+        sizes = [s.size for s in task.commands]
+        self._low, self._high = (
+            np.repeat([getattr(s, end) for s in task.commands], sizes).astype(np.float32) for end in ("low", "high")
+        )
+        self._gusts = Gusts(c.gust, c.gust_time * task.rate_hz, num) if c.wind or c.gust else None
+        self._steady, self._own_wind = np.zeros((2, num, 3), np.float32)
+        self._blocks: dict[int, _Block] = {}
+        self._later: list[np.random.Generator] = [np.random.default_rng(0)] * num
+        self._base: dict[str, Array] = {}
+        self._motion = np.zeros((num, 0), np.float32)
+        self._steps = np.zeros(num, np.int64)  # of the episode
+        self._action = np.full((2, num, size(task.commands)), task.initial_action, np.float32)  # now, and before
+        self._log: dict[str, Array] = {}
+        self._sensed = np.zeros((num, size(task.policy)), np.float32)
+        self._signals: Mapping[str, Array] = {}
+
+    def _block(self, number: int) -> _Block:
+        if number not in self._blocks:
+            if len(self._blocks) == KEPT:
+                del self._blocks[min(self._blocks)]
+            streams = np.random.SeedSequence([self.seed, number]).spawn(4)
+            starts, vehicles, air, links = (np.random.default_rng(s) for s in streams)
+            state = dict(self.task.reset(starts, BLOCK))
+            motion = state.pop("motion", np.zeros((BLOCK, 0), np.float32))
+            robots = draw_robots(self.task.robot, self.task.vary if self.conditions.vary else (), vehicles, BLOCK)
+            low, high = np.array([s.delay_range() for s in (*self.task.policy, *self.task.commands)]).T
+            latency = links.uniform(low, high, (BLOCK, len(low))) * self.task.rate_hz
+            draws = Draws.of(vehicles, air, BLOCK)
+            self._blocks[number] = _Block(state, motion, robots, draws, latency.astype(np.float32))
+        return self._blocks[number]
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        if not len(rows):
+            return
+        order = np.argsort(np.asarray(rows))
+        where, numbers = np.asarray(rows)[order], np.asarray(episodes)[order]
+        which, place = np.unique(numbers // BLOCK, return_inverse=True)
+        blocks, index = [self._block(int(number)) for number in which], BLOCK * place + numbers % BLOCK
+
+        def chosen(parts: Sequence[Array]) -> Array:
+            """Of what each block holds (BLOCK, ...), the rows of these episodes."""
+            picked: Array = np.concatenate(parts)[index]
+            return picked
+
+        def named(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+            return {name: chosen([part[name] for part in parts]) for name in parts[0]}
+
+        mask = None if len(where) == self.num else np.isin(np.arange(self.num), where)
+        drawn = Drawn(*(named([block.robots[k] for block in blocks]) for k in range(2)))
+        draws = Draws.joined(block.draws for block in blocks).rows(index)
+        robots = self._robots(where, drawn, draws)
+        self.engine.set_parameters(mask, robots.parameters)
+        self.engine.reset(mask, named([block.state for block in blocks]))
+        motion = chosen([block.motion for block in blocks])
+        if self._motion.shape[1:] != motion.shape[1:]:
+            self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
+        self._motion[where] = motion
+        for name, value in robots.base.items():
+            self._base.setdefault(name, np.zeros((self.num, value.shape[1]), np.float32))[where] = value
+        self._steps[where] = 0
+        self._action[:, where] = self.task.initial_action
+        if self._changing:
+            for row, rng in zip(where, self._streams(numbers, LATER), strict=True):
+                self._later[row] = rng
+        if self._gusts is not None:
+            self._steady[where] = self.conditions.wind * draws.wind
+            self._own_wind[where] = self.engine.read("wind")[where]
+            self._gusts.begin(where, self._streams(numbers, AIR))
+            self._blow(where)
+        self._begin_channels(where, numbers, chosen([block.latency for block in blocks]))
+
+    def _streams(self, numbers: Array, purpose: int) -> list[np.random.Generator]:
+        """Random numbers of these episodes for that purpose."""
+        return [np.random.default_rng([self.seed, int(number), purpose]) for number in numbers]
+
+    def _robots(self, where: NDArray[np.int64], drawn: Drawn, draws: Draws) -> Drawn:
+        def nominal(name: str) -> Array:
+            return np.tile(self._nominal[name], (len(where), 1))
+
+        robots = apply(self.conditions, where, drawn, draws, nominal)
+        if self.conditions.load != 1.0:  # which the episode before may have picked up
+            for name in ("mass", "inertia"):
+                robots.parameters.setdefault(name, nominal(name))
+        return robots
+
+    def _begin_channels(self, where: NDArray[np.int64], numbers: Array, latency: Array) -> None:
+        task, c, sensors = self.task, self.conditions, len(self.task.policy)
+        slow = latency[:, sensors:] if c.vary else np.zeros_like(latency[:, sensors:])
+        if c.delay is not None:
+            given = np.asarray(c.delay, np.float32) * np.float32(task.rate_hz)
+            slow = np.broadcast_to(given if given.ndim == 0 else given[where][:, None], slow.shape)
+        self._actuators.begin(where, slow, self._physical(self._action[0, where]))
+        self._look()
+        truth = self._vector(task.policy)[where]
+        late = latency[:, :sensors] if self._late else np.zeros_like(latency[:, :sensors])
+        self._sensors.begin(where, late, truth, self._streams(numbers, SENSORS) if self._sensors.random else ())
+        sensed = self._sensed.copy()
+        sensed[where] = self._sensors.send(truth, where)
+        self._sensed = sensed
+
+    def _physical(self, action: Array) -> Array:
+        """Commands (n, k) in their units for actions in [-1, 1]."""
+        physical: Array = self._low + np.float32(0.5) * (action + np.float32(1.0)) * (self._high - self._low)
+        return physical
+
+    def _look(self) -> None:
+        """Noise-free signals now; what nobody asks for is not read."""
+        known = {"delay": self._actuators.delay, "action": self._action[0]}
+        known["action_change"] = self._action[0] - self._action[1]
+        targets = self.task.reference(self._motion, (self._steps / self.task.rate_hz).astype(np.float32))
+        self._signals = _Signals(self.engine, {**known, **targets})
+
+    def _vector(self, group: Group) -> Array:
+        return np.concatenate([self._signals[s.name] for s in group], axis=-1)
+
+    def observe(self) -> dict[str, Array]:
+        return {
+            **unpack(self.task.policy, self._sensed),
+            **{s.name: self._signals[s.name] for s in self.task.privileged},
+        }
+
+    def truth(self) -> dict[str, Array]:
+        return {"quaternion": self._signals["quaternion"], **{s.name: self._signals[s.name] for s in self.task.policy}}
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        told = np.clip(pack(self.task.commands, command).astype(np.float32, copy=False), self._low, self._high)
+        if self.judged:
+            self._write(
+                {**{s.name: self._signals[s.name] for s in self.task.policy}, **unpack(self.task.commands, told)}
+            )
+        every = np.arange(self.num, dtype=np.int64)
+        self.engine.step(self._actuators.send(told, every))
+        self._steps += 1
+        action = 2.0 * (told - self._low) / (self._high - self._low) - 1.0
+        self._action = np.stack([action, self._action[0]])
+        self._change()
+        self._look()
+        self._sensed = self._sensors.send(self._vector(self.task.policy), every)
+        return (
+            self._judge() if self.judged else Step(*np.zeros((1, self.num), np.float32), *np.zeros((2, self.num), bool))
+        )
+
+    def _judge(self) -> Step:
+        """Reward, success of those that are at their end, and who is lost."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            gone = ~np.isfinite(self._vector(self.task.policy)).all(axis=1)
+            gone |= np.asarray(self.task.terminated(self._signals))
+            reward = np.float32(self.task.alive_bonus) * (~gone).astype(np.float32)
+            for cost in self.task.costs:
+                reward = reward - np.float32(cost.weight) * np.nan_to_num(np.asarray(cost.evaluate(self._signals)))
+        success = np.zeros(self.num, bool)
+        over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~gone)
+        if len(over):
+            flight = {name: values[:, over] for name, values in self._log.items()}
+            success[over] = np.asarray(self.task.score(flight)["success"]) > 0.5
+        return Step(reward.astype(np.float32), success, gone)
+
+    def _write(self, values: Mapping[str, Array]) -> None:
+        """Into the record of each row's episode, at its own step."""
+        at = np.minimum(self._steps, self.task.episode_steps - 1)
+        for name, value in values.items():
+            if name not in self._log:
+                self._log[name] = np.zeros((self.task.episode_steps, *value.shape), np.float32)
+            self._log[name][at, np.arange(self.num)] = value
+
+    def _change(self) -> None:
+        """What happens to the robots within an episode: varying disturbances, gusts, a load picked up half way."""
+        changed: dict[str, tuple[list[int], list[Array]]] = {}
+        for item in self._changing:
+            period = max(1, round((item.every or 0.0) / self.dt))
+            for row in np.flatnonzero(self._steps % period == 0):
+                base = {name: value[row : row + 1] for name, value in self._base.items()}
+                now = self._steps[row : row + 1]
+                for name, _, values in redraw([item], self._later[row], base, now - 1, now, self.dt):
+                    rows, drawn = changed.setdefault(name, ([], []))
+                    rows.append(int(row))
+                    drawn.append(values[0])
+        for name, (rows, drawn) in changed.items():
+            if name == "wind" and self._gusts is not None:
+                self._own_wind[rows] = drawn
+            else:
+                self.engine.set_parameters(np.isin(np.arange(self.num), rows), {name: np.stack(drawn)})
+        if self._gusts is not None:
+            self._blow(np.arange(self.num, dtype=np.int64))
+        half = self._steps == self.task.episode_steps // 2
+        if self.conditions.load != 1.0 and half.any():
+            load = np.float32(self.conditions.load)
+            heavier = {name: load * self.engine.read(name)[half] for name in ("mass", "inertia")}
+            self.engine.set_parameters(half, heavier)
+
+    def _blow(self, rows: NDArray[np.int64]) -> None:
+        """The wind of the coming control step."""
+        if self._gusts is not None:
+            wind = self._own_wind[rows] + self._steady[rows] + self._gusts.next(rows)
+            self.engine.set_parameters(np.isin(np.arange(self.num), rows), {"wind": wind.astype(np.float32)})
+
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        """The robot and its target as the film shows them."""
+        from sim.render.offscreen import frames
+        from sim.render.scene import film
+
+        names = ("position", "quaternion", self.task.goal)
+        position, quaternion, target = (np.asarray(self._signals[name])[None, row : row + 1] for name in names)
+        scene = film(position, quaternion, target, self.task.robot, self.task.rate_hz, 1, (width, height))
+        return next(frames(scene))
+
+    def close(self) -> None:
+        """Nothing is held."""
