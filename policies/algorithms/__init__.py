@@ -86,6 +86,8 @@ ABILITIES = {
 
 def check_needs(name: str, kind: Any, task: Task) -> None:
     """ValueError, one sentence, when the task lacks what the algorithm needs."""
+    if "needs" not in dir(kind):
+        raise ValueError(f"algorithm={name} does not say what it `needs` of a task: see policies.algorithms.Algorithm")
     for ability in kind.needs:
         if not isinstance(task, ability):
             raise ValueError(f"algorithm={name} needs a task with {ABILITIES[ability]}; {task.name} has none")

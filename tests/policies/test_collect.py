@@ -12,6 +12,7 @@ from policies.collect import Config, PolicyActor, demonstrate, episodes, stored,
 from policies.datasets import Dataset, DatasetError
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
+from sim.env import NoExpertError
 from tests.policies.toy_reach import RATE, ToyReach
 
 TOY = "tests.policies.toy_reach:ToyReach"
@@ -92,8 +93,8 @@ def test_other_data_is_refused(tmp_path, flaw):
 
 
 def test_bad_arguments_are_explained(tmp_path):
-    with pytest.raises(ValueError, match="episodes are collected of manipulation tasks only"):
-        collect.main(["task=quad_hover", f"out={tmp_path / 'x'}"])
+    with pytest.raises(NoExpertError, match="quad_any has no expert for the robot 'any': its vehicles all differ"):
+        collect.main(["task=quad_any", f"out={tmp_path / 'x'}"])
     with pytest.raises(ValueError, match="needs episodes >= 1"):
         collect.main([f"task={TOY}", f"out={tmp_path / 'x'}", "episodes=0"])
     assert not (tmp_path / "x").exists()

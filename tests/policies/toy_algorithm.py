@@ -26,6 +26,7 @@ class ToyConfig:
 
 class Toy:
     Config = ToyConfig
+    needs = ()
     recipes = {"high": {"algorithm.updates": 40, "task.noise": 0.5}, "robust": {"algorithm.rate": 0.2}}
 
     def __init__(self, task, config, seed, device="cpu", engine="flight"):

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.conditions import Conditions
 from sim.env import make_env
 from sim.simulation import BLOCK, SimEnv
 from sim.tasks import make

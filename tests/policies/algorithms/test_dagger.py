@@ -172,7 +172,7 @@ def test_a_human_corrects(tmp_path):
 
         def open(self, num, seed):
             cell = super().open(num, seed)
-            read = cell.read
+            read = cell.observe
 
             def reading():
                 seen = read()
@@ -182,7 +182,7 @@ def test_a_human_corrects(tmp_path):
                     os.write(writer, struct.pack("=IhBB", 0, value, 2, axis))
                 return seen
 
-            cell.read = reading
+            cell.observe = reading
             return cell
 
     settings = small(HgDagger, intervener=str(tmp_path / "js0"), scenes=1, env_steps=400, hold=0.0)

@@ -125,13 +125,6 @@ def test_demonstrations_that_all_fail_are_refused():
         list(learner.learn())
 
 
-def test_other_tasks_are_refused():
-    from sim.tasks import make
-
-    with pytest.raises(ValueError, match="this algorithm is for manipulation tasks; 'quad_hover' is none"):
-        Dsrl(make("quad_hover"), QUICK, 0)
-
-
 @pytest.mark.long
 def test_the_whole_chain_small(tmp_path):
     """Collect, clone, steer, export, grade: `task=metaworld/pick-place-v3 preset=dsrl` with a tiny budget."""

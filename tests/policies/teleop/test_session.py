@@ -124,7 +124,7 @@ def test_a_task_that_is_done_asks_for_the_verdict(tmp_path):
 
         def open(self, num, seed):
             env = super().open(num, seed)
-            read = env.read
+            read = env.observe
 
             def reading():
                 seen = read()
@@ -136,7 +136,7 @@ def test_a_task_that_is_done_asks_for_the_verdict(tmp_path):
                     event(1, 7, 1)
                 return seen
 
-            env.read = reading
+            env.observe = reading
             return env
 
     settings = Settings(device=str(tmp_path / "js0"), view="none", speed=1.0)

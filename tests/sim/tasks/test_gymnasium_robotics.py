@@ -165,9 +165,9 @@ def test_a_state_that_blew_up_is_lost(name: str, tmp_path, monkeypatch):
     env = task.open(2, seed=0)
     env.reset([0, 1], [0, 1])
     env.environments[1].data.qpos[:] = np.nan
-    assert env.step(hold(task, 2)).lost.tolist() == [False, True]
+    assert env.step(hold(task, 2)).terminated.tolist() == [False, True]
     env.reset([1], [2])
-    assert env.step(hold(task, 2)).lost.tolist() == [False, False]
+    assert env.step(hold(task, 2)).terminated.tolist() == [False, False]
 
 
 def test_mazes_leave_no_files(tmp_path, monkeypatch):

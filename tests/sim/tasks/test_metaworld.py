@@ -117,9 +117,9 @@ def test_a_state_that_blew_up_is_lost(tmp_path, monkeypatch):
     def hold() -> Step:
         return env.step({s.name: np.zeros((2, *s.shape), np.float32) for s in task.commands})
 
-    assert hold().lost.tolist() == [False, True]
+    assert hold().terminated.tolist() == [False, True]
     env.reset([1], [2])
-    assert hold().lost.tolist() == [False, False]
+    assert hold().terminated.tolist() == [False, False]
 
 
 def test_beyond_the_benchmarks_longest_episode_nothing_happens():

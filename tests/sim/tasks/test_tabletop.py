@@ -176,12 +176,12 @@ def test_a_command_that_is_no_number_loses_that_scene_only(value):
     command = task.expert(env.observe())
     command["hand_velocity"][1, 0] = value
     lost = np.isnan(value)  # infinite is beyond the limit, and clipped to it
-    assert env.step(command).lost.tolist() == [False, lost, False]
+    assert env.step(command).terminated.tolist() == [False, lost, False]
     outcome = env.step(task.expert(env.observe()))
     assert outcome.terminated.tolist() == [False, lost, False] and not outcome.success[1]
     assert np.isfinite(env.observe()["hand_position"]).all() != lost
     env.reset([1], [1])
-    assert not env.step(task.expert(env.observe())).lost.any()
+    assert not env.step(task.expert(env.observe())).terminated.any()
     env.close()
 
 
@@ -193,7 +193,7 @@ def test_an_object_that_leaves_the_table_is_lost():
     outcome = env.step(task.expert(env.observe()))
     assert outcome.terminated.tolist() == [False, True]
     env.bench._state[1, env.bench._block] = env.bench._state[0, env.bench._block]  # no way back
-    assert env.step(task.expert(env.observe())).lost.tolist() == [False, True]
+    assert env.step(task.expert(env.observe())).terminated.tolist() == [False, True]
     env.close()
 
 

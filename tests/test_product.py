@@ -1,0 +1,54 @@
+"""TASKS x ALGORITHMS: every cell trains an update, exports, and is graded, or is refused by one sentence."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from deploy import PolicyFile
+from policies.algorithms import ABILITIES, ALGORITHMS, algorithm_class, check_needs
+from policies.algorithms.bc import BaseConfig
+from policies.evaluate import evaluate
+from policies.models.export import export
+from sim.tasks import TASKS, EngineTask, make
+from tests.test_tables import BASE, PRACTICE, SMALL
+
+IN_SHORT = {"quad_hover", "arm_reach"}  # one of each kind; the others take minutes together
+SHORT: dict[str, dict[str, Any]] = {
+    "quad_hover": {"episode_s": 3.0},
+    "quad_track": {"episode_s": 2.0},
+    "quad_any": {"episode_s": 2.0, "robot": "crazyflie"},  # of random vehicles there is no expert
+    "arm_reach": {"steps": 50},
+}
+CELLS = [
+    pytest.param(task, name, marks=() if task in IN_SHORT else pytest.mark.long, id=f"{task}-{name}")
+    for task, name in itertools.product(TASKS, ALGORITHMS)
+]
+
+
+def learner(task: Any, name: str) -> Any:
+    """With a budget of about a second."""
+    cls = algorithm_class(name)
+    few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
+    wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "env_steps": 200}
+    if EngineTask in cls.needs:
+        wanted = SMALL[name]
+    known = cls.Config.__dataclass_fields__
+    return cls(task, cls.Config(**{key: value for key, value in wanted.items() if key in known}), 0)
+
+
+@pytest.mark.parametrize(("task_name", "name"), CELLS)
+def test_every_task_meets_every_algorithm(task_name: str, name: str, tmp_path):
+    task = make(task_name, **SHORT.get(task_name, {}))
+    lacking = [ability for ability in algorithm_class(name).needs if not isinstance(task, ability)]
+    if lacking:
+        said = f"algorithm={name} needs a task with {ABILITIES[lacking[0]]}; {task_name} has none"
+        with pytest.raises(ValueError, match=said):
+            check_needs(name, algorithm_class(name), task)
+        return
+    check_needs(name, algorithm_class(name), task)
+    algorithm = learner(task, name)
+    next(algorithm.learn())
+    export(algorithm.controller(), tmp_path / "policy.onnx", training={"algorithm": name})
+    report = evaluate(PolicyFile.load(tmp_path / "policy.onnx"), task=task, episodes=2)
+    assert report.episodes == 2 and report.engine == task.engine
