@@ -23,30 +23,17 @@ BEGIN, END = "<!-- table: python tests/test_readme.py -->", "<!-- end of table -
 LINES = 150
 
 
-def quadrotors() -> str:
-    """Tasks x engines, with the algorithms that can learn there."""
-    from policies.algorithms import ALGORITHMS
-    from policies.algorithms.apg.fused import DYNAMICS
+def tasks() -> str:
+    """Each with the engines that it can be carried out in."""
     from sim.engines import ENGINES
-    from sim.tasks import TASKS, task_class
-
-    lines = ["| task | what it is | " + " | ".join(ENGINES) + " |", "|---" * (2 + len(ENGINES)) + "|"]
-    for name in TASKS:
-        module = sys.modules[task_class(name).__module__]
-        what = module.__doc__.split("\n")[0].rstrip(".")
-        cells = [", ".join(a for a in ALGORITHMS if a != "apg" or e in DYNAMICS) for e in ENGINES]
-        lines.append(f"| `{name}` | {what} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def arms() -> str:
-    """Tasks that bring their own physics, with their engines."""
-    from sim.tasks import FAMILIES, MANIPULATION, task_class
+    from sim.tasks import FAMILIES, TASKS, OwnWorld, make
 
     lines = ["| task | what it is | engines |", "|---|---|---|"]
-    for name in MANIPULATION:
-        what = sys.modules[task_class(name).__module__].__doc__.split("\n")[0].rstrip(".")
-        lines.append(f"| `{name}` | {what} | {', '.join(task_class(name).engines)} |")
+    for name in TASKS:
+        task = make(name)
+        what = sys.modules[type(task).__module__].__doc__.split("\n")[0].rstrip(".")
+        engines = task.engines if isinstance(task, OwnWorld) else ENGINES
+        lines.append(f"| `{name}` | {what} | {', '.join(engines)} |")
     for name, place in FAMILIES.items():
         what = importlib.import_module(place.partition(":")[0]).__doc__.partition(" (")[0]
         lines.append(f"| `task={name}/NAME` | {what}, unmodified | its own |")
@@ -54,23 +41,24 @@ def arms() -> str:
 
 
 def algorithms() -> str:
-    """Each with its family, as its module (or, where two share one, its class) says what it is."""
-    from policies.algorithms import ALGORITHMS, MANIPULATION, algorithm_class
+    """As its module (or, where two share one, its class) says what it is, and what it needs of a task."""
+    from policies.algorithms import ALGORITHMS, algorithm_class
+    from sim.tasks import EngineTask, HasExpert
 
-    lines, described = ["| algorithm | what it is | for |", "|---|---|---|"], set()
-    for table, family in ((ALGORITHMS, "quadrotors"), (MANIPULATION, "arms")):
-        for name in table:
-            cls = algorithm_class(name)
-            what = cls.__doc__ if cls.__module__ in described else sys.modules[cls.__module__].__doc__
-            described.add(cls.__module__)
-            what = re.split(r" \(|\.$", " ".join(what.split("\n\n")[0].split()), maxsplit=1)[0]
-            lines.append(f"| `{name}` | {what} | {family} |")
+    trains = {(): "every task", (EngineTask,): "quadrotors", (HasExpert,): "every task with an expert"}
+    lines, described = ["| algorithm | what it is | trains |", "|---|---|---|"], set()
+    for name in ALGORITHMS:
+        cls = algorithm_class(name)
+        what = cls.__doc__ if cls.__module__ in described else sys.modules[cls.__module__].__doc__
+        described.add(cls.__module__)
+        what = re.split(r" \(|\.$", " ".join(what.split("\n\n")[0].split()), maxsplit=1)[0]
+        lines.append(f"| `{name}` | {what} | {trains[cls.needs]} |")
     return "\n".join(lines)
 
 
 def tables() -> str:
     """What the tables of contents say."""
-    return "\n\n".join((quadrotors(), arms(), algorithms()))
+    return "\n\n".join((tasks(), algorithms()))
 
 
 def text() -> str:
@@ -107,28 +95,28 @@ def test_table_is_what_the_tables_of_contents_say() -> None:
 
 
 def test_everything_in_the_tables_is_named() -> None:
-    from policies.algorithms import MANIPULATION
+    from policies.algorithms import ALGORITHMS
     from sim.robots import ROBOTS
-    from sim.tasks import FAMILIES
-    from sim.tasks import MANIPULATION as TASKS
+    from sim.tasks import FAMILIES, TASKS
 
     text = README.read_text()
-    assert [name for name in (*ROBOTS, *TASKS, *MANIPULATION) if f"`{name}`" not in text] == []
+    assert [name for name in (*ROBOTS, *TASKS, *ALGORITHMS) if f"`{name}`" not in text] == []
     assert [name for name in FAMILIES if f"task={name}/" not in text] == []
 
 
 def test_the_pages_name_everything_too() -> None:
     from deploy.drivers import DRIVERS
     from policies.algorithms import ALGORITHMS
-    from policies.algorithms import MANIPULATION as LEARNERS
     from sim.engines import BENCHES, ENGINES
     from sim.robots import LISTED
-    from sim.tasks import FAMILIES, TASKS
-    from sim.tasks import MANIPULATION as ARMS
+    from sim.tasks import FAMILIES, TASKS, OwnWorld, make
 
+    arms = [name for name in TASKS if isinstance(make(name), OwnWorld)]
+    vehicles, steppers = [name for name in TASKS if name not in arms], ("apg", "distill", "ppo", "sac")
+    learners = [name for name in ALGORITHMS if name not in steppers]
     train, manipulation, deploy = ((DOCS / f"{page}.md").read_text() for page in ("train", "manipulation", "deploy"))
-    assert [name for name in (*LISTED, *TASKS, *ALGORITHMS, *ENGINES) if f"`{name}`" not in train] == []
-    assert [name for name in (*ARMS, *LEARNERS) if f"`{name}`" not in manipulation] == []
+    assert [name for name in (*LISTED, *vehicles, *steppers, *ENGINES) if f"`{name}`" not in train] == []
+    assert [name for name in (*arms, *learners) if f"`{name}`" not in manipulation] == []
     assert [name for name in FAMILIES if f"task={name}/" not in manipulation] == []
     assert [name for name in DRIVERS if f"`{name}`" not in deploy] == []
     assert [name for name in BENCHES if name not in train + manipulation] == []

@@ -381,7 +381,7 @@ class Bc:
     Config = Settings
     needs: tuple[type, ...] = ()
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
         self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed), config.delay)

@@ -77,7 +77,7 @@ class Corrected(ABC):
     Config: type[Settings]
     needs: tuple[type, ...] = (HasExpert,)
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
         self.run = Supervision(task, config, seed, device)
         self.task, self.config, self.cloning = task, config, self.run.cloning
         if pictures := spec.pictures(task.policy):

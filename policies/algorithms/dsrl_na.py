@@ -38,7 +38,7 @@ class DsrlNa(Dsrl):
     needs: tuple[type, ...] = ()
     config: Settings
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
         super().__init__(task, config, seed, device)
         self.judges = Critics(config, self.insight.judged + self.cloning.size, self.generator, config.critics)
         self.run.look_back(config.hindsight)

@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
+from policies.learning.vector_env import WorldVecEnv, fly, vector_env
 from policies.models.controller import FeaturePolicy, Mlp
+from sim.env import with_engine
 from sim.randomize import Array
-from sim.tasks import EngineTask
-from sim.vec_env import Observation, VecEnv, fly
+from sim.tasks import Task, features_of, initial_action
+from sim.vec_env import Observation, VecEnv
 
 
 @dataclass
@@ -66,7 +68,7 @@ class PpoConfig:
             raise ValueError(f"needs 0 < min_std <= initial_std, got {self.min_std} and {self.initial_std}")
 
 
-def smallest_std(env: VecEnv) -> Tensor:
+def smallest_std(env: VecEnv | WorldVecEnv) -> Tensor:
     """The smallest standard deviation (feature_size,) that each feature is divided by.
 
     The policy's own past actions already have a natural scale, [-1, 1]. Exploration is most of their variance:
@@ -74,8 +76,8 @@ def smallest_std(env: VecEnv) -> Tensor:
     """
     width = {name: value.shape[-1] for name, value in env.observation["policy"].items()}
     width["history"] = env.observation["history"].shape[-1]
-    sizes = [width[feature.signal] for feature in env.task.features]
-    floors = [0.5 if feature.signal == "history" else 1e-3 for feature in env.task.features]
+    sizes = [width[feature.signal] for feature in features_of(env.task)]
+    floors = [0.5 if feature.signal == "history" else 1e-3 for feature in features_of(env.task)]
     return torch.tensor(floors, device=env.device).repeat_interleave(torch.tensor(sizes, device=env.device))
 
 
@@ -83,14 +85,12 @@ class Ppo:
     """See the module."""
 
     Config = PpoConfig
-    needs: tuple[type, ...] = (EngineTask,)
+    needs: tuple[type, ...] = ()
 
-    def __init__(
-        self, task: EngineTask, config: PpoConfig, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
-        self.task, self.config, self.device, self.engine = task, config, device, engine
+    def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+        self.task, self.config, self.device = with_engine(task, engine), config, device
         shortest, longest = config.lengths
-        self.env = VecEnv(task, config.num_envs, engine, seed, device, lengths=(shortest, longest), easy=config.easy)
+        self.env = vector_env(self.task, config.num_envs, seed, device, (shortest, longest), config.easy)
         self.generator = torch.Generator(device)  # exploration and minibatches
         self.generator.manual_seed(seed)
         weights = torch.Generator()
@@ -98,7 +98,7 @@ class Ppo:
         env, actions = self.env, self.env.action_size
         self.actor = mlp([env.feature_size, *config.hidden, actions], weights, config.activation, 0.01).to(device)
         with torch.no_grad():  # fly the initial action at first
-            list(self.actor.parameters())[-1].fill_(math.atanh(task.initial_action))
+            list(self.actor.parameters())[-1].fill_(math.atanh(initial_action(task)))
         self.critic = mlp([env.critic_size, *config.critic_hidden, 1], weights, config.activation).to(device)
         self.log_std = nn.Parameter(torch.full((actions,), math.log(config.initial_std), device=device))
         self.parameters = [*self.actor.parameters(), self.log_std, *self.critic.parameters()]
@@ -138,7 +138,7 @@ class Ppo:
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes,) of the policy without exploration, on starts of their own."""
-        env = VecEnv(self.task, episodes, self.engine, seed, self.device)
+        env = vector_env(self.task, episodes, seed, self.device)
 
         def act(observation: Observation) -> Tensor:
             return self.mean(env.features(observation))

@@ -53,7 +53,7 @@ class Rlif(DsrlNa):
     config: Settings
     run: Supervision
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
         super().__init__(task, config, seed, device)
         self.opening = opening(task, config, config.scenes)
         self.due = 0  # control steps that no update was made for

@@ -85,7 +85,7 @@ class Rlpd(Dsrl):
     config: Settings
     Run = Alone
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "flight") -> None:
+    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
         super().__init__(task, config, seed, device)
         self.before = copy.deepcopy(self.training)
         self.run.look_back(config.hindsight)

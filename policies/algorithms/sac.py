@@ -28,10 +28,12 @@ from policies.learning.networks import (
     saved,
     squashed_sample,
 )
+from policies.learning.vector_env import fly, vector_env
 from policies.models.controller import FeaturePolicy, Mlp
+from sim.env import with_engine
 from sim.randomize import Array
-from sim.tasks import EngineTask
-from sim.vec_env import Observation, VecEnv, fly
+from sim.tasks import Task, initial_action
+from sim.vec_env import Observation
 
 LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, before squashing
 
@@ -89,14 +91,12 @@ class Sac:
     """See the module."""
 
     Config = SacConfig
-    needs: tuple[type, ...] = (EngineTask,)
+    needs: tuple[type, ...] = ()
 
-    def __init__(
-        self, task: EngineTask, config: SacConfig, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
-        self.task, self.config, self.device, self.engine = task, config, device, engine
+    def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+        self.task, self.config, self.device = with_engine(task, engine), config, device
         shortest, longest = config.lengths
-        self.env = VecEnv(task, config.num_envs, engine, seed, device, lengths=(shortest, longest), easy=config.easy)
+        self.env = vector_env(self.task, config.num_envs, seed, device, (shortest, longest), config.easy)
         self.generator = torch.Generator(device)
         self.generator.manual_seed(seed)
         weights = torch.Generator()
@@ -126,7 +126,7 @@ class Sac:
         with torch.no_grad():
             bias = list(actor.parameters())[-1]
             bias.fill_(math.log(config.initial_std))
-            bias[:actions] = math.atanh(self.task.initial_action)  # fly the initial action at first
+            bias[:actions] = math.atanh(initial_action(self.task))  # fly the initial action at first
         return actor.to(self.device)
 
     def _make_critic(self, weights: torch.Generator) -> Ensemble:
@@ -162,7 +162,7 @@ class Sac:
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes,) of the policy without exploration, on starts of their own."""
-        env = VecEnv(self.task, episodes, self.engine, seed, self.device)
+        env = vector_env(self.task, episodes, seed, self.device)
 
         def act(observation: Observation) -> Tensor:
             return self.mean(env.features(observation))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import EngineTask
+from sim.tasks import EngineTask, Task, features_of, initial_action
 from sim.terms import Feature
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class FeaturePolicy:
             raise ValueError(f"the network returns {self.network.outputs} values, the commands are {self.actions}")
 
     @classmethod
-    def from_task(cls, task: EngineTask, network: Network, name: str | None = None) -> FeaturePolicy:
+    def from_task(cls, task: Task, network: Network, name: str | None = None) -> FeaturePolicy:
         """The controller of `task` with a trained `network`."""
         config: Any = getattr(task, "config", None)
         return cls(
@@ -298,9 +298,9 @@ class FeaturePolicy:
             rate_hz=task.rate_hz,
             inputs=task.policy,
             outputs=task.commands,
-            features=task.features,
-            history=task.history,
-            initial_action=float(np.float32(task.initial_action)),
+            features=features_of(task),
+            history=task.history if isinstance(task, EngineTask) else 0,
+            initial_action=float(np.float32(initial_action(task))),
             network=network,
             settings=dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
             envelope=dict(task.envelope),

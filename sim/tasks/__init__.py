@@ -103,6 +103,13 @@ class Relabelable(Protocol):
 
 
 @runtime_checkable
+class HasFeatures(Protocol):
+    """A task that says what a small network sees best of its signals."""
+
+    features: tuple[Feature, ...]
+
+
+@runtime_checkable
 class EngineTask(Task, Protocol):
     """A task that an engine carries out: the environment, the trainers and the exported graph do what it declares.
 
@@ -133,6 +140,16 @@ class EngineTask(Task, Protocol):
 
     def terminated(self, signals: Mapping[str, Any]) -> Any:
         """(n,) bool: lost, given noise-free signals by name (n, k). Time limits are the environment's business."""
+
+
+def features_of(task: Task) -> tuple[Feature, ...]:
+    """What a policy's network sees of a task's signals: what it declares, else all, one after the other."""
+    return task.features if isinstance(task, HasFeatures) else tuple(Feature(signal.name) for signal in task.policy)
+
+
+def initial_action(task: Task) -> float:
+    """[-1, 1]: what an untrained policy does."""
+    return task.initial_action if isinstance(task, EngineTask) else 0.0
 
 
 def task_class(name: str) -> Any:

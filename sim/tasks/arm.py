@@ -23,6 +23,7 @@ from sim.rotations import rotation_matrices
 from sim.scenes.tabletop import TABLE, Block
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
+from sim.terms import Feature
 
 if TYPE_CHECKING:
     from sim.engines.workbench import Workbench
@@ -34,6 +35,7 @@ REACH: Double = np.array([[0.3, -0.3, 0.012], [0.7, 0.3, 0.4]])  # m: where the 
 CONTROLS = {"velocity": {"hand_velocity": 0.1}, "joint": {"joint_target": 0.005}}  # and the noise of a mediocre expert
 CAMERAS = ("wrist_camera", "scene_camera")
 PIXELS = 64
+NEAR = 10.0  # 1/m, by which differences are scaled for small networks
 GAIN = 5.0  # 1/s, of the experts' approach
 CLOSE = 0.0  # m: what an expert asks of the gripper to hold something
 CUBE = Block((0.02, 0.02, 0.02), 0.1, 0.5, (0.85, 0.2, 0.15))
@@ -71,7 +73,20 @@ class Tabletop(ABC):
     goal = "goal_position"
     achieved = "object_position"  # what should become equal to it
     scores = {"success": "%", "duration": "s", "final_distance": "m"}
-    recipes: ClassVar[Recipes] = {"dsrl_na": {"default": {"algorithm.hindsight": 4}}}
+    recipes: ClassVar[Recipes] = {
+        "dsrl_na": {"default": {"algorithm.hindsight": 4}},
+        "ppo": {
+            "default": {
+                "algorithm.steps": 400_000,
+                "algorithm.num_envs": 64,
+                "algorithm.horizon": 32,
+                "algorithm.epochs": 5,
+                "algorithm.lengths": [1.0, 1.0],
+                "algorithm.evaluate_every": 20,
+                "algorithm.evaluation_episodes": 50,
+            }
+        },
+    }
     offsets: dict[str, float]  # m: how far a mediocre expert misjudges signals
     close: float  # m: success
 
@@ -94,6 +109,12 @@ class Tabletop(ABC):
             *(() if cameras else pose),
             Signal("goal_position", (3,), "m", "world", max_age=1.0),
             *pictures,
+        )
+        near = ["hand_position", *(["object_position"] if self.block and not cameras else [])]
+        self.features = (
+            *(Feature(s.name) for s in self.policy if s not in pictures),
+            *(Feature(self.goal, scale=NEAR, minus=name) for name in near),
+            *(Feature(name, scale=NEAR, minus="hand_position") for name in near[1:]),
         )
         self.privileged: Group = pose if cameras else ()
         arm = (

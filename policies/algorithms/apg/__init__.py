@@ -202,10 +202,8 @@ class Apg:
         "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
     }
 
-    def __init__(
-        self, task: EngineTask, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "flight"
-    ) -> None:
-        self.task = task
+    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+        self.task, engine = task, engine or task.engine
         path = config.path
         beyond = device != "cpu" or config.critic or config.network not in NETWORKS or hasattr(task, "reward")
         if path == "auto":

@@ -156,11 +156,11 @@ class Distill:
     needs: tuple[type, ...] = (EngineTask,)
 
     def __init__(
-        self, task: EngineTask, config: DistillConfig, seed: int, device: str = "cpu", engine: str = "flight"
+        self, task: EngineTask, config: DistillConfig, seed: int, device: str = "cpu", engine: str = ""
     ) -> None:
         if device != "cpu":
             raise ValueError(f"distill runs on the CPU only, got device={device}; use device=cpu")
-        self.task, self.config, self.engine = task, config, engine
+        self.task, self.config, self.engine = task, config, engine or task.engine
         weights, vehicles, self.flight_seed, self.measure_seed = map(
             int, np.random.SeedSequence(seed).generate_state(4)
         )

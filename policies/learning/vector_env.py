@@ -1,0 +1,174 @@
+"""Any task as a batch of torch tensors, for learners that act step by step: `VecEnv`, or that over its own world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sim.env import Env, carried_out, make_env, stream
+from sim.randomize import Array
+from sim.spec import Group, pictures, size, unpack
+from sim.tasks import OwnWorld, Task, features_of
+from sim.vec_env import Observation, Step, VecEnv
+from sim.vec_env import fly as fly_vehicles
+
+TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
+
+
+class WorldVecEnv:
+    """`num_envs` worlds of a task that brings its own physics; see `sim.vec_env.VecEnv`, whose place it takes.
+
+    Features are the task's, else the policy's signals, one after the other; a critic sees the privileged ones, too. An
+    episode that succeeds is cut off, not lost: what its last state is worth goes on counting, whatever the sign of the
+    rewards. Raises ValueError for a policy that sees pictures.
+    """
+
+    term_names = ("reward",)
+    easy = 1.0  # starts are the world's own
+    dump_dir: Path | None = None
+
+    def __init__(self, task: OwnWorld, num_envs: int, seed: int = 0, device: str = "cpu") -> None:
+        if seen := pictures(task.policy):
+            raise ValueError(
+                f"{task.name} shows its policy pictures ({seen[0].name}); this algorithm learns from numbers"
+            )
+        self.task, self.num_envs, self.device, self._seed = task, num_envs, device, seed
+        self.action_size = size(task.commands)
+        low, high = (np.concatenate([np.full(s.size, getattr(s, e)) for s in task.commands]) for e in ("low", "high"))
+        self._low, self._range = low.astype(np.float32), (high - low).astype(np.float32)
+        self.world: Env = make_env(task, num_envs, stream(seed, TRAINING))
+        self.total_steps = 0
+        self._numbers, self._following = np.arange(num_envs), num_envs
+        self._sent: list[list[Array]] = [[] for _ in range(num_envs)]  # actions of the open episodes
+        self._return = np.zeros(num_envs, np.float32)
+        self.world.reset(range(num_envs), range(num_envs))
+        self.observation = self._look()
+        self.feature_size = self.features(self.observation).shape[-1]
+        self.critic_size = self.critic_features(self.observation).shape[-1]
+
+    def _look(self) -> Observation:
+        seen = self.world.observe()
+
+        def named(group: Group) -> dict[str, Tensor]:
+            flat = {s.name: np.nan_to_num(seen[s.name].reshape(self.num_envs, -1)) for s in group}
+            return {name: torch.from_numpy(value.astype(np.float32)).to(self.device) for name, value in flat.items()}
+
+        policy, nothing = named(self.task.policy), torch.zeros((self.num_envs, 0), device=self.device)
+        return Observation(policy=policy, truth=policy, privileged=named(self.task.privileged), history=nothing)
+
+    def features(self, observation: Observation) -> Tensor:
+        """What the policy's network sees, (n, feature_size)."""
+        return torch.cat([feature.evaluate(observation["policy"]) for feature in features_of(self.task)], -1)
+
+    def critic_features(self, observation: Observation) -> Tensor:
+        """What a critic may see, (n, critic_size)."""
+        return torch.cat([self.features(observation), *observation["privileged"].values()], -1)
+
+    def reward_weights(self) -> dict[str, float]:
+        """The coefficient of each reward term."""
+        return {"reward": 1.0}
+
+    def _commands(self, action: Array) -> dict[str, Array]:
+        """Commands by name (n, *shape) for actions (n, k) in [-1, 1]."""
+        return unpack(self.task.commands, self._low + 0.5 * (action + np.float32(1.0)) * self._range)
+
+    def step(self, action: Tensor) -> Step:
+        """Advance one control step under `action` (n, k) in [-1, 1]. Whose episode ended begins the next one."""
+        told = action.detach().clamp(-1.0, 1.0).cpu().numpy()
+        for row in range(self.num_envs):
+            self._sent[row].append(told[row].copy())
+        outcome = self.world.step(self._commands(told))
+        self.total_steps += self.num_envs
+        reward = np.nan_to_num(outcome.reward).astype(np.float32)
+        self._return = self._return + reward
+        length = np.array([len(sent) for sent in self._sent])
+        truncated = (outcome.success | (length >= self.task.episode_steps)) & ~outcome.terminated
+        final = self.observation = self._look()
+        info = {"episode_return": self._tensor(self._return), "episode_length": self._tensor(length)}
+        ended = np.flatnonzero(outcome.terminated | truncated)
+        if len(ended):
+            self._begin(ended)
+        gained = self._tensor(reward)
+        lost, late = self._tensor(outcome.terminated), self._tensor(truncated)
+        return Step(self.observation, gained, {"reward": gained}, lost, late, final, info)
+
+    def _begin(self, rows: NDArray[np.int64]) -> None:
+        self._numbers[rows] = self._following + np.arange(len(rows))
+        self._following += len(rows)
+        for row in rows:
+            self._sent[row] = []
+        self._return = np.where(np.isin(np.arange(self.num_envs), rows), np.float32(0.0), self._return)
+        self.world.reset(rows.tolist(), self._numbers[rows].tolist())
+        self.observation = self._look()
+
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.array(values)).to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers of the open episodes and what was sent in them: physics are found again by doing it again."""
+        sent = [np.stack(row) if row else np.zeros((0, self.action_size), np.float32) for row in self._sent]
+        counts = {"following": self._following, "total_steps": self.total_steps, "seed": self._seed}
+        return {**counts, "numbers": self._numbers.copy(), "sent": sent, "return": self._return.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the `state_dict` of an environment with the same arguments."""
+        if len(state["numbers"]) != self.num_envs:
+            raise ValueError(f"the saved state has {len(state['numbers'])} environments, this one has {self.num_envs}")
+        if int(state["seed"]) != self._seed:
+            self._seed = int(state["seed"])
+            self.world.close()
+            self.world = make_env(self.task, self.num_envs, stream(self._seed, TRAINING))
+        self._following, self.total_steps = int(state["following"]), int(state["total_steps"])
+        self._numbers, self._return = np.array(state["numbers"]), np.array(state["return"], np.float32)
+        self._sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
+        longest = max(len(row) for row in self._sent)
+        still = np.zeros(self.action_size, np.float32)
+        for step in range(longest):
+            begins = [row for row in range(self.num_envs) if len(self._sent[row]) == longest - step]
+            self.world.reset(begins, [int(self._numbers[row]) for row in begins])
+            at = [step - (longest - len(row)) for row in self._sent]
+            told = [row[k] if k >= 0 else still for row, k in zip(self._sent, at, strict=True)]
+            self.world.step(self._commands(np.stack(told)))
+        fresh = [row for row in range(self.num_envs) if not self._sent[row]]
+        self.world.reset(fresh, [int(self._numbers[row]) for row in fresh])
+        self.observation = self._look()
+
+
+def vector_env(
+    task: Task,
+    num_envs: int,
+    seed: int,
+    device: str = "cpu",
+    lengths: tuple[float, float] = (1.0, 1.0),
+    easy: float = 0.0,
+) -> VecEnv | WorldVecEnv:
+    """A task for a learner; `lengths` and `easy` are for those that our engines carry out."""
+    if isinstance(task, OwnWorld):
+        return WorldVecEnv(task, num_envs, seed, device)
+    return VecEnv(carried_out(task), num_envs, task.engine, seed, device, lengths=lengths, easy=easy)
+
+
+def fly(env: VecEnv | WorldVecEnv, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
+    """One whole episode in every environment, the lost ones included: the task's scores, name -> (n,)."""
+    if isinstance(env, VecEnv):
+        return fly_vehicles(env, act)
+    task, recorded = env.task, []
+    decided = np.zeros(env.num_envs, bool)
+    for _ in range(task.episode_steps):
+        truth = env.world.truth()
+        action = act(env.observation).clamp(-1.0, 1.0).cpu().numpy()
+        commands = env._commands(action)
+        outcome = env.world.step(commands)
+        env.observation = env._look()
+        judged = {"success": outcome.success, "terminated": outcome.terminated, "reward": outcome.reward}
+        recorded.append({**truth, **commands, **{name: value[:, None] for name, value in judged.items()}})
+        decided |= outcome.success | outcome.terminated
+        if decided.all():
+            break
+    return task.score({name: np.stack([step[name] for step in recorded]) for name in recorded[0]})
