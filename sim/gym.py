@@ -21,21 +21,24 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from sim import tasks
-from sim.vec_env import Observation, VecEnv
+from sim.env import with_engine
+from sim.vec_env import Observation
+from sim.vec_world import AnyVecEnv, vector_env
 
+PICTURE = (240, 320)  # height, width
 OBSERVATIONS = ("features", "dict")
 
 
 def make_env(
     task: str, num_envs: int, engine: str, observation: str, config: Mapping[str, Any] | None, device: str
-) -> VecEnv:
+) -> AnyVecEnv:
     """The batched environment behind an adapter; ValueError for an unknown kind of observation."""
     if observation not in OBSERVATIONS:
         raise ValueError(f"observation {observation!r} is not one of {', '.join(OBSERVATIONS)}")
-    return VecEnv(tasks.make(task, **(config or {})), num_envs, engine, device=device)
+    return vector_env(with_engine(tasks.make(task, **(config or {})), engine), num_envs, seed=0, device=device)
 
 
-def observation_space(env: VecEnv, observation: str) -> spaces.Space[Any]:
+def observation_space(env: AnyVecEnv, observation: str) -> spaces.Space[Any]:
     """The space of one environment's observation."""
     if observation == "features":
         return spaces.Box(-np.inf, np.inf, (env.feature_size,), np.float32)
@@ -43,17 +46,17 @@ def observation_space(env: VecEnv, observation: str) -> spaces.Space[Any]:
     signals: dict[str, spaces.Space[Any]] = {
         s.name: spaces.Box(s.low, s.high, (s.size,), np.float32) for s in task.policy
     }
-    if task.history:
-        signals["history"] = spaces.Box(-1.0, 1.0, (task.history * env.action_size,), np.float32)
+    if past := env.observation["history"].shape[-1]:
+        signals["history"] = spaces.Box(-1.0, 1.0, (past,), np.float32)
     return spaces.Dict(signals)
 
 
-def to_numpy(env: VecEnv, observation: Observation, kind: str) -> Any:
+def to_numpy(env: AnyVecEnv, observation: Observation, kind: str) -> Any:
     """An observation of n environments as arrays (n, k), in the form of `observation_space`."""
     if kind == "features":
         return env.features(observation).cpu().numpy()
     values = dict(observation["policy"])
-    if env.task.history:
+    if observation["history"].shape[-1]:
         values["history"] = observation["history"]
     return {name: value.cpu().numpy().copy() for name, value in values.items()}
 
@@ -68,21 +71,27 @@ def row(observation: Any, index: int) -> Any:
 class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]]):
     """One task with one robot. `config` sets fields of the task's `Config`."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
 
     def __init__(
         self,
         task: str,
-        engine: str = "flight",
+        engine: str = "",
         observation: str = "features",
         config: Mapping[str, Any] | None = None,
         device: str = "cpu",
+        render_mode: str | None = None,
     ) -> None:
         self.env = make_env(task, 1, engine, observation, config, device)
         self.kind = observation
         self.observation_space = observation_space(self.env, observation)
         self.action_space = spaces.Box(-1.0, 1.0, (self.env.action_size,), np.float32)
         self._seeded = False
+        self.render_mode = render_mode
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture (240, 320, 3), with `render_mode="rgb_array"`."""
+        return self.env.render(0, *PICTURE) if self.render_mode == "rgb_array" else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode. Without a seed the first reset draws one, as Gymnasium's convention asks."""
@@ -111,7 +120,7 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, NDArray[np.float32], NDArray
         self,
         task: str,
         num_envs: int = 1,
-        engine: str = "flight",
+        engine: str = "",
         observation: str = "features",
         config: Mapping[str, Any] | None = None,
         device: str = "cpu",

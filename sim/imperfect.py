@@ -71,9 +71,10 @@ class Imperfect:
     def send(self, values: Array, rows: NDArray[np.int64]) -> Array:
         """What arrives this control step (count, P) of what these rows send (count, P)."""
         if self.weights.shape[1] > 1:
-            self.past[rows, 1:] = self.past[rows, :-1]
-            self.past[rows, 0] = values
-            values = (self.weights[rows] * self.past[rows]).sum(axis=1)
+            every = slice(None) if len(rows) == len(self.past) else rows
+            self.past[every, 1:] = self.past[every, :-1]
+            self.past[every, 0] = values
+            values = np.einsum("ntk,ntk->nk", self.weights[every], self.past[every])
         at = self.sent[rows] % (self.steps + 1)
         for row in rows[(at == 0) & (self.sent[rows] > 0)]:  # a flight may outlast an episode
             self._draw(row)

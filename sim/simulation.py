@@ -225,7 +225,9 @@ class SimEnv:
             gone |= np.asarray(self.task.terminated(self._signals))
             reward = np.float32(self.task.alive_bonus) * (~gone).astype(np.float32)
             for cost in self.task.costs:
-                reward = reward - np.float32(cost.weight) * np.nan_to_num(np.asarray(cost.evaluate(self._signals)))
+                reward = reward - np.float32(cost.weight) * np.asarray(cost.evaluate(self._signals))
+        if gone.any():  # what is lost may be anywhere
+            reward = np.nan_to_num(reward, posinf=0.0, neginf=0.0)
         success = np.zeros(self.num, bool)
         over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~gone)
         if len(over):
@@ -274,13 +276,11 @@ class SimEnv:
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """The robot and its target as the film shows them."""
-        from sim.render.offscreen import frames
-        from sim.render.scene import film
-
         names = ("position", "quaternion", self.task.goal)
-        position, quaternion, target = (np.asarray(self._signals[name])[None, row : row + 1] for name in names)
-        scene = film(position, quaternion, target, self.task.robot, self.task.rate_hz, 1, (width, height))
-        return next(frames(scene))
+        from sim.render.offscreen import picture
+
+        position, quaternion, target = (np.asarray(self._signals[name])[row] for name in names)
+        return picture(self.task.robot, position, quaternion, target, height, width)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sim.channel import Channel
@@ -195,6 +196,15 @@ class VecEnv:
         """What a critic may see, (n, critic_size): the same without noise and delay, then the privileged signals."""
         known = self._evaluate({**observation["truth"], "history": observation["history"]})
         return torch.cat([known, *observation["privileged"].values()], -1)
+
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        """One vehicle and its target as the film shows them, (height, width, 3)."""
+        names = ("position", "quaternion", self.task.goal)
+        known = {**self._state, **self.task.reference(self._motion, self._steps * self.dt)}
+        from sim.render.offscreen import picture
+
+        position, quaternion, target = (known[name][row].cpu().numpy() for name in names)
+        return picture(self.task.robot, position, quaternion, target, height, width)
 
     def reward_weights(self) -> dict[str, float]:
         """The coefficient of each reward term now; reward = sum of coefficient * term. Follows the curriculum."""

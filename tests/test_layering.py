@@ -74,6 +74,7 @@ HOMES = {
     "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
     "torch": [
         "sim/vec_env.py",
+        "sim/vec_world.py",
         "sim/channel.py",
         "sim/gym.py",
         "sim/terms.py",

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
-from policies.learning.vector_env import WorldVecEnv, fly, vector_env
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.env import with_engine
 from sim.randomize import Array
 from sim.tasks import Task, features_of, initial_action
 from sim.vec_env import Observation, VecEnv
+from sim.vec_world import WorldVecEnv, fly, vector_env
 
 
 @dataclass

@@ -28,12 +28,12 @@ from policies.learning.networks import (
     saved,
     squashed_sample,
 )
-from policies.learning.vector_env import fly, vector_env
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.env import with_engine
 from sim.randomize import Array
 from sim.tasks import Task, initial_action
 from sim.vec_env import Observation
+from sim.vec_world import fly, vector_env
 
 LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, before squashing
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from policies.runner import report as reports
 from policies.runner.report import BLUE, GREY, INK, ORANGE, Report, save, style, table
-from policies.runner.report import plot as flights
 
 Rows = Sequence[dict[str, Any]]
 
@@ -43,7 +43,7 @@ def beside(before: list[Any], after: list[Any]) -> list[Any]:
 def drawn(report: Report, path: str, baselines: Mapping[str, Report] | None = None, learning: Rows = ()) -> str:
     """A vehicle's flights; of other robots, success beside the baselines. Returns the path."""
     if report.vehicle is not None:
-        return flights(report, path)
+        return reports.plot(report, path)
     return plot(report, path, baselines or {}, learning)
 
 

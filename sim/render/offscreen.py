@@ -115,6 +115,12 @@ def frames(scene: Film, backend: str = "raster") -> Iterator[Frame]:
     return software.frames(scene) if backend == "raster" else Stage(scene).frames()
 
 
+def picture(robot: Quadrotor, position: Any, quaternion: Any, target: Any, height: int, width: int) -> Frame:
+    """One moment of one vehicle: position and target (3,) m, quaternion (4,) body to world."""
+    pose, turn, goal = (np.asarray(value)[None, None] for value in (position, quaternion, target))
+    return next(frames(colours.film(pose, turn, goal, robot, rate_hz=1.0, fps=1, size=(width, height))))
+
+
 def scene_xml(scene: Film) -> str:
     """The film's scene as MJCF: a floor, and for each vehicle a body and a target that are moved by hand."""
     count = scene.position.shape[1]

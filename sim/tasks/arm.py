@@ -77,7 +77,7 @@ class Tabletop(ABC):
         "dsrl_na": {"default": {"algorithm.hindsight": 4}},
         "ppo": {
             "default": {
-                "algorithm.steps": 400_000,
+                "algorithm.steps": 800_000,
                 "algorithm.num_envs": 64,
                 "algorithm.horizon": 32,
                 "algorithm.epochs": 5,

@@ -33,7 +33,7 @@ def fly(policy: PolicyFile, count: int, seed: int) -> dict[str, Any]:
     errors, states = [], []
     policy.reset(count)
     with driver:
-        mass, curve = driver.engine.read("mass"), driver.engine.read("thrust_curve")
+        mass, curve = driver.env.engine.read("mass"), driver.env.engine.read("thrust_curve")
         for step in range(task.episode_steps):
             if step == task.episode_steps // 2:
                 _change(driver, case, np.random.default_rng(seed))
@@ -48,9 +48,9 @@ def fly(policy: PolicyFile, count: int, seed: int) -> dict[str, Any]:
 def _change(driver: Simulated, case: Any, rng: np.random.Generator) -> None:
     loaded, damaged = case == 1, case == 2
     for name in ("mass", "inertia"):
-        driver.engine.set_parameters(loaded, {name: 1.3 * driver.engine.read(name)[loaded]})
+        driver.env.engine.set_parameters(loaded, {name: 1.3 * driver.env.engine.read(name)[loaded]})
     rotor = rng.integers(4, size=(int(damaged.sum()), 1))
-    driver.engine.set_parameters(damaged, {"thrust_scale": np.where(np.arange(4) == rotor, 0.75, 1.0)})
+    driver.env.engine.set_parameters(damaged, {"thrust_scale": np.where(np.arange(4) == rotor, 0.75, 1.0)})
 
 
 def explained(state: Any, value: Any) -> float:

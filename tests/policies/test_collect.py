@@ -13,6 +13,7 @@ from policies.datasets import Dataset, DatasetError
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from sim.env import NoExpertError
+from sim.tasks import make
 from tests.policies.toy_reach import RATE, ToyReach
 
 TOY = "tests.policies.toy_reach:ToyReach"
@@ -92,9 +93,16 @@ def test_other_data_is_refused(tmp_path, flaw):
         stored(task, str(folder), 2)
 
 
-def test_bad_arguments_are_explained(tmp_path):
+def test_the_pid_shows_how_to_hover(tmp_path):
     with pytest.raises(NoExpertError, match="quad_any has no expert for the robot 'any': its vehicles all differ"):
-        collect.main(["task=quad_any", f"out={tmp_path / 'x'}"])
+        collect.main(["task=quad_any", f"out={tmp_path / 'any'}"])
+    task = make("quad_hover")
+    shown = list(collect.demonstrate(task, 3, seed=0))
+    assert [e.succeeded for e in shown] == [True] * 3 and len(shown[0].reward) == task.episode_steps
+    assert set(shown[0].signals) == {s.name for s in (*task.policy, *task.privileged)}
+
+
+def test_bad_arguments_are_explained(tmp_path):
     with pytest.raises(ValueError, match="needs episodes >= 1"):
         collect.main([f"task={TOY}", f"out={tmp_path / 'x'}", "episodes=0"])
     assert not (tmp_path / "x").exists()

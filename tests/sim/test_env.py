@@ -14,6 +14,7 @@ from sim.randomize import Bias, Delay, Dropout, Noise, Vary
 from sim.spec import Signal
 from sim.terms import Curriculum, Feature
 from sim.vec_env import VecEnv, fly
+from tests.sim.vehicles import VEHICLES
 
 
 def make_env(num_envs=8, seed=0, name="quad_hover", dump_dir=None, lengths=(1.0, 1.0), **config):
@@ -31,7 +32,7 @@ def flat(observation):
     return torch.cat([*groups, observation["history"]], -1)
 
 
-@pytest.mark.parametrize("name", sorted(tasks.TASKS))
+@pytest.mark.parametrize("name", VEHICLES)
 def test_sizes_follow_the_declaration(name):
     env = make_env(5, name=name)
     step = env.step(actions(env, 1)[0])
@@ -289,7 +290,7 @@ def test_divergence_is_reset_counted_and_replayable(tmp_path):
     assert env.nan_resets == 5 and len(list((tmp_path / "dumps").iterdir())) == 3
 
 
-@pytest.mark.parametrize("name", sorted(tasks.TASKS))
+@pytest.mark.parametrize("name", VEHICLES)
 def test_continuing_from_a_saved_state_is_exact(name):
     make = lambda: make_env(7, seed=2, name=name, episode_s=1.0, lengths=(0.1, 0.5))  # noqa: E731
     env = make()

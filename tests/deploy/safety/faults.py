@@ -99,7 +99,7 @@ class Flight:
 
     def look(self) -> None:
         """How it meets the floor."""
-        read = self.driver.engine.read
+        read = self.driver.env.engine.read
         if self.landing is None and self.step > self.at and read("position")[0, 2] < 0.05:
             tilt = float(np.degrees(np.arccos(np.clip(read("rotation")[0, 8], -1.0, 1.0))))
             after = (self.step - self.at) / self.policy.rate_hz

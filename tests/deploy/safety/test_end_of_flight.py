@@ -80,7 +80,7 @@ def interrupt(patience=0.0):
 
 
 def height(driver):
-    return float(driver.engine.read("position")[0, 2])
+    return float(driver.env.engine.read("position")[0, 2])
 
 
 def check_landed(record, guard, driver):

@@ -78,7 +78,7 @@ class Flights:
         self.verdicts, self.sent = np.array(self.verdicts), np.array(self.sent)
 
     def _look(self):
-        engine = self.driver.engine
+        engine = self.driver.env.engine
         new = (engine.read("position")[:, 2] < 0.05) & (self.down < 0) & (self.step > AT)
         self.down[new] = self.step
         self.speed[new] = -engine.read("linear_velocity")[new, 2]

@@ -16,6 +16,7 @@ from sim.robots import robot
 from sim.robots.quadrotors import SENSED
 from sim.tasks import targets
 from sim.tasks.quad_hover import random_tilt
+from tests.sim.vehicles import VEHICLES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -102,7 +103,7 @@ def test_tilt_is_uniform_over_the_rotations(degrees):
         np.testing.assert_allclose(np.quantile(ours[:, column], levels), expected, atol=0.02)
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("name", VEHICLES)
 def test_starts_follow_the_declaration(name):
     task = tasks.make(name, guidance=0.25)
     c = task.config
@@ -120,7 +121,7 @@ def test_starts_follow_the_declaration(name):
     assert resting.mean() == pytest.approx(0.25, abs=0.03)
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("name", VEHICLES)
 def test_what_the_policy_sees_exists_on_the_robot(name):
     task = tasks.make(name)
     assert {s.name for s in task.policy} <= set(SENSED) & set(task.robot.sensed)
@@ -134,7 +135,7 @@ def test_what_the_policy_sees_exists_on_the_robot(name):
     assert "success" in task.scores
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("name", VEHICLES)
 @pytest.mark.parametrize("distance", [0.0, 0.1, 0.4, np.nan])
 def test_score_of_a_constant_distance(name, distance):
     task = tasks.make(name)
@@ -167,7 +168,7 @@ def test_settling_time_counts_from_the_last_excursion():
     np.testing.assert_allclose(task.score(flight)["settling_time"], [1.2, 3.01], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("name", VEHICLES)
 def test_termination_agrees_between_numpy_and_torch(name):
     task = tasks.make(name)
     rng = np.random.default_rng(0)
@@ -251,7 +252,7 @@ def test_published_reward_and_its_curriculum():
 
 
 def test_easier_starts_lead_from_rest_to_the_drawn_start():
-    for name in tasks.TASKS:
+    for name in VEHICLES:
         task = tasks.make(name)
         state = task.reset(np.random.default_rng(0), 50)
         same = task.easier(state, np.ones((50, 1), np.float32))

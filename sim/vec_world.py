@@ -52,6 +52,25 @@ class WorldVecEnv:
         self.feature_size = self.features(self.observation).shape[-1]
         self.critic_size = self.critic_features(self.observation).shape[-1]
 
+    def seed(self, seed: int) -> None:
+        """Other episodes; takes effect with the next `reset`."""
+        if seed != self._seed:
+            self._seed = seed
+            self.world.close()
+            self.world = make_env(self.task, self.num_envs, stream(seed, TRAINING))
+        self._following = 0
+
+    def reset(self, mask: Tensor | None = None) -> Observation:
+        """Begin the next episodes where `mask` (n,) bool is set (None: everywhere); the observation of all."""
+        rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask.cpu().numpy())
+        if len(rows):
+            self._begin(rows)
+        return self.observation
+
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        """A picture for people."""
+        return self.world.render(row, height, width)
+
     def _look(self) -> Observation:
         seen = self.world.observe()
 
@@ -120,10 +139,7 @@ class WorldVecEnv:
         """Continue from the `state_dict` of an environment with the same arguments."""
         if len(state["numbers"]) != self.num_envs:
             raise ValueError(f"the saved state has {len(state['numbers'])} environments, this one has {self.num_envs}")
-        if int(state["seed"]) != self._seed:
-            self._seed = int(state["seed"])
-            self.world.close()
-            self.world = make_env(self.task, self.num_envs, stream(self._seed, TRAINING))
+        self.seed(int(state["seed"]))
         self._following, self.total_steps = int(state["following"]), int(state["total_steps"])
         self._numbers, self._return = np.array(state["numbers"]), np.array(state["return"], np.float32)
         self._sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
@@ -140,6 +156,9 @@ class WorldVecEnv:
         self.observation = self._look()
 
 
+AnyVecEnv = VecEnv | WorldVecEnv
+
+
 def vector_env(
     task: Task,
     num_envs: int,
@@ -147,14 +166,14 @@ def vector_env(
     device: str = "cpu",
     lengths: tuple[float, float] = (1.0, 1.0),
     easy: float = 0.0,
-) -> VecEnv | WorldVecEnv:
+) -> AnyVecEnv:
     """A task for a learner; `lengths` and `easy` are for those that our engines carry out."""
     if isinstance(task, OwnWorld):
         return WorldVecEnv(task, num_envs, seed, device)
     return VecEnv(carried_out(task), num_envs, task.engine, seed, device, lengths=lengths, easy=easy)
 
 
-def fly(env: VecEnv | WorldVecEnv, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
+def fly(env: AnyVecEnv, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
     """One whole episode in every environment, the lost ones included: the task's scores, name -> (n,)."""
     if isinstance(env, VecEnv):
         return fly_vehicles(env, act)
