@@ -137,6 +137,8 @@ def compose(overrides: list[str]) -> Settings:
     """The settings that these `key=value` strings stand for. SettingsError when they make no sense."""
     overrides = _with_preset(overrides)
     resumed = _resumed(overrides)
+    if not resumed:
+        overrides = _with_algorithm(overrides)
     modules = (
         dict(_pair(o) for o in overrides if _pair(o)[0] not in RESUMABLE and MODULE.fullmatch(_pair(o)[1]))
         if resumed
@@ -175,6 +177,16 @@ def _with_preset(overrides: list[str]) -> list[str]:
         raise SettingsError(unknown("preset", name, files))
     found: Any = OmegaConf.load(files[name])
     return [*(f"{key}={value}" for key, value in found.items() if key not in said), *overrides]
+
+
+def _with_algorithm(overrides: list[str]) -> list[str]:
+    """The one that the task is trained by, where the command line names none."""
+    if any(_pair(override)[0] == "algorithm" for override in overrides):
+        return overrides
+    usual = {_class("task", name).algorithm for name in _chosen(overrides, "task")} - {DEFAULTS["algorithm"]}
+    if len(usual) > 1:
+        raise SettingsError(f"these tasks are trained by {', '.join(sorted(usual))}: name one with algorithm=")
+    return [*overrides, *(f"algorithm={name}" for name in usual)]
 
 
 def write(settings: Settings, path: Path) -> None:
@@ -295,7 +307,7 @@ def _root(groups: tuple[str, ...]) -> type:
 
 def _sweep(run: Callable[[Settings], None], overrides: list[str]) -> None:
     """Every combination, one after the other, in runs/sweep/TIME or out=DIR. One that fails does not stop the rest."""
-    overrides = _with_preset(overrides)
+    overrides = _with_algorithm(_with_preset(overrides))
     _register(overrides)
     import hydra
     from hydra.core.hydra_config import HydraConfig

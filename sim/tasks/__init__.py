@@ -50,6 +50,7 @@ class Task(Protocol):
     Config: type
     name: str
     robot: Any  # with a name; the engine knows more of it
+    algorithm: str  # that trains it, unless another is named
     engine: str  # that carries it out, unless another is asked for (`sim.env.with_engine`)
     rate_hz: float
     episode_steps: int

@@ -69,6 +69,7 @@ class Tabletop(ABC):
     block: Block | None = CUBE
     rate_hz = RATE
     engines = BENCHES
+    algorithm = "diffusion"
     engine = "mujoco"
     goal = "goal_position"
     achieved = "object_position"  # what should become equal to it

@@ -162,6 +162,7 @@ class QuadHover:
 
     Config = HoverConfig
     name = "quad_hover"
+    algorithm = "apg"
     engine = "flight"
     goal = "target_position"
     # Without gradients and without a recurrent state, the rotors' speeds must be seen in the past actions.

@@ -23,6 +23,7 @@ class ToyReach:
     Config = Config
     name = "toy_reach"
     robot = Manipulator("point")
+    algorithm = "diffusion"
     engine, engines = "its own physics", {}
     rate_hz = RATE
     policy = (Signal("position", (2,), "m", "world"), Signal("goal", (2,), "m", "world"))

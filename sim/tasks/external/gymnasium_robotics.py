@@ -72,6 +72,7 @@ def task(name: str) -> Any:
         "robot": Manipulator(kind.robot),
         "commands": kind.commands,
         "policy": (*kind.seen, *((kind.goal,) if kind.goal else ())),
+        "algorithm": "diffusion" if kind.expert else "rlpd",
         "goal": kind.goal.name if kind.goal else "",
         "achieved": kind.achieved,
         "corruption": kind.corruption,
@@ -122,6 +123,7 @@ class GymnasiumRobotics:
     environment = ""
     kind: Kind
     robot: Manipulator
+    algorithm: str
     engine = "its own physics"
     engines: Mapping[str, str] = {}
     privileged: Group = ()

@@ -89,6 +89,7 @@ class MetaWorld:
     name = "metaworld"
     environment = ""
     robot = Manipulator("sawyer")
+    algorithm = "diffusion"
     engine = "its own physics"
     engines: Mapping[str, str] = {}
     rate_hz = RATE

@@ -1,0 +1,53 @@
+"""A task with its own world, as torch tensors for learners that act step by step."""
+
+import numpy as np
+import pytest
+import torch
+
+from sim.tasks import make
+from sim.vec_world import WorldVecEnv, fly, vector_env
+from tests.policies.toy_reach import Config, ToyReach
+from tests.policies.toy_sight import ToySight
+
+
+def toward_goal(env):
+    """Actions that bring every point to its goal."""
+    seen = env.observation["policy"]
+    return (4.0 * (seen["goal"] - seen["position"])).clamp(-1.0, 1.0)
+
+
+def test_success_cuts_an_episode_off_and_the_next_one_begins():
+    env = WorldVecEnv(ToyReach(), 5, seed=0)
+    goals = env.observation["policy"]["goal"].clone()
+    for _ in range(24):
+        step = env.step(toward_goal(env))
+        for row in step.done.nonzero()[:, 0].tolist():
+            last = step.final_observation["policy"]
+            assert step.truncated[row] and not step.terminated[row]
+            assert (last["position"][row] - last["goal"][row]).norm() < 0.1
+            assert (step.observation["policy"]["goal"][row] != goals[row]).all()
+            goals[row] = step.observation["policy"]["goal"][row]
+    assert env._following > 5
+
+
+def test_out_of_bounds_is_lost():
+    env = WorldVecEnv(ToyReach(Config(steps=200)), 3, seed=0)
+    outcomes = [env.step(torch.ones(3, 2)) for _ in range(40)]
+    assert any(bool(step.terminated.any()) for step in outcomes)
+
+
+def test_a_whole_episode_is_scored_and_seeds_differ():
+    env = vector_env(ToyReach(), 20, seed=3)
+    assert fly(env, lambda _: toward_goal(env))["success"].mean() == 1.0
+    first, other = (vector_env(ToyReach(), 20, seed).observation["policy"]["goal"] for seed in (3, 4))
+    assert not torch.equal(first, other)
+
+
+def test_critics_see_what_is_privileged_and_pictures_are_refused():
+    with pytest.raises(ValueError, match=r"shows .* pictures"):
+        WorldVecEnv(ToySight(), 2)
+    task = make("arm_push")
+    env = WorldVecEnv(task, 2)
+    wide = sum(s.size for s in task.policy) + 3 * 3  # and three differences
+    assert env.feature_size == env.critic_size == wide
+    assert np.isfinite(env.features(env.observation).numpy()).all()
