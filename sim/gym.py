@@ -3,6 +3,7 @@
     import gymnasium, sim.gym
     env = gymnasium.make("sim2metal/quad_hover", config={"delay_high": 0.0})
     envs = gymnasium.make_vec("sim2metal/quad_hover", num_envs=256)
+    env = gymnasium.make("sim2metal/task", task="metaworld/reach-v3")  # and any other, by its name
 
 Actions are in [-1, 1]. An observation is what the policy's network sees; with observation="dict", its signals by name.
 """
@@ -171,13 +172,13 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, NDArray[np.float32], NDArray
 
 
 def register() -> None:
-    """Enter every task of the table into Gymnasium's registry."""
-    for name in tasks.TASKS:
+    """Enter every task of the table into Gymnasium's registry; "sim2metal/task" takes any, by its name."""
+    for name in ("task", *tasks.TASKS):
         gymnasium.register(
             id=f"sim2metal/{name}",
             entry_point="sim.gym:TaskEnv",
             vector_entry_point="sim.gym:TaskVectorEnv",
-            kwargs={"task": name},
+            kwargs={} if name == "task" else {"task": name},
         )
 
 

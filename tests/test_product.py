@@ -1,6 +1,7 @@
 """TASKS x ALGORITHMS: every cell trains an update, exports, and is graded, or is refused by one sentence."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,11 +39,15 @@ def learner(task: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize(("task_name", "name"), CELLS)
-def test_every_task_meets_every_algorithm(task_name: str, name: str, tmp_path):
-    task = make(task_name, **SHORT.get(task_name, {}))
+def test_every_task_meets_every_algorithm(task_name: str, name: str, tmp_path: Path):
+    check_cell(make(task_name, **SHORT.get(task_name, {})), name, tmp_path)
+
+
+def check_cell(task: Any, name: str, tmp_path: Path) -> None:
+    """One algorithm on one task: a file that is graded, or one sentence."""
     lacking = [ability for ability in algorithm_class(name).needs if not isinstance(task, ability)]
     if lacking:
-        said = f"algorithm={name} needs a task with {ABILITIES[lacking[0]]}; {task_name} has none"
+        said = f"algorithm={name} needs a task with {ABILITIES[lacking[0]]}; {task.name} has none"
         with pytest.raises(ValueError, match=said):
             check_needs(name, algorithm_class(name), task)
         return

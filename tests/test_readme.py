@@ -176,7 +176,7 @@ def parse_training(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Non
         module, _, name = value.partition(":")
         if key == "task" and name:
             monkeypatch.setitem(sys.modules, module, types.ModuleType(module))  # dataclasses look there
-            page = next(page for page in PAGES if f"class {name}(" in page.read_text())
+            page = next(page for page in PAGES if re.search(rf"class {name}[(:]", page.read_text()))
             exec(example(name, page), sys.modules[module].__dict__)
         if key == "task.robot" and name:
             monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(**{name: robot("racer")}))

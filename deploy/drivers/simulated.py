@@ -104,8 +104,8 @@ class Simulated(Connecting):
         self._decided = np.zeros(self.num, bool)
 
     def read(self) -> Reading:
-        seen = self.env.observe()
-        return Reading({s.name: seen[s.name] for s in self.signals}, dict.fromkeys((s.name for s in self.signals), 0.0))
+        seen, names = self.env.observe(), [signal.name for signal in self.task.policy]
+        return Reading({name: seen[name] for name in names}, dict.fromkeys(names, 0.0))
 
     def write(self, commands: Mapping[str, Array]) -> None:
         truth = self.env.truth()

@@ -24,7 +24,7 @@ LISTED = {**ROBOTS, "panda": "sim.robots.panda:PANDA"}
 
 
 @dataclass(frozen=True)
-class Manipulator:
+class Robot:
     """The robot of a task that brings its own physics, by name: policies are made for it."""
 
     name: str

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.robots import Manipulator
+from sim.robots import Robot
 from sim.spec import Group
 
 Double = NDArray[np.float64]
@@ -68,7 +68,7 @@ class Gripper:
 
 
 @dataclass(frozen=True)
-class Arm(Manipulator):
+class Arm(Robot):
     """`source` says where the numbers come from. `flange` (m, along z) and `turn` (rad, about z) lead to the hand."""
 
     source: str

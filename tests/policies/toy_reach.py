@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.env import Step
-from sim.robots import Manipulator
+from sim.robots import Robot
 from sim.spec import Signal
 
 RATE = 10.0
@@ -22,7 +22,7 @@ class ToyReach:
 
     Config = Config
     name = "toy_reach"
-    robot = Manipulator("point")
+    robot = Robot("point")
     algorithm = "diffusion"
     engine, engines = "its own physics", {}
     rate_hz = RATE

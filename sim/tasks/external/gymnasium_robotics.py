@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sim import spec
 from sim.env import Array, NoExpertError, Step, outcome_scores
 from sim.experts.gymnasium import MAZE_RADIUS
-from sim.robots import Manipulator
+from sim.robots import Robot
 from sim.spec import Group
 from sim.tasks.external.gymnasium_signals import KINDS, Kind
 
@@ -69,7 +69,7 @@ def task(name: str) -> Any:
             bases=(KitchenSettings if kitchen else Settings,),
             namespace={"limit": limit},
         ),
-        "robot": Manipulator(kind.robot),
+        "robot": Robot(kind.robot),
         "commands": kind.commands,
         "policy": (*kind.seen, *((kind.goal,) if kind.goal else ())),
         "algorithm": "diffusion" if kind.expert else "rlpd",
@@ -122,7 +122,7 @@ class GymnasiumRobotics:
     name = "gymnasium"
     environment = ""
     kind: Kind
-    robot: Manipulator
+    robot: Robot
     algorithm: str
     engine = "its own physics"
     engines: Mapping[str, str] = {}

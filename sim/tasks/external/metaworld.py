@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import Array, Env, Step, outcome_scores
-from sim.robots import Manipulator
+from sim.robots import Robot
 from sim.spec import Group, Signal
 
 RATE = 80.0  # Hz: five physics steps of 2.5 ms
@@ -88,7 +88,7 @@ class MetaWorld:
     Config = Settings
     name = "metaworld"
     environment = ""
-    robot = Manipulator("sawyer")
+    robot = Robot("sawyer")
     algorithm = "diffusion"
     engine = "its own physics"
     engines: Mapping[str, str] = {}

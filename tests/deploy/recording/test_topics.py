@@ -64,7 +64,9 @@ def test_the_standard_topics_say_what_the_steps_say(bag):
         where, twist = message.pose.pose.position, message.twist.twist
         np.testing.assert_array_equal([where.x, where.y, where.z], flight.values("signals.position")[k, 0])
         velocity = flight.values("signals.linear_velocity")[k, 0]
-        np.testing.assert_allclose([twist.linear.x, twist.linear.y, twist.linear.z], velocity @ rotation[k], rtol=1e-5)
+        np.testing.assert_allclose(
+            [twist.linear.x, twist.linear.y, twist.linear.z], velocity @ rotation[k], rtol=1e-5, atol=1e-6
+        )
         rate = flight.values("signals.angular_velocity")[k, 0]
         np.testing.assert_array_equal([twist.angular.x, twist.angular.y, twist.angular.z], rate)
     assert [len(found[topic]) for topic in ("/tf", "/robot/odometry")] == [45, 90]  # of 120 steps, until it saw nothing
