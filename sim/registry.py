@@ -14,14 +14,15 @@ _stranger: ContextVar[tuple[str, frozenset[str]] | None] = ContextVar("_stranger
 
 
 class StrangerError(ValueError):
-    """A file names a module to import, which only a person may; the message says how."""
+    """A file names a module to import, or a file to open, which only a person may; the message says how."""
 
 
 @contextmanager
 def names_from(source: str, *typed: str | None) -> Iterator[None]:
     """Inside, a file (`source`) chose the names: only entries of the tables are loaded, and the names in `typed`.
 
-    A file never makes us import what it names: "module:Attribute" of another's choice would run another's code. `typed`
+    A file never makes us import what it names: "module:Attribute" of another's choice would run another's code. Nor
+    does it make us open files (`check_named`). `typed`
     are names that the person at this machine gave, for the same call. StrangerError for every other name.
     """
     token = _stranger.set((source, frozenset(name for name in typed if name)))
@@ -29,6 +30,15 @@ def names_from(source: str, *typed: str | None) -> Iterator[None]:
         yield
     finally:
         _stranger.reset(token)
+
+
+def check_named(kind: str, name: str) -> None:
+    """StrangerError where names come from a file and no person typed this one."""
+    stranger = _stranger.get()
+    if stranger and name not in stranger[1]:
+        raise StrangerError(
+            f"{stranger[0]} names the {kind} {name!r}, which is not one of ours: name it yourself with {kind}={name}"
+        )
 
 
 def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
@@ -44,11 +54,8 @@ def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
         near = difflib.get_close_matches(name[:100], table, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"unknown {kind} {name!r}{hint}; choices: {', '.join(sorted(table))}, or module:Attribute")
-    stranger = _stranger.get()
-    if stranger and name not in table and name not in stranger[1]:
-        raise StrangerError(
-            f"{stranger[0]} names the {kind} {name!r}, which is not one of ours: name it yourself with {kind}={name}"
-        )
+    if name not in table:
+        check_named(kind, name)
     module_name, attribute = target.split(":", 1)
     absent = ValueError(f"{kind} {name!r}: there is no module {module_name!r}")
     if not all(part.isidentifier() for part in module_name.split(".")):  # relative, empty: no module has such a name

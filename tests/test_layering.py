@@ -27,10 +27,13 @@ HOMES = {
     "llvmlite": ["sim/engines/vector/simd.py", "sim/engines/vector/blocks.py"],
     "mujoco": [
         "sim/engines/mujoco.py",
+        "sim/engines/scene.py",
         "sim/engines/workbench.py",
         "sim/engines/mujoco_warp.py",
         "sim/render/offscreen.py",
         "sim/render/camera.py",
+        "sim/robots/mjcf.py",
+        "sim/robots/mjcf_file.py",
         "sim/tasks/external/metaworld.py",
     ],
     "mujoco_warp": ["sim/engines/mujoco_warp.py"],

@@ -6,7 +6,6 @@ whole controller, from raw signals to commands, as numpy data and as ONNX nodes;
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +16,7 @@ from policies.models.controller import Array, Layer, Mlp, limits, physical
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import Task
+from sim.tasks import Task, recorded
 
 if TYPE_CHECKING:
     from policies.models.export import Graph
@@ -324,7 +323,6 @@ class ChunkPolicy:
 
 def contract(task: Task) -> dict[str, Any]:
     """What a controller's fields say of its task."""
-    config: Any = getattr(task, "config", None)
     return {
         "name": task.name.replace("/", "_"),
         "task": task.name,
@@ -332,7 +330,7 @@ def contract(task: Task) -> dict[str, Any]:
         "rate_hz": task.rate_hz,
         "inputs": task.policy,
         "outputs": task.commands,
-        "settings": dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
+        "settings": recorded(task),
         "envelope": dict(task.envelope),
     }
 

@@ -5,7 +5,6 @@ This is the reference that the exported graph must agree with. Learners fold the
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import EngineTask, Task, features_of, initial_action
+from sim.tasks import EngineTask, Task, features_of, initial_action, recorded
 from sim.terms import Feature
 
 if TYPE_CHECKING:
@@ -290,7 +289,6 @@ class FeaturePolicy:
     @classmethod
     def from_task(cls, task: Task, network: Network, name: str | None = None) -> FeaturePolicy:
         """The controller of `task` with a trained `network`."""
-        config: Any = getattr(task, "config", None)
         return cls(
             name=name or task.name,
             task=task.name,
@@ -302,7 +300,7 @@ class FeaturePolicy:
             history=task.history if isinstance(task, EngineTask) else 0,
             initial_action=float(np.float32(initial_action(task))),
             network=network,
-            settings=dataclasses.asdict(config) if dataclasses.is_dataclass(config) else {},  # type: ignore[arg-type]
+            settings=recorded(task),
             envelope=dict(task.envelope),
         )
 

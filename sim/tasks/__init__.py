@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -28,6 +30,8 @@ TASKS = {
     "arm_reach": "sim.tasks.arm_reach:ArmReach",
     "arm_push": "sim.tasks.arm_push:ArmPush",
     "arm_pick_place": "sim.tasks.arm_pick_place:ArmPickPlace",
+    "reach": "sim.tasks.mjcf_reach:MjcfReach",
+    "velocity": "sim.tasks.mjcf_velocity:MjcfVelocity",
 }
 # Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {
@@ -35,6 +39,8 @@ FAMILIES = {
     "gymnasium": "sim.tasks.external.gymnasium_robotics:task",
 }
 
+
+PLACE = "place"  # in a setting's metadata: it says where something is on this machine, which is nobody else's business
 
 # Algorithm -> name of the recipe -> setting -> value; see `policies.algorithms.Algorithm`.
 Recipes = dict[str, dict[str, dict[str, Any]]]
@@ -179,3 +185,13 @@ def check_declared(task: Any) -> None:
     members = sorted({name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})})
     if missing := [name for name in members if name not in dir(task)]:
         raise ValueError(f"the task {task.name!r} does not declare {', '.join(missing)}: see sim.tasks.{kind.__name__}")
+
+
+def recorded(task: Task) -> dict[str, Any]:
+    """The settings of a task as its policy files tell them: of what lies on this machine, the last part of the path."""
+    config: Any = getattr(task, "config", None)
+    if not dataclasses.is_dataclass(config):
+        return {}
+    made = dataclasses.asdict(config)  # type: ignore[arg-type]
+    places = [f.name for f in dataclasses.fields(config) if f.metadata.get(PLACE)]
+    return made | {name: os.path.basename(made[name]) for name in places}

@@ -1,0 +1,129 @@
+"""Reads a person's MJCF or URDF file, with what it includes and its meshes; every mistake is a ValueError of one line.
+
+The files are data: nothing in them is run. What they refer to is read where MuJoCo looks for it, and for a URDF's
+"package://NAME/PATH" in the folders above the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from sim.registry import check_named
+
+try:
+    import mujoco
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("mujoco is not installed: pip install 'sim2metal[train]'", name="mujoco") from error
+
+SUFFIXES = (".xml", ".mjcf", ".urdf")
+# Ours, for who has no file yet; every other name is a person's path.
+MODELS = {"simple_arm": "simple_arm.xml", "simple_quadruped": "simple_quadruped.xml"}
+PACKAGE = "package://"
+LARGEST_XML, LARGEST_ASSET = 20_000_000, 500_000_000  # bytes of one file
+MOST_FILES = 10_000
+
+
+def place(name: str) -> Path:
+    """The file of a robot of ours, or the path that a person gave.
+
+    StrangerError for a path that only a file names: see `sim.registry.names_from`.
+    """
+    if name in MODELS:
+        return Path(__file__).with_name(MODELS[name])
+    choices = f"one of ours ({', '.join(MODELS)}) or a path to a file ({', '.join(SUFFIXES)})"
+    if not name.lower().endswith(SUFFIXES):
+        raise ValueError(f"robot {name!r}: it needs {choices}")
+    check_named("robot", name)
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ValueError(f"robot {name}: there is no such file; it needs {choices}")
+    return path
+
+
+def read(path: Path) -> tuple[Any, str]:
+    """The model as it stands there, a `mujoco.MjSpec`, and the SHA-256 of the file and everything that it refers to."""
+    digest, urdf = hashlib.sha256(), False
+    for number, (root, content) in enumerate(_documents(path, [path.resolve()])):
+        digest.update(hashlib.sha256(content).digest())
+        urdf = root.tag == "robot" if number == 0 else urdf
+    spec = attempt(path, lambda: mujoco.MjSpec.from_file(str(path)))
+    if urdf:
+        _loosen(spec)
+    folder = path.resolve().parent
+    for asset, directory in _assets(spec):
+        found = _asset(path, folder, directory, asset)
+        digest.update(hashlib.sha256(found.read_bytes()).digest())
+    return spec, digest.hexdigest()
+
+
+def attempt(path: Path, do: Any) -> Any:
+    """What `do` returns; ValueError in one line, with the file's name, for whatever MuJoCo says of it."""
+    try:
+        return do()
+    except (ValueError, TypeError, RecursionError, mujoco.FatalError, mujoco.UnexpectedError) as error:
+        said = " ".join(str(error).split()).removeprefix("Error: ")
+        raise ValueError(f"{path}: MuJoCo cannot use this model: {said[:500]}") from None
+
+
+def _documents(path: Path, above: list[Path]) -> Iterator[tuple[ElementTree.Element, bytes]]:
+    """The XML file and those that it includes, parsed. `above`: the chain of files that led here."""
+    if path.stat().st_size > LARGEST_XML:
+        raise ValueError(f"{path}: more than {LARGEST_XML // 10**6} MB of XML is no robot")
+    content = path.read_bytes()
+    try:
+        root = ElementTree.fromstring(content)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise ValueError(f"{path}: this is no XML ({error}); it needs an MJCF or URDF file") from None
+    if len(above) == 1 and root.tag not in ("mujoco", "robot"):
+        raise ValueError(
+            f"{path}: it begins with <{root.tag[:40]}>, where MJCF has <mujoco> and URDF <robot>; convert it first"
+        )
+    yield root, content
+    for number, element in enumerate(root.iter("include")):
+        if number >= MOST_FILES:
+            raise ValueError(f"{path}: it includes more than {MOST_FILES} files")
+        name = element.get("file", "")
+        found = next((p for p in (above[0].parent / name, path.parent / name) if name and p.is_file()), None)
+        if found is None:
+            raise ValueError(f"{path}: it includes {name!r}, which is not there; put it beside the file")
+        if found.resolve() in above:
+            raise ValueError(f"{path}: it includes {name!r}, which includes it in turn")
+        yield from _documents(found, [*above, found.resolve()])
+
+
+def _loosen(spec: Any) -> None:
+    """What URDF files need: links keep their names, small errors of their inertias are mended."""
+    spec.compiler.fusestatic = False
+    spec.compiler.balanceinertia = True
+    spec.compiler.boundmass, spec.compiler.boundinertia = 1e-4, 1e-8
+
+
+def _assets(spec: Any) -> Iterator[tuple[Any, str]]:
+    """Everything that is read from a file, with the folder that the compiler looks in."""
+    yield from ((mesh, spec.meshdir) for mesh in spec.meshes if mesh.file)
+    yield from ((field, spec.meshdir) for field in spec.hfields if field.file)
+    yield from ((skin, spec.meshdir) for skin in spec.skins if skin.file)
+    yield from ((texture, spec.texturedir) for texture in spec.textures if texture.file)
+
+
+def _asset(path: Path, folder: Path, directory: str, asset: Any) -> Path:
+    """The file of a mesh (height field, skin, texture), which is told where it lies if that is not plain."""
+    name = str(asset.file)
+    if name.startswith(PACKAGE):
+        rest = Path(name.removeprefix(PACKAGE))
+        parts = (rest, Path(*rest.parts[1:]))
+        tries = [up / part for up in (folder, *list(folder.parents)[:4]) for part in parts]
+    else:
+        tries = [folder / directory / name, folder / name]
+    found = next((p for p in tries if p.is_file()), None)
+    if found is None:
+        raise ValueError(f"{path}: {name!r} is not there (looked at {tries[0]}); put it where the file says")
+    if found.stat().st_size > LARGEST_ASSET:
+        raise ValueError(f"{path}: {name!r} has more than {LARGEST_ASSET // 10**6} MB")
+    if name.startswith(PACKAGE):
+        asset.file = str(found)
+    return found
