@@ -53,6 +53,7 @@ class Config:
     )
     seed: int = field(default=0, metadata={"help": "of the episodes"})
     engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
+    robot: str = field(default="", metadata={"help": "robot (default: the task's), or its MJCF or URDF file"})
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or min(self.seed, self.steps, self.linger) < 0 or self.corruption < 0.0:
@@ -285,7 +286,11 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{cli.usage(Config)}\n\npolicy=teleop:\n{cli.usage(Settings)}")
         return
     config, hands = cli.parse(argv, Config, Settings)
-    said = {"steps": config.steps, "cameras": [name for name in config.cameras.split(",") if name]}
+    said = {
+        "robot": config.robot,
+        "steps": config.steps,
+        "cameras": [name for name in config.cameras.split(",") if name],
+    }
     task: Any = make(config.task, **{name: value for name, value in said.items() if value})
     task = with_engine(task, config.engine)
     count, succeeded = collect(task, config, hands)

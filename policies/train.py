@@ -27,7 +27,7 @@ from policies.runner.mistakes import SettingsError
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
 from sim.env import with_engine
-from sim.tasks import HasGrid, Task, task_class
+from sim.tasks import HasGrid, Task, places_of, task_class
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -269,7 +269,7 @@ def _export(
         "seed": settings.options.seed,
         "commit": background.commit,
         "versions": versions(),
-        "argv": [word for word in sys.argv[1:] if word.partition("=")[0] not in PLACES],
+        "argv": [word for word in sys.argv[1:] if word.partition("=")[0] not in PLACES + places_of(task)],
         "date": made_at(),
         "seconds": round(clock.laps["training"], 3),
         "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},

@@ -9,7 +9,7 @@ from typing import Any
 from deploy.policy_file import PolicyFile
 from sim.registry import StrangerError, names_from
 from sim.spec import ANY_ROBOT
-from sim.tasks import Task, task_class
+from sim.tasks import IDENTITY, Task, task_class
 from sim.tasks import make as make_task
 
 LARGEST = 1e6  # of a number in a file's settings of its task
@@ -48,14 +48,16 @@ def _recorded(policy: PolicyFile, kind: Any) -> dict[str, Any]:
 def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = None, transfer: bool = False) -> Task:
     """The task that the policy was trained for, with the settings stored in the file; or another one.
 
-    What the file names is looked up in our tables only; `task` and `robot` are a person's, and may name a module.
-    Raises ValueError when task or robot differ from the policy's and `transfer` is false.
+    What the file names is looked up in our tables only; `task` and `robot` are a person's, and may name a module, or a
+    file of a robot. Raises ValueError when task or robot differ from the policy's and `transfer` is false.
     """
     wanted = task or policy.task
     try:
         with names_from(policy.path, task, robot):
             kind = task_class(wanted)
             settings = dict(_recorded(policy, kind)) if kind.name == policy.task else {}
+            if transfer:
+                settings.pop(IDENTITY, None)
             made: Task = make_task(wanted, **settings if robot is None else {**settings, "robot": robot})
     except StrangerError:
         raise

@@ -31,7 +31,8 @@ CLASSES: dict[str, Callable[[str], Any]] = {"task": task_class, "algorithm": alg
 PRESETS = Path(__file__).parent / "presets"
 SWEEP_FLAGS = ("-m", "--multirun")
 HELP_FLAGS = ("-h", "--help")
-MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # what a table does not hold: module:Attribute
+# What a table does not hold: module:Attribute, or a robot's file.
+MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*|.+\.(xml|mjcf|urdf)", re.IGNORECASE)
 LONGEST = 2000  # characters of an error
 RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
 

@@ -59,7 +59,7 @@ def resuming(settings: Settings, folder: Path) -> str:
     named = {"task": settings.task, "algorithm": settings.algorithm, "engine": settings.options.engine}
     for group, chosen in (("task", settings.task_config), ("algorithm", settings.algorithm_config)):
         named |= {f"{group}.{key}": value for key, value in vars(chosen).items() if isinstance(value, str)}
-    modules = [f"{key}={value}" for key, value in named.items() if config.MODULE.fullmatch(value)]
+    modules = [f"{key}={shlex.quote(value)}" for key, value in named.items() if config.MODULE.fullmatch(value)]
     return " ".join([f"resume={shlex.quote(str(folder))}", *modules])
 
 

@@ -171,17 +171,6 @@ class MjcfRobot(Manipulator):
             made.append(Signal(name, (len(group),), units.pop() if len(units) == 1 else "1", "", low, high))
         return tuple(made)
 
-    @property
-    def safe(self) -> dict[str, str]:
-        """How a real one is stopped: servos stay where the joints are. Where nothing says where that is: as told."""
-        found = {}
-        for command, signal in (("position_target", "joint_position"), ("slide_target", "slide_position")):
-            if command in self.groups:
-                moved = [self.actuators[i].joint for i in self.groups[command]]
-                kind = self._kinds[0 if signal == "joint_position" else 1]
-                found[command] = signal if moved == np.flatnonzero(kind).tolist() else "last"
-        return found
-
     def forward(self, position: Double, velocity: Double | None = None) -> Iterator[tuple[Any, Double]]:
         """For each row of joint positions and velocities (n, k): MuJoCo's data there, and the tip's place (3,) m.
 

@@ -41,6 +41,7 @@ FAMILIES = {
 
 
 PLACE = "place"  # in a setting's metadata: it says where something is on this machine, which is nobody else's business
+IDENTITY = "sha256"  # the setting that says which robot's files a policy was made with, where a task has them
 
 # Algorithm -> name of the recipe -> setting -> value; see `policies.algorithms.Algorithm`.
 Recipes = dict[str, dict[str, dict[str, Any]]]
@@ -187,11 +188,17 @@ def check_declared(task: Any) -> None:
         raise ValueError(f"the task {task.name!r} does not declare {', '.join(missing)}: see sim.tasks.{kind.__name__}")
 
 
+def places_of(task: Task) -> tuple[str, ...]:
+    """The settings of a task that say where something lies on this machine, as the command line has them."""
+    config: Any = getattr(task, "config", None)
+    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
+    return tuple(f"task.{f.name}" for f in fields if f.metadata.get(PLACE))
+
+
 def recorded(task: Task) -> dict[str, Any]:
     """The settings of a task as its policy files tell them: of what lies on this machine, the last part of the path."""
     config: Any = getattr(task, "config", None)
     if not dataclasses.is_dataclass(config):
         return {}
     made = dataclasses.asdict(config)  # type: ignore[arg-type]
-    places = [f.name for f in dataclasses.fields(config) if f.metadata.get(PLACE)]
-    return made | {name: os.path.basename(made[name]) for name in places}
+    return made | {name: os.path.basename(made[name]) for name in made if f"task.{name}" in places_of(task)}

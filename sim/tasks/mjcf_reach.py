@@ -17,12 +17,15 @@ from sim.tasks.mjcf import FileSettings, FileTask, Worlds, robot_of
 if TYPE_CHECKING:
     from sim.robots.mjcf import Double
 
-GAIN = 4.0  # 1/s, of the expert's approach
-PACE = 1.5  # rad/s (m/s) of a joint at most, when the expert moves it
+PACE = 1.0  # rad/s (m/s) of a joint, that the expert has in mind
+LEAD = 0.2  # rad (m), how far ahead of a joint it aims at most
+ITERATIONS = 60  # of the inverse kinematics
+REMEMBERED = 10_000  # goals for which it is solved
 DAMPING = 0.02  # of the least squares, as a share of the arm's length
-REST = 0.3  # 1/s, of what the tip does not determine
 RESPONSE = 12.0  # rad/s, of the expert's control of torques
-TREMBLE = 0.05  # of a command's range: the noise of a mediocre expert's hand
+# Of a command's range: the noise of a mediocre expert's hand.
+TREMBLE = {"position_target": 0.002, "slide_target": 0.002}
+ELSE = 0.05  # of velocities and torques
 TRIES = 50  # poses drawn until one collides with nothing
 NEAR = 0.05  # of the joints' ranges: how far an episode's start is from the robot's own at most
 DEEP = 1e-3  # m, how far things may sink into each other
@@ -34,7 +37,7 @@ class ReachConfig(FileSettings):
 
     robot: str = field(default="simple_arm", metadata={PLACE: True})
     end_effector: str = ""  # a site or body of the file (default: the body farthest down the chain)
-    spread: float = 0.5  # share of the joints' ranges, around the start, out of which goals are drawn
+    spread: float = 0.3  # share of the joints' ranges, around the start, out of which goals are drawn
     close: float = 0.03  # m: success
 
     def __post_init__(self) -> None:
@@ -63,9 +66,10 @@ class MjcfReach(FileTask):
             Signal("tip_position", (3,), "m", "world"),
             Signal("goal_position", (3,), "m", "world", max_age=1.0),
         )
-        trembling = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
+        trembling = {s.name: TREMBLE.get(s.name, ELSE) * (s.high - s.low) for s in self.commands}
         self.corruption: dict[str, float] = {"goal_position": config.close, **trembling}
         self._length = _length(self.robot)
+        self._known: dict[bytes, Double] = {}  # goal -> joint positions
 
     def open(self, num: int, seed: int) -> Reaching:
         return Reaching(self, num, seed)
@@ -75,7 +79,7 @@ class MjcfReach(FileTask):
         return np.asarray(np.linalg.norm(achieved - goal, axis=-1) < self.close)
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
-        """Damped least squares, and what holds the arm against gravity. NoExpertError for muscles and tendons."""
+        """Inverse kinematics, and what holds the arm against gravity. NoExpertError for muscles and tendons."""
         from sim.robots.mjcf import servo
 
         if any(a.joint < 0 or a.kind == "other" for a in self.robot.actuators):
@@ -83,34 +87,65 @@ class MjcfReach(FileTask):
                 f"{self.name} has no scripted expert for {self.robot.name}: not all actuators are plain"
             )
         position, velocity = self.robot.unseen(signals)
-        goal = np.asarray(signals["goal_position"], np.float64)
-        control = np.zeros((len(goal), len(self.robot.actuators)))
-        moved = np.isin(np.arange(len(self.robot.joints)), [a.joint for a in self.robot.actuators])
-        for row, (data, tip) in enumerate(self.robot.forward(position, velocity)):
-            rate = self._toward(self.robot.jacobian(data) * moved, goal[row] - tip, position[row])
-            wanted = np.clip(position[row] + rate / self.rate_hz, self.robot.low, self.robot.high)
-            control[row] = servo(self.robot, data, wanted, (wanted - position[row]) * self.rate_hz, RESPONSE)
+        control = np.zeros((len(position), len(self.robot.actuators)))
+        for row, (data, _) in enumerate(self.robot.forward(position, velocity)):
+            there = self._solved(np.asarray(signals["goal_position"][row], np.float64))
+            wanted = position[row] + np.clip(there - position[row], -LEAD, LEAD)
+            control[row] = servo(self.robot, data, wanted, PACE * (wanted - position[row]) / LEAD, RESPONSE)
         told = {s.name: control[:, self.robot.groups[s.name]] for s in self.commands}
         return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in self.commands}
 
-    def _toward(self, jacobian: Double, way: Double, joints: Double) -> Double:
-        """Joint velocities (k,) that bring the tip along `way` (3,) m; those at their limits leave it to the others.
+    def _solved(self, goal: Double) -> Double:
+        """Joint positions (k,) that bring the tip to the goal (3,) m; the best found."""
+        key = goal.tobytes()
+        if key not in self._known:
+            robot, best = self.robot, np.inf
+            middle, rng = 0.5 * (robot.low + robot.high), np.random.default_rng(0)
+            for begin in (
+                robot.home,
+                0.5 * (robot.home + middle),
+                middle,
+                *rng.uniform(robot.low, robot.high, (4, len(middle))),
+            ):
+                joints, off = self._descend(begin, goal)
+                if off < best:
+                    best, found = off, joints
+                if best < 0.1 * self.close:
+                    break
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[key] = found
+        return self._known[key]
 
-        What the tip does not determine goes slowly to the middle of the ranges, which leads out of a stretched pose.
+    def _descend(self, joints: Double, goal: Double) -> tuple[Double, float]:
+        """Damped least squares from there: joint positions (k,), and how far, in m, the tip then is from the goal.
+
+        Joints at their limits leave it to the others. What the tip does not determine is drawn to the middle of the
+        ranges at first, which leads out of stretched poses.
         """
-        usable, moved = np.ones(len(joints), bool), jacobian.any(axis=0)
-        rest = REST * (0.5 * (self.robot.low + self.robot.high) - joints) * moved
-        for _ in range(3):
-            part = jacobian * usable
-            square = part @ part.T + (DAMPING * self._length) ** 2 * np.eye(3)
-            rate: Double = rest + part.T @ np.linalg.solve(square, GAIN * way - jacobian @ rest)
-            rate *= min(1.0, PACE / max(float(np.abs(rate).max()), 1e-9))
-            ahead = joints + rate / self.rate_hz
-            beyond = (ahead < self.robot.low) | (ahead > self.robot.high)
-            if not beyond.any():
+        robot = self.robot
+        moved = np.isin(np.arange(len(joints)), [a.joint for a in robot.actuators])
+        off = np.inf
+        for number in range(ITERATIONS):
+            data, tip = next(robot.forward(joints[None]))
+            off = float(np.linalg.norm(goal - tip))
+            if off < 0.05 * self.close:
                 break
-            usable &= ~beyond
-        return rate
+            jacobian, usable = robot.jacobian(data) * moved, np.ones(len(joints), bool)
+            rest = (
+                (0.05 * (0.5 * (robot.low + robot.high) - joints) * moved) if number < ITERATIONS // 2 else 0.0 * joints
+            )
+            for _ in range(3):
+                part = jacobian * usable
+                square = part @ part.T + (DAMPING * self._length) ** 2 * np.eye(3)
+                change = rest + part.T @ np.linalg.solve(square, goal - tip - jacobian @ rest)
+                ahead = joints + change * min(1.0, LEAD / max(float(np.abs(change).max()), 1e-9))
+                beyond = (ahead < robot.low) | (ahead > robot.high)
+                if not beyond.any():
+                    break
+                usable &= ~beyond
+            joints = np.clip(ahead, robot.low, robot.high)
+        return joints, off
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         distance = np.linalg.norm(flight["tip_position"][-1] - flight["goal_position"][-1], axis=-1)
