@@ -26,7 +26,7 @@ from policies.runner.log import Log, Progress
 from policies.runner.mistakes import SettingsError
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
-from sim.env import with_engine
+from sim.env import NoExpertError, with_engine
 from sim.tasks import HasGrid, Task, places_of, task_class
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clo
                 saver.save_if_due(metrics)
         except LostBaseError as error:
             raise RunError(f"{error}; {saver.fallback()}") from error
-        except LearningError as error:
+        except (LearningError, NoExpertError) as error:
             raise RunError(str(error)) from error
     if stop.signal is not None:
         saver.save(metrics)

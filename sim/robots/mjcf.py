@@ -474,3 +474,23 @@ def servo(robot: MjcfRobot, data: Any, position: Double, velocity: Double, respo
             force = hold[j] / gear - bias[0] - bias[1] * gear * position[j] - bias[2] * gear * velocity[j]
             told[number] = force / gain
     return told
+
+
+def hold(robot: MjcfRobot, position: Double, velocity: Double) -> Double:
+    """What to tell the actuators (n, nu) so that joints at `position` (n, k) stay where the robot begins.
+
+    Servos are told so; a motor gives its all at an error of `YIELD`, damped with `LAG`. What is no joint's gets zero.
+    """
+    told = np.zeros((len(position), len(robot.actuators)))
+    for number, actuator in enumerate(robot.actuators):
+        if actuator.kind == "other":
+            continue
+        error = robot.home[actuator.joint] - position[:, actuator.joint]
+        if actuator.kind == "position":
+            told[:, number] = robot.home[actuator.joint]
+        elif actuator.kind == "velocity":
+            told[:, number] = error / (2.0 * LAG)
+        else:
+            sign = np.sign(robot.model.actuator_gear[number, 0] * robot.model.actuator_gainprm[number, 0])
+            told[:, number] = sign * actuator.high * (error - LAG * velocity[:, actuator.joint]) / YIELD
+    return told

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sim.robots.mjcf import Double
 
 WIDTH = 0.25  # m/s and rad/s: errors of which the reward is 1/e
+TREMBLE = 0.01  # of a command's range: the noise of a mediocre expert's legs
 NEAR = 0.02  # of the joints' ranges: how far an episode's start is from the robot's own at most
 
 
@@ -65,6 +66,17 @@ class MjcfVelocity(FileTask):
             Signal("linear_velocity", (3,), "m/s", "body"),
             Signal("height", (1,), "m", "world"),
         )
+
+        trembling = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
+        self.corruption: dict[str, float] = trembling
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        """Stands, whatever it is told: nobody here can walk with every robot. Learners begin with that."""
+        from sim.robots.mjcf import hold
+
+        control = hold(self.robot, *self.robot.unseen(signals))
+        told = {s.name: control[:, self.robot.groups[s.name]] for s in self.commands}
+        return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in self.commands}
 
     def open(self, num: int, seed: int) -> Walking:
         return Walking(self, num, seed)
