@@ -1,10 +1,6 @@
 """A robot of one's own, from its MJCF or URDF file: joints, actuators, end effector, base; what a file lacks is added.
 
-A file without actuators (every URDF) gets a position servo on each joint. On a fixed base it is critically damped, and
-its stiffness is inertia times `SERVO`^2, the inertia being the largest that the joint sees in `POSES` random poses, and
-at least such that friction holds the joint no further than `STUCK` from where it should be. On a free base it is such
-that the joint's effort limit (without one, what lifts the robot by that leg) is reached at an error of `YIELD`. Limits
-of effort in the file hold. Pairs of a URDF's links that touch where it begins never collide.
+See `sim.robots.mjcf_additions` for what is added.
 """
 
 from __future__ import annotations
@@ -20,16 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.robots import Manipulator
+from sim.robots.mjcf_additions import add_servos, complete, exclude, stand
 from sim.robots.mjcf_file import attempt, place, read
 from sim.spec import Group, Signal
 
 Double = NDArray[np.float64]
-SERVO = 30.0  # rad/s, natural frequency of servos that are added on a fixed base
-STUCK = 0.01  # rad (m)
-YIELD = 0.5  # rad (m), the error at which one that is added on a free base reaches its limit
-LAG = 0.03  # s, the ratio of damping to stiffness there
-POSES = 64
-GRAVITY = 9.81  # m/s^2
 HINGE, SLIDE = int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 FREE, BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
 WIDEST = {HINGE: np.pi, SLIDE: 1.0}  # rad, m: of joints without limits
@@ -209,15 +200,15 @@ def load(path: str, tip: str = "", start: Sequence[float] = (), free: bool = Fal
     spec, digest = read(file)
     added = not list(spec.actuators)
     urdf = not spec.compiler.fusestatic and file.suffix.lower() == ".urdf"
-    _complete(spec, free)
+    complete(spec, free)
     model = attempt(file, spec.compile)
     joints = _joints(model, path, added)
     _check_base(model, joints, path, free)
     begin = _start(model, joints, path, start, free)
-    if urdf and _exclude(spec, model, begin):
+    if urdf and exclude(spec, model, begin):
         model = attempt(file, spec.compile)
     if added:
-        _add_servos(spec, model, joints, begin, free)
+        add_servos(spec, model, joints, begin, free)
         model = attempt(file, spec.compile)
     actuators = _actuators(model, joints, path)
     name = re.sub(r"[^\w.-]", "_", spec.modelname)[:64]
@@ -225,20 +216,8 @@ def load(path: str, tip: str = "", start: Sequence[float] = (), free: bool = Fal
     base = _base(model, joints)
     made = MjcfRobot(name, digest, model, joints, actuators, base, _tip(model, joints, path, tip), begin)
     if free:
-        _stand(made)
+        stand(made)
     return made
-
-
-def _complete(spec: Any, free: bool) -> None:
-    """A light; for a robot on a floor that, and a free base, where they are missing."""
-    planes = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
-    if free and not any(geom.type in planes for geom in spec.geoms):
-        spec.worldbody.add_geom(type=planes[0], size=[0.0, 0.0, 0.1], rgba=[0.9, 0.9, 0.88, 1.0])
-    if not list(spec.lights):
-        spec.worldbody.add_light(pos=[0.0, 0.0, 4.0], type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
-    bodies = [body for body in spec.worldbody.bodies if body.find_all("joint")]
-    if free and bodies and not list(bodies[0].joints):
-        bodies[0].add_freejoint()
 
 
 def _joints(model: Any, path: str, added: bool) -> tuple[Joint, ...]:
@@ -340,66 +319,6 @@ def _start(model: Any, joints: Sequence[Joint], path: str, said: Sequence[float]
     return begin
 
 
-def _exclude(spec: Any, model: Any, begin: Double) -> bool:
-    """Have those pairs of bodies never collide that touch where the robot begins; whether there were any."""
-    data = mujoco.MjData(model)
-    data.qpos[:] = begin
-    mujoco.mj_forward(model, data)
-    pairs = {tuple(sorted(int(model.geom_bodyid[g]) for g in contact.geom)) for contact in data.contact}
-    pairs = {pair for pair in pairs if 0 not in pair}
-    for first, second in sorted(pairs):
-        spec.add_exclude(bodyname1=model.body(first).name, bodyname2=model.body(second).name)
-    return bool(pairs)
-
-
-def _add_servos(spec: Any, model: Any, joints: Sequence[Joint], begin: Double, free: bool) -> None:
-    """A position servo on every joint; see the module's docstring."""
-    data, rng = mujoco.MjData(model), np.random.default_rng(0)
-    full, inertia = np.zeros((model.nv, model.nv)), np.zeros(model.nv)
-    for number in range(POSES):
-        data.qpos[:] = begin
-        if number:
-            data.qpos[[j.position for j in joints]] = rng.uniform([j.low for j in joints], [j.high for j in joints])
-        mujoco.mj_fwdPosition(model, data)
-        mujoco.mj_fullM(model, data, full)
-        inertia = np.maximum(inertia, np.diag(full))
-    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    weight = GRAVITY * float(model.body_mass.sum())
-    for joint in joints:
-        number = int(model.dof_jntid[joint.velocity])
-        effort = float(model.jnt_actfrcrange[number, 1]) if model.jnt_actfrclimited[number] else 0.0
-        if free:
-            lever = 1.0 if joint.kind == SLIDE else _span(model, number)
-            stiffness = max(effort or weight * lever, 1e-3) / YIELD
-            damping = stiffness * LAG
-        else:
-            friction = float(model.dof_frictionloss[joint.velocity])
-            stiffness = max(float(inertia[joint.velocity]) * SERVO**2, friction / STUCK, 1e-6)
-            damping = 2.0 * stiffness / SERVO
-        spec.add_actuator(
-            name=joint.name,
-            target=joint.name,
-            trntype=mujoco.mjtTrn.mjTRN_JOINT,
-            gainprm=[stiffness, *[0.0] * 9],
-            biastype=mujoco.mjtBias.mjBIAS_AFFINE,
-            biasprm=[0.0, -stiffness, -damping, *[0.0] * 7],
-            ctrllimited=True,
-            ctrlrange=[joint.low, joint.high],
-        )
-
-
-def _span(model: Any, joint: int) -> float:
-    """How far, in m, the bodies' origins beyond a joint are from it at most, where every joint is at zero."""
-    body = int(model.jnt_bodyid[joint])
-    longest, lengths = 0.0, {body: 0.0}
-    for number in range(body + 1, model.nbody):
-        parent = int(model.body_parentid[number])
-        if parent in lengths:
-            lengths[number] = lengths[parent] + float(np.linalg.norm(model.body_pos[number]))
-            longest = max(longest, lengths[number])
-    return max(longest, 0.05)
-
-
 def _tip(model: Any, joints: Sequence[Joint], path: str, name: str) -> tuple[str, int]:
     """The end effector: the site or body of that name, or the body farthest down the chain of joints."""
     kinds: tuple[tuple[str, Any, Callable[[int], Any], int], ...] = (
@@ -419,78 +338,3 @@ def _tip(model: Any, joints: Sequence[Joint], path: str, name: str) -> tuple[str
     joints_above = depth[:, 0].max()
     deepest = np.where(depth[:, 0] == joints_above, depth[:, 1], -1)
     return "body", int(deepest.argmax())
-
-
-def _stand(robot: MjcfRobot) -> None:
-    """Put a free base where the lowest part of the robot touches the floor below it."""
-    model, data = robot.model, mujoco.MjData(robot.model)
-    address = int(model.jnt_qposadr[model.body_jntadr[robot.base]])
-    robot.start[address + 2] += 10.0
-    data.qpos[:] = robot.start
-    mujoco.mj_kinematics(model, data)
-    tree = model.body_treeid[robot.base]
-    planes = [g for g in range(model.ngeom) if model.geom_type[g] == mujoco.mjtGeom.mjGEOM_PLANE]
-    parts = [
-        g
-        for g in range(model.ngeom)
-        if model.body_treeid[model.geom_bodyid[g]] == tree and model.geom_contype[g] | model.geom_conaffinity[g]
-    ]
-    if planes and parts:
-        fall = min(mujoco.mj_geomDistance(model, data, g, planes[0], 1e3, None) for g in parts)
-        robot.start[address + 2] -= fall
-
-
-def depth(robot: MjcfRobot, joints: Double) -> float:
-    """How deep, in m, things sink into each other at most in this pose (k,) of the joints."""
-    data = mujoco.MjData(robot.model)
-    data.qpos[:] = robot.start
-    data.qpos[robot.positions] = joints
-    mujoco.mj_kinematics(robot.model, data)
-    mujoco.mj_comPos(robot.model, data)
-    mujoco.mj_collision(robot.model, data)
-    return max((-contact.dist for contact in data.contact), default=0.0)
-
-
-def servo(robot: MjcfRobot, data: Any, position: Double, velocity: Double, response: float) -> Double:
-    """What to tell the actuators (nu,) so that the joints are at `position` (k,) soon and move at `velocity` (k,).
-
-    `data` is `MjcfRobot.forward`'s. Servos are told what holds them there against gravity; motors get the torque that
-    brings the joints there like a critically damped oscillator of frequency `response` (rad/s): inverse dynamics.
-    """
-    model, at = robot.model, robot.velocities
-    hold = (data.qfrc_bias - data.qfrc_passive)[at]
-    full = np.zeros((model.nv, model.nv))
-    mujoco.mj_fullM(model, data, full)
-    q, v = data.qpos[robot.positions], data.qvel[at]
-    wanted = response**2 * (position - q) + 2.0 * response * (velocity - v)
-    torque = full[np.ix_(at, at)] @ wanted + hold
-    told = np.zeros(len(robot.actuators))
-    for number, actuator in enumerate(robot.actuators):
-        j, gear = actuator.joint, float(model.actuator_gear[number, 0])
-        gain, bias = float(model.actuator_gainprm[number, 0]), model.actuator_biasprm[number]
-        if actuator.kind == "motor":
-            told[number] = torque[j] / (gear * gain)
-        else:
-            force = hold[j] / gear - bias[0] - bias[1] * gear * position[j] - bias[2] * gear * velocity[j]
-            told[number] = force / gain
-    return told
-
-
-def hold(robot: MjcfRobot, position: Double, velocity: Double) -> Double:
-    """What to tell the actuators (n, nu) so that joints at `position` (n, k) stay where the robot begins.
-
-    Servos are told so; a motor gives its all at an error of `YIELD`, damped with `LAG`. What is no joint's gets zero.
-    """
-    told = np.zeros((len(position), len(robot.actuators)))
-    for number, actuator in enumerate(robot.actuators):
-        if actuator.kind == "other":
-            continue
-        error = robot.home[actuator.joint] - position[:, actuator.joint]
-        if actuator.kind == "position":
-            told[:, number] = robot.home[actuator.joint]
-        elif actuator.kind == "velocity":
-            told[:, number] = error / (2.0 * LAG)
-        else:
-            sign = np.sign(robot.model.actuator_gear[number, 0] * robot.model.actuator_gainprm[number, 0])
-            told[:, number] = sign * actuator.high * (error - LAG * velocity[:, actuator.joint]) / YIELD
-    return told

@@ -80,7 +80,7 @@ class MjcfReach(FileTask):
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """Inverse kinematics, and what holds the arm against gravity. NoExpertError for muscles and tendons."""
-        from sim.robots.mjcf import servo
+        from sim.robots.mjcf_control import servo
 
         if any(a.joint < 0 or a.kind == "other" for a in self.robot.actuators):
             raise NoExpertError(
@@ -199,7 +199,7 @@ class Reaching(Worlds):
 
     def _depth(self, joints: Double) -> float:
         """How deep, in m, the worst of the collisions in this pose (k,) is."""
-        from sim.robots.mjcf import depth
+        from sim.robots.mjcf_control import depth
 
         return depth(self.robot, joints)
 

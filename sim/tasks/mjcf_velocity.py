@@ -72,7 +72,7 @@ class MjcfVelocity(FileTask):
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """Stands, whatever it is told: nobody here can walk with every robot. Learners begin with that."""
-        from sim.robots.mjcf import hold
+        from sim.robots.mjcf_control import hold
 
         control = hold(self.robot, *self.robot.unseen(signals))
         told = {s.name: control[:, self.robot.groups[s.name]] for s in self.commands}

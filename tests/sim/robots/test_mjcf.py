@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from sim.registry import StrangerError, names_from
 from sim.robots import mjcf_file
-from sim.robots.mjcf import SERVO, load, servo
+from sim.robots.mjcf import load
+from sim.robots.mjcf_additions import SERVO
+from sim.robots.mjcf_control import servo
 
 ARM = Path(mjcf_file.__file__).with_name("simple_arm.xml").read_text()
 URDF = """<robot name="two link">
