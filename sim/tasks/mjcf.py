@@ -61,6 +61,7 @@ class FileTask(ABC):
     name: str
     config: Any
     robot: MjcfRobot
+    algorithm: str
     engines: Mapping[str, str] = SCENES
     engine = "mujoco"
     policy: Group

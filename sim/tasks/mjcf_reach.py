@@ -51,6 +51,7 @@ class MjcfReach(FileTask):
 
     Config = ReachConfig
     name = "reach"
+    algorithm = "diffusion"
     goal = "goal_position"
     achieved = "tip_position"  # what should become equal to it
     privileged = ()

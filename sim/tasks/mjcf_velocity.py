@@ -49,6 +49,7 @@ class MjcfVelocity(FileTask):
 
     Config = VelocityConfig
     name = "velocity"
+    algorithm = "ppo"
     scores = {"success": "%", "duration": "s", "velocity_error": "m/s"}
 
     def __init__(self, config: VelocityConfig | None = None) -> None:
