@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.robots import Manipulator
+from sim.robots import Robot
 from sim.robots.mjcf_additions import add_servos, complete, exclude, stand
 from sim.robots.mjcf_file import attempt, place, read
 from sim.spec import Group, Signal
@@ -68,7 +68,7 @@ class Actuator:
 
 
 @dataclass(frozen=True, eq=False)
-class MjcfRobot(Manipulator):
+class MjcfRobot(Robot):
     """A robot from a file, compiled. Arrays by joint or actuator are in the order of `joints` and `actuators`."""
 
     sha256: str  # of the file and everything that it refers to
