@@ -325,7 +325,7 @@ def _report(
     def flown(one: PolicyFile, film: bool) -> Report:
         filmed = FILMED if film else 0
         one = connected(one, getattr(getattr(settings.algorithm_config, "base", None), "server", None))
-        return evaluate(one, task=task, episodes=options.episodes, filmed=filmed)
+        return evaluate(one, task=task, episodes=options.evaluation_episodes, filmed=filmed)
 
     report = flown(policy, film=True)
     clock.lap("evaluation")

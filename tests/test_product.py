@@ -31,7 +31,7 @@ def learner(task: Any, name: str) -> Any:
     """With a budget of about a second."""
     cls = algorithm_class(name)
     few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
-    wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "env_steps": 200}
+    wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
     if EngineTask in cls.needs:
         wanted = SMALL[name]
     known = cls.Config.__dataclass_fields__

@@ -42,17 +42,17 @@ STEPS = 20
 SMALL: dict[str, dict[str, Any]] = {
     "apg": {"updates": 4},
     "distill": {"teachers": 1, "teacher_budget": 2, "accept": 0.0, "rounds": 1, "num_envs": 64},
-    "ppo": {"steps": 2048, "num_envs": 16, "horizon": 16},
-    "sac": {"steps": 2048, "num_envs": 8, "warmup": 64, "capacity": 4096, "batch": 32},
+    "ppo": {"total_steps": 2048, "num_envs": 16, "rollout_steps": 16},
+    "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
 PRACTICE = {
     "base": BaseConfig(**{**BASE, "updates": 5}),
-    "env_steps": 1600,
-    "warm_up": 2,
+    "total_steps": 1600,
+    "warmup_episodes": 2,
     "head_start": 4,
     "hidden": [16, 16],
-    "batch": 16,
+    "batch_size": 16,
 }
 
 
@@ -151,7 +151,7 @@ def test_environment_repeats_itself_per_seed(task_name: str, engine_name: str):
 def learner(name: str, seed: int = 0) -> Any:
     cls = algorithm_class(name)
     if EngineTask not in cls.needs:
-        wanted = BASE if issubclass(cls.Config, BaseConfig) else PRACTICE
+        wanted = SMALL.get(name, BASE if issubclass(cls.Config, BaseConfig) else PRACTICE)
         known = {key: value for key, value in wanted.items() if key in cls.Config.__dataclass_fields__}
         return cls(ToyReach(), cls.Config(**known), seed)
     return cls(tasks.make("quad_hover"), cls.Config(**SMALL.get(name, {})), seed)

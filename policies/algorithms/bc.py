@@ -62,13 +62,13 @@ class BaseConfig(Shown):
     """The base policy and its demonstrations."""
 
     kind: str = "flow"  # or "diffusion", "beso"
-    steps: int = 5  # evaluations of the network per chunk
+    denoise_steps: int = 5  # evaluations of the network per chunk
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])
     updates: int = 3000
-    batch: int = 256
+    batch_size: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
-    ema: float = 0.995  # kept of the averaged weights per update
+    ema_decay: float = 0.995  # kept of the averaged weights per update
     goal_jitter: float = 0.0  # of the goal in training, in its deviations: few goals are not learned by heart then
     goal_dropout: float = 0.0  # share of the training in which the goal is hidden
     guidance: float = 0.0  # how much the base overstates what its goal changes; needs goal_dropout
@@ -78,11 +78,11 @@ class BaseConfig(Shown):
         super().__post_init__()
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}")
-        for name in ("steps", "updates", "batch"):
+        for name in ("denoise_steps", "updates", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.ema < 1.0:
-            raise ValueError(f"needs 0 <= ema < 1, got {self.ema}")
+        if not 0.0 <= self.ema_decay < 1.0:
+            raise ValueError(f"needs 0 <= ema_decay < 1, got {self.ema_decay}")
         if not 0.0 <= self.goal_dropout < 1.0 or self.guidance < 0.0:
             raise ValueError(
                 f"needs 0 <= goal_dropout < 1 and guidance >= 0, got {self.goal_dropout} and {self.guidance}"
@@ -232,7 +232,7 @@ class Cloning:
             descend(self.optimizer, loss)
             self.done += 1
             with torch.no_grad():
-                rate = max(1.0 - self.config.ema, 1.0 / self.done)
+                rate = max(1.0 - self.config.ema_decay, 1.0 / self.done)
                 torch._foreach_lerp_(self._averages(), self._weights(), rate)
             if self.done == self.config.updates and data.pictures:
                 self._settle(shown[1])
@@ -250,7 +250,7 @@ class Cloning:
     def _batch(self, measured: Tensor, pictures: Mapping[str, Tensor], chunk: Tensor) -> tuple[Tensor, Tensor]:
         """What is seen and the chunks. Pictures are dear: each serves several draws of noise."""
         draws = self.config.sight.draws if pictures else 1
-        index = torch.randint(len(measured), (max(1, self.config.batch // draws),), generator=self.generator)
+        index = torch.randint(len(measured), (max(1, self.config.batch_size // draws),), generator=self.generator)
         if not pictures:
             return measured[index], chunk[index]
         moved = self.eyes.moved({name: some[index] for name, some in pictures.items()}, self.generator)
@@ -261,7 +261,7 @@ class Cloning:
     def _settle(self, pictures: Mapping[str, Tensor]) -> None:
         """From now on points are normalised like what is measured; the averaged network makes of them what it did."""
         count = len(next(iter(pictures.values())))
-        pieces = [slice(k, k + self.config.batch) for k in range(0, count, self.config.batch)]
+        pieces = [slice(k, k + self.config.batch_size) for k in range(0, count, self.config.batch_size)]
         points = torch.cat([self.average_eyes({name: some[k] for name, some in pictures.items()}) for k in pieces])
         mean, std = points.mean(0), points.std(0, unbiased=False).clamp_min(STILL)
         weight, bias, *_ = self.average.parameters()
@@ -310,7 +310,7 @@ class Cloning:
 
     def denoiser(self, delay: int = 0) -> Denoiser:
         """The averaged network and its sampler; told, after the observation, `delay` actions and whether there are."""
-        steps = schedule(self.config.kind, self.config.steps)
+        steps = schedule(self.config.kind, self.config.denoise_steps)
         first, *layers = (layer for layer in self.average if isinstance(layer, nn.Linear))
         weight, bias = (p.detach().numpy() for p in (first.weight, first.bias))
         see, hides, given, counts, look, tell = np.split(weight, self.parts[:-1], axis=1)
@@ -356,7 +356,7 @@ def silu(network: nn.Sequential) -> nn.Sequential:
 
 
 @dataclass
-class Settings(BaseConfig):
+class BcConfig(BaseConfig):
     """Of cloning alone."""
 
     noise: str = "normal"  # of the exported policy: "normal", or "none", its most likely chunk
@@ -378,10 +378,10 @@ class Settings(BaseConfig):
 class Bc:
     """Behaviour cloning: the base alone."""
 
-    Config = Settings
+    Config = BcConfig
     needs: tuple[type, ...] = ()
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: BcConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
         self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed), config.delay)

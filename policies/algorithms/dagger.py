@@ -32,20 +32,20 @@ NOISES = ("none", "normal")
 
 
 @dataclass
-class Settings(Watch):
+class CorrectionConfig(Watch):
     """What all share that learn from corrections."""
 
     base: BaseConfig = field(default_factory=BaseConfig)
-    env_steps: int = 10_000
-    scenes: int = 4  # flown together
-    episodes: int = 10  # between two rounds of training
-    updates: int = 400  # in a round
+    total_steps: int = 10_000  # environment steps in all
+    num_envs: int = 4  # scenes flown together
+    episodes_per_round: int = 10  # between two rounds of training
+    updates_per_round: int = 400
     shown: float = 0.25  # share of the demonstrations in what a round learns from
     noise: str = "none"  # of the policy: none, its most likely chunk, or "normal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("env_steps", "scenes", "episodes", "updates"):
+        for name in ("total_steps", "num_envs", "episodes_per_round", "updates_per_round"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 <= self.shown < 1.0:
@@ -55,7 +55,7 @@ class Settings(Watch):
 
 
 @dataclass
-class DaggerSettings(Settings):
+class DaggerConfig(CorrectionConfig):
     """Settings of DAgger."""
 
     beta: float = 0.0  # to the power of the round's number: share of the steps in which the expert acts
@@ -74,10 +74,10 @@ class DaggerSettings(Settings):
 class Corrected(ABC):
     """A cloned policy that is trained on, with what an intervener corrected; subclasses say what that is."""
 
-    Config: type[Settings]
+    Config: type[CorrectionConfig]
     needs: tuple[type, ...] = (HasExpert,)
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: CorrectionConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
         self.run = Supervision(task, config, seed, device)
         self.task, self.config, self.cloning = task, config, self.run.cloning
         if pictures := spec.pictures(task.policy):
@@ -111,11 +111,11 @@ class Corrected(ABC):
         self.waiting += 1
 
     def improve(self) -> dict[str, float]:
-        done = self.run.env_steps >= self.config.env_steps
-        if not len(self.seen) or self.waiting < (1 if done else self.config.episodes):
+        done = self.run.env_steps >= self.config.total_steps
+        if not len(self.seen) or self.waiting < (1 if done else self.config.episodes_per_round):
             return {}
         self.waiting, self.rounds = 0, self.rounds + 1
-        return self.run.refine(self._aggregate(), self.config.updates)
+        return self.run.refine(self._aggregate(), self.config.updates_per_round)
 
     def _aggregate(self) -> Demonstrations:
         """Demonstrations and corrections, the rarer ones repeated so that their shares are what was asked for."""
@@ -150,8 +150,8 @@ class Corrected(ABC):
 class Dagger(Corrected):
     """A cloned policy, corrected in every state that it gets to."""
 
-    Config = DaggerSettings
-    config: DaggerSettings
+    Config = DaggerConfig
+    config: DaggerConfig
 
     def _opening(self) -> Opening:
         return self._ask

@@ -3,8 +3,8 @@
 The actor chooses the noise w of a chunk; the base, a black box, makes actions of it. One step of the decision process
 is one chunk, discounted by the time it really took. This is SAC in noise space with four changes, each a setting: a
 Gaussian prior over w instead of an entropy bonus (`prior_std`), an actor that trusts the critics' mean minus their
-spread (`doubt`), returns over several chunks (`backup`), and a reward for success alone. An episode ends with success;
-running out of time is no end, the value of what followed still counts.
+spread (`pessimism`), returns over several chunks (`n_step`), and a reward for success alone. An episode ends with
+success; running out of time is no end, the value of what followed still counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DRAWN = 16  # noises that the critics choose from, in the baseline
 
 
 @dataclass
-class Settings(ActorCriticConfig):
+class DsrlConfig(ActorCriticConfig):
     """Settings of DSRL. What the actor chooses is w."""
 
     mixed: bool = True  # the warm-up's noise is from none to the prior's
@@ -45,11 +45,11 @@ class Settings(ActorCriticConfig):
 class Dsrl:
     """An actor that steers a base which was cloned before; see `policies.learning.online`."""
 
-    Config: type[Settings] = Settings
+    Config: type[DsrlConfig] = DsrlConfig
     needs: tuple[type, ...] = ()
     Run: type[OnlineFinetuning] = OnlineFinetuning
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: DsrlConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
         self.run = self.Run(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning
@@ -126,9 +126,9 @@ class Dsrl:
         The targets of all updates are worked out at once, which is quicker.
         """
         config = self.config
-        batch = self.memory.sample(config.critic_updates * config.batch, self.generator)
+        batch = self.memory.sample(config.critic_updates * config.batch_size, self.generator)
         loss = self.critics.fit(torch.cat([self.insight.judge(batch["x"]), batch["w"]], -1), self._targets(batch))
-        return loss, batch["x"][-config.batch :]
+        return loss, batch["x"][-config.batch_size :]
 
     @torch.no_grad()
     def _targets(self, batch: Mapping[str, Tensor]) -> Tensor:

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.algorithms import dsrl
-from policies.algorithms.dsrl import Dsrl
+from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.learning.actor_critic import Critics, Memory, Replay, set_rate
 from policies.learning.chunk_rollout import Transition
 from policies.models.controller import Array
@@ -24,7 +23,7 @@ from sim.tasks import Task
 
 
 @dataclass
-class Settings(dsrl.Settings):
+class DsrlNaConfig(DsrlConfig):
     """Settings of DSRL-NA."""
 
     shown: float = 0.25  # share of the demonstrations in each batch
@@ -34,11 +33,11 @@ class Settings(dsrl.Settings):
 class DsrlNa(Dsrl):
     """An actor that steers a base, learned from executed chunks."""
 
-    Config = Settings
+    Config = DsrlNaConfig
     needs: tuple[type, ...] = ()
-    config: Settings
+    config: DsrlNaConfig
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: DsrlNaConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
         super().__init__(task, config, seed, device)
         self.judges = Critics(config, self.insight.judged + self.cloning.size, self.generator, config.critics)
         self.run.look_back(config.hindsight)
@@ -76,7 +75,7 @@ class DsrlNa(Dsrl):
     def _update_critics(self) -> tuple[Tensor, Tensor]:
         """The last update's loss of the critics of chunks, and what learners saw in its batch (batch, o)."""
         config, policy, judge = self.config, self.insight.policy, self.insight.judge
-        batch = self.memory.sample(config.critic_updates * config.batch, self.generator)
+        batch = self.memory.sample(config.critic_updates * config.batch_size, self.generator)
         x, next_x, n = batch["x"], batch["next_x"], len(batch["x"])
         with torch.no_grad():
             w, _ = self.training.actor.sample(policy(next_x), self._noise(n))
@@ -89,7 +88,7 @@ class DsrlNa(Dsrl):
         with torch.no_grad():
             value = self.judges.believed(torch.cat([seen, torch.cat([batch["made"], made])[some]], -1))
         self.critics.fit(torch.cat([seen, torch.cat([batch["w"], w])[some]], -1), value)
-        return loss, x[-config.batch :]
+        return loss, x[-config.batch_size :]
 
     def _raw(self, x: Tensor) -> Array:
         raw: Array = self.cloning.normalizer.invert(x).numpy()

@@ -43,7 +43,7 @@ ROWS = 64  # of the exported table of noise
 
 
 @dataclass
-class Settings(ActorCriticConfig):
+class ExpoConfig(ActorCriticConfig):
     """Settings of EXPO. What the actor chooses is an edit."""
 
     magnitude: float = 0.5
@@ -63,7 +63,7 @@ class Settings(ActorCriticConfig):
 
 
 @dataclass
-class ResidualSettings(Settings):
+class ResidualConfig(ExpoConfig):
     """Settings of residual learning: the base's most likely chunk, edited."""
 
     candidates: int = 1
@@ -77,11 +77,11 @@ class ResidualSettings(Settings):
 class Expo:
     """An actor that edits what a base proposes which was cloned before; see `policies.learning.online`."""
 
-    Config: type[Settings] = Settings
+    Config: type[ExpoConfig] = ExpoConfig
     needs: tuple[type, ...] = ()
     unedited = True  # the base's own chunks are candidates, too
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: ExpoConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
         self.run = OnlineFinetuning(task, config, seed, device)
         self.run.every_step = config.every_step
         self.task, self.config, self.generator = task, config, self.run.generator
@@ -155,7 +155,7 @@ class Expo:
         config = self.config
         set_rate(config.rate(self.run.env_steps), self.training, self.critics)
         loss, batch = self._update_critics()
-        x, chunk = batch["x"][-config.batch :], batch["proposed"][-config.batch :, : self.size]
+        x, chunk = batch["x"][-config.batch_size :], batch["proposed"][-config.batch_size :, : self.size]
         seen = torch.cat([x, chunk], -1)
 
         def believed(edit: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class Expo:
 
     def _update_critics(self) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The last update's loss, and the batches."""
-        batch = self.memory.sample(self.config.critic_updates * self.config.batch, self.generator)
+        batch = self.memory.sample(self.config.critic_updates * self.config.batch_size, self.generator)
         return self.critics.fit(torch.cat([batch["x"], batch["chunk"]], -1), self._targets(batch)), batch
 
     @torch.no_grad()
@@ -230,7 +230,7 @@ class Expo:
 class Residual(Expo):
     """The base's most likely chunk, always edited."""
 
-    Config = ResidualSettings
+    Config = ResidualConfig
     unedited = False
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from policies.algorithms import LearningError
 from policies.algorithms.bc import chunked
-from policies.algorithms.dagger import Corrected, Settings
+from policies.algorithms.dagger import Corrected, CorrectionConfig
 from policies.learning.interveners import Opening, opening
 from policies.learning.interventions import InterventionEpisode
 from policies.models.controller import Array
@@ -20,17 +20,17 @@ from policies.models.controller import Array
 class HgDagger(Corrected):
     """A cloned policy, corrected where somebody took over."""
 
-    Config = Settings
+    Config = CorrectionConfig
 
     def _opening(self) -> Opening:
-        return opening(self.task, self.config, self.config.scenes)
+        return opening(self.task, self.config, self.config.num_envs)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from super().learn()
         if not len(self.seen):
             raise LearningError(
-                f"nobody took over in {self.config.env_steps} steps, so nothing was learned beyond the demonstrations: "
-                "lower algorithm.threshold or algorithm.patience, or make the base worse"
+                f"nobody took over in {self.config.total_steps} steps, so nothing was learned beyond the "
+                "demonstrations: lower algorithm.threshold or algorithm.patience, or make the base worse"
             )
 
     def corrections(self, lesson: InterventionEpisode) -> tuple[Array, Array]:

@@ -30,9 +30,9 @@ from sim.vec_world import WorldVecEnv, fly, vector_env
 class PpoConfig:
     """Settings of PPO."""
 
-    steps: int = 16_000_000  # environment steps in all
+    total_steps: int = 16_000_000  # environment steps in all
     num_envs: int = 1024
-    horizon: int = 16  # control steps per environment and iteration
+    rollout_steps: int = 16  # control steps of each environment per iteration
     epochs: int = 2  # passes over each rollout
     minibatches: int = 4  # per pass
     gamma: float = 0.98
@@ -41,7 +41,7 @@ class PpoConfig:
     learning_rate: float = 1e-3  # at the start; a cosine leads to the final one
     final_learning_rate: float = 1e-5
     entropy: float = 0.0  # weight of the entropy bonus
-    max_gradient: float = 1.0  # norm to which gradients are clipped
+    gradient_clip: float = 1.0  # norm of the whole gradient
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     critic_hidden: list[int] = field(default_factory=lambda: [256, 128])  # it must see the cliff coming
     activation: str = "tanh"
@@ -54,12 +54,12 @@ class PpoConfig:
     evaluation_episodes: int = 100
 
     def __post_init__(self) -> None:
-        counts = ("steps", "num_envs", "horizon", "epochs", "minibatches", "evaluation_episodes")
+        counts = ("total_steps", "num_envs", "rollout_steps", "epochs", "minibatches", "evaluation_episodes")
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.minibatches > self.num_envs * self.horizon:
-            raise ValueError(f"{self.num_envs * self.horizon} samples do not make {self.minibatches} minibatches")
+        if self.minibatches > self.num_envs * self.rollout_steps:
+            raise ValueError(f"{self.num_envs * self.rollout_steps} samples do not make {self.minibatches} minibatches")
         if not (0.0 < self.gamma < 1.0 and 0.0 <= self.gae_lambda <= 1.0):
             raise ValueError(f"needs 0 < gamma < 1 and 0 <= gae_lambda <= 1, got {self.gamma} and {self.gae_lambda}")
         if len(self.lengths) != 2:
@@ -108,8 +108,8 @@ class Ppo:
         self.value_norm = Normalizer(1, device)
         self.actor_norm.update(env.features(env.observation))
         self.critic_norm.update(env.critic_features(env.observation))
-        self.buffer = RolloutBuffer(config.horizon)
-        self.iterations = max(1, config.steps // (config.num_envs * config.horizon))
+        self.buffer = RolloutBuffer(config.rollout_steps)
+        self.iterations = max(1, config.total_steps // (config.num_envs * config.rollout_steps))
         self.iteration = 0
 
     def learn(self) -> Iterator[dict[str, float]]:
@@ -153,7 +153,7 @@ class Ppo:
         std = self.log_std.exp()
         ended: list[Tensor] = []
         bootstraps: list[tuple[int, Tensor, Tensor]] = []
-        for t in range(self.config.horizon):
+        for t in range(self.config.rollout_steps):
             x, c = env.features(env.observation), env.critic_features(env.observation)
             mean = self.mean(x)
             action = mean + std * torch.randn(mean.shape, generator=self.generator, device=self.device)
@@ -209,7 +209,7 @@ class Ppo:
         loss = policy_loss + value_loss - config.entropy * self.log_std.sum()
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, config.max_gradient)
+        nn.utils.clip_grad_norm_(self.parameters, config.gradient_clip)
         self.optimizer.step()
         with torch.no_grad():
             self.log_std.clamp_(min=math.log(config.min_std))

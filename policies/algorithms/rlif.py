@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from policies.algorithms import LearningError, dsrl_na
+from policies.algorithms import LearningError
 from policies.algorithms.bc import chunked
 from policies.algorithms.dsrl import Dsrl
-from policies.algorithms.dsrl_na import DsrlNa
+from policies.algorithms.dsrl_na import DsrlNa, DsrlNaConfig
 from policies.learning.chunk_rollout import Transition
 from policies.learning.interveners import Watch, opening
 from policies.learning.interventions import InterventionEpisode, Supervision
@@ -28,17 +28,17 @@ from sim.tasks import Task
 
 
 @dataclass
-class Settings(Watch, dsrl_na.Settings):
+class RlifConfig(Watch, DsrlNaConfig):
     """Settings of RLIF."""
 
-    env_steps: int = 10_000
-    warm_up: int = 10
+    total_steps: int = 10_000
+    warmup_episodes: int = 10
     success_reward: float = 0.0  # of the task's own; RLIF knows none
     cost: float = 3.0  # of an intervention; what the prior's weight is relative to
-    backup: int = 1
+    n_step: int = 1
 
     def __post_init__(self) -> None:
-        dsrl_na.Settings.__post_init__(self)
+        DsrlNaConfig.__post_init__(self)
         Watch.__post_init__(self)
         if not self.cost > 0.0:
             raise ValueError(f"an intervention needs cost > 0, got {self.cost}")
@@ -47,15 +47,15 @@ class Settings(Watch, dsrl_na.Settings):
 class Rlif(DsrlNa):
     """An actor that steers a base so that nobody intervenes."""
 
-    Config = Settings
+    Config = RlifConfig
     needs: tuple[type, ...] = ()
     Run = Supervision
-    config: Settings
+    config: RlifConfig
     run: Supervision
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: RlifConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
         super().__init__(task, config, seed, device)
-        self.opening = opening(task, config, config.scenes)
+        self.opening = opening(task, config, config.num_envs)
         self.due = 0  # control steps that no update was made for
         self.heard = 0  # episodes
 
@@ -70,7 +70,7 @@ class Rlif(DsrlNa):
         self.heard += 1
 
     def transitions(self, lesson: InterventionEpisode) -> list[Transition]:
-        """From every step, `backup` chunks on; discounted by control steps."""
+        """From every step, `n_step` chunks on; discounted by control steps."""
         config, steps, horizon = self.config, len(lesson.action), self.cloning.config.horizon
         reward = np.full(steps, config.step_reward / horizon)
         reward[:-1] -= config.cost * lesson.begins[1:]
@@ -80,7 +80,7 @@ class Rlif(DsrlNa):
         for k in reversed(range(steps)):
             to_go[k] = reward[k] + gamma * to_go[k + 1]
         first = np.arange(steps)
-        last = np.minimum(first + config.backup * horizon, steps)
+        last = np.minimum(first + config.n_step * horizon, steps)
         discount = gamma ** (last - first)
         gained = to_go[first] - discount * to_go[last]
         discount[(last == steps) & (lesson.success or lesson.lost)] = 0.0
@@ -90,11 +90,11 @@ class Rlif(DsrlNa):
 
     def improve(self) -> dict[str, float]:
         if not self.run.learning:
-            if self.heard >= self.config.warm_up:
+            if self.heard >= self.config.warmup_episodes:
                 self._begin()
             return {}
         metrics = {}
-        self.due += self.config.scenes
+        self.due += self.config.num_envs
         while self.due >= self.cloning.config.horizon:
             metrics, self.due = self.update(), self.due - self.cloning.config.horizon
         return metrics
@@ -104,7 +104,7 @@ class Rlif(DsrlNa):
         if self.run.lessons is not None and not self.run.lessons.interventions:
             raise LearningError(
                 f"nobody intervened in the {self.heard} episodes of the warm-up, so there is nothing to learn: "
-                "lower algorithm.threshold or algorithm.patience, or raise algorithm.warm_up"
+                "lower algorithm.threshold or algorithm.patience, or raise algorithm.warmup_episodes"
             )
         self.run.learning = True
         self.prepare(self.config.head_start)

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.algorithms import dsrl
 from policies.algorithms.bc import Shown
-from policies.algorithms.dsrl import Dsrl
+from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.learning.actor_critic import Memory
 from policies.learning.base import Measured
 from policies.learning.chunk_rollout import Transition
@@ -29,7 +28,7 @@ from sim.tasks import Task
 
 
 @dataclass
-class Settings(dsrl.Settings):
+class RlpdConfig(DsrlConfig):
     """Settings of RLPD. What the actor chooses are actions in [-1, 1]."""
 
     base: Shown = field(default_factory=Shown)  # type: ignore[assignment]  # demonstrations, and no base
@@ -39,7 +38,7 @@ class Settings(dsrl.Settings):
     last_prior: float = 0.02
     prior_steps: int = 10_000
     mixed: bool = False
-    warm_up: int = 4
+    warmup_episodes: int = 4
     critic_updates: int = 4  # per chunk
     actor_updates: int = 1
     shown: float = 0.5  # share of the demonstrations in each batch
@@ -80,12 +79,12 @@ class Alone(OnlineFinetuning):
 class Rlpd(Dsrl):
     """An actor that chooses chunks."""
 
-    Config: type[Settings] = Settings
+    Config: type[RlpdConfig] = RlpdConfig
     needs: tuple[type, ...] = ()
-    config: Settings
+    config: RlpdConfig
     Run = Alone
 
-    def __init__(self, task: Task, config: Settings, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: RlpdConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
         super().__init__(task, config, seed, device)
         self.before = copy.deepcopy(self.training)
         self.run.look_back(config.hindsight)

@@ -42,16 +42,16 @@ LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, bef
 class SacConfig:
     """Settings of SAC. `deterministic` makes it TD3 (Fujimoto et al. 2018)."""
 
-    steps: int = 4_000_000  # environment steps in all
+    total_steps: int = 4_000_000  # environment steps in all
     num_envs: int = 32
-    warmup: int = 10_000  # environment steps before the first update
+    warmup_steps: int = 10_000  # environment steps before the first update
     capacity: int = 1_000_000
-    batch: int = 256
-    updates: int = 1  # gradient steps per control step of all environments
+    batch_size: int = 256
+    updates_per_step: int = 1  # gradient steps per control step of all environments
     actor_every: int = 2  # critic updates per actor update
-    returns_over: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
+    n_step: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
     gamma: float = 0.98
-    polyak: float = 0.005  # share of the critic that its target takes over per update
+    tau: float = 0.005  # share of the critic that its target takes over per update
     critics: int = 2
     target_critics: int = 2  # random subset whose minimum is the target
     layer_norm: bool = True
@@ -74,13 +74,13 @@ class SacConfig:
     evaluation_episodes: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "batch", "updates", "actor_every", "returns_over", "critics", "report_every"):
+        for name in ("num_envs", "batch_size", "updates_per_step", "actor_every", "n_step", "critics", "report_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 1 <= self.target_critics <= self.critics:
             raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
-        if min(self.steps, self.capacity) < self.returns_over * self.num_envs:
-            raise ValueError(f"steps and capacity must hold {self.returns_over} steps of {self.num_envs} environments")
+        if min(self.total_steps, self.capacity) < self.n_step * self.num_envs:
+            raise ValueError(f"total_steps and capacity must hold {self.n_step} steps of {self.num_envs} environments")
         if len(self.lengths) != 2:
             raise ValueError(f"lengths are two shares, of the shortest and the longest episode, got {self.lengths}")
         if not 0.0 < self.gamma < 1.0:
@@ -113,8 +113,8 @@ class Sac:
             self.env.critic_size, device
         )  # fixed after the warm-up: a moving one moves targets
         n = config.num_envs
-        self.buffer = ReplayBuffer(min(config.capacity, config.steps) // n * n)
-        self.iterations = config.steps // n
+        self.buffer = ReplayBuffer(min(config.capacity, config.total_steps) // n * n)
+        self.iterations = config.total_steps // n
         self.iteration = 0
         self.gradient_steps = 0
 
@@ -141,9 +141,9 @@ class Sac:
         while self.iteration < self.iterations:
             metrics["reward"] = self._act()
             self.iteration += 1
-            if self.env.total_steps > config.warmup:
+            if self.env.total_steps > config.warmup_steps:
                 self._set_schedule()
-                for _ in range(config.updates):
+                for _ in range(config.updates_per_step):
                     metrics |= self._update()
             last = self.iteration == self.iterations
             if last or self.iteration % config.report_every == 0:
@@ -199,7 +199,7 @@ class Sac:
             lost=step.terminated,
             done=step.done,
         )
-        if env.total_steps <= config.warmup or self.iteration == 0:
+        if env.total_steps <= config.warmup_steps or self.iteration == 0:
             self.critic_norm.update(c)
         return float(step.reward.mean())
 
@@ -208,7 +208,7 @@ class Sac:
         config = self.config
         weights = self.env.reward_weights()
         reward_weights = torch.tensor([weights[name] for name in self.env.term_names], device=self.device)
-        batch = self.buffer.sample(config.batch, self.generator, config.returns_over, config.gamma)
+        batch = self.buffer.sample(config.batch_size, self.generator, config.n_step, config.gamma)
         reward = config.reward_scale * weighted_reward(batch["terms"], reward_weights)
         batch["c"], batch["next_c"] = self.critic_norm(batch["c"]), self.critic_norm(batch["next_c"])
         target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
@@ -219,9 +219,9 @@ class Sac:
         metrics = {"loss": loss.detach()}
         if self.gradient_steps % config.actor_every == 0:
             metrics |= self._update_actor(batch)
-        _follow(self.target_critic, self.critic, config.polyak)
+        _follow(self.target_critic, self.critic, config.tau)
         if config.deterministic:
-            _follow(self.target_actor, self.actor, config.polyak)
+            _follow(self.target_actor, self.actor, config.tau)
         return metrics
 
     @torch.no_grad()

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from policies.algorithms import rlpd
-from policies.algorithms.rlpd import Rlpd
+from policies.algorithms.rlpd import Rlpd, RlpdConfig
 from policies.learning.actor_critic import Replay
 from policies.learning.networks import restore, saved
 from policies.learning.offline import Pretraining, offline
@@ -23,17 +22,17 @@ from policies.models.controller import Array
 
 
 @dataclass
-class Settings(rlpd.Settings, Pretraining):
+class WsrlConfig(RlpdConfig, Pretraining):
     """Settings of WSRL."""
 
     shown: float = 0.0  # nothing of the demonstrations is kept
     first_prior: float = 0.01
     last_prior: float = 0.005
-    warm_up: int = 40
+    warmup_episodes: int = 40
     head_start: int = 400
     critics: int = 6
-    doubt: float = 2.5
-    actor_rate: float = 0.2
+    pessimism: float = 2.5
+    actor_learning_rate_share: float = 0.2
     every_step: bool = True
 
     def __post_init__(self) -> None:
@@ -44,9 +43,9 @@ class Settings(rlpd.Settings, Pretraining):
 class Wsrl(Rlpd):
     """An actor that chooses chunks, learned offline before it practises."""
 
-    Config = Settings
+    Config = WsrlConfig
     needs: tuple[type, ...] = ()
-    config: Settings
+    config: WsrlConfig
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,7 +66,7 @@ class Wsrl(Rlpd):
         for transition in shown:
             past.add(*self._row(transition), transition.value)
         while self.offline < config.offline_updates:
-            metrics = self.pretraining.update(past.sample(config.batch, generator))
+            metrics = self.pretraining.update(past.sample(config.batch_size, generator))
             self.offline += 1
             if self.offline == config.offline_updates:
                 self.before.load_state_dict(self.training.state_dict())

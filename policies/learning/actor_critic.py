@@ -47,31 +47,33 @@ class ActorCriticConfig(OnlineConfig):
     last_prior: float = 0.04  # and at `prior_steps`, from where it stays
     prior_steps: int = 20_000
     critics: int = 4
-    subset: int = 2  # of them, drawn at random, whose smallest value is the target
-    doubt: float = 0.5  # deviations of the critics below their mean that the actor believes
+    target_critics: int = 2  # of them, drawn at random, whose smallest value is the target
+    pessimism: float = 0.5  # deviations of the critics below their mean that the actor believes
     hidden: list[int] = field(default_factory=lambda: [128, 128])
     learning_rate: float = 5e-4
-    actor_rate: float = 1.0  # of the learning rate, the actor's share
-    final_rate: float = 1.0  # of the learning rate, in the end, as a share of the first
-    batch: int = 128
+    actor_learning_rate_share: float = 1.0  # the actor's learning rate, as a share of that
+    final_learning_rate_share: float = 1.0  # in the end, as a share of the first
+    batch_size: int = 128
     critic_updates: int = 4  # per chunk
     actor_updates: int = 2
-    target_rate: float = 0.02
-    ema: float = 0.01  # of the actor that is kept, per update
+    tau: float = 0.02  # share of the critics that their targets take over per update
+    ema_rate: float = 0.01  # share of the actor that its average, which is kept, takes over per update
     capacity: int = 100_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.critics < 2:
             raise ValueError(f"critics must be at least 2, since their spread counts, got {self.critics}")
-        if not 1 <= self.subset <= self.critics:
-            raise ValueError(f"subset is between 1 and the {self.critics} critics, got {self.subset}")
+        if not 1 <= self.target_critics <= self.critics:
+            raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
         if not (self.magnitude > 0.0 and self.prior_std > 0.0):
             raise ValueError(f"needs magnitude > 0 and prior_std > 0, got {self.magnitude} and {self.prior_std}")
 
     def rate(self, env_steps: int) -> float:
         """The learning rate after so many steps."""
-        return cosine(env_steps / self.env_steps, self.learning_rate, self.final_rate * self.learning_rate)
+        return cosine(
+            env_steps / self.total_steps, self.learning_rate, self.final_learning_rate_share * self.learning_rate
+        )
 
     def prior_weight(self, env_steps: int) -> float:
         """Of the divergence in the actor's loss, after so many steps."""
@@ -122,7 +124,7 @@ class ActorTrainer:
         """One update, which the average follows."""
         descend(self.optimizer, loss)
         with torch.no_grad():
-            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], self.config.ema)
+            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], self.config.ema_rate)
 
     def mean(self, inputs: Normalizer) -> Mlp:
         """The average's mean choice, over its magnitude, with the normaliser of its inputs folded in."""
@@ -143,10 +145,10 @@ class ActorTrainer:
 
 
 class Critics:
-    """An ensemble of `count`, the targets that follow it, and its optimizer. One alone is believed without doubt."""
+    """An ensemble of `count`, the targets that follow it, and its optimizer. One alone is believed as it is."""
 
     def __init__(self, config: ActorCriticConfig, inputs: int, generator: torch.Generator, count: int) -> None:
-        self.config, self.doubt = config, config.doubt if count > 1 else 0.0
+        self.config, self.pessimism = config, config.pessimism if count > 1 else 0.0
         self.ensemble = Ensemble(count, [inputs, *config.hidden], generator, layer_norm=True)
         self.target = copy.deepcopy(self.ensemble).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.ensemble.parameters(), config.learning_rate, fused=True)
@@ -156,7 +158,9 @@ class Critics:
 
         The targets follow once, as far as after each. Returns the last loss.
         """
-        batches = [*zip(torch.split(inputs, self.config.batch), torch.split(wanted, self.config.batch), strict=True)]
+        batches = [
+            *zip(torch.split(inputs, self.config.batch_size), torch.split(wanted, self.config.batch_size), strict=True)
+        ]
         for x, y in batches:
             loss: Tensor = (self.ensemble(x) - y).square().mean(1).sum()
             self.descend(loss)
@@ -170,20 +174,20 @@ class Critics:
     @torch.no_grad()
     def follow(self, updates: int) -> None:
         """The targets, after so many."""
-        rate = 1.0 - (1.0 - self.config.target_rate) ** updates
+        rate = 1.0 - (1.0 - self.config.tau) ** updates
         torch._foreach_lerp_([*self.target.parameters()], [*self.ensemble.parameters()], rate)
 
     def believed(self, inputs: Tensor) -> Tensor:
-        """The mean minus `doubt` deviations (n,), with gradients to the inputs alone."""
+        """The mean minus `pessimism` deviations (n,), with gradients to the inputs alone."""
         self.ensemble.requires_grad_(False)
         values = self.ensemble(inputs)
         self.ensemble.requires_grad_(True)
         believed: Tensor = values.mean(0)
-        return believed - self.doubt * values.std(0) if self.doubt else believed
+        return believed - self.pessimism * values.std(0) if self.pessimism else believed
 
     def lowest(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """The smallest value of some target critics (n,)."""
-        some = torch.randperm(self.config.critics, generator=generator)[: self.config.subset]
+        some = torch.randperm(self.config.critics, generator=generator)[: self.config.target_critics]
         values: Tensor = self.target(inputs, some)
         return values.amin(0)
 
@@ -201,13 +205,13 @@ def set_rate(rate: float, *parts: ActorTrainer | Critics) -> None:
     """Let them learn at that rate from now on."""
     for part in parts:
         part.optimizer.param_groups[0]["lr"] = rate * (
-            part.config.actor_rate if isinstance(part, ActorTrainer) else 1.0
+            part.config.actor_learning_rate_share if isinstance(part, ActorTrainer) else 1.0
         )
 
 
 def judges(critics: Critics, normalizer: Normalizer) -> CriticEnsemble:
     """Critics of what is seen and a choice as numpy data, with the normaliser of what is seen folded in."""
-    return CriticEnsemble(*ensemble_layers(critics.ensemble, normalizer), critics.doubt)
+    return CriticEnsemble(*ensemble_layers(critics.ensemble, normalizer), critics.pessimism)
 
 
 class Replay:

@@ -1,7 +1,7 @@
 """Scenes that execute chunks of actions, and the transitions from chunk to chunk that learners store.
 
 Every scene has its own clock: it asks for a new chunk when it has executed its last one, and begins the next episode
-as soon as one ends. One transition spans up to `backup` chunks; its discount follows the control steps that it took.
+as soon as one ends. One transition spans up to `n_step` chunks; its discount follows the control steps that it took.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChunkRewards:
     success: float  # once, for the chunk with which an episode ends well
     step: float  # for every other chunk
     gamma: float  # per whole chunk
-    backup: int  # chunks in a transition
+    n_step: int  # chunks in a transition
 
     def over(self, chunks: int, success: bool) -> float:
         """The discounted sum of so many chunks, of which the last one succeeds or none does."""
@@ -156,7 +156,7 @@ class ChunkRollout:
                 made += [self._transition(row, first, over) for first in range(len(self._pending[row]))]
                 made += self._more(row, bool(outcome.success[row]))
                 self._begin(row, bool(outcome.success[row]))
-            elif self._left[row] == 0 and len(self._pending[row]) == self.rewards.backup:
+            elif self._left[row] == 0 and len(self._pending[row]) == self.rewards.n_step:
                 made.append(self._transition(row, 0, False))
                 self._pending[row].pop(0)
         return made

@@ -60,7 +60,7 @@ class Hindsight:
         if reached[0]:
             return []
         left = math.ceil(int(reached.argmax()) / self.horizon)  # chunks until then
-        chunks, over = min(left, self.rewards.backup), left <= self.rewards.backup
+        chunks, over = min(left, self.rewards.n_step), left <= self.rewards.n_step
         x, next_x = seen[0].copy(), seen[int(reached.argmax()) if over else chunks * self.horizon].copy()
         x[self.goal] = next_x[self.goal] = goal
         reward, discount = self.rewards.over(chunks, over), 0.0 if over else self.rewards.gamma**chunks

@@ -133,13 +133,13 @@ class Adviser:
         """Nothing is held."""
 
 
-def opening(task: Task, watch: Watch, scenes: int) -> Opening:
+def opening(task: Task, watch: Watch, num_envs: int) -> Opening:
     """Whom the settings name. A human has two hands: ValueError for more than one scene, or for no such device."""
     if watch.intervener == EXPERT:
         return lambda env: Expert(task, watch, env.num)
     from policies.teleop.session import Human, Settings
 
-    if scenes != 1:
-        raise ValueError(f"intervener={watch.intervener} watches one scene, not scenes={scenes}")
+    if num_envs != 1:
+        raise ValueError(f"intervener={watch.intervener} watches one scene, not num_envs={num_envs}")
     settings = Settings(device=watch.intervener)
     return functools.partial(Human.open, task, settings, watch.hold)

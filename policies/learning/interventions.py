@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RECENT = 100  # episodes that the rates of the metrics are over
 See = Callable[[Mapping[str, Array]], Array]
-STEPWISE = ChunkRewards(success=1.0, step=0.0, gamma=0.5, backup=1)  # one transition per control step
+STEPWISE = ChunkRewards(success=1.0, step=0.0, gamma=0.5, n_step=1)  # one transition per control step
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Supervision(OnlineFinetuning):
     config: Any
 
     def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None:
-        """`config` has `base`, `env_steps` and `scenes`."""
+        """`config` has `base`, `total_steps` and `num_envs`."""
         super().__init__(task, config, seed, device)
         self.lessons: InterventionRollout | None = None
         self.metrics: dict[str, float] = {}  # the learner's newest
@@ -197,18 +197,20 @@ class Supervision(OnlineFinetuning):
             self.metrics = {"loss": row["loss"]}
             yield row
         own = stream(self.seed, TRAINING)
-        lessons = InterventionRollout(self.task, own, config.scenes, config.base.horizon, opening, self.see, self.judge)
+        lessons = InterventionRollout(
+            self.task, own, config.num_envs, config.base.horizon, opening, self.see, self.judge
+        )
         self.lessons = lessons
         if self._resumed is not None:
             lessons.load_state_dict(self._resumed)
         try:
-            while self.env_steps < config.env_steps:
+            while self.env_steps < config.total_steps:
                 for lesson in lessons.step(self.base, pupil):
                     pupil.hear(lesson)
-                self.env_steps += config.scenes
+                self.env_steps += config.num_envs
                 self.metrics = pupil.improve() or self.metrics
-                if self.env_steps % (REPORT * config.scenes) == 0 or self.env_steps >= config.env_steps:
-                    done = 0.2 + 0.8 * min(1.0, self.env_steps / config.env_steps)
+                if self.env_steps % (REPORT * config.num_envs) == 0 or self.env_steps >= config.total_steps:
+                    done = 0.2 + 0.8 * min(1.0, self.env_steps / config.total_steps)
                     yield {"progress": done, "env_steps": float(self.env_steps), **self.metrics, **lessons.metrics()}
         except NoExpertError as error:
             raise LearningError(

@@ -39,18 +39,18 @@ class OnlineConfig:
     """Settings that every learner has which improves a base."""
 
     base: Origin = field(default_factory=Origin)
-    env_steps: int = 25_000
-    scenes: int = 4  # flown together
-    warm_up: int = 30  # episodes without learning
+    total_steps: int = 25_000  # environment steps in all
+    num_envs: int = 4  # scenes flown together
+    warmup_episodes: int = 30  # episodes without learning
     head_start: int = 800  # critic updates after them
     success_reward: float = 10.0
     step_reward: float = 0.0  # per chunk without success
     gamma: float = 0.97  # per chunk
-    backup: int = 4  # chunks whose rewards are summed before the critic is asked
+    n_step: int = 4  # chunks whose rewards are summed before the critic is asked
     success: str = ""  # file of a classifier that says it in the simulator's place: python -m policies.train_success
 
     def __post_init__(self) -> None:
-        for name in ("env_steps", "scenes", "backup", "warm_up"):
+        for name in ("total_steps", "num_envs", "n_step", "warmup_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 < self.gamma < 1.0:
@@ -153,7 +153,7 @@ class OnlineFinetuning:
     def rewards(self) -> ChunkRewards:
         """What the settings say of them."""
         config = self.config
-        return ChunkRewards(config.success_reward, config.step_reward, config.gamma, config.backup)
+        return ChunkRewards(config.success_reward, config.step_reward, config.gamma, config.n_step)
 
     def begin(self) -> Iterator[dict[str, float]]:
         """Clone the base, unless that is done."""
@@ -181,15 +181,15 @@ class OnlineFinetuning:
         metrics: dict[str, float] = {}
         own = stream(self.seed, TRAINING)
         rest = (self.rewards, self.see, self.hindsight, self.judge, self.between if self.every_step else None)
-        scenes = ChunkRollout(self.task, own, config.scenes, base.horizon, *rest)
+        scenes = ChunkRollout(self.task, own, config.num_envs, base.horizon, *rest)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)
         try:
-            while self.env_steps < config.env_steps:
+            while self.env_steps < config.total_steps:
                 metrics = self._step(learner, base, scenes) or metrics
-                if self.env_steps % (REPORT * config.scenes) == 0 or self.env_steps >= config.env_steps:
-                    done = 0.2 + 0.8 * min(1.0, self.env_steps / config.env_steps)
+                if self.env_steps % (REPORT * config.num_envs) == 0 or self.env_steps >= config.total_steps:
+                    done = 0.2 + 0.8 * min(1.0, self.env_steps / config.total_steps)
                     yield {"progress": done, "env_steps": float(self.env_steps), **metrics, **scenes.rates()}
         finally:
             scenes.close()
@@ -204,7 +204,7 @@ class OnlineFinetuning:
         for transition in scenes.step():
             learner.keep(transition)
         self.env_steps += scenes.num
-        if not self.learning and scenes.finished >= self.config.warm_up:
+        if not self.learning and scenes.finished >= self.config.warmup_episodes:
             self.learning = True
             learner.prepare(self.config.head_start)
         return metrics
@@ -236,12 +236,12 @@ def _transitions(
     """Of one episode, which ends at the step `success`, if it does well."""
     end = len(shown.observation) if success is None else success + 1
     for first in range(end):
-        after = first + rewards.backup * horizon
+        after = first + rewards.n_step * horizon
         over = after >= end
         if over and success is None:
             return
         value = rewards.worst if success is None else rewards.over(math.ceil((end - first) / horizon), True)
-        chunks = math.ceil((end - first) / horizon) if over else rewards.backup
+        chunks = math.ceil((end - first) / horizon) if over else rewards.n_step
         reward = rewards.over(chunks, over)
         discount = 0.0 if over else rewards.gamma**chunks
         x, next_x = shown.observation[first], shown.observation[min(after, end - 1)]

@@ -34,21 +34,21 @@ class Recognition:
     """Settings of the learning."""
 
     members: int = 5  # of the ensemble
-    doubt: float = 1.0  # deviations below their mean that are believed
+    pessimism: float = 1.0  # deviations below their mean that are believed
     hidden: int = 64  # units in each of two layers
     updates: int = 600
-    batch: int = 128  # frames, half of them of success
+    batch_size: int = 128  # frames, half of them of success
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     shift: int = 3  # pixels by which a picture is moved at most, each way
     light: float = 0.15  # how much brighter, darker or differently coloured a picture is made, as a share
 
     def __post_init__(self) -> None:
-        for name, least in (("members", 2), ("hidden", 1), ("updates", 1), ("batch", 2), ("shift", 0)):
+        for name, least in (("members", 2), ("hidden", 1), ("updates", 1), ("batch_size", 2), ("shift", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.doubt < 0.0 or not 0.0 <= self.light < 1.0:
-            raise ValueError(f"needs doubt >= 0 and 0 <= light < 1, got {self.doubt} and {self.light}")
+        if self.pessimism < 0.0 or not 0.0 <= self.light < 1.0:
+            raise ValueError(f"needs pessimism >= 0 and 0 <= light < 1, got {self.pessimism} and {self.light}")
 
 
 class Frames:
@@ -94,7 +94,7 @@ class Recognizer:
         optimizer = torch.optim.AdamW(weights, config.learning_rate, weight_decay=config.weight_decay, fused=True)
         for update in range(config.updates):
             optimizer.param_groups[0]["lr"] = cosine(update / config.updates, config.learning_rate, 0.0)
-            half = config.batch // 2
+            half = config.batch_size // 2
             index = torch.cat([s[torch.randint(len(s), (half,), generator=self.generator)] for s in sides])
             logits = self.ensemble(self._seen(frames, index, moved=True))  # (members, batch)
             wanted = frames.label[index].float().expand_as(logits)
@@ -103,10 +103,10 @@ class Recognizer:
 
     @torch.no_grad()
     def believed(self, frames: Frames) -> Array:
-        """What it makes of every frame (n,): the logit's mean minus `doubt` deviations."""
+        """What it makes of every frame (n,): the logit's mean minus `pessimism` deviations."""
         pieces = torch.split(torch.arange(len(frames.label)), PIECE)
         logits = torch.cat([self.ensemble(self._seen(frames, index, moved=False)) for index in pieces], 1)
-        believed: Array = (logits.mean(0) - self.config.doubt * logits.std(0)).numpy()
+        believed: Array = (logits.mean(0) - self.config.pessimism * logits.std(0)).numpy()
         return believed
 
     def _seen(self, frames: Frames, index: Tensor, moved: bool) -> Tensor:
@@ -127,5 +127,5 @@ class Recognizer:
 
     def exported(self) -> tuple[ObservationEncoder, CriticEnsemble]:
         """Copies as numpy data that take signals as they are."""
-        judges = CriticEnsemble(*ensemble_layers(self.ensemble, self.normalizer), self.config.doubt)
+        judges = CriticEnsemble(*ensemble_layers(self.ensemble, self.normalizer), self.config.pessimism)
         return ObservationEncoder(self.inputs, self.eyes.exported()), judges

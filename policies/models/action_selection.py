@@ -21,11 +21,11 @@ EPSILON = 1e-5  # of layer norm
 
 @dataclass
 class CriticEnsemble:
-    """Critics with ReLU and layer norm: their mean minus `doubt` of their deviations."""
+    """Critics with ReLU and layer norm: their mean minus `pessimism` of their deviations."""
 
     weights: list[Array]  # (critics, in, out) of each layer
     biases: list[Array]  # (critics, 1, out)
-    doubt: float
+    pessimism: float
 
     def value(self, x: Array) -> Array:
         """(n,) of inputs (n, k)."""
@@ -34,7 +34,9 @@ class CriticEnsemble:
             away = y - y.mean(-1, keepdims=True)
             y = away / np.sqrt((away**2).mean(-1, keepdims=True) + np.float32(EPSILON))
             y = np.maximum(y, np.float32(0.0)) @ weight + bias
-        believed: Array = y.mean(0) - (np.float32(self.doubt) * y.std(0, ddof=1) if self.doubt else np.float32(0.0))
+        believed: Array = y.mean(0) - (
+            np.float32(self.pessimism) * y.std(0, ddof=1) if self.pessimism else np.float32(0.0)
+        )
         return believed[:, 0]
 
     def write(self, graph: Graph, x: str) -> str:
@@ -47,12 +49,12 @@ class CriticEnsemble:
             y = graph.add("Add", graph.add("MatMul", y, graph.constant(weight)), graph.constant(bias))
         first, count = graph.constant([0], np.int64), len(self.weights[0])
         mean = graph.add("ReduceMean", y, first, keepdims=0)
-        if not self.doubt:
+        if not self.pessimism:
             return mean
         away = graph.add("Sub", y, mean)
         square = graph.add("ReduceSum", graph.add("Mul", away, away), first, keepdims=0)
         spread = graph.add("Sqrt", graph.add("Div", square, graph.constant(float(count - 1))))
-        return graph.add("Sub", mean, graph.add("Mul", spread, graph.constant(self.doubt)))
+        return graph.add("Sub", mean, graph.add("Mul", spread, graph.constant(self.pessimism)))
 
 
 @dataclass

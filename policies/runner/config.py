@@ -21,7 +21,7 @@ from deploy import extras, streams
 from deploy.cli import explained as in_words
 from deploy.trust.text import printable
 from policies.algorithms import ALGORITHMS, algorithm_class
-from policies.runner.mistakes import SettingsError, explained, unknown
+from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
 from sim.engines import BENCHES, ENGINES
 from sim.registry import StrangerError, names_from
 from sim.tasks import FAMILIES, TASKS, task_class
@@ -34,7 +34,7 @@ HELP_FLAGS = ("-h", "--help")
 # What a table does not hold: module:Attribute, or a robot's file.
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*|.+\.(xml|mjcf|urdf)", re.IGNORECASE)
 LONGEST = 2000  # characters of an error
-RESUMABLE = ("resume", "report", "episodes", "checkpoint_s")  # what may be said when continuing a run
+RESUMABLE = ("resume", "report", "evaluation_episodes", "checkpoint_s")  # what may be said when continuing a run
 
 
 class RunError(Exception):
@@ -54,7 +54,7 @@ class Options:
     out: str = ""  # folder of the run; empty: runs/TASK/TIME
     resume: str = ""  # folder of a run to continue
     report: bool = True  # fly the policy file afterwards: table, plots, video
-    episodes: int = 200  # of the report
+    evaluation_episodes: int = 200  # of the report
     checkpoint_s: float = 10.0  # s between checkpoints
 
     def __post_init__(self) -> None:
@@ -65,9 +65,10 @@ class Options:
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
         if self.seed < 0:
             raise SettingsError(f"seed must not be negative, got {self.seed}")
-        if self.episodes < 1 or not self.checkpoint_s > 0:
+        if self.evaluation_episodes < 1 or not self.checkpoint_s > 0:
             raise SettingsError(
-                f"episodes and checkpoint_s must be positive, got {self.episodes} and {self.checkpoint_s}"
+                "evaluation_episodes and checkpoint_s must be positive, "
+                f"got {self.evaluation_episodes} and {self.checkpoint_s}"
             )
 
 
@@ -224,7 +225,9 @@ def read(path: Path, modules: Mapping[str, str] | None = None) -> Settings:
     except StrangerError as error:
         raise SettingsError(str(error)) from None
     except Exception as error:
-        raise SettingsError(f"{path}: {explained(error)}") from error
+        found = explained(error)
+        other = " is of another version and cannot be continued" if isinstance(found, UnknownSettingError) else ""
+        raise SettingsError(f"{path}{other}: {found}") from error
     return Settings(task=stored.task, algorithm=stored.algorithm, options=options, named=named, **objects)
 
 

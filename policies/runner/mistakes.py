@@ -6,9 +6,39 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+# What a setting was called before -> what it is called now, the first of these that there is where it was looked for.
+RENAMED = {
+    "actor_rate": ("actor_learning_rate_share",),
+    "backup": ("n_step",),
+    "batch": ("batch_size",),
+    "discount": ("gamma",),
+    "doubt": ("pessimism",),
+    "ema": ("ema_decay", "ema_rate"),
+    "env_steps": ("total_steps",),
+    "episodes": ("episodes_per_round", "evaluation_episodes"),
+    "final_rate": ("final_learning_rate_share",),
+    "horizon": ("rollout_steps",),
+    "max_gradient": ("gradient_clip",),
+    "passes": ("epochs",),
+    "polyak": ("tau",),
+    "returns_over": ("n_step",),
+    "scenes": ("num_envs",),
+    "segment": ("rollout_steps",),
+    "steps": ("total_steps", "denoise_steps"),
+    "subset": ("target_critics",),
+    "target_rate": ("tau",),
+    "updates": ("updates_per_step", "updates_per_round"),
+    "warm_up": ("warmup_episodes",),
+    "warmup": ("warmup_steps",),
+}
+
 
 class SettingsError(ValueError):
     """The command line asks for something that does not exist; the message says what does."""
+
+
+class UnknownSettingError(SettingsError):
+    """There is no setting of that name, or none any more."""
 
 
 def unknown(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
@@ -34,7 +64,7 @@ def explained(error: Exception) -> SettingsError:
         if not isinstance(link, OmegaConfBaseException):
             continue
         if isinstance(link, ConfigAttributeError | ConfigKeyError) and link.full_key:
-            return SettingsError(_key(link.full_key, link.parent_node))
+            return UnknownSettingError(_key(link.full_key, link.parent_node))
         return SettingsError(f"{link.full_key}: {str(link.msg).strip().partition(chr(10))[0]}")
     return SettingsError(str(error).strip().partition("\n")[0])
 
@@ -43,7 +73,9 @@ def _key(full_key: str, parent: Any) -> str:
     group, _, key = str(full_key).rpartition(".")
     choices = [str(k) for k in parent] if parent is not None else []
     choices = [k for k in choices if k not in ("hydra", "defaults")]
-    near = difflib.get_close_matches(key or full_key, choices, n=1)
     where = f"{group}." if group else ""
+    if now := [name for name in RENAMED.get(key, ()) if name in choices]:
+        return f"{str(full_key)!r} is called {where}{now[0]} now"
+    near = difflib.get_close_matches(key or full_key, choices, n=1)
     hint = f" (did you mean {where}{near[0]}?)" if near else ""
     return f"unknown setting {full_key!r}{hint}; there are: {', '.join(where + k for k in choices)}"

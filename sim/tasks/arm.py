@@ -78,9 +78,9 @@ class Tabletop(ABC):
         "dsrl_na": {"default": {"algorithm.hindsight": 4}},
         "ppo": {
             "default": {
-                "algorithm.steps": 800_000,
+                "algorithm.total_steps": 800_000,
                 "algorithm.num_envs": 64,
-                "algorithm.horizon": 32,
+                "algorithm.rollout_steps": 32,
                 "algorithm.epochs": 5,
                 "algorithm.lengths": [1.0, 1.0],
                 "algorithm.evaluate_every": 20,

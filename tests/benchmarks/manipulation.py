@@ -25,7 +25,7 @@ LONGER = "preset=dsrl algorithm.base.updates=6000"  # twice the cloning
 PICTURES = f"task=arm_pick_place task.cameras=[wrist_camera] {LONGER}"
 CASES = {
     "pick-place": (5, "task=metaworld/pick-place-v3 preset=dsrl"),
-    "pick-place, 19 000 steps": (5, f"task=metaworld/pick-place-v3 {LONGER} algorithm.env_steps=19000"),
+    "pick-place, 19 000 steps": (5, f"task=metaworld/pick-place-v3 {LONGER} algorithm.total_steps=19000"),
     "FetchPickAndPlace": (3, "task=gymnasium/FetchPickAndPlace-v4 preset=dsrl"),
     "AdroitHandDoorSparse": (3, "task=gymnasium/AdroitHandDoorSparse-v1 preset=dsrl"),
     "arm_pick_place": (3, "task=arm_pick_place preset=dsrl"),
@@ -34,7 +34,7 @@ CASES = {
     "pick-place, rlpd": (3, "task=metaworld/pick-place-v3 algorithm=rlpd"),
     "pick-place, wsrl": (3, "task=metaworld/pick-place-v3 preset=wsrl"),
 }
-SMALL = ["base.episodes=8", "base.corruption=0.2", "env_steps=800", "warm_up=1", "head_start=4"]
+SMALL = ["base.episodes=8", "base.corruption=0.2", "total_steps=800", "warmup_episodes=1", "head_start=4"]
 CLONE = {"rlpd": [], "wsrl": ["offline_updates=20"]}  # the others clone
 
 
@@ -73,7 +73,7 @@ def graded(folder: Path, quick: bool, baselines: bool) -> dict[str, list[float]]
     """Success of the policy and, if wanted, of its baselines in a finished run, each with its interval."""
     policies = {"improved": commands.evaluate(folder, f"episodes={4 if quick else EPISODES}")}
     if baselines:
-        again = [f"resume={folder}", "report=true", f"episodes={4 if quick else BASELINES}"]
+        again = [f"resume={folder}", "report=true", f"evaluation_episodes={4 if quick else BASELINES}"]
         commands.run([sys.executable, "-m", "policies.train", *again], OMP_NUM_THREADS="1")
         policies |= json.loads((folder / "report.json").read_text())["baselines"]
     return {name: [one["success"], *one["success_ci"]] for name, one in policies.items()}

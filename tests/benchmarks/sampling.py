@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import report
 
-from policies.algorithms.bc import Bc, Settings
+from policies.algorithms.bc import Bc, BcConfig
 from policies.collect import Episode, PolicyActor, episodes
 from policies.models.chunking import NoiseTable
 from policies.models.controller import Policy
@@ -58,7 +58,7 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
 def cloned(task: Task, seed: int, quick: bool, **settings: Any) -> Bc:
     """A trained base."""
     small = {"updates": 20, "episodes": 8} if quick else {}
-    clone = Bc(task, Settings(**{"corruption": CORRUPTION, **settings, **small}), seed)
+    clone = Bc(task, BcConfig(**{"corruption": CORRUPTION, **settings, **small}), seed)
     for _ in clone.learn():
         pass
     return clone
@@ -69,10 +69,10 @@ def sampled(task: Task, seed: int, quick: bool, kind: str) -> dict[str, Any]:
     clone = cloned(task, seed, quick, kind=kind)
     run, done = {}, {}
     few, _, many = STEPS
-    for clone.config.steps in STEPS:
-        count = EPISODES if kind == "beso" and clone.config.steps in (few, many) else FEWER
+    for clone.config.denoise_steps in STEPS:
+        count = EPISODES if kind == "beso" and clone.config.denoise_steps in (few, many) else FEWER
         found = [e.succeeded for e in flown(task, clone.controller(), count, quick)]
-        run[f"{kind}, {clone.config.steps} steps"], done[clone.config.steps] = counted(found), found
+        run[f"{kind}, {clone.config.denoise_steps} steps"], done[clone.config.denoise_steps] = counted(found), found
     if kind == "beso":
         pairs = list(zip(done[few], done[many], strict=True))
         run[f"only {few} steps, only {many}"] = [sum(a > b for a, b in pairs), sum(b > a for a, b in pairs)]
@@ -81,7 +81,7 @@ def sampled(task: Task, seed: int, quick: bool, kind: str) -> dict[str, Any]:
 
 def guided(task: Task, seed: int, quick: bool) -> dict[str, Any]:
     """A base that did without its goal now and then, in few steps."""
-    clone = cloned(task, seed, quick, kind="beso", steps=STEPS[0], goal_dropout=DROPOUT)
+    clone = cloned(task, seed, quick, kind="beso", denoise_steps=STEPS[0], goal_dropout=DROPOUT)
     run = {}
     for clone.config.guidance in GUIDANCE:
         found = [e.succeeded for e in flown(task, clone.controller(), FEWER, quick)]

@@ -53,8 +53,15 @@ def test_every_algorithm_trains_it_or_says_what_it_lacks(name: str, tmp_path):
 
 
 def test_the_commands(tmp_path):
-    few = ["algorithm.steps=8192", "algorithm.num_envs=32", "algorithm.horizon=32", "algorithm.lengths=[1,1]"]
-    out = command("policies.train", "task=car:Car", *few, f"out={tmp_path}/run", "episodes=20", "quality=default")
+    few = [
+        "algorithm.total_steps=8192",
+        "algorithm.num_envs=32",
+        "algorithm.rollout_steps=32",
+        "algorithm.lengths=[1,1]",
+    ]
+    out = command(
+        "policies.train", "task=car:Car", *few, f"out={tmp_path}/run", "evaluation_episodes=20", "quality=default"
+    )
     policy = f"{tmp_path}/run/policy.onnx"
     assert out.splitlines()[-1] == f"policy: {policy}" and "no plot" not in out
     assert all((tmp_path / "run" / name).stat().st_size > 1000 for name in ("report.png", "video.mp4"))

@@ -46,10 +46,17 @@ def test_defaults():
 
 
 def test_settings_of_each_part():
-    said = ["task=quad_track", "task.path=random", "algorithm.rate=0.3", "seed=3", "device=cuda:1", "report=false"]
+    said = [
+        "task=quad_track",
+        "task.path=random",
+        "algorithm.learning_rate=0.3",
+        "seed=3",
+        "device=cuda:1",
+        "report=false",
+    ]
     settings = compose([TOY, *said, "out=a folder/x"])
     assert settings.task_config.path == "random"
-    assert settings.algorithm_config.rate == 0.3
+    assert settings.algorithm_config.learning_rate == 0.3
     options = settings.options
     assert (options.seed, options.device, options.report, options.out) == (3, "cuda:1", False, "a folder/x")
 
@@ -59,7 +66,8 @@ def test_recipes_change_what_was_not_said():
     assert compose([TOY, "quality=high"]).task_config.noise == 0.5
     assert compose([TOY, "quality=high", "algorithm.updates=3"]).algorithm_config.updates == 3
     robust = compose([TOY, "robust=true", "quality=high"])
-    assert (robust.task_config.robust, robust.algorithm_config.rate, robust.algorithm_config.updates) == (True, 0.2, 40)
+    toy = robust.algorithm_config
+    assert (robust.task_config.robust, toy.learning_rate, toy.updates) == (True, 0.2, 40)
     assert not compose([TOY, "robust=true", "task.robust=false"]).task_config.robust
 
 
@@ -76,7 +84,9 @@ def test_goals_are_relabelled_where_a_task_tells_them():
 
 
 def test_written_settings_come_back(tmp_path):
-    settings = compose([TOY, "task=quad_track", "task.path=random", "algorithm.rate=1e-5", "quality=high", "out=a: b"])
+    settings = compose(
+        [TOY, "task=quad_track", "task.path=random", "algorithm.learning_rate=1e-5", "quality=high", "out=a: b"]
+    )
     config.write(settings, tmp_path / "config.yaml")
     assert config.read(tmp_path / "config.yaml", {"algorithm": settings.algorithm}) == settings
 
@@ -109,13 +119,13 @@ BAD = {
     "algorithm.updatess=3": (
         "unknown setting 'algorithm.updatess'",
         "did you mean algorithm.updates",
-        "algorithm.rate",
+        "algorithm.learning_rate",
     ),
     "tsk=quad_hover": ("unknown setting 'tsk'", "did you mean task", "seed"),
     "algorithm.updates=many": ("algorithm.updates", "'many'", "Integer"),
     "seed=first": ("seed", "'first'", "Integer"),
     "seed=-1": ("seed must not be negative",),
-    "episodes=0": ("must be positive",),
+    "evaluation_episodes=0": ("must be positive",),
     "report=perhaps": ("report", "'perhaps'", "bool"),
     "algorithm.updates=0": ("algorithm=toy_algorithm:Toy", "updates must be positive, got 0"),
     "task.tilt=900": ("task=quad_hover", "tilt must be in 0..180 degrees, got 900"),
@@ -185,9 +195,9 @@ def sweep(monkeypatch, run, *words: str) -> None:
 def test_sweep_runs_every_combination(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     seen: list[Settings] = []
-    sweep(monkeypatch, seen.append, "seed=0,1", "quality=default,high", "algorithm.rate=0.5")
+    sweep(monkeypatch, seen.append, "seed=0,1", "quality=default,high", "algorithm.learning_rate=0.5")
     assert [(s.options.seed, s.algorithm_config.updates) for s in seen] == [(0, 20), (0, 40), (1, 20), (1, 40)]
-    assert all(s.algorithm_config.rate == 0.5 for s in seen)
+    assert all(s.algorithm_config.learning_rate == 0.5 for s in seen)
     folders = [Path(s.options.out) for s in seen]
     assert [f.name for f in folders][:2] == ["quality=default,seed=0", "quality=high,seed=0"]
     assert folders[0].parent.parent == tmp_path / "runs" / "sweep"
@@ -235,7 +245,7 @@ def test_help_lists_everything(monkeypatch, capsys):
         "apg, distill, ppo, sac",
         "flight, mujoco, bullet",
         "preview_points: 3",
-        "rate: 0.1",
+        "learning_rate: 0.1",
     ):
         assert part in text
 

@@ -82,7 +82,7 @@ def test_folder_holds_the_whole_run(tmp_path, capsys):
 def test_same_seed_gives_the_same_bytes_where_the_date_is_given(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     monkeypatch.setattr(provenance, "DISTRIBUTIONS", ("numpy",))  # a report leaves more in memory than there was
-    words = ["report=true", "episodes=2", "task.episode_s=1"]
+    words = ["report=true", "evaluation_episodes=2", "task.episode_s=1"]
     first, second = (train.train(settings(tmp_path / name, *words)) for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
     metadata = PolicyFile.load(first).metadata
@@ -106,7 +106,7 @@ def test_tensorboard_reads_the_events(tmp_path):
 
 
 def test_report_follows_the_file(tmp_path, capsys):
-    made = train.train(settings(tmp_path / "run", "report=true", "episodes=20", "task.episode_s=2"))
+    made = train.train(settings(tmp_path / "run", "report=true", "evaluation_episodes=20", "task.episode_s=2"))
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == f"policy: {made}"
     assert "position_error" in captured.out
@@ -206,7 +206,7 @@ def test_report_that_cannot_be_drawn_costs_a_warning(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr("policies.runner.report.video", no_film)
     monkeypatch.setattr("policies.runner.report.plot", no_film)
-    made = train.train(settings(tmp_path / "run", "report=true", "episodes=4", "task.episode_s=2"))
+    made = train.train(settings(tmp_path / "run", "report=true", "evaluation_episodes=4", "task.episode_s=2"))
     captured = capsys.readouterr()
     assert captured.err.splitlines() == ["warning: no plot: no film today", "warning: no video: no film today"]
     assert captured.out.splitlines()[-1] == f"policy: {made}"
@@ -239,7 +239,7 @@ def test_full_disk_from_the_start_promises_nothing(tmp_path, monkeypatch, capsys
 
 def test_full_disk_at_the_report_costs_a_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("policies.models.export.update_evaluation", full_disk)
-    made = train.train(settings(tmp_path / "run", "report=true", "episodes=2", "task.episode_s=1"))
+    made = train.train(settings(tmp_path / "run", "report=true", "evaluation_episodes=2", "task.episode_s=1"))
     captured = capsys.readouterr()
     assert captured.err == f"warning: the report is not whole: {tmp_path}/run: No space left on device\n"
     assert captured.out.splitlines()[-1] == f"policy: {made}"

@@ -39,7 +39,14 @@ def made(tmp_path_factory):
 
 
 def small(name, path, env_steps):
-    wanted = {"env_steps": env_steps, "warm_up": 2, "head_start": 4, "batch": 16, "hidden": [16], "success": path}
+    wanted = {
+        "total_steps": env_steps,
+        "warmup_episodes": 2,
+        "head_start": 4,
+        "batch_size": 16,
+        "hidden": [16],
+        "success": path,
+    }
     wanted |= {"base": BaseConfig(horizon=2, hidden=[16], updates=5, episodes=10, corruption=0.3)}
     wanted |= {"offline_updates": 10} if name == "wsrl" else {}
     cls = algorithm_class(name)

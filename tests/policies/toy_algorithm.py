@@ -15,7 +15,7 @@ from sim import spec
 @dataclass
 class ToyConfig:
     updates: int = 20
-    rate: float = 0.1
+    learning_rate: float = 0.1
     pause: float = 0.0  # s per update
     nan_at: int = -1
 
@@ -27,7 +27,7 @@ class ToyConfig:
 class Toy:
     Config = ToyConfig
     needs = ()
-    recipes = {"high": {"algorithm.updates": 40, "task.noise": 0.5}, "robust": {"algorithm.rate": 0.2}}
+    recipes = {"high": {"algorithm.updates": 40, "task.noise": 0.5}, "robust": {"algorithm.learning_rate": 0.2}}
 
     def __init__(self, task, config, seed, device="cpu", engine="flight"):
         if engine == "bullet":
@@ -45,7 +45,7 @@ class Toy:
         while self.done < self.config.updates:
             x = self.rng.normal(size=(16, self.inputs))
             error = x @ (self.weight - self.goal).T
-            self.weight -= self.config.rate * error.T @ x / len(x)
+            self.weight -= self.config.learning_rate * error.T @ x / len(x)
             self.done += 1
             if self.config.pause:
                 time.sleep(self.config.pause)

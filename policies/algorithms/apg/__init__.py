@@ -50,7 +50,7 @@ class ApgConfig:
     gradient_clip: float = 0.3  # norm of the whole gradient
     adjoint_clip: float = 200.0  # norm of one vehicle's state adjoint, times vehicles and steps
     critic: bool = False  # torch path: value of the window's last state, from privileged signals
-    discount: float = 0.99  # of the critic
+    gamma: float = 0.99  # of the critic
 
     def __post_init__(self) -> None:
         if self.path not in PATHS:

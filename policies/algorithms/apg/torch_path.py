@@ -51,15 +51,15 @@ class View:
 class Critic:
     """The discounted cost that follows a state: learned with TD(lambda), against a copy that follows slowly.
 
-    The network's output is in units of a cost per step: the value is that over (1 - discount).
+    The network's output is in units of a cost per step: the value is that over (1 - gamma).
     """
 
-    def __init__(self, inputs: int, discount: float, seed: int, device: str) -> None:
-        if not 0.0 < discount < 1.0:
-            raise ValueError(f"algorithm.discount must be between 0 and 1 for a critic, got {discount}")
+    def __init__(self, inputs: int, gamma: float, seed: int, device: str) -> None:
+        if not 0.0 < gamma < 1.0:
+            raise ValueError(f"algorithm.gamma must be between 0 and 1 for a critic, got {gamma}")
         generator = torch.Generator()
         generator.manual_seed(seed)
-        self.discount = discount
+        self.gamma = gamma
         self.net = mlp([inputs, *CRITIC_HIDDEN, 1], generator, last_gain=0.01).to(device)
         self.target = copy.deepcopy(self.net).requires_grad_(False)
         self.normalizer = Normalizer(inputs, device)
@@ -68,7 +68,7 @@ class Critic:
     def value(self, x: Tensor) -> Tensor:
         """The value (...,) of critic features (..., f); the gradient reaches x."""
         answer: Tensor = self.target(self.normalizer(x)).squeeze(-1)
-        return answer / (1.0 - self.discount)
+        return answer / (1.0 - self.gamma)
 
     @torch.no_grad()
     def targets(self, view: View, cost: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Critic:
         kept, following = [], value[-1]
         for t in range(len(cost) - 1, -1, -1):
             ahead = (1.0 - TRACE) * value[t + 1] + TRACE * torch.where(view.gone[t + 1], value[t + 1], following)
-            following = (1.0 - self.discount) * cost[t] + self.discount * ahead
+            following = (1.0 - self.gamma) * cost[t] + self.gamma * ahead
             kept.append(following)
         return torch.stack(kept[::-1])
 
@@ -197,7 +197,7 @@ class Differentiated:
         self.critic: Critic | None = None
         if config.critic:
             inputs = features + sum(s.size for s in task.privileged)
-            self.critic = Critic(inputs, config.discount, int(rng.integers(2**31)), device)
+            self.critic = Critic(inputs, config.gamma, int(rng.integers(2**31)), device)
         self.critic_loss = math.nan
         self.update = 0
         self.lost = 0
@@ -316,7 +316,7 @@ class Differentiated:
         """The mean of the costs (T, n); with a critic's view of the window: discounted, plus the value of its end."""
         if self.critic is None or view is None:
             return cost.mean()
-        discount = self.critic.discount ** torch.arange(len(cost) + 1, device=self.device)
+        discount = self.critic.gamma ** torch.arange(len(cost) + 1, device=self.device)
         end = torch.where(view.gone[-1], 0.0, self.critic.value(view.features[-1]))
         return ((discount[:-1, None] * cost).sum() + discount[-1] * end.sum()) / cost.numel()
 

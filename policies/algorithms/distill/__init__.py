@@ -44,8 +44,8 @@ COUNTS = ("refused", "attempt", "round", "flight_seed", "measure_seed")  # attri
 # Who may teach: the name of its budget, how large that is for one vehicle, other settings.
 TEACHERS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "apg": ("updates", 1000, {"network": "mlp"}),
-    "ppo": ("steps", 12_000_000, {}),
-    "sac": ("steps", 300_000, {}),
+    "ppo": ("total_steps", 12_000_000, {}),
+    "sac": ("total_steps", 300_000, {}),
 }
 
 
@@ -55,7 +55,7 @@ class DistillConfig:
 
     teachers: int = 50  # accepted ones, each for another vehicle
     teacher: str = "apg"  # the algorithm that makes them: apg | ppo | sac
-    teacher_budget: int = 0  # updates of apg, steps of ppo and sac; 0: as in `TEACHERS`
+    teacher_budget: int = 0  # updates of apg, total_steps of ppo and sac; 0: as in `TEACHERS`
     teacher_hidden: list[int] = field(default_factory=lambda: [32, 32])
     teacher_history: int = 8  # own past actions that a teacher sees
     accept: float = 0.9  # the least success rate of a teacher
@@ -64,9 +64,9 @@ class DistillConfig:
     rounds: int = 200
     guided: int = 10  # rounds at the beginning in which the teachers fly and the student watches
     num_envs: int = 1024
-    segment: int = 64  # control steps per round
-    passes: int = 4  # over each segment
-    batch: int = 64  # environments per gradient step
+    rollout_steps: int = 64  # control steps of each environment per round
+    epochs: int = 4  # passes over each rollout
+    batch_size: int = 64  # environments per gradient step
     learning_rate: float = 5e-3
     final_learning_rate: float = 2e-4  # reached exponentially
     gradient_clip: float = 0.3  # norm of the whole gradient
@@ -74,15 +74,16 @@ class DistillConfig:
     evaluation_episodes: int = 200
 
     def __post_init__(self) -> None:
-        counts = ("teachers", "teacher_history", "attempts", "rounds", "num_envs", "segment", "passes", "batch")
+        counts = ("teachers", "teacher_history", "attempts", "rounds", "num_envs", "rollout_steps", "epochs")
         if self.teacher not in TEACHERS:
             raise ValueError(f"algorithm.teacher {self.teacher!r} is not one of {', '.join(TEACHERS)}")
-        for name in (*counts, "evaluations", "evaluation_episodes"):
+        for name in (*counts, "batch_size", "evaluations", "evaluation_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"algorithm.{name} must be at least 1, got {getattr(self, name)}")
-        if self.batch % LANES or self.num_envs % self.batch:
+        if self.batch_size % LANES or self.num_envs % self.batch_size:
             raise ValueError(
-                f"needs batch a multiple of {LANES} and num_envs a multiple of batch, got {self.batch}, {self.num_envs}"
+                f"needs batch_size a multiple of {LANES} and num_envs a multiple of batch_size, got "
+                f"{self.batch_size}, {self.num_envs}"
             )
         if not 0.0 <= self.accept <= 1.0:
             raise ValueError(f"algorithm.accept is a success rate, 0..1, got {self.accept}")
@@ -176,7 +177,7 @@ class Distill:
         sizes = {s.name: s.size for s in task.policy} | {"history": task.history * width}
         features = sum(sizes[f.signal] for f in task.features)
         rng = np.random.default_rng(weights)
-        self.student = Student(features, config.hidden, width, rng, task.initial_action, config.segment)
+        self.student = Student(features, config.hidden, width, rng, task.initial_action, config.rollout_steps)
         self.hidden = np.zeros((config.num_envs, config.hidden[1]), np.float32)  # the student's, in its environments
         self.round = 0
         self.dump_dir: Path | None = None
@@ -201,7 +202,7 @@ class Distill:
         c = self.config
         return {
             "progress": (len(self.networks) + self.round) / (c.teachers + c.rounds),
-            "env_steps": self.teacher_steps + self.round * c.num_envs * c.segment,
+            "env_steps": self.teacher_steps + self.round * c.num_envs * c.rollout_steps,
             "teachers": float(len(self.networks)),
             "refused": float(self.refused),
         }
@@ -274,7 +275,7 @@ class Distill:
         seen: list[Array] = []
         goes_on: list[Array] = []
         watched: list[Observation] = []
-        for _ in range(self.config.segment):
+        for _ in range(self.config.rollout_steps):
             seen.append(self.sees(observation))
             watched.append(observation)
             action, state = student.forward(seen[-1], {"hidden": self.hidden})
@@ -290,7 +291,7 @@ class Distill:
         """Learn from a segment; the loss is that of the first pass."""
         c = self.config
         rate = c.learning_rate * (c.final_learning_rate / c.learning_rate) ** (self.round / c.rounds)
-        passes = [self.student.study(segment, c.batch // LANES, rate, c.gradient_clip) for _ in range(c.passes)]
+        passes = [self.student.study(segment, c.batch_size // LANES, rate, c.gradient_clip) for _ in range(c.epochs)]
         return {"loss": passes[0][0], "gradient_norm": passes[-1][1], "learning_rate": rate}
 
     def evaluate(self, episodes: int) -> dict[str, Array]:

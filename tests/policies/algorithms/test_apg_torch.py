@@ -242,7 +242,7 @@ def test_targets_of_the_critic() -> None:
 
 def test_the_critic_learns_and_its_gradient_reaches_the_policy() -> None:
     task = tasks.make("quad_hover", episode_s=1.2)
-    algorithm = start(task, critic=True, discount=0.95, updates=80, num_envs=2 * LANES, learning_rate=3e-3)
+    algorithm = start(task, critic=True, gamma=0.95, updates=80, num_envs=2 * LANES, learning_rate=3e-3)
     path = algorithm.path
     metrics = list(algorithm.learn())
     early, late = (np.mean([m["critic_loss"] for m in part]) for part in (metrics[:5], metrics[-20:]))
@@ -271,6 +271,6 @@ def test_what_it_cannot_do_is_said() -> None:
         Apg(task, ApgConfig(path="torch"), 0, device="cuda")
     with pytest.raises(ValueError, match="no adjoint"):
         Apg(task, ApgConfig(path="torch"), 0, engine="mujoco")
-    with pytest.raises(ValueError, match=r"algorithm\.discount"):
-        start(task, critic=True, discount=1.0)
+    with pytest.raises(ValueError, match=r"algorithm\.gamma"):
+        start(task, critic=True, gamma=1.0)
     assert math.isnan(start(task).path.critic_loss)

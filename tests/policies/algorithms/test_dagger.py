@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
-from policies.algorithms.bc import BaseConfig, Bc
-from policies.algorithms.bc import Settings as CloneSettings
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig
 from policies.algorithms.dagger import Dagger
 from policies.algorithms.hg_dagger import HgDagger
 from policies.algorithms.rlif import Rlif
@@ -22,15 +21,26 @@ from tests.policies.algorithms.test_expo import agree
 from tests.policies.toy_reach import ToyReach
 
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=300, episodes=60, corruption=1.2)
-CORRECTED = {"base": BASE, "env_steps": 1000, "episodes": 10, "updates": 100}
-STEERED = {"base": BASE, "env_steps": 1200, "warm_up": 15, "head_start": 200, "hidden": [32, 32], "critics": 3}
-STEERED |= {"prior_steps": 1600, "critic_updates": 2, "actor_updates": 1, "batch": 64}
+CORRECTED = {"base": BASE, "total_steps": 1000, "episodes_per_round": 10, "updates_per_round": 100}
+STEERED = {
+    "base": BASE,
+    "total_steps": 1200,
+    "warmup_episodes": 15,
+    "head_start": 200,
+    "hidden": [32, 32],
+    "critics": 3,
+}
+STEERED |= {"prior_steps": 1600, "critic_updates": 2, "actor_updates": 1, "batch_size": 64}
 KINDS = {Dagger: CORRECTED, HgDagger: CORRECTED, Rlif: STEERED}
 
 
 def small(kind, **changes):
-    tiny = {"base": dataclasses.replace(BASE, updates=20, episodes=20), "scenes": 2, "env_steps": 400}
-    tiny |= {"warm_up": 2, "head_start": 8, "batch": 16} if kind is Rlif else {"episodes": 4, "updates": 5}
+    tiny = {"base": dataclasses.replace(BASE, updates=20, episodes=20), "num_envs": 2, "total_steps": 400}
+    tiny |= (
+        {"warmup_episodes": 2, "head_start": 8, "batch_size": 16}
+        if kind is Rlif
+        else {"episodes_per_round": 4, "updates_per_round": 5}
+    )
     return kind.Config(**(KINDS[kind] | tiny | changes))
 
 
@@ -42,7 +52,7 @@ def weights(learner):
 @pytest.fixture(scope="module")
 def cloned():
     """Success of the base alone."""
-    clone = Bc(ToyReach(), CloneSettings(**vars(BASE), noise="none"), 0)
+    clone = Bc(ToyReach(), BcConfig(**vars(BASE), noise="none"), 0)
     list(clone.learn())
     return success(ToyReach(), clone.controller(), 100)
 
@@ -105,7 +115,7 @@ def test_it_continues_exactly(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_file_is_the_whole_controller(kind, tmp_path):
     noise = {} if kind is Rlif else {"noise": "normal"}
-    learner = kind(ToyReach(), small(kind, env_steps=200, **noise), 0)
+    learner = kind(ToyReach(), small(kind, total_steps=200, **noise), 0)
     list(learner.learn())
     agree(learner.controller(), tmp_path / "policy.onnx", np.random.default_rng(0))
 
@@ -135,7 +145,7 @@ def naive(lesson, config, horizon):
     steps, gamma = len(lesson.action), config.gamma ** (1.0 / horizon)
     for first in range(steps):
         reward, factor, k = 0.0, 1.0, first
-        while k < min(first + config.backup * horizon, steps):
+        while k < min(first + config.n_step * horizon, steps):
             if k + 1 < steps and lesson.taken[k + 1] and not lesson.taken[k]:
                 reward -= factor * config.cost
             if k == steps - 1:
@@ -146,7 +156,7 @@ def naive(lesson, config, horizon):
 
 @pytest.mark.parametrize("end", ["success", "lost", "time"])
 def test_an_intervention_is_the_reward(end):
-    learner = Rlif(ToyReach(), small(Rlif, backup=2, cost=3.0, success_reward=7.0, gamma=0.8), 0)
+    learner = Rlif(ToyReach(), small(Rlif, n_step=2, cost=3.0, success_reward=7.0, gamma=0.8), 0)
     rng = np.random.default_rng(0)
     steps = 19
     taken = np.repeat([1, 0, 1, 0, 1], [2, 4, 3, 6, 4]).astype(bool)
@@ -185,7 +195,7 @@ def test_a_human_corrects(tmp_path):
             cell.observe = reading
             return cell
 
-    settings = small(HgDagger, intervener=str(tmp_path / "js0"), scenes=1, env_steps=400, hold=0.0)
+    settings = small(HgDagger, intervener=str(tmp_path / "js0"), num_envs=1, total_steps=400, hold=0.0)
     learner = HgDagger(Watched(), settings, 0)
     row = list(learner.learn())[-1]
     os.close(writer)
@@ -234,8 +244,8 @@ def test_pictures_are_refused_where_they_are_not_kept(kind):
         (Dagger, {"beta": 1.5}, "beta, the expert's share of the steps, lies between 0 and 1, got 1.5"),
         (HgDagger, {"shown": 1.0}, "shown, the share of the demonstrations, lies between 0 and 1, got 1.0"),
         (HgDagger, {"noise": "pink"}, "noise 'pink' is not one of none, normal"),
-        (HgDagger, {"episodes": 0}, "episodes must be at least 1, got 0"),
-        (HgDagger, {"intervener": "keyboard"}, "intervener=keyboard watches one scene, not scenes=4"),
+        (HgDagger, {"episodes_per_round": 0}, "episodes_per_round must be at least 1, got 0"),
+        (HgDagger, {"intervener": "keyboard"}, "intervener=keyboard watches one scene, not num_envs=4"),
         (Rlif, {"cost": 0.0}, "an intervention needs cost > 0, got 0.0"),
         (Rlif, {"threshold": -1.0}, "needs threshold > 0"),
     ],

@@ -23,9 +23,9 @@ TINY = {
     "rounds": 4,
     "guided": 1,
     "num_envs": 32,
-    "segment": 20,
-    "passes": 2,
-    "batch": 16,
+    "rollout_steps": 20,
+    "epochs": 2,
+    "batch_size": 16,
     "evaluations": 1,
     "evaluation_episodes": 4,
 }
@@ -174,8 +174,8 @@ def test_teachers_that_cannot_fly_are_refused(monkeypatch):
 
 
 def test_other_algorithms_teach_on_engines_without_gradients(monkeypatch):
-    short = {"num_envs": 8, "horizon": 8, "evaluation_episodes": 2}
-    monkeypatch.setitem(TEACHERS, "ppo", ("steps", 256, short))
+    short = {"num_envs": 8, "rollout_steps": 8, "evaluation_episodes": 2}
+    monkeypatch.setitem(TEACHERS, "ppo", ("total_steps", 256, short))
     config = DistillConfig(**TINY | {"teacher": "ppo", "teacher_budget": 0, "teachers": 1, "rounds": 2})
     task = tasks.make("quad_hover", episode_s=0.5)  # one airframe: every teacher has the same vehicle
     distill = Distill(task, config, seed=0, engine="mujoco")
@@ -187,7 +187,7 @@ def test_other_algorithms_teach_on_engines_without_gradients(monkeypatch):
 def test_it_learns_to_fly_vehicles_without_a_teacher():
     task = tasks.make("quad_any", robot="any_published", path="hold", delay_high=0.0, noise=0.0)
     settings = {"teachers": 6, "teacher_budget": 400, "accept": 0.5, "teacher_history": 2}
-    settings |= {"rounds": 60, "guided": 5, "num_envs": 256, "segment": 64, "passes": 4, "batch": 32}
+    settings |= {"rounds": 60, "guided": 5, "num_envs": 256, "rollout_steps": 64, "epochs": 4, "batch_size": 32}
     distill = learner(seed=1, task=task, **settings, evaluation_episodes=200)
     before = distill.evaluate(200)["success"].mean()
     metrics = run(distill, 10_000)
@@ -200,7 +200,7 @@ def test_it_learns_to_fly_vehicles_without_a_teacher():
 def test_bad_settings_are_named():
     for changes, message in (
         ({"teachers": 0}, "algorithm.teachers must be at least 1, got 0"),
-        ({"batch": 24}, "batch a multiple of 16"),
+        ({"batch_size": 24}, "batch_size a multiple of 16"),
         ({"num_envs": 40}, "num_envs a multiple of batch"),
         ({"accept": 1.5}, "0..1, got 1.5"),
         ({"guided": -1}, "negative, got -1"),

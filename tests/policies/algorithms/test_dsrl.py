@@ -9,7 +9,7 @@ import torch
 from deploy.policy_file import PolicyFile
 from policies.algorithms import LearningError
 from policies.algorithms.bc import BaseConfig
-from policies.algorithms.dsrl import Dsrl, Settings
+from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.collect import episodes, stream
 from policies.learning.actor_critic import Actor
 from policies.models.export import export
@@ -17,11 +17,11 @@ from policies.runner.config import compose
 from policies.train import train
 from tests.policies.toy_reach import ToyReach
 
-QUICK = Settings(
+QUICK = DsrlConfig(
     base=BaseConfig(horizon=2, hidden=[32, 32], updates=400, episodes=60, corruption=1.6),
-    env_steps=4000,
+    total_steps=4000,
     magnitude=1.5,
-    warm_up=20,
+    warmup_episodes=20,
     head_start=200,
     hidden=[48, 48],
     prior_steps=3000,
@@ -61,7 +61,7 @@ def test_it_steers_a_mediocre_base_to_the_goal():
 
 def small(**changes):
     base = dataclasses.replace(QUICK.base, updates=20, episodes=20)
-    tiny = {"env_steps": 1200, "warm_up": 4, "head_start": 8, "batch": 16}
+    tiny = {"total_steps": 1200, "warmup_episodes": 4, "head_start": 8, "batch_size": 16}
     return dataclasses.replace(QUICK, base=base, **(tiny | changes))
 
 
@@ -86,7 +86,7 @@ def test_it_continues_exactly(stop):
 
 
 def test_another_seed_is_another_run():
-    runs = [Dsrl(ToyReach(), small(env_steps=400), seed) for seed in (0, 0, 1)]
+    runs = [Dsrl(ToyReach(), small(total_steps=400), seed) for seed in (0, 0, 1)]
     for run in runs:
         list(run.learn())
     assert torch.equal(weights(runs[0]), weights(runs[1])) and not torch.equal(weights(runs[0]), weights(runs[2]))
@@ -128,9 +128,16 @@ def test_demonstrations_that_all_fail_are_refused():
 @pytest.mark.long
 def test_the_whole_chain_small(tmp_path):
     """Collect, clone, steer, export, grade: `task=metaworld/pick-place-v3 preset=dsrl` with a tiny budget."""
-    tiny = ["base.updates=60", "base.episodes=8", "base.corruption=0.3", "env_steps=800", "warm_up=2", "head_start=10"]
+    tiny = [
+        "base.updates=60",
+        "base.episodes=8",
+        "base.corruption=0.3",
+        "total_steps=800",
+        "warmup_episodes=2",
+        "head_start=10",
+    ]
     settings = compose(
-        ["task=metaworld/pick-place-v3", "preset=dsrl", f"out={tmp_path}/run", "episodes=4"]
+        ["task=metaworld/pick-place-v3", "preset=dsrl", f"out={tmp_path}/run", "evaluation_episodes=4"]
         + [f"algorithm.{setting}" for setting in tiny]
     )
     path = train(settings)

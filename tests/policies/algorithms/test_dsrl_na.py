@@ -8,15 +8,15 @@ import torch
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms.bc import BaseConfig
-from policies.algorithms.dsrl_na import DsrlNa, Settings
+from policies.algorithms.dsrl_na import DsrlNa, DsrlNaConfig
 from policies.models.export import export
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.toy_reach import ToyReach
 
-QUICK = Settings(
+QUICK = DsrlNaConfig(
     base=BaseConfig(horizon=2, hidden=[32, 32], updates=400, episodes=60, corruption=1.6),
-    env_steps=2400,
-    warm_up=20,
+    total_steps=2400,
+    warmup_episodes=20,
     head_start=200,
     hidden=[48, 48],
     prior_steps=3000,
@@ -26,7 +26,7 @@ QUICK = Settings(
 
 def small(**changes):
     base = dataclasses.replace(QUICK.base, updates=20, episodes=20)
-    tiny = {"env_steps": 800, "warm_up": 2, "head_start": 8, "batch": 16}
+    tiny = {"total_steps": 800, "warmup_episodes": 2, "head_start": 8, "batch_size": 16}
     return dataclasses.replace(QUICK, base=base, **(tiny | changes))
 
 
@@ -73,7 +73,7 @@ def test_it_continues_exactly():
 
 
 def test_the_file_is_the_whole_controller(tmp_path):
-    learner = DsrlNa(ToyReach(), small(same_noise=True, env_steps=400), 0)
+    learner = DsrlNa(ToyReach(), small(same_noise=True, total_steps=400), 0)
     list(learner.learn())
     for name, controller in {"learned": learner.controller(), **learner.baselines()}.items():
         export(controller, tmp_path / f"{name}.onnx")
@@ -83,7 +83,7 @@ def test_the_file_is_the_whole_controller(tmp_path):
 
 
 def test_every_noise_that_is_kept_leads_to_its_chunk():
-    learner = DsrlNa(ToyReach(), small(env_steps=400), 0)
+    learner = DsrlNa(ToyReach(), small(total_steps=400), 0)
     list(learner.learn())
     past, own = learner.memory.past, learner.memory.own
     assert past.count == len(learner.run.transitions()) and own.count > 20
@@ -96,5 +96,5 @@ def test_every_noise_that_is_kept_leads_to_its_chunk():
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="shown, the share of the demonstrations, lies between 0 and 1, got -0.5"):
         DsrlNa(ToyReach(), small(shown=-0.5), 0)
-    with pytest.raises(ValueError, match="subset is between 1 and the 4 critics, got 5"):
-        small(subset=5)
+    with pytest.raises(ValueError, match=r"target_critics must be in 1..4 \(critics\), got 5"):
+        small(target_critics=5)

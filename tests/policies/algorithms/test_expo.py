@@ -8,7 +8,7 @@ import torch
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms.bc import BaseConfig
-from policies.algorithms.expo import Expo, Residual, ResidualSettings, Settings
+from policies.algorithms.expo import Expo, ExpoConfig, Residual, ResidualConfig
 from policies.collect import stream
 from policies.learning.actor_critic import Critics, judges
 from policies.learning.online import OnlineFinetuning
@@ -21,8 +21,8 @@ from tests.policies.toy_reach import ToyReach
 
 QUICK = {
     "base": BaseConfig(horizon=2, hidden=[32, 32], updates=400, episodes=60, corruption=1.6),
-    "env_steps": 2400,
-    "warm_up": 20,
+    "total_steps": 2400,
+    "warmup_episodes": 20,
     "head_start": 200,
     "hidden": [48, 48],
     "prior_steps": 3000,
@@ -33,7 +33,7 @@ QUICK = {
 
 def small(kind, **changes):
     tiny = {"base": dataclasses.replace(QUICK["base"], updates=20, episodes=20)}
-    tiny |= {"env_steps": 800, "warm_up": 2, "head_start": 8, "batch": 16}
+    tiny |= {"total_steps": 800, "warmup_episodes": 2, "head_start": 8, "batch_size": 16}
     return kind.Config(**(QUICK | tiny | changes))
 
 
@@ -87,7 +87,7 @@ def agree(controller, path, rng):
 
 @pytest.mark.parametrize(("kind", "same"), [(Expo, False), (Expo, True), (Residual, False)])
 def test_the_file_is_the_whole_controller(kind, same, tmp_path):
-    learner = kind(ToyReach(), small(kind, same_edit=same, env_steps=400), 0)
+    learner = kind(ToyReach(), small(kind, same_edit=same, total_steps=400), 0)
     list(learner.learn())
     rng = np.random.default_rng(0)
     for name, controller in {"learned": learner.controller(), **learner.baselines()}.items():
@@ -141,7 +141,7 @@ def test_demonstrations_become_the_transitions_that_scenes_make():
     from policies.collect import DEMONSTRATIONS
     from policies.learning.chunk_rollout import ChunkRollout
 
-    task, config = ToyReach(), small(Expo, step_reward=-0.5, backup=3)
+    task, config = ToyReach(), small(Expo, step_reward=-0.5, n_step=3)
     run = OnlineFinetuning(task, config, 0)
     made, count = run.transitions(), 0
     for episode in run.demonstrations:
@@ -168,10 +168,10 @@ def test_demonstrations_become_the_transitions_that_scenes_make():
 
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="needs candidates >= 1 and noise_std >= 0, got 0 and 0.6"):
-        Settings(candidates=0)
+        ExpoConfig(candidates=0)
     with pytest.raises(ValueError, match="shown, the share of the demonstrations, lies between 0 and 1, got 1.0"):
-        Expo(ToyReach(), Settings(shown=1.0), 0)
+        Expo(ToyReach(), ExpoConfig(shown=1.0), 0)
     with pytest.raises(ValueError, match="residual learning edits one chunk, not candidates=2; see algorithm=expo"):
-        ResidualSettings(candidates=2)
+        ResidualConfig(candidates=2)
     with pytest.raises(ValueError, match="critics must be at least 2, since their spread counts, got 1"):
-        Settings(critics=1, subset=1)
+        ExpoConfig(critics=1, target_critics=1)

@@ -16,7 +16,7 @@ from sim import tasks
 from sim.vec_env import VecEnv, fly
 from tests.policies.toy_task import PointTask, use_points
 
-TINY = {"num_envs": 8, "horizon": 8, "epochs": 2, "minibatches": 2, "hidden": [16], "critic_hidden": [16]}
+TINY = {"num_envs": 8, "rollout_steps": 8, "epochs": 2, "minibatches": 2, "hidden": [16], "critic_hidden": [16]}
 
 
 def learner(seed=0, task=None, **settings):
@@ -56,7 +56,7 @@ def test_advantages_follow_the_definition(seed, steps, gamma, decay):
 
 def test_time_limits_do_not_look_like_the_end(monkeypatch):
     use_points(monkeypatch)
-    ppo = learner(task=PointTask(costs=(), alive_bonus=1.0), horizon=25, gamma=0.9)
+    ppo = learner(task=PointTask(costs=(), alive_bonus=1.0), rollout_steps=25, gamma=0.9)
     with torch.no_grad():
         for parameter in ppo.critic.parameters():
             parameter.zero_()
@@ -151,7 +151,7 @@ def test_the_controller_is_the_policy():
 
 def test_it_learns_to_go_to_zero(monkeypatch):
     use_points(monkeypatch)
-    ppo = learner(task=PointTask(), num_envs=64, steps=40_000, initial_std=0.3, learning_rate=1e-2)
+    ppo = learner(task=PointTask(), num_envs=64, total_steps=40_000, initial_std=0.3, learning_rate=1e-2)
     before = ppo.evaluate(200, seed=1)["success"].mean()
     metrics = run(ppo, 10_000)
     assert before < 0.3 and metrics[-1]["success"] > 0.95
@@ -159,7 +159,14 @@ def test_it_learns_to_go_to_zero(monkeypatch):
 
 
 def test_it_learns_on_the_quadrotor():
-    settings = {"num_envs": 256, "horizon": 16, "epochs": 4, "minibatches": 4, "hidden": [32, 32], "steps": 400_000}
+    settings = {
+        "num_envs": 256,
+        "rollout_steps": 16,
+        "epochs": 4,
+        "minibatches": 4,
+        "hidden": [32, 32],
+        "total_steps": 400_000,
+    }
     settings |= {"critic_hidden": [64, 64], "lengths": [1.0, 1.0], "final_easy": 0.9}
     ppo = learner(seed=1, **settings)
     returns = [metrics["episode_return"] for metrics in run(ppo, 10_000) if "episode_return" in metrics]

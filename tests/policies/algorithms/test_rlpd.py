@@ -8,19 +8,24 @@ import torch
 
 from policies.algorithms import LearningError
 from policies.algorithms.bc import Shown
-from policies.algorithms.rlpd import Rlpd, Settings
+from policies.algorithms.rlpd import Rlpd, RlpdConfig
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.toy_reach import ToyReach
 
-QUICK = Settings(
-    base=Shown(horizon=2, episodes=60, corruption=1.6), env_steps=1600, head_start=200, hidden=[48, 48], batch=64
+QUICK = RlpdConfig(
+    base=Shown(horizon=2, episodes=60, corruption=1.6), total_steps=1600, head_start=200, hidden=[48, 48], batch_size=64
 )
 
 
 def small(**changes):
-    tiny = {"base": dataclasses.replace(QUICK.base, episodes=20), "env_steps": 800, "warm_up": 2, "head_start": 8}
-    return dataclasses.replace(QUICK, **(tiny | {"batch": 16, "hidden": [16, 16], "critic_updates": 2} | changes))
+    tiny = {
+        "base": dataclasses.replace(QUICK.base, episodes=20),
+        "total_steps": 800,
+        "warmup_episodes": 2,
+        "head_start": 8,
+    }
+    return dataclasses.replace(QUICK, **(tiny | {"batch_size": 16, "hidden": [16, 16], "critic_updates": 2} | changes))
 
 
 def weights(learner):
@@ -52,13 +57,13 @@ def test_it_continues_exactly():
 @pytest.mark.parametrize("horizon", [1, 2])
 def test_the_file_is_the_whole_controller(horizon, tmp_path):
     base = dataclasses.replace(QUICK.base, episodes=20, horizon=horizon)
-    learner = Rlpd(ToyReach(), small(base=base, env_steps=400), 0)
+    learner = Rlpd(ToyReach(), small(base=base, total_steps=400), 0)
     list(learner.learn())
     agree(learner.controller(), tmp_path / "policy.onnx", np.random.default_rng(0))
 
 
 def test_half_of_a_batch_are_demonstrations():
-    learner = Rlpd(ToyReach(), small(env_steps=400), 0)
+    learner = Rlpd(ToyReach(), small(total_steps=400), 0)
     list(learner.learn())
     shown = learner.run.transitions()
     assert learner.memory.past.count == len(shown)
@@ -77,6 +82,6 @@ def test_what_it_cannot_learn_from_is_refused():
     with pytest.raises(LearningError, match="none of the 20 demonstrations succeeds, so there is nothing to learn"):
         list(learner.learn())
     with pytest.raises(ValueError, match="same_noise=true does not go with demonstrations"):
-        Settings(same_noise=True)
+        RlpdConfig(same_noise=True)
     with pytest.raises(ValueError, match="hindsight, the copies of each transition, must be at least 0, got -1"):
         Rlpd(ToyReach(), small(hindsight=-1), 0)

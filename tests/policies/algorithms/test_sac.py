@@ -15,7 +15,14 @@ from sim.terms import Curriculum
 from sim.vec_env import VecEnv
 from tests.policies.toy_task import PointTask, use_points
 
-TINY = {"num_envs": 4, "steps": 400, "warmup": 40, "batch": 16, "report_every": 10, "evaluation_episodes": 2}
+TINY = {
+    "num_envs": 4,
+    "total_steps": 400,
+    "warmup_steps": 40,
+    "batch_size": 16,
+    "report_every": 10,
+    "evaluation_episodes": 2,
+}
 SMALL = {"hidden": [16], "critic_hidden": [16]}
 
 
@@ -156,9 +163,9 @@ def test_the_controller_is_the_policy(deterministic):
 
 LEARNING = {
     "num_envs": 16,
-    "steps": 16_000,
-    "warmup": 400,
-    "batch": 64,
+    "total_steps": 16_000,
+    "warmup_steps": 400,
+    "batch_size": 64,
     "report_every": 100,
     "initial_std": 0.3,
     "reward_scale": 1.0,
@@ -171,7 +178,7 @@ VARIANTS = {
         "critics": 4,
         "target_critics": 2,
         "layer_norm": True,
-        "updates": 2,
+        "updates_per_step": 2,
     },
 }
 
@@ -193,7 +200,14 @@ def test_it_learns_to_go_to_zero(monkeypatch, variant):
 @pytest.mark.long
 def test_it_learns_on_the_quadrotor():
     """Vehicles are lost less often at the end than by the first policy (0.65 and 0.44 of it with seeds 1 and 2)."""
-    settings = {"num_envs": 16, "steps": 24_000, "warmup": 2_000, "batch": 128, "report_every": 100, "updates": 2}
+    settings = {
+        "num_envs": 16,
+        "total_steps": 24_000,
+        "warmup_steps": 2_000,
+        "batch_size": 128,
+        "report_every": 100,
+        "updates_per_step": 2,
+    }
     shape = {"hidden": [32, 32], "critic_hidden": [64, 64], "layer_norm": True}
     sac = learner(seed=1, **shape, lengths=[1.0, 1.0], final_easy=0.9, **settings)
     lost, step = [], sac.env.step
@@ -211,7 +225,7 @@ def test_it_learns_on_the_quadrotor():
 
 def test_bad_settings_are_named():
     for settings, message in (
-        ({"updates": 0}, "updates must be at least 1, got 0"),
+        ({"updates_per_step": 0}, "updates_per_step must be at least 1, got 0"),
         ({"target_critics": 3}, r"target_critics must be in 1..2 \(critics\), got 3"),
         ({"capacity": 3}, "must hold 1 steps of 4 environments"),
         ({"gamma": 1.0}, "gamma must be between 0 and 1"),

@@ -8,32 +8,32 @@ import torch
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms.bc import Shown
-from policies.algorithms.wsrl import Settings, Wsrl
+from policies.algorithms.wsrl import Wsrl, WsrlConfig
 from policies.runner.config import compose
 from policies.train import train
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.toy_reach import ToyReach
 
-QUICK = Settings(
+QUICK = WsrlConfig(
     base=Shown(horizon=2, episodes=60, corruption=1.6),
-    env_steps=1600,
+    total_steps=1600,
     offline_updates=300,
     hidden=[48, 48],
-    batch=64,
-    warm_up=20,
+    batch_size=64,
+    warmup_episodes=20,
     head_start=0,
     critics=4,
-    doubt=0.5,
-    actor_rate=1.0,
+    pessimism=0.5,
+    actor_learning_rate_share=1.0,
     first_prior=0.05,
     last_prior=0.02,
 )
 
 
 def small(**changes):
-    tiny = {"base": dataclasses.replace(QUICK.base, episodes=20), "env_steps": 800, "offline_updates": 150}
-    tiny |= {"warm_up": 4, "batch": 16, "hidden": [16, 16], "critic_updates": 2}
+    tiny = {"base": dataclasses.replace(QUICK.base, episodes=20), "total_steps": 800, "offline_updates": 150}
+    tiny |= {"warmup_episodes": 4, "batch_size": 16, "hidden": [16, 16], "critic_updates": 2}
     return dataclasses.replace(QUICK, **(tiny | changes))
 
 
@@ -75,7 +75,7 @@ def test_the_warm_up_is_the_frozen_actors_and_leaves_no_demonstration_in_the_mem
 
 
 def test_demonstrations_know_their_returns():
-    learner = Wsrl(ToyReach(), small(step_reward=-0.1, backup=2), 0)
+    learner = Wsrl(ToyReach(), small(step_reward=-0.1, n_step=2), 0)
     made, rewards = learner.run.transitions(), learner.run.rewards
     failed = [t.value for t in made if t.value < 0.0]
     assert len(failed) > 50 and np.allclose(failed, -0.1 / 0.03)
@@ -106,7 +106,7 @@ def test_it_continues_exactly(stop):
 
 
 def test_the_file_is_the_whole_controller(tmp_path):
-    learner = Wsrl(ToyReach(), small(env_steps=400), 0)
+    learner = Wsrl(ToyReach(), small(total_steps=400), 0)
     list(learner.learn())
     for name, controller in {"learned": learner.controller(), **learner.baselines()}.items():
         agree(controller, tmp_path / f"{name}.onnx", np.random.default_rng(0))
@@ -115,9 +115,9 @@ def test_the_file_is_the_whole_controller(tmp_path):
 @pytest.mark.long
 def test_the_whole_chain_small(tmp_path):
     """Demonstrate, learn offline, practise, export, grade, with a tiny budget."""
-    tiny = ["base.episodes=6", "base.corruption=0.3", "env_steps=800", "warm_up=1", "offline_updates=40"]
+    tiny = ["base.episodes=6", "base.corruption=0.3", "total_steps=800", "warmup_episodes=1", "offline_updates=40"]
     settings = compose(
-        ["task=metaworld/drawer-open-v3", "algorithm=wsrl", f"out={tmp_path}/run", "episodes=4"]
+        ["task=metaworld/drawer-open-v3", "algorithm=wsrl", f"out={tmp_path}/run", "evaluation_episodes=4"]
         + [f"algorithm.{setting}" for setting in tiny]
     )
     policy = PolicyFile.load(str(train(settings)))

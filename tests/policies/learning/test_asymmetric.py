@@ -26,11 +26,18 @@ from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
 
 SIGHT = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0)
-BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=20, episodes=12, corruption=1.4, batch=128, sight=SIGHT)
+BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=20, episodes=12, corruption=1.4, batch_size=128, sight=SIGHT)
 
 
 def small(kind, **changes):
-    quick = {"env_steps": 400, "warm_up": 2, "head_start": 8, "batch": 16, "hidden": [16], "critic_updates": 1}
+    quick = {
+        "total_steps": 400,
+        "warmup_episodes": 2,
+        "head_start": 8,
+        "batch_size": 16,
+        "hidden": [16],
+        "critic_updates": 1,
+    }
     return kind.Config(**{"base": BASE, **quick, **changes})
 
 
@@ -52,7 +59,7 @@ def test_who_sees_what():
 
 @pytest.mark.parametrize("kind", [Dsrl, DsrlNa])
 def test_it_continues_exactly_and_the_file_is_told_nothing(kind, tmp_path):
-    whole, first, second = (kind(ToySight(), small(kind, env_steps=800), seed) for seed in (0, 0, 1))
+    whole, first, second = (kind(ToySight(), small(kind, total_steps=800), seed) for seed in (0, 0, 1))
     *_, last = whole.learn()
     running = first.learn()
     while next(running)["env_steps"] < 400.0:
@@ -80,7 +87,14 @@ def test_critics_learn_from_where_the_goal_is_and_from_no_picture():
 def test_steering_by_those_who_know_improves_what_only_sees():
     from tests.policies.models.test_vision import success
 
-    quick = {"env_steps": 2400, "warm_up": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000, "batch": 128}
+    quick = {
+        "total_steps": 2400,
+        "warmup_episodes": 15,
+        "head_start": 150,
+        "hidden": [48, 48],
+        "prior_steps": 2000,
+        "batch_size": 128,
+    }
     base = dataclasses.replace(BASE, updates=350, episodes=80, learning_rate=4e-3, corruption=1.4)
     learner = Dsrl(ToySight(), small(Dsrl, base=base, critic_updates=2, **quick), 0)
     list(learner.learn())
@@ -143,5 +157,5 @@ def test_learners_without_a_base_see_the_same_as_their_critics():
     class Knowing(ToyReach):
         policy, privileged = ToyReach.policy[:1], ToyReach.policy[1:]
 
-    learner = Rlpd(Knowing(), rlpd_small(env_steps=400), 0)
+    learner = Rlpd(Knowing(), rlpd_small(total_steps=400), 0)
     assert [*learner.learn()][-1]["env_steps"] == 400.0 and learner.memory.own.columns["x"] == 2

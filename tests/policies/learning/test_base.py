@@ -9,8 +9,7 @@ import torch
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.remote.subgraph import FileBase, Part
 from policies.algorithms import LearningError
-from policies.algorithms.bc import BaseConfig, Bc, Cloning
-from policies.algorithms.bc import Settings as CloneSettings
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning
 from policies.algorithms.dsrl import Dsrl
 from policies.algorithms.dsrl_na import DsrlNa
 from policies.algorithms.expo import Expo, Residual
@@ -34,7 +33,7 @@ from tests.policies.toy_sight import ToySight
 
 TOY = "tests.policies.toy_reach:ToyReach"
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=100, episodes=20, corruption=1.6)
-TINY = {"env_steps": 100, "warm_up": 2, "head_start": 8, "batch": 16, "scenes": 1, "hidden": [16, 16]}
+TINY = {"total_steps": 100, "warmup_episodes": 2, "head_start": 8, "batch_size": 16, "num_envs": 1, "hidden": [16, 16]}
 TINY |= {"critic_updates": 1, "actor_updates": 1}
 
 
@@ -50,7 +49,7 @@ def weights(learner):
 @pytest.fixture(scope="module")
 def cloned():
     """A cloned policy, before it is a file."""
-    clone = Bc(ToyReach(), CloneSettings(**vars(BASE)), 0)
+    clone = Bc(ToyReach(), BcConfig(**vars(BASE)), 0)
     list(clone.learn())
     return clone
 
@@ -125,12 +124,12 @@ def test_the_steered_file_is_the_base_s_graph_and_an_actor(kind, file, tmp_path)
 
 @pytest.mark.parametrize("kind", [Dsrl, DsrlNa])
 def test_it_continues_exactly(kind, file):
-    whole = given(file.path, kind, env_steps=200)
+    whole = given(file.path, kind, total_steps=200)
     rows = list(whole.learn())
-    first = given(file.path, kind, env_steps=200)
+    first = given(file.path, kind, total_steps=200)
     running = first.learn()
     next(running)
-    second = given(file.path, kind, env_steps=200)
+    second = given(file.path, kind, total_steps=200)
     second.load_state_dict(first.state_dict())
     assert list(second.learn())[-1] == rows[-1] and rows[-1]["divergence"] > 0.0
     assert torch.equal(weights(whole), weights(second))
@@ -146,7 +145,7 @@ def test_without_demonstrations(file):
 def test_a_base_that_sees_pictures(tmp_path):
     sight = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
     config = dataclasses.replace(BASE, updates=20, episodes=4, corruption=0.5, sight=sight)
-    clone = Bc(ToySight(), CloneSettings(**vars(config)), 0)
+    clone = Bc(ToySight(), BcConfig(**vars(config)), 0)
     list(clone.learn())
     policy = export(clone.controller(), tmp_path / "base.onnx")
     origin = Origin(horizon=2, policy=policy.path)
@@ -226,7 +225,15 @@ def test_a_piece_that_is_none_is_refused(file):
 
 def test_the_whole_chain(tmp_path):
     """Clone, steer the file; another file in its place is refused when the run is to be continued."""
-    tiny = ["base.horizon=2", "warm_up=2", "head_start=8", "batch=16", "scenes=1", "env_steps=100", "hidden=[16,16]"]
+    tiny = [
+        "base.horizon=2",
+        "warmup_episodes=2",
+        "head_start=8",
+        "batch_size=16",
+        "num_envs=1",
+        "total_steps=100",
+        "hidden=[16,16]",
+    ]
     clone = ["algorithm=diffusion", "algorithm.horizon=2", "algorithm.updates=20", "algorithm.episodes=8"]
     clone = [f"task={TOY}", *clone, "report=false", f"out={tmp_path}/clone"]
     path = train(compose(clone))

@@ -6,8 +6,8 @@ import pytest
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
 from tests.policies.toy_reach import Config, ToyReach
 
-HORIZON, GAMMA, BACKUP = 4, 0.9, 3
-REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=GAMMA, backup=BACKUP)
+HORIZON, GAMMA, N_STEP = 4, 0.9, 3
+REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=GAMMA, n_step=N_STEP)
 
 
 def drive(scenes, rng, steps, wild=0.0):
@@ -29,7 +29,7 @@ def test_transitions_follow_from_the_chunks():
     seen = set()
     for t in transitions:
         if t.discount == 0.0:  # success, or lost: the last chunk alone decides
-            for chunks in range(BACKUP):
+            for chunks in range(N_STEP):
                 for reward in (10.0, -0.5):
                     if np.isclose(t.reward, sum(-0.5 * GAMMA**k for k in range(chunks)) + GAMMA**chunks * reward):
                         seen.add((chunks, reward))
@@ -37,9 +37,9 @@ def test_transitions_follow_from_the_chunks():
             continue
         assert t.reward < 0.0
         chunks = round(np.log(t.discount) / np.log(GAMMA))
-        assert 1 <= chunks <= BACKUP and np.isclose(t.discount, GAMMA**chunks)  # 24 steps are whole chunks
+        assert 1 <= chunks <= N_STEP and np.isclose(t.discount, GAMMA**chunks)  # 24 steps are whole chunks
         assert np.isclose(t.reward, sum(-0.5 * GAMMA**k for k in range(chunks)))
-    assert {(c, 10.0) for c in range(BACKUP)} <= seen
+    assert {(c, 10.0) for c in range(N_STEP)} <= seen
 
 
 def test_time_that_runs_out_in_a_chunk_counts_as_much_as_it_took():

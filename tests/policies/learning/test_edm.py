@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms import dsrl
-from policies.algorithms.bc import BaseConfig, Bc, Cloning, Demonstrations, Settings
-from policies.algorithms.dsrl import Dsrl
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning, Demonstrations
+from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.learning import edm
 from policies.models.chunking import Denoiser
 from tests.policies.algorithms.test_expo import agree
@@ -65,7 +64,7 @@ def test_a_perfect_network_says_the_action_at_every_level():
 
 def test_three_steps_find_both_ways():
     """Demonstrations go to one of two sides, whatever is seen."""
-    config = BaseConfig(kind="beso", horizon=2, steps=3, hidden=[48, 48], updates=1500)
+    config = BaseConfig(kind="beso", horizon=2, denoise_steps=3, hidden=[48, 48], updates=1500)
     cloning = Cloning(ToyReach(), config, torch.Generator().manual_seed(0))
     seen, side = either_way(np.random.default_rng(0))
     list(cloning.learn(Demonstrations(seen, np.repeat(side, 4, axis=1))))
@@ -78,7 +77,7 @@ def test_three_steps_find_both_ways():
 def test_it_continues_exactly():
     def made():
         small = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
-        config = Settings(kind="beso", goal_dropout=0.3, guidance=0.5, delay=1, **small)
+        config = BcConfig(kind="beso", goal_dropout=0.3, guidance=0.5, delay=1, **small)
         return Bc(ToyReach(), config, 0)
 
     whole, first, second = made(), made(), made()
@@ -91,9 +90,9 @@ def test_it_continues_exactly():
 
 
 def test_it_is_steered_like_any_base(tmp_path):
-    config = BaseConfig(kind="beso", steps=3, horizon=2, hidden=[16], updates=20, episodes=10, corruption=0.3)
+    config = BaseConfig(kind="beso", denoise_steps=3, horizon=2, hidden=[16], updates=20, episodes=10, corruption=0.3)
     config.goal_dropout, config.guidance = 0.2, 1.0
-    tiny = {"warm_up": 2, "head_start": 8, "batch": 16, "hidden": [16], "prior_steps": 400}
-    learner = Dsrl(ToyReach(), dsrl.Settings(base=config, env_steps=400, **tiny), 0)
+    tiny = {"warmup_episodes": 2, "head_start": 8, "batch_size": 16, "hidden": [16], "prior_steps": 400}
+    learner = Dsrl(ToyReach(), DsrlConfig(base=config, total_steps=400, **tiny), 0)
     assert list(learner.learn())[-1]["progress"] == 1.0
     agree(learner.controller(), tmp_path / "policy.onnx", np.random.default_rng(0))

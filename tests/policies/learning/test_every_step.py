@@ -16,7 +16,7 @@ from tests.policies.toy_reach import ToyReach
 
 def test_every_step_of_an_episode_begins_a_transition():
     """With those that begin with a chunk they are what a demonstration of the same episode would have given."""
-    learner = Rlpd(ToyReach(), small(every_step=True, backup=2, step_reward=-0.5), 0)
+    learner = Rlpd(ToyReach(), small(every_step=True, n_step=2, step_reward=-0.5), 0)
     made = []
     learner.keep = lambda transition: (made.append(transition), Rlpd.keep(learner, transition))
     list(learner.learn())
@@ -33,7 +33,7 @@ def test_every_step_of_an_episode_begins_a_transition():
 
 
 def test_one_episode_in_full():
-    run = OnlineFinetuning(ToyReach(), small_edit(Expo, backup=2), 0)
+    run = OnlineFinetuning(ToyReach(), small_edit(Expo, n_step=2), 0)
     seen = np.arange(8, dtype=np.float32)[:, None] * np.ones(4, np.float32)  # 7 steps
     action = np.arange(7, dtype=np.float32)[:, None] * np.ones(2, np.float32)
     found = run.between(seen, action, True)
@@ -62,4 +62,4 @@ def test_learners_of_what_was_executed_continue_exactly(kind, settings):
 
 def kind_count(kind, settings):
     """Transitions of chunks alone, in as many steps."""
-    return settings().env_steps / settings().base.horizon
+    return settings().total_steps / settings().base.horizon

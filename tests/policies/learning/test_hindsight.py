@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms.dsrl_na import DsrlNa
-from policies.algorithms.dsrl_na import Settings as AliasSettings
+from policies.algorithms.dsrl_na import DsrlNa, DsrlNaConfig
 from policies.algorithms.rlpd import Rlpd
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
 from policies.learning.hindsight import Hindsight
@@ -21,7 +20,7 @@ from tests.policies.toy_goals import ToyGoals, ToySpot
 from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
 
-REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=0.9, backup=3)
+REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=0.9, n_step=3)
 
 
 def practised(task, horizon, steps, low=-1.0):
@@ -117,7 +116,7 @@ def test_goals_of_policies_that_see_pictures_are_relabelled_too():
 
     learner.run.hindsight.transitions = checking
     *_, last = learner.learn()
-    assert checked > 100 and last["env_steps"] >= learner.config.env_steps
+    assert checked > 100 and last["env_steps"] >= learner.config.total_steps
     with pytest.raises(ValueError, match="nobody sees 'position' of toy_spot, .* set algorithm.hindsight=0, or"):
         DsrlNa(ToySpot(), seeing(hindsight=2, asymmetric=False), 0)
 
@@ -134,7 +133,7 @@ def test_a_goal_that_the_policy_sees_in_a_picture_alone_is_not_relabelled():
 def test_learners_with_it_continue_exactly(kind, settings):
     whole = kind(ToyGoals(), settings(hindsight=2), 0)
     rows = list(whole.learn())
-    plain = kind(ToyGoals(), settings(hindsight=0, env_steps=400), 0)
+    plain = kind(ToyGoals(), settings(hindsight=0, total_steps=400), 0)
     list(plain.learn())
     assert whole.memory.past.count > 2 * plain.memory.past.count
     first = kind(ToyGoals(), settings(hindsight=2), 0)
@@ -149,6 +148,6 @@ def test_learners_with_it_continue_exactly(kind, settings):
 
 @pytest.mark.parametrize("task", [ToyReach(), make("metaworld/reach-v3")], ids=lambda task: task.name)
 def test_tasks_without_goals_are_refused(task):
-    for kind, settings in ((Rlpd, small(hindsight=4)), (DsrlNa, AliasSettings(hindsight=4))):
+    for kind, settings in ((Rlpd, small(hindsight=4)), (DsrlNa, DsrlNaConfig(hindsight=4))):
         with pytest.raises(ValueError, match=f"hindsight needs a task with goals.*{task.name}' has none"):
             kind(task, settings, 0)

@@ -150,5 +150,5 @@ def test_chunks_hold_the_last_action():
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="needs threshold > 0, patience >= 0 and hold >= 0, got 0.0, 0.1 and 0.25"):
         Watch(threshold=0.0)
-    with pytest.raises(ValueError, match="intervener=keyboard watches one scene, not scenes=4"):
+    with pytest.raises(ValueError, match="intervener=keyboard watches one scene, not num_envs=4"):
         opening(ToyReach(), Watch(intervener="keyboard"), 4)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from policies.algorithms.wsrl import Settings, Wsrl
+from policies.algorithms.wsrl import Wsrl, WsrlConfig
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_wsrl import QUICK, small, weights
 from tests.policies.toy_reach import ToyReach
@@ -82,7 +82,7 @@ def test_iql_is_an_expectile_and_imitates_what_was_better():
 @pytest.mark.parametrize("kind", ["cql", "iql"])
 def test_they_learn_from_demonstrations_and_continue_exactly(kind):
     task = ToyReach()
-    whole = Wsrl(task, small(base=QUICK.base, pretrain=kind, batch=64, hidden=[48, 48], offline_updates=300), 0)
+    whole = Wsrl(task, small(base=QUICK.base, pretrain=kind, batch_size=64, hidden=[48, 48], offline_updates=300), 0)
     running = whole.learn()
     next(running)
     second = Wsrl(task, whole.config, 0)
@@ -102,8 +102,8 @@ def test_they_learn_from_demonstrations_and_continue_exactly(kind):
 
 def test_settings_of_learning_offline_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="pretrain 'bc' is not one of calql, cql, iql"):
-        Settings(pretrain="bc")
+        WsrlConfig(pretrain="bc")
     with pytest.raises(ValueError, match="needs 0.5 <= expectile < 1, got 1.0"):
-        Settings(expectile=1.0)
+        WsrlConfig(expectile=1.0)
     with pytest.raises(ValueError, match="needs offline_updates >= 1 and samples >= 1, got 0 and 2"):
-        Settings(offline_updates=0)
+        WsrlConfig(offline_updates=0)

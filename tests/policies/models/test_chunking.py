@@ -15,7 +15,7 @@ from tests.policies.toy_reach import ToyReach
 
 
 def base(kind="flow", horizon=3, steps=4, seed=0):
-    config = BaseConfig(kind=kind, horizon=horizon, steps=steps, hidden=[24, 24])
+    config = BaseConfig(kind=kind, horizon=horizon, denoise_steps=steps, hidden=[24, 24])
     cloning = Cloning(ToyReach(), config, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         for parameter in cloning.average.parameters():

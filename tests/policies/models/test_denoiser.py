@@ -64,7 +64,7 @@ def test_a_steered_and_guided_base_is_c(tmp_path):
 
 def trained(**settings):
     """A base of actions that are the goal, in one step."""
-    config = BaseConfig(horizon=1, steps=20, hidden=[32, 32], updates=800, batch=128, **settings)
+    config = BaseConfig(horizon=1, denoise_steps=20, hidden=[32, 32], updates=800, batch_size=128, **settings)
     cloning = Cloning(ToyReach(), config, torch.Generator().manual_seed(0))
     rng = np.random.default_rng(0)
     seen = rng.uniform(-1.0, 1.0, (2000, 4)).astype(np.float32) + np.float32([0.0, 0.0, 0.3, 0.0])
@@ -86,7 +86,7 @@ def alone(cloning):
 
 
 def test_with_and_without_the_goal_it_is_the_trained_network():
-    config = BaseConfig(kind="flow", horizon=3, steps=4, hidden=[24, 24], goal_dropout=0.4)
+    config = BaseConfig(kind="flow", horizon=3, denoise_steps=4, hidden=[24, 24], goal_dropout=0.4)
     cloning = Cloning(ToyReach(), config, torch.Generator().manual_seed(0), delay=2)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deploy.inspect import describe
 from deploy.runtimes import CompiledPolicy
-from policies.algorithms.bc import BaseConfig, Bc, Cloning, Demonstrations, Settings
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning, Demonstrations
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.controller import physical
 from policies.models.export import export
@@ -96,7 +96,7 @@ def test_a_steered_one_is_c(tmp_path):
 @pytest.mark.parametrize("kind", ["flow", "diffusion", "beso"])
 def test_a_plan_goes_on_from_what_is_committed(kind):
     """Demonstrations go to either side; which, only the first actions tell. Without any, both are planned."""
-    config = BaseConfig(kind=kind, horizon=3, steps=5, hidden=[48, 48], updates=800, batch=256)
+    config = BaseConfig(kind=kind, horizon=3, denoise_steps=5, hidden=[48, 48], updates=800, batch_size=256)
     cloning = Cloning(ToyReach(), config, torch.Generator().manual_seed(0), delay=2)
     seen, side = either_way(np.random.default_rng(0))
     list(cloning.learn(Demonstrations(seen, np.repeat(side, 6, axis=1))))
@@ -112,17 +112,17 @@ def test_a_plan_goes_on_from_what_is_committed(kind):
 
 def test_settings_become_the_controller():
     small = {"hidden": [16], "updates": 1, "episodes": 2}
-    made = Bc(ToyReach(), Settings(horizon=6, delay=2, **small), 0).controller()
+    made = Bc(ToyReach(), BcConfig(horizon=6, delay=2, **small), 0).controller()
     assert isinstance(made, RealTime) and (made.replan, made.delay) == (4, 2)
     assert made.plan() == {"horizon": 6, "replan": 4, "delay": 2}
-    plain = Bc(ToyReach(), Settings(horizon=6, replan=5, **small), 0).controller()
+    plain = Bc(ToyReach(), BcConfig(horizon=6, replan=5, **small), 0).controller()
     assert type(plain) is ChunkPolicy and plain.plan() == {"horizon": 6, "replan": 5}
 
 
 def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="0 <= delay <= replan <= 4 - delay and replan >= 1, got delay 3 and replan 1"):
-        Settings(horizon=4, delay=3)
+        BcConfig(horizon=4, delay=3)
     with pytest.raises(ValueError, match="a plan of 8 actions .* got delay 2 and replan 1"):
-        Settings(horizon=8, delay=2, replan=1)
+        BcConfig(horizon=8, delay=2, replan=1)
     with pytest.raises(ValueError, match="the base takes 4 numbers and gives 2, the signals have 9"):
         planned(ToyReach(), base(horizon=6), NoiseTable.normal(12), 3, 2)

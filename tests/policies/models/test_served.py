@@ -13,8 +13,7 @@ from deploy.remote.split_policy import Served, connected
 from deploy.serve import Service, opened
 from policies import evaluate
 from policies.algorithms import LearningError
-from policies.algorithms.bc import Bc
-from policies.algorithms.bc import Settings as CloneSettings
+from policies.algorithms.bc import Bc, BcConfig
 from policies.algorithms.dsrl import Dsrl
 from policies.algorithms.dsrl_na import DsrlNa
 from policies.algorithms.expo import Expo
@@ -37,7 +36,7 @@ def learner(kind=Dsrl, task=None, **origin):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    clone = Bc(ToyReach(), CloneSettings(**vars(BASE)), 0)
+    clone = Bc(ToyReach(), BcConfig(**vars(BASE)), 0)
     list(clone.learn())
     return export(clone.controller(), tmp_path_factory.mktemp("served") / "base.onnx")
 
@@ -175,7 +174,15 @@ def test_a_base_that_does_not_fit_is_refused(address):
 
 def test_a_lost_server_ends_the_run_and_the_run_goes_on(file, tmp_path):
     """The server dies in the middle of the training; with another in its place the run ends as one without that."""
-    tiny = ["base.horizon=2", "warm_up=2", "head_start=8", "batch=16", "scenes=1", "env_steps=200", "hidden=[16,16]"]
+    tiny = [
+        "base.horizon=2",
+        "warmup_episodes=2",
+        "head_start=8",
+        "batch_size=16",
+        "num_envs=1",
+        "total_steps=200",
+        "hidden=[16,16]",
+    ]
     service, left = Service(file), [65]  # requests until it dies
 
     def talk(connection):
@@ -198,7 +205,7 @@ def test_a_lost_server_ends_the_run_and_the_run_goes_on(file, tmp_path):
         train(compose([f"resume={tmp_path}/run", f"task={TOY}"]))
     host, port = address.split(":")
     with listening(opened(file, host, int(port))):
-        resumed = train(compose([f"resume={tmp_path}/run", f"task={TOY}", "report=true", "episodes=2"]))
+        resumed = train(compose([f"resume={tmp_path}/run", f"task={TOY}", "report=true", "evaluation_episodes=2"]))
         whole = train(settings(tmp_path / "whole", address))
     actors = [PolicyFile.load(str(path)) for path in (resumed, whole)]
     (seen,) = drawn(9, 4)

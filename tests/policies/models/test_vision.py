@@ -15,9 +15,8 @@ from deploy.codegen.source import generate
 from deploy.policy_file import PolicyFile, PolicyFileError
 from policies import collect
 from policies.algorithms import ALGORITHMS
-from policies.algorithms.bc import BaseConfig, Bc, Cloning, Demonstrations
-from policies.algorithms.bc import Settings as CloneSettings
-from policies.algorithms.dsrl import Dsrl, Settings
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning, Demonstrations
+from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.algorithms.dsrl_na import DsrlNa
 from policies.collect import Config, NoisyExpert, demonstrate, episodes, stored, stream
 from policies.datasets import Dataset, DatasetError
@@ -37,7 +36,14 @@ from tests.policies.toy_sight import ToySight
 TOY = "tests.policies.toy_sight:ToySight"
 SIGHT = EncoderConfig(channels=[6, 6], strides=[2, 1], shift=0, draws=4)
 BASE = BaseConfig(
-    horizon=2, hidden=[32, 32], updates=400, episodes=80, corruption=0.5, batch=128, learning_rate=4e-3, sight=SIGHT
+    horizon=2,
+    hidden=[32, 32],
+    updates=400,
+    episodes=80,
+    corruption=0.5,
+    batch_size=128,
+    learning_rate=4e-3,
+    sight=SIGHT,
 )
 
 
@@ -113,7 +119,7 @@ def test_pictures_are_moved_each_by_itself_and_keep_their_edge():
 @pytest.fixture(scope="module")
 def cloned():
     """A base that has seen the goal in pictures alone."""
-    learner = Bc(ToySight(), CloneSettings(**{**vars(BASE), "corruption": 0.0}, noise="none"), 0)
+    learner = Bc(ToySight(), BcConfig(**{**vars(BASE), "corruption": 0.0}, noise="none"), 0)
     losses = [row["loss"] for row in learner.learn()]
     assert losses[-1] < 0.5 * losses[0]
     return learner
@@ -177,7 +183,14 @@ def test_points_are_normalised_in_the_end_and_nothing_else_changes():
 def small(kind, **changes):
     base = dataclasses.replace(BASE, updates=20, episodes=12)
     return kind.Config(
-        base=base, env_steps=800, warm_up=4, head_start=8, batch=16, hidden=[16], critic_updates=1, **changes
+        base=base,
+        total_steps=800,
+        warmup_episodes=4,
+        head_start=8,
+        batch_size=16,
+        hidden=[16],
+        critic_updates=1,
+        **changes,
     )
 
 
@@ -194,9 +207,9 @@ def test_steering_continues_exactly(rows):
 
 @pytest.mark.long
 def test_steering_from_pictures_improves_the_base(tmp_path):
-    quick = {"env_steps": 2400, "warm_up": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000}
+    quick = {"total_steps": 2400, "warmup_episodes": 15, "head_start": 150, "hidden": [48, 48], "prior_steps": 2000}
     base = dataclasses.replace(BASE, corruption=1.4, updates=350)
-    learner = Dsrl(ToySight(), Settings(base=base, asymmetric=False, **quick), 0)
+    learner = Dsrl(ToySight(), DsrlConfig(base=base, asymmetric=False, **quick), 0)
     list(learner.learn())
     before = learner.baselines()
     after = success(learner.controller())
@@ -241,7 +254,7 @@ def test_a_corrupted_expert_misjudges_what_the_policy_cannot_measure():
 
 def test_the_arm_is_moved_by_what_its_camera_sees(tmp_path, capsys):
     task = ArmReach(ReachConfig(cameras=["wrist_camera"], steps=8))
-    learner = Bc(task, CloneSettings(horizon=2, hidden=[16], updates=3, episodes=2, corruption=0.0, steps=2), 0)
+    learner = Bc(task, BcConfig(horizon=2, hidden=[16], updates=3, episodes=2, corruption=0.0, denoise_steps=2), 0)
     task.config.steps = task.episode_steps = 30  # of the demonstrations; the file keeps it
     try:
         list(learner.learn())

@@ -189,7 +189,13 @@ def test_a_strangers_numbers_are_no_numbers(tmp_path, evaluation):
 def test_every_training_report_carries_the_worst_cell(small, tmp_path, monkeypatch, capsys):
     for picture in ("plot", "video"):
         monkeypatch.setattr(f"policies.runner.report.{picture}", lambda report, path: path)
-    words = ["quality=quick", "algorithm.updates=2", "episodes=4", "task.episode_s=1.5", f"out={tmp_path / 'run'}"]
+    words = [
+        "quality=quick",
+        "algorithm.updates=2",
+        "evaluation_episodes=4",
+        "task.episode_s=1.5",
+        f"out={tmp_path / 'run'}",
+    ]
     made = train(compose(words))
     shown = capsys.readouterr().out
     policy = PolicyFile.load(made)
