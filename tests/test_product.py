@@ -20,6 +20,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "quad_track": {"episode_s": 2.0},
     "quad_any": {"episode_s": 2.0, "robot": "crazyflie"},  # of random vehicles there is no expert
     "arm_reach": {"steps": 50},
+    "reach": {"steps": 30},
+    "velocity": {"steps": 30, "standing": 1.0},  # its expert stands
 }
 CELLS = [
     pytest.param(task, name, marks=() if task in IN_SHORT else pytest.mark.long, id=f"{task}-{name}")
