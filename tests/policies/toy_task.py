@@ -34,6 +34,7 @@ COSTS = (Cost("position", "position", 1.0),)
 
 class PointTask:
     name = "point"
+    engine = "tests.policies.toy_task:PointEngine"
     rate_hz = 10.0
     episode_steps = 10
     policy = (Signal("position", (1,), "m"),)

@@ -60,9 +60,9 @@ def test_a_button_of_any_quality_stops_the_motors(lab: Graph, quality: QoSProfil
 
 
 def test_a_best_effort_joystick_overrides(lab: Graph):
-    lab.fly()
     joystick = lab.node.create_publisher(Float64MultiArray, "override/command", BEST_EFFORT)
     lab.until(lambda: joystick.get_subscription_count() >= 3, "found by robot, policy and supervisor")
+    lab.fly()
 
     def human() -> bool:
         joystick.publish(topics.command_message(MOTORS, np.full(4, 0.61)))
@@ -151,7 +151,8 @@ def test_a_robot_that_is_not_armed_with_its_supervisor_says_why(lab: Graph):
         lab.rest(0.02)
         return "armed, but the robot says disarmed: somebody commands it already" in lab.says("supervisor")
 
-    assert not heard()
+    for _ in range(25):  # until the robot has found it, too
+        assert not heard()
     lab.until(lambda: lab.arm().success, "armed")
     lab.until(heard, "the reason")
     lab.node.destroy_publisher(publisher)
