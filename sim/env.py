@@ -8,7 +8,7 @@ batch it is in, so that two policies can be compared on the same episodes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -127,6 +127,29 @@ def expert_of(task: Task) -> HasExpert:
     if not isinstance(task, HasExpert):
         raise NoExpertError(f"{task.name} has no scripted expert")
     return task
+
+
+def replay(
+    env: Env, numbers: Sequence[int], sent: Sequence[Sequence[Array]], commands: Callable[[Array], Mapping[str, Array]]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Bring every row back into its episode by doing again what was sent in it: physics need not be saved.
+
+    `sent` are the actions (k,) of each row since its episode began, `commands` makes those of all rows (num, k) known
+    to the environment. Yields the rows that have just begun, or just moved.
+    """
+    lengths = [len(actions) for actions in sent]
+    longest = max(lengths)
+    still = np.zeros_like(next((actions[0] for actions in sent if len(actions)), np.zeros(0, np.float32)))
+    for step in range(longest):
+        begins = [row for row, length in enumerate(lengths) if length == longest - step]
+        env.reset(begins, [int(numbers[row]) for row in begins])
+        yield begins, []
+        at = [step - (longest - length) for length in lengths]
+        env.step(commands(np.stack([row[k] if k >= 0 else still for row, k in zip(sent, at, strict=True)])))
+        yield [], [row for row, k in enumerate(at) if k >= 0]
+    fresh = [row for row, length in enumerate(lengths) if not length]
+    env.reset(fresh, [int(numbers[row]) for row in fresh])
+    yield fresh, []
 
 
 def stream(seed: int, purpose: int) -> int:

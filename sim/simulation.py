@@ -19,7 +19,7 @@ from sim.engines import make as make_engine
 from sim.env import Step
 from sim.imperfect import Imperfect
 from sim.randomize import Array, Drawn, draw_robots, redraw
-from sim.spec import Group, pack, size, unpack
+from sim.spec import Group, limits, pack, size, unpack
 from sim.tasks import EngineTask
 
 BLOCK = 64  # episodes that are drawn together; those that nobody asks for cost little
@@ -76,10 +76,8 @@ class SimEnv:
         slow = max(s.delay_range()[1] for s in task.commands) * task.rate_hz if c.vary else 0.0
         longest = slow if c.delay is None else float(np.max(c.delay)) * task.rate_hz
         self._actuators = Imperfect(task.commands, num, task.episode_steps, 0.0, longest)
-        sizes = [s.size for s in task.commands]
-        self._low, self._high = (
-            np.repeat([getattr(s, end) for s in task.commands], sizes).astype(np.float32) for end in ("low", "high")
-        )
+        self._low, self._high = limits(task.commands)
+        self._every = np.arange(num, dtype=np.int64)
         self._gusts = Gusts(c.gust, c.gust_time * task.rate_hz, num) if c.wind or c.gust else None
         self._steady, self._own_wind = np.zeros((2, num, 3), np.float32)
         self._blocks: dict[int, _Block] = {}
@@ -123,7 +121,7 @@ class SimEnv:
         def named(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
             return {name: chosen([part[name] for part in parts]) for name in parts[0]}
 
-        mask = None if len(where) == self.num else np.isin(np.arange(self.num), where)
+        mask = None if len(where) == self.num else np.isin(self._every, where)
         drawn = Drawn(*(named([block.robots[k] for block in blocks]) for k in range(2)))
         draws = Draws.joined(block.draws for block in blocks).rows(index)
         robots = self._robots(where, drawn, draws)
@@ -206,17 +204,17 @@ class SimEnv:
             self._write(
                 {**{s.name: self._signals[s.name] for s in self.task.policy}, **unpack(self.task.commands, told)}
             )
-        every = np.arange(self.num, dtype=np.int64)
-        self.engine.step(self._actuators.send(told, every))
+        self.engine.step(self._actuators.send(told, self._every))
         self._steps += 1
         action = 2.0 * (told - self._low) / (self._high - self._low) - 1.0
         self._action = np.stack([action, self._action[0]])
         self._change()
         self._look()
-        self._sensed = self._sensors.send(self._vector(self.task.policy), every)
-        return (
-            self._judge() if self.judged else Step(*np.zeros((1, self.num), np.float32), *np.zeros((2, self.num), bool))
-        )
+        self._sensed = self._sensors.send(self._vector(self.task.policy), self._every)
+        if self.judged:
+            return self._judge()
+        nothing = np.zeros(self.num, bool)
+        return Step(np.zeros(self.num, np.float32), nothing, nothing)
 
     def _judge(self) -> Step:
         """Reward, success of those that are at their end, and who is lost."""
@@ -241,7 +239,7 @@ class SimEnv:
         for name, value in values.items():
             if name not in self._log:
                 self._log[name] = np.zeros((self.task.episode_steps, *value.shape), np.float32)
-            self._log[name][at, np.arange(self.num)] = value
+            self._log[name][at, self._every] = value
 
     def _change(self) -> None:
         """What happens to the robots within an episode: varying disturbances, gusts, a load picked up half way."""
@@ -259,9 +257,9 @@ class SimEnv:
             if name == "wind" and self._gusts is not None:
                 self._own_wind[rows] = drawn
             else:
-                self.engine.set_parameters(np.isin(np.arange(self.num), rows), {name: np.stack(drawn)})
+                self.engine.set_parameters(np.isin(self._every, rows), {name: np.stack(drawn)})
         if self._gusts is not None:
-            self._blow(np.arange(self.num, dtype=np.int64))
+            self._blow(self._every)
         half = self._steps == self.task.episode_steps // 2
         if self.conditions.load != 1.0 and half.any():
             load = np.float32(self.conditions.load)
@@ -272,13 +270,13 @@ class SimEnv:
         """The wind of the coming control step."""
         if self._gusts is not None:
             wind = self._own_wind[rows] + self._steady[rows] + self._gusts.next(rows)
-            self.engine.set_parameters(np.isin(np.arange(self.num), rows), {"wind": wind.astype(np.float32)})
+            self.engine.set_parameters(np.isin(self._every, rows), {"wind": wind.astype(np.float32)})
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """The robot and its target as the film shows them."""
-        names = ("position", "quaternion", self.task.goal)
         from sim.render.offscreen import picture
 
+        names = ("position", "quaternion", self.task.goal)
         position, quaternion, target = (np.asarray(self._signals[name])[row] for name in names)
         return picture(self.task.robot, position, quaternion, target, height, width)
 

@@ -154,6 +154,16 @@ def unpack(group: Group, vector: Array) -> dict[str, Array]:
     return {s.name: vector[..., where[s.name]].reshape(*lead, *s.shape) for s in group}
 
 
+def limits(commands: Group) -> tuple[Array, Array]:
+    """Low and high (k,) float32 of commands; ValueError when one has no finite limits."""
+    for signal in commands:
+        if not (math.isfinite(signal.low) and math.isfinite(signal.high)):
+            raise ValueError(f"command {signal.name!r} needs finite limits, got {signal.low} and {signal.high}")
+    low = np.concatenate([np.full(s.size, s.low, np.float32) for s in commands])
+    high = np.concatenate([np.full(s.size, s.high, np.float32) for s in commands])
+    return low, high
+
+
 def find(group: Group, name: str) -> Signal:
     """The signal of that name; KeyError lists the choices."""
     for signal in group:

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sim.env import Env, carried_out, make_env, stream
+from sim.env import Env, carried_out, make_env, replay, stream
 from sim.randomize import Array
-from sim.spec import Group, pictures, size, unpack
+from sim.spec import Group, limits, pictures, size, unpack
 from sim.tasks import OwnWorld, Task, features_of
 from sim.vec_env import Observation, Step, VecEnv
 from sim.vec_env import fly as fly_vehicles
@@ -40,8 +40,9 @@ class WorldVecEnv:
             )
         self.task, self.num_envs, self.device, self._seed = task, num_envs, device, seed
         self.action_size = size(task.commands)
-        low, high = (np.concatenate([np.full(s.size, getattr(s, e)) for s in task.commands]) for e in ("low", "high"))
-        self._low, self._range = low.astype(np.float32), (high - low).astype(np.float32)
+        self._low, high = limits(task.commands)
+        self._range = high - self._low
+        self._features = features_of(task)
         self.world: Env = make_env(task, num_envs, stream(seed, TRAINING))
         self.total_steps = 0
         self._numbers, self._following = np.arange(num_envs), num_envs
@@ -83,7 +84,7 @@ class WorldVecEnv:
 
     def features(self, observation: Observation) -> Tensor:
         """What the policy's network sees, (n, feature_size)."""
-        return torch.cat([feature.evaluate(observation["policy"]) for feature in features_of(self.task)], -1)
+        return torch.cat([feature.evaluate(observation["policy"]) for feature in self._features], -1)
 
     def critic_features(self, observation: Observation) -> Tensor:
         """What a critic may see, (n, critic_size)."""
@@ -143,16 +144,8 @@ class WorldVecEnv:
         self._following, self.total_steps = int(state["following"]), int(state["total_steps"])
         self._numbers, self._return = np.array(state["numbers"]), np.array(state["return"], np.float32)
         self._sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
-        longest = max(len(row) for row in self._sent)
-        still = np.zeros(self.action_size, np.float32)
-        for step in range(longest):
-            begins = [row for row in range(self.num_envs) if len(self._sent[row]) == longest - step]
-            self.world.reset(begins, [int(self._numbers[row]) for row in begins])
-            at = [step - (longest - len(row)) for row in self._sent]
-            told = [row[k] if k >= 0 else still for row, k in zip(self._sent, at, strict=True)]
-            self.world.step(self._commands(np.stack(told)))
-        fresh = [row for row in range(self.num_envs) if not self._sent[row]]
-        self.world.reset(fresh, [int(self._numbers[row]) for row in fresh])
+        for _ in replay(self.world, self._numbers.tolist(), self._sent, self._commands):
+            pass
         self.observation = self._look()
 
 

@@ -28,6 +28,7 @@ HOMES = {
     "mujoco": [
         "sim/engines/mujoco.py",
         "sim/engines/scene.py",
+        "sim/engines/threads.py",
         "sim/engines/workbench.py",
         "sim/engines/mujoco_warp.py",
         "sim/render/offscreen.py",

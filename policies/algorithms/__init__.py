@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sim.registry import load
-from sim.tasks import EngineTask, HasExpert, Relabelable, Task
+from sim.tasks import EngineTask, HasExpert, Task
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
@@ -80,7 +80,6 @@ class HasBaselines(Protocol):
 ABILITIES = {
     EngineTask: "an engine that carries it out, features and costs",
     HasExpert: "a scripted expert",
-    Relabelable: "a goal that episodes can be told again with",
 }
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from policies.models.controller import Array, physical
 from policies.models.success import SuccessFromClassifier
 from sim import spec
-from sim.env import make_env
+from sim.env import make_env, replay
 from sim.tasks import Task
 
 if TYPE_CHECKING:
@@ -209,20 +209,8 @@ class ChunkRollout:
         self._pending = [[_Chunk(**chunk) for chunk in row] for row in state["pending"]]
         self._sent, self._planned = ([list(row) for row in state[name]] for name in ("sent", "planned"))
         self._length = np.array([len(row) for row in self._sent])
-        longest = int(self._length.max())
-        for step in range(longest):
-            begins = [row for row in range(self.num) if self._length[row] == longest - step]
-            self.env.reset(begins, [int(self.numbers[row]) for row in begins])
-            self._retrace(begins, [])
-            at = [step - (longest - len(row)) for row in self._sent]
-            rows = [
-                row[k] if k >= 0 else np.zeros(self.actions, np.float32) for row, k in zip(self._sent, at, strict=True)
-            ]
-            self.env.step(physical(self.task.commands, np.stack(rows)))
-            self._retrace([], [row for row in range(self.num) if at[row] >= 0])
-        fresh = [row for row in range(self.num) if self._length[row] == 0]
-        self.env.reset(fresh, [int(self.numbers[row]) for row in fresh])
-        self._retrace(fresh, [])
+        for begun, moved in replay(self.env, self.numbers.tolist(), self._sent, partial(physical, self.task.commands)):
+            self._retrace(begun, moved)
         if self.judged:
             self.judged.load_state_dict(state["judged"])
         self.seen = self._look()

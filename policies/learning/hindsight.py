@@ -16,7 +16,7 @@ import numpy as np
 from policies.learning.chunk_rollout import ChunkRewards, Transition
 from policies.models.controller import Array
 from sim import spec
-from sim.tasks import Task
+from sim.tasks import Relabelable, Task
 
 
 class Hindsight:
@@ -26,9 +26,9 @@ class Hindsight:
         self, task: Task, count: int, rewards: ChunkRewards, horizon: int, seed: int, where: Mapping[str, slice]
     ) -> None:
         """`where`: the columns of each signal in what is seen."""
-        goal, achieved = (getattr(task, name, "") for name in ("goal", "achieved"))
-        if not (goal and achieved):
+        if not (isinstance(task, Relabelable) and task.goal and task.achieved):
             raise ValueError(f"hindsight needs a task with goals that can be relabelled; {task.name!r} has none")
+        goal, achieved = task.goal, task.achieved
         if goal not in {signal.name for signal in spec.numbers(task.policy)}:
             raise ValueError(f"{task.name} does not tell its policy {goal!r} as numbers: set algorithm.hindsight=0")
         if achieved not in where:

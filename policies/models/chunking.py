@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from policies.models.controller import Array, Layer, Mlp, limits, physical
+from policies.models.controller import Array, Layer, Mlp, physical
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group, Signal
@@ -228,7 +228,7 @@ class ChunkPolicy:
     def __post_init__(self) -> None:
         if not 1 <= self.replan <= self.base.horizon:
             raise ValueError(f"replan is between 1 and the chunk's {self.base.horizon} actions, got {self.replan}")
-        limits(self.outputs)
+        spec.limits(self.outputs)
         self._eye = self.base.eye or ObservationEncoder(self.inputs)
         if self.told != self.base.observed or spec.size(self.outputs) != self.base.actions:
             raise ValueError(
@@ -268,7 +268,7 @@ class ChunkPolicy:
 
     def limits(self) -> tuple[Array, Array]:
         """Low and high (actions,) of the commands."""
-        return limits(self.outputs)
+        return spec.limits(self.outputs)
 
     def act(
         self, signals: Mapping[str, Array], state: Mapping[str, Array]

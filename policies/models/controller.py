@@ -5,7 +5,6 @@ This is the reference that the exported graph must agree with. Learners fold the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -225,26 +224,16 @@ def feature_size(feature: Feature, sizes: Mapping[str, int]) -> int:
     return length
 
 
-def limits(commands: Group) -> tuple[Array, Array]:
-    """Low and high (k,) of commands; ValueError when one has no finite limits."""
-    for signal in commands:
-        if not (math.isfinite(signal.low) and math.isfinite(signal.high)):
-            raise ValueError(f"command {signal.name!r} needs finite limits, got {signal.low} and {signal.high}")
-    low = np.concatenate([np.full(s.size, s.low, np.float32) for s in commands])
-    high = np.concatenate([np.full(s.size, s.high, np.float32) for s in commands])
-    return low, high
-
-
 def physical(commands: Group, action: Array) -> dict[str, Array]:
     """Commands name -> (n, *shape) within their limits, for actions (n, k) in [-1, 1]."""
-    low, high = limits(commands)
+    low, high = spec.limits(commands)
     half = np.float32(0.5) * (high - low)
     return spec.unpack(commands, np.clip((action + np.float32(1.0)) * half + low, low, high))
 
 
 def normalised(commands: Group, values: Mapping[str, Array]) -> Array:
     """The inverse of `physical`: actions (n, k), beyond [-1, 1] where commands (n, *shape) are beyond their limits."""
-    low, high = limits(commands)
+    low, high = spec.limits(commands)
     half = np.float32(0.5) * (high - low)
     action: Array = (spec.pack(commands, values) - low) / half - np.float32(1.0)
     return action
@@ -273,7 +262,7 @@ class FeaturePolicy:
                 raise ValueError(
                     f"signal {signal.name!r}: a controller of features takes vectors, not shape {signal.shape}"
                 )
-        limits(self.outputs)
+        spec.limits(self.outputs)
         if not self.rate_hz > 0.0 or self.history < 0 or not -1.0 <= self.initial_action <= 1.0:
             raise ValueError(
                 f"needs rate_hz > 0, history >= 0 and initial_action in [-1, 1], "
@@ -320,7 +309,7 @@ class FeaturePolicy:
 
     def limits(self) -> tuple[Array, Array]:
         """Low and high (actions,) of the commands."""
-        return limits(self.outputs)
+        return spec.limits(self.outputs)
 
     def initial_state(self, n: int) -> dict[str, Array]:
         """State before the first step: name -> (n, k)."""

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
 from policies.models.action_selection import CriticEnsemble
-from policies.models.controller import Array, limits, sigmoid
+from policies.models.controller import Array, sigmoid
 from policies.models.vision import ObservationEncoder
+from sim import spec
 from sim.env import Env, Step
 from sim.spec import Group, Signal
 from sim.tasks import Task
@@ -82,7 +83,7 @@ class SuccessClassifier:
 
     def limits(self) -> tuple[Array, Array]:
         """Low and high (2,) of the verdict."""
-        return limits(self.outputs)
+        return spec.limits(self.outputs)
 
     def act(
         self, signals: Mapping[str, Array], state: Mapping[str, Array]

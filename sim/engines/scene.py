@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,12 +13,12 @@ from sim.render.camera import Camera
 
 try:
     import mujoco
-    from mujoco import rollout
+
+    from sim.engines.threads import STATE, Threads
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("mujoco is not installed: pip install 'sim2metal[train]'", name="mujoco") from error
 
 Double = NDArray[np.float64]
-STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS  # time, qpos, qvel, activations
 KINDS = {"body": mujoco.mjtObj.mjOBJ_BODY, "site": mujoco.mjtObj.mjOBJ_SITE, "joint": mujoco.mjtObj.mjOBJ_JOINT}
 QUICK = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}
 
@@ -36,13 +35,9 @@ class Scene:
         self._substeps = max(1, int(np.ceil(dt / model.opt.timestep - 1e-9)))
         self.model = copy.copy(model)
         self.model.opt.timestep = dt / self._substeps
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = min(cores if threads is None else threads, num)
-        self._pool = rollout.Rollout(nthread=threads if threads > 1 else 0)
-        self._data = [mujoco.MjData(self.model) for _ in range(max(1, threads))]
+        self._threads = Threads(self.model, num, self._substeps, threads)
         self._looking = mujoco.MjData(self.model)
         self._state = np.zeros((num, mujoco.mj_stateSize(self.model, STATE)))
-        self._path = np.zeros((num, self._substeps, self._state.shape[1]))
         self._control = np.zeros((num, self._substeps, self.model.nu))
         limited = self.model.actuator_ctrllimited.astype(bool)
         self._low = np.where(limited, self.model.actuator_ctrlrange[:, 0], -np.inf)
@@ -99,16 +94,7 @@ class Scene:
             self._state[broken] = 0.0
             self.qpos[broken] = self.model.qpos0
         wanted = self._state[:, 0] + self.dt
-        self._pool.rollout(
-            [self.model] * self.num,
-            self._data,
-            self._state,
-            self._control,
-            nstep=self._substeps,
-            state=self._path,
-            skip_checks=True,
-        )
-        self._state = self._path[:, -1].copy()
+        self._state = self._threads.advance([self.model] * self.num, self._state, self._control)
         broken |= np.abs(self._state[:, 0] - wanted) > 0.5 * self.model.opt.timestep  # it began anew, or gave up
         self._state[broken] = np.nan
         self._read = {}
@@ -185,6 +171,6 @@ class Scene:
 
     def close(self) -> None:
         """Free threads and OpenGL contexts."""
-        self._pool.close()
+        self._threads.close()
         for camera in self._cameras.values():
             camera.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +16,12 @@ from sim.scenes.tabletop import Block, scene_xml
 
 try:
     import mujoco
-    from mujoco import rollout
+
+    from sim.engines.threads import STATE, Threads
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("mujoco is not installed: pip install 'sim2metal[train]'", name="mujoco") from error
 
 STEP = 0.0025  # s, the longest internal step
-STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS
 JOINTS = 7
 NOWHERE = (0.0, 0.0, -10.0)  # m: where no camera sees a mark
 
@@ -55,12 +54,8 @@ class Workbench:
         self._substeps = max(1, round(dt / STEP))
         self._nominal = mujoco.MjModel.from_xml_string(scene_xml(arm, block, dt / self._substeps))
         self._models = [self._nominal] * num
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = min(cores if threads is None else threads, num)
-        self._pool = rollout.Rollout(nthread=threads if threads > 1 else 0)
-        self._data = [mujoco.MjData(self._nominal) for _ in range(max(1, threads))]
+        self._threads = Threads(self._nominal, num, self._substeps, threads)
         self._state = np.zeros((num, mujoco.mj_stateSize(self._nominal, STATE)))
-        self._path = np.zeros((num, self._substeps, self._state.shape[1]))
         self._control = np.zeros((num, self._substeps, self._nominal.nu))
         self._reference = np.zeros((num, JOINTS))
         bias = self._nominal.actuator_biasprm[:JOINTS]
@@ -135,7 +130,7 @@ class Workbench:
             mujoco.mju_quat2Mat(axes, before)
             model.cam_pos[camera] += axes.reshape(3, 3) @ shift
             mujoco.mju_mulQuat(model.cam_quat[camera], before, change / np.linalg.norm(change))
-        mujoco.mj_setConst(model, self._data[0])
+        mujoco.mj_setConst(model, self._threads.data[0])
         return model
 
     def step(self, joints: Double, opening: Double) -> None:
@@ -159,16 +154,7 @@ class Workbench:
 
     def _advance(self) -> Double:
         """The states dt later."""
-        self._pool.rollout(
-            self._models,
-            self._data,
-            self._state,
-            self._control,
-            nstep=self._substeps,
-            state=self._path,
-            skip_checks=True,
-        )
-        return self._path[:, -1].copy()
+        return self._threads.advance(self._models, self._state, self._control)
 
     def see(
         self, row: int, camera: str, goal: Double | None, height: int, width: int, fine: bool = False
@@ -177,7 +163,7 @@ class Workbench:
         size = (height, width, fine)
         if size not in self._cameras:
             self._cameras[size] = Camera(self._nominal, height, width, fine)
-        model, data = self._models[row], self._data[0]
+        model, data = self._models[row], self._threads.data[0]
         mujoco.mj_setState(model, data, np.nan_to_num(self._state[row]), STATE)
         data.mocap_pos[0] = NOWHERE if goal is None else goal
         mujoco.mj_kinematics(model, data)
@@ -186,6 +172,6 @@ class Workbench:
 
     def close(self) -> None:
         """Free threads and OpenGL contexts."""
-        self._pool.close()
+        self._threads.close()
         for camera in self._cameras.values():
             camera.close()

@@ -3,9 +3,10 @@
 import numpy as np
 
 from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
-from policies.models.controller import Mlp, limits
+from policies.models.controller import Mlp
 from sim import spec
 from sim.robots.panda import PANDA
+from sim.spec import limits
 from sim.tasks.arm_reach import ArmReach, ReachConfig
 
 ONE = np.ones(1, np.float32)

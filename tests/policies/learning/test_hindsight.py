@@ -123,7 +123,7 @@ def test_goals_of_policies_that_see_pictures_are_relabelled_too():
 
 def test_a_goal_that_the_policy_sees_in_a_picture_alone_is_not_relabelled():
     class Shown(ToySight):
-        achieved = "position"
+        achieved, reached = "position", ToyGoals.reached
 
     with pytest.raises(ValueError, match="toy_sight does not tell its policy 'goal' as numbers: set"):
         DsrlNa(Shown(), seeing(hindsight=2), 0)
