@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deploy import extras, streams
+from deploy.system import extras, streams
 from deploy.trust.text import printable
 
 # What bad input ends in, and an installation that lacks something.
@@ -109,7 +109,7 @@ def parse(arguments: Sequence[str], *configs: type) -> list[Any]:
 def explained(error: BaseException, needs: str = "") -> str:
     """What went wrong, in one line that is safe to print: an error may quote a stranger's file.
 
-    `needs`: the extras of the command, see `deploy.extras`.
+    `needs`: the extras of the command, see `deploy.system.extras`.
     """
     if isinstance(error, ImportError):
         text = extras.missing(error, needs)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from urllib.parse import urlparse
 
 from deploy import cli
-from deploy.crazyflie.battery import Battery
 from deploy.crazyflie.crtp import BOOTLOADER, NULL, Packet, Port
-from deploy.crazyflie.firmware import Firmware
-from deploy.crazyflie.onboard import Onboard
-from deploy.crazyflie.world import DT, World
+from deploy.crazyflie.simulator.battery import Battery
+from deploy.crazyflie.simulator.firmware import Firmware
+from deploy.crazyflie.simulator.onboard import Onboard
+from deploy.crazyflie.simulator.world import DT, World
 
 MOST_DATAGRAMS = 256  # of one vehicle between two looks at the clock
 MOST_BEHIND = 0.1  # s; a machine that is slower than this lets the simulated time slip instead of rushing after it

@@ -18,7 +18,7 @@ from deploy import cli
 from deploy.launching import declared, guardian
 from deploy.launching.actions import explained
 from deploy.launching.context import unsupported
-from deploy.ros2 import network
+from deploy.ros2.node import network
 
 SHOW = ("-s", "--show-args", "--show-arguments")
 

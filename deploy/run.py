@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from deploy import cli, realtime
+from deploy import cli
 from deploy.drivers import DRIVERS, Driver, driver_class
 from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
@@ -24,6 +24,7 @@ from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.grid import trust_warning
 from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.sign import TRUST
+from deploy.system import realtime
 from deploy.trust.text import printable
 
 LONGEST = 1e6  # s of a flight: more is a mistake

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy import cli
-from deploy.files import write_atomic
 from deploy.policy_file import PolicyFile, PolicyFileError, content_of
+from deploy.system.files import write_atomic
 from deploy.trust import signature
 from deploy.trust.text import printable
 

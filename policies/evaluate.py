@@ -21,11 +21,11 @@ from deploy import cli
 from deploy.drivers import simulated
 from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
-from deploy.files import write_atomic
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.remote.split_policy import SERVER, connected
 from deploy.safety.grid import TRUSTED
+from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from policies.models.controller import Array
 from policies.models.export import update_evaluation

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy import cli
-from deploy.files import write_atomic
 from deploy.recording import flight_log
+from deploy.system.files import write_atomic
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
 from sim.rotations import normalised, rotation_matrices

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from deploy import extras
+from deploy.system import extras
 from policies.algorithms import Algorithm, HasBaselines, LearningError, LostBaseError, algorithm_class, check_needs
 from policies.runner import checkpoint, config
 from policies.runner.config import RunError, Settings

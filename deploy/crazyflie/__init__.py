@@ -1,4 +1,1 @@
-"""The parts of a simulated Crazyflie: its radio protocol, its on-board software as far as a client can tell, its world.
-
-Behaviour follows bitcraze/crazyflie-firmware @2a18fc29 (August 2026) and the packets of cflib 0.1.34.
-"""
+"""A Crazyflie: its radio protocol, the link through the official client, a policy as an app of its firmware."""

@@ -35,13 +35,14 @@ from std_msgs.msg import Bool, String
 
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
-from deploy.ros2 import network, topics
-from deploy.ros2.armed import Armed
-from deploy.ros2.emergency_stop import EmergencyStop
-from deploy.ros2.publishers import contest, present, publishers, several, unfit
+from deploy.ros2 import topics
+from deploy.ros2.arming.armed import Armed
+from deploy.ros2.arming.emergency_stop import EmergencyStop
+from deploy.ros2.node import network
+from deploy.ros2.node.publishers import contest, present, publishers, several, unfit
+from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
+from deploy.ros2.node.timing import Timing
 from deploy.ros2.ros2_control import FORWARD, WAYS, Joints, command_sources, joint_sources
-from deploy.ros2.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
-from deploy.ros2.timing import Timing
 from deploy.safety.envelope import LAST
 from deploy.safety.fallback import Fallback
 from deploy.safety.limits import limits_of

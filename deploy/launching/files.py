@@ -14,7 +14,7 @@ from typing import Any
 from ament_index_python.resources import has_resource
 
 from deploy.launching import declared
-from deploy.ros2 import network
+from deploy.ros2.node import network
 from deploy.trust.interpreter import python
 
 PACKAGE = "sim2metal"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy import cli
-from deploy.ros2 import network
-from deploy.ros2.signed import NONCE, VERBS, Request, Verifier, read_key
+from deploy.ros2.arming.signed import NONCE, VERBS, Request, Verifier, read_key
+from deploy.ros2.node import network
 from deploy.trust.text import printable
 
 AGAIN = 0.2  # s between two attempts
@@ -98,7 +98,7 @@ def signed(node: Any, config: Config, secret: bytes, spin: Callable[[], None]) -
     from std_msgs.msg import String, UInt8MultiArray
 
     from deploy.ros2 import topics
-    from deploy.ros2.subscriptions import command_quality, sensor_quality
+    from deploy.ros2.node.subscriptions import command_quality, sensor_quality
 
     requests = node.create_publisher(UInt8MultiArray, topics.REQUEST, command_quality())
     challenges = node.create_publisher(UInt8MultiArray, topics.CHALLENGE, command_quality())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from deploy import cli
-from deploy.ros2.signed import write_key
+from deploy.ros2.arming.signed import write_key
 
 
 @dataclass

@@ -25,19 +25,19 @@ from deploy.drivers.ros2 import Settings as DriverSettings
 from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
-from deploy.realtime import PRIORITY, realtime
 from deploy.recording.recorder import NoRecorder, Recorder
-from deploy.ros2.armed import Armed
-from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
-from deploy.ros2.emergency_stop import EmergencyStop
-from deploy.ros2.journal import Journal
-from deploy.ros2.parameters import declare, setting
+from deploy.ros2.arming.armed import Armed
+from deploy.ros2.arming.emergency_stop import EmergencyStop
+from deploy.ros2.node.diagnostics import ERROR, OK, WARN, Diagnostics, Status
+from deploy.ros2.node.journal import Journal
+from deploy.ros2.node.parameters import declare, setting
+from deploy.ros2.node.subscriptions import every
 from deploy.ros2.ros2_control import FORWARD, WAYS
-from deploy.ros2.subscriptions import every
 from deploy.runtimes import CONTROLLERS, controller
 from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.ladder import NONE, OFF, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
+from deploy.system.realtime import PRIORITY, realtime
 
 SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.SUCCESS,

@@ -2,7 +2,7 @@
 
 import sys
 
-from deploy.ros2 import process
+from deploy.ros2.node import process
 
 
 def main() -> int:

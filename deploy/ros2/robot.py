@@ -25,19 +25,29 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 
-from deploy.crazyflie.battery import Battery
-from deploy.realtime import realtime
+from deploy.crazyflie.simulator.battery import Battery
 from deploy.ros2 import topics
-from deploy.ros2.armed import Armed
-from deploy.ros2.arming import AIRBORNE, ARMED, COMMANDED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
-from deploy.ros2.diagnostics import OK, WARN, Diagnostics, Status
-from deploy.ros2.emergency_stop import EmergencyStop
-from deploy.ros2.fault_injection import EMPTY, KINDS, Fault
-from deploy.ros2.parameters import declare, setting
-from deploy.ros2.publishers import contest, unfit
+from deploy.ros2.arming.armed import Armed
+from deploy.ros2.arming.emergency_stop import EmergencyStop
+from deploy.ros2.arming.interlock import (
+    AIRBORNE,
+    ARMED,
+    COMMANDED,
+    DISARMED,
+    FLYING,
+    LADDER,
+    OVERRIDE,
+    STOPPED,
+    Interlock,
+)
+from deploy.ros2.node.diagnostics import OK, WARN, Diagnostics, Status
+from deploy.ros2.node.parameters import declare, setting
+from deploy.ros2.node.publishers import contest, unfit
+from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
 from deploy.ros2.ros2_control import FORWARD, WAYS, Joints, command_sources, joint_sources
-from deploy.ros2.simulated_robot import world
-from deploy.ros2.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
+from deploy.ros2.simulation.fault_injection import EMPTY, KINDS, Fault
+from deploy.ros2.simulation.robot import world
+from deploy.system.realtime import realtime
 from sim.spec import Signal, pack, unpack
 
 try:  # not among the wheels

@@ -25,15 +25,15 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String, UInt8MultiArray
 from std_srvs.srv import SetBool, Trigger
 
-from deploy.realtime import PRIORITY, realtime
 from deploy.ros2 import topics
-from deploy.ros2.arming import DISARMED, LADDER, OVERRIDE, STOPPED
-from deploy.ros2.diagnostics import ERROR, OK, WARN, Diagnostics, Status
-from deploy.ros2.emergency_stop import EmergencyStop
-from deploy.ros2.parameters import declare, setting
-from deploy.ros2.publishers import contest, unfit
-from deploy.ros2.signed import Signer, read_key
-from deploy.ros2.subscriptions import Inbox, Letterbox, command_quality, every, latched_quality, sensor_quality
+from deploy.ros2.arming.emergency_stop import EmergencyStop
+from deploy.ros2.arming.interlock import DISARMED, LADDER, OVERRIDE, STOPPED
+from deploy.ros2.arming.signed import Signer, read_key
+from deploy.ros2.node.diagnostics import ERROR, OK, WARN, Diagnostics, Status
+from deploy.ros2.node.parameters import declare, setting
+from deploy.ros2.node.publishers import contest, unfit
+from deploy.ros2.node.subscriptions import Inbox, Letterbox, command_quality, every, latched_quality, sensor_quality
+from deploy.system.realtime import PRIORITY, realtime
 from deploy.trust.text import printable
 
 LOOK = 0.02  # s between two looks

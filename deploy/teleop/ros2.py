@@ -19,8 +19,8 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Bool, String
 
-from deploy.ros2 import network
-from deploy.ros2.subscriptions import Inbox, command_quality, sensor_quality
+from deploy.ros2.node import network
+from deploy.ros2.node.subscriptions import Inbox, command_quality, sensor_quality
 from deploy.ros2.topics import WORLD, type_name
 from deploy.teleop.devices import VERDICTS, TeleopCommand, TeleopError
 

@@ -5,7 +5,7 @@ wrote, and names what is damaged. `python -m policies.datasets folder=DIR` shows
 imports one of Minari.
 """
 
-from deploy import extras
+from deploy.system import extras
 
 try:
     from policies.datasets.features import DatasetError, Feature

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from deploy.files import named, replace_all
+from deploy.system.files import named, replace_all
 from policies.datasets import images, layout
 from policies.datasets.bounds import own
 from policies.datasets.features import (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.files import write_atomic
 from deploy.policy_file import HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
+from deploy.system.files import write_atomic
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.models.controller import Array, FeaturePolicy, Planning, Policy
 from sim import spec

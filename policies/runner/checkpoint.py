@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from deploy.files import sync_folder
+from deploy.system.files import sync_folder
 
 SCHEMA = 1
 DIGEST = 64  # bytes, hexadecimal SHA-256

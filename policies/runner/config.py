@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy import extras, streams
 from deploy.cli import explained as in_words
+from deploy.system import extras, streams
 from deploy.trust.text import printable
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown

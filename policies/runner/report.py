@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers.simulated import FPS
-from deploy.files import write_atomic
 from deploy.safety.grid import where
+from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from policies.models.controller import Array
 from sim.robots.quadrotors import Quadrotor

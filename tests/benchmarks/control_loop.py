@@ -20,9 +20,9 @@ from deploy.drivers.tasks import task_for
 from deploy.guard import Guard
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
-from deploy.realtime import PRIORITY, realtime
 from deploy.recording.recorder import Recorder
 from deploy.runtimes import controller
+from deploy.system.realtime import PRIORITY, realtime
 
 RATE = 500  # Hz
 SECONDS = 60.0

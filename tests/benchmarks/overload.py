@@ -15,8 +15,8 @@ from deploy.drivers.simulated import Simulated
 from deploy.guard import REASONS, VERDICTS
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
-from deploy.realtime import realtime
 from deploy.safety.limits import guard_of, limits_of
+from deploy.system.realtime import realtime
 from sim.tasks import make
 
 PER_CORE = 2  # busy processes

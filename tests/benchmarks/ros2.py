@@ -18,9 +18,9 @@ import report
 from std_msgs.msg import Bool, Float64MultiArray
 
 from deploy import PolicyFile
-from deploy.realtime import realtime
 from deploy.ros2 import topics
-from deploy.ros2.subscriptions import Inbox, command_quality, sensor_quality
+from deploy.ros2.node.subscriptions import Inbox, command_quality, sensor_quality
+from deploy.system.realtime import realtime
 from policies.models.controller import FeaturePolicy
 from sim.tasks import make
 from sim.terms import Feature

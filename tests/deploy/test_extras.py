@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.extras import EXTRAS, leave_if_command, missing
+from deploy.system.extras import EXTRAS, leave_if_command, missing
 from tests.test_layering import HOMES
 
 ROOT = Path(__file__).resolve().parents[2]

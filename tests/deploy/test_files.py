@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deploy import cli, export
-from deploy.files import named, replace_all, write_atomic
+from deploy.system.files import named, replace_all, write_atomic
 from policies import evaluate
 from sim.render.offscreen import write_film
 

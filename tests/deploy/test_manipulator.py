@@ -10,7 +10,7 @@ from deploy.drivers.simulated import Settings, Simulated, evaluation_seed
 from deploy.guard import SAFE, Guard
 from deploy.loop import run as fly
 from deploy.policy_file import PolicyFile
-from deploy.ros2.arm import Arm
+from deploy.ros2.simulation.arm import Arm
 from deploy.runtimes import CompiledPolicy
 from deploy.safety.envelope import Envelope
 from policies import evaluate

@@ -5,7 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
-from deploy.realtime import realtime
+from deploy.system.realtime import realtime
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,14 +52,14 @@ resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 if os.getuid() == 0:
     os.setresuid(65534, 65534, 65534)
-from deploy.realtime import realtime
+from deploy.system.realtime import realtime
 with realtime() as refused:
     print(*refused)
 """
 
 
 def test_what_is_not_permitted_is_said_with_what_permits_it():
-    preload = "import deploy.realtime\n"  # before the user changes: the checkout may not be readable for another
+    preload = "import deploy.system.realtime\n"  # before the user changes: the checkout may not be readable for another
     done = subprocess.run(
         [sys.executable, "-c", preload + UNPRIVILEGED], cwd=ROOT, capture_output=True, text=True, check=True
     )

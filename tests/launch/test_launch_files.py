@@ -28,7 +28,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
-from deploy.ros2.subscriptions import command_quality, latched_quality, sensor_quality
+from deploy.ros2.node.subscriptions import command_quality, latched_quality, sensor_quality
 from policies.models.export import export
 from tests.deploy.arm_policy import POSE, posing
 from tests.deploy.ros2.bench import ACTIVATE, CONFIGURE, Graph

@@ -69,7 +69,7 @@ def test_the_wheel_holds_what_ros_2_looks_for(wheel):
     index = "share/ament_index/resource_index/packages/sim2metal"
     assert data.keys() == {index, "share/sim2metal/package.xml", *programs, *launch}
     assert all(data[name].external_attr >> 16 & stat.S_IXUSR for name in programs)
-    assert "deploy/ros2/localhost.xml" in {info.filename for info in names}
+    assert "deploy/ros2/node/localhost.xml" in {info.filename for info in names}
 
 
 def test_the_manifest_agrees_with_the_distribution(wheel):

@@ -13,8 +13,8 @@ from cflib.crazyflie.localization import Localization
 from cflib.crazyflie.supervisor import Supervisor
 
 from deploy.crazyflie.crtp import Packet
-from deploy.crazyflie.firmware import Firmware
-from deploy.crazyflie.world import DT
+from deploy.crazyflie.simulator.firmware import Firmware
+from deploy.crazyflie.simulator.world import DT
 from deploy.crazyflie_sim import Config, Simulation, Vehicle
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deploy import cli, export
 from deploy.codegen import toolchain
 from deploy.crazyflie import app
-from deploy.crazyflie.sensed import Sensed
+from deploy.crazyflie.simulator.sensed import Sensed
 from deploy.policy_file import PolicyFile, content_of
 from sim.engines.flight import Flight
 from sim.robots import robot

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.crazyflie.crtp import Packet, Port
-from deploy.crazyflie.supervisor import State
+from deploy.crazyflie.simulator.supervisor import State
 from deploy.crazyflie_sim import Config, Simulation
 from tests.deploy.crazyflie.bench import Bench
 

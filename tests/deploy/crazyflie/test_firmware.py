@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.crazyflie.crtp import Packet, Port
-from deploy.crazyflie.setpoints import decompress
-from deploy.crazyflie.supervisor import TRANSITIONS, Condition, State, next_state
-from deploy.crazyflie.telemetry import compress
+from deploy.crazyflie.simulator.setpoints import decompress
+from deploy.crazyflie.simulator.supervisor import TRANSITIONS, Condition, State, next_state
+from deploy.crazyflie.simulator.telemetry import compress
 from tests.deploy.crazyflie.bench import Bench
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"

@@ -28,8 +28,8 @@ from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 
 from deploy.ros2 import topics
-from deploy.ros2.arming import HOLDING, LANDING, STOPPED
-from deploy.ros2.subscriptions import command_quality, latched_quality, sensor_quality
+from deploy.ros2.arming.interlock import HOLDING, LANDING, STOPPED
+from deploy.ros2.node.subscriptions import command_quality, latched_quality, sensor_quality
 from sim.spec import Signal
 from tests.deploy.ros2.domain import own_domain
 

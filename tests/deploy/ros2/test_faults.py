@@ -12,7 +12,7 @@ import pytest
 from std_msgs.msg import Float64MultiArray
 
 from deploy.ros2 import topics
-from deploy.ros2.subscriptions import command_quality
+from deploy.ros2.node.subscriptions import command_quality
 from tests.deploy.ros2.bench import ACTIVATE, DEACTIVATE, GENTLE, MOTORS, Graph, graph
 
 SEEN = 0.12  # s until the bench knows of a rung: two looks of the node, the way, and a busy machine

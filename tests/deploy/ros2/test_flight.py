@@ -12,8 +12,8 @@ from rclpy.publisher import Publisher
 from std_msgs.msg import Bool, Float64MultiArray, String
 
 from deploy.ros2 import topics
-from deploy.ros2.arming import LADDER
-from deploy.ros2.subscriptions import command_quality, latched_quality
+from deploy.ros2.arming.interlock import LADDER
+from deploy.ros2.node.subscriptions import command_quality, latched_quality
 from sim.spec import Signal
 from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, GENTLE, MOTORS, Graph, graph
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.ros2.network import LOOPBACK, NETWORK, PEERS, PROFILES, RANGE, keep_to_this_machine
+from deploy.ros2.node.network import LOOPBACK, NETWORK, PEERS, PROFILES, RANGE, keep_to_this_machine
 from tests.deploy.ros2.bench import ROOT
 from tests.deploy.ros2.domain import own_domain
 

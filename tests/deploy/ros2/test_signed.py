@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from deploy.ros2.signed import (
+from deploy.ros2.arming.signed import (
     MOST_CHALLENGES,
     NONCE,
     REQUEST_AGE,

@@ -15,8 +15,8 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import Bool, Float32MultiArray, Float64MultiArray, UInt8MultiArray
 
 from deploy.ros2 import topics
+from deploy.ros2.arming.signed import read_key
 from deploy.ros2.ask import Config, signed
-from deploy.ros2.signed import read_key
 from tests.deploy.ros2.bench import ACTIVATE, GENTLE, MOTORS, ROOT, Graph, graph, spawn
 
 BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)

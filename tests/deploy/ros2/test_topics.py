@@ -12,10 +12,10 @@ from std_msgs.msg import Float64MultiArray
 
 from deploy import PolicyFile
 from deploy.ros2 import topics
-from deploy.ros2.arming import ARMED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
-from deploy.ros2.fault_injection import DELAY, JUMP, KINDS, Fault
-from deploy.ros2.simulated_robot import World
-from deploy.ros2.subscriptions import NAMES, Owner
+from deploy.ros2.arming.interlock import ARMED, DISARMED, FLYING, LADDER, OVERRIDE, STOPPED, Interlock
+from deploy.ros2.node.subscriptions import NAMES, Owner
+from deploy.ros2.simulation.fault_injection import DELAY, JUMP, KINDS, Fault
+from deploy.ros2.simulation.robot import World
 from sim.spec import Signal
 from sim.tasks import make
 

@@ -14,7 +14,7 @@ from deploy import run as run_command
 from deploy.crazyflie.app import files as app_files
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile, content_of
-from deploy.ros2.simulated_robot import world
+from deploy.ros2.simulation.robot import world
 from policies import evaluate
 from policies.runner import checkpoint, config
 from policies.runner.config import compose

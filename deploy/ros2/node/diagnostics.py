@@ -8,7 +8,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
-from deploy.ros2.subscriptions import every
+from deploy.ros2.node.subscriptions import every
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 Status = tuple[bytes, str, Mapping[str, Any]]  # level, message, values

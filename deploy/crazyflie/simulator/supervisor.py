@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Flag, IntEnum, auto
 
 from deploy.crazyflie.crtp import Packet
-from deploy.crazyflie.setpoints import LEVELLED, Setpoint, Triple
+from deploy.crazyflie.simulator.setpoints import LEVELLED, Setpoint, Triple
 
 STABILISE, SHUT_DOWN = 0.5, 2.0  # s, age of the set point after which the vehicle levels out, and falls
 EMERGENCY_WATCHDOG = 1.0  # s without a sign of life, once there was one

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deploy.crazyflie.crtp import Packet, Port
-from deploy.crazyflie.parameters import answer_contents, contents
+from deploy.crazyflie.simulator.parameters import answer_contents, contents
 
 TOC, CONTROL, DATA = range(3)  # channels
 DELETE, START, STOP, RESET, CREATE, APPEND, START_MS = 2, 3, 4, 5, 6, 7, 8

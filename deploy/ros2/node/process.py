@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from deploy.ros2 import network
+from deploy.ros2.node import network
 from deploy.trust.text import printable
 from sim.registry import load
 

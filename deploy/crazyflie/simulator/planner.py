@@ -12,7 +12,7 @@ import numpy as np
 
 from deploy.crazyflie.crtp import Packet
 from deploy.crazyflie.paths import Goal, Path, Piece, connect, spiral
-from deploy.crazyflie.setpoints import PLACE, Setpoint, Triple
+from deploy.crazyflie.simulator.setpoints import PLACE, Setpoint, Triple
 
 PIECE = struct.Struct("<33f")  # 8 coefficients each of x, y, z and yaw, lowest order first; then the duration
 SPEED = 0.5  # m/s, of take-offs and landings that name none

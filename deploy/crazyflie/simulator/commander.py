@@ -8,8 +8,8 @@ from dataclasses import replace
 from enum import IntEnum
 
 from deploy.crazyflie.crtp import Packet, Port
-from deploy.crazyflie.planner import Planner
-from deploy.crazyflie.setpoints import PLACE, Mode, Setpoint, decode
+from deploy.crazyflie.simulator.planner import Planner
+from deploy.crazyflie.simulator.setpoints import PLACE, Mode, Setpoint, decode
 
 SETPOINTS, META = 0, 1  # channels of the generic port
 NOTIFY_STOP = 0

@@ -10,9 +10,9 @@ from rclpy.node import Node
 from std_msgs.msg import Bool, UInt8MultiArray
 
 from deploy.ros2 import topics
-from deploy.ros2.publishers import contest, named
-from deploy.ros2.signed import Beat, Verifier, read_key
-from deploy.ros2.subscriptions import CONTEST, Inbox, Letterbox, Owner, command_quality, every
+from deploy.ros2.arming.signed import Beat, Verifier, read_key
+from deploy.ros2.node.publishers import contest, named
+from deploy.ros2.node.subscriptions import CONTEST, Inbox, Letterbox, Owner, command_quality, every
 
 ASK = 0.25  # s between two challenges
 CHEAP = 16  # signatures of strangers that a look checks

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from deploy.crazyflie.battery import Battery, Ratios
-from deploy.crazyflie.parameters import Parameters
-from deploy.crazyflie.pid import Cascade
-from deploy.crazyflie.sensed import GRAVITY, Sensed
-from deploy.crazyflie.setpoints import Setpoint, Triple
-from deploy.crazyflie.supervisor import Supervisor
+from deploy.crazyflie.simulator.battery import Battery, Ratios
+from deploy.crazyflie.simulator.parameters import Parameters
+from deploy.crazyflie.simulator.pid import Cascade
+from deploy.crazyflie.simulator.sensed import GRAVITY, Sensed
+from deploy.crazyflie.simulator.setpoints import Setpoint, Triple
+from deploy.crazyflie.simulator.supervisor import Supervisor
 
 
 class Source(Protocol):

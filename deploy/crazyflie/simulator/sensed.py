@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from deploy.crazyflie.setpoints import Triple
+from deploy.crazyflie.simulator.setpoints import Triple
 
 GRAVITY = 9.81  # m/s^2
 

@@ -11,7 +11,7 @@ from rclpy.node import Node
 from deploy.drivers.ros2 import Ros2
 from deploy.recording.recorder import NoRecorder, Recorder
 from deploy.ros2 import topics
-from deploy.ros2.publishers import named
+from deploy.ros2.node.publishers import named
 
 STEP = 0.1  # V by which the battery has to sink to be told again
 

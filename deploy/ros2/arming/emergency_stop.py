@@ -10,9 +10,9 @@ from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
 from deploy.ros2 import topics
-from deploy.ros2.armed import Armed
-from deploy.ros2.publishers import gids, named, same_process
-from deploy.ros2.subscriptions import NAMES, Letterbox, command_quality, every, latched_quality, sensor_quality
+from deploy.ros2.arming.armed import Armed
+from deploy.ros2.node.publishers import gids, named, same_process
+from deploy.ros2.node.subscriptions import NAMES, Letterbox, command_quality, every, latched_quality, sensor_quality
 
 QUALITIES = (sensor_quality(), command_quality(), latched_quality())
 LOOK = 0.02  # s between two looks, at most

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploy.crazyflie.platform import platform
-from deploy.crazyflie.sensed import Sensed
-from deploy.crazyflie.setpoints import Setpoint
+from deploy.crazyflie.simulator.sensed import Sensed
+from deploy.crazyflie.simulator.setpoints import Setpoint
 from deploy.loop import Policy
 from deploy.policy_file import PolicyFile, PolicyFileError
 from sim.registry import load
@@ -50,9 +50,9 @@ def from_file(policy: PolicyFile) -> Policy:
 
 # What computes the policy's step: not finite where there is none.
 RUNTIMES: dict[str, str] = {
-    "file": "deploy.crazyflie.onboard:from_file",
+    "file": "deploy.crazyflie.simulator.onboard:from_file",
     "c": "deploy.runtimes:CompiledPolicy",
-    "chip": "deploy.crazyflie.onboard:emulated",
+    "chip": "deploy.crazyflie.simulator.onboard:emulated",
 }
 
 

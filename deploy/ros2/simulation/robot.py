@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
-from deploy.ros2.arm import Arm
-from deploy.ros2.pilot import Onboard
+from deploy.ros2.simulation.arm import Arm
+from deploy.ros2.simulation.pilot import Onboard
 from deploy.safety.dead_reckoning import SENSED
 from sim.engines import make as make_engine
 from sim.env import carried_out

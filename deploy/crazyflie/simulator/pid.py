@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from deploy.crazyflie.sensed import Sensed
-from deploy.crazyflie.setpoints import Mode, Modes, Setpoint, Triple
+from deploy.crazyflie.simulator.sensed import Sensed
+from deploy.crazyflie.simulator.setpoints import Mode, Modes, Setpoint, Triple
 
 FULL = 65535.0
 THRUST_SCALE = 1000.0  # actuator units per unit of the vertical velocity loop

@@ -8,7 +8,7 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, qos_check_compatible
 
-from deploy.ros2.subscriptions import CONTEST, Inbox, Letterbox
+from deploy.ros2.node.subscriptions import CONTEST, Inbox, Letterbox
 from deploy.ros2.topics import type_name
 from deploy.trust.text import printable
 

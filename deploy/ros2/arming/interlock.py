@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.ros2.pilot import Pilot
+from deploy.ros2.simulation.pilot import Pilot
 
 Array = NDArray[Any]
 

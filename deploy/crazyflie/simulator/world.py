@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.crazyflie.sensed import Sensed
+from deploy.crazyflie.simulator.sensed import Sensed
 
 DT = 0.002  # s, of the on-board controllers; the physics takes two steps in it
 SUBSTEPS = 2

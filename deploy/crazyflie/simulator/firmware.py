@@ -7,20 +7,20 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from deploy.crazyflie.battery import Battery, Ratios
-from deploy.crazyflie.commander import Commander, Priority
 from deploy.crazyflie.crtp import LARGEST, Packet, Port
-from deploy.crazyflie.logs import Logs
-from deploy.crazyflie.memory import Memory
-from deploy.crazyflie.onboard import OLDEST, OUT_OF_TREE, Onboard
-from deploy.crazyflie.parameters import Parameters
-from deploy.crazyflie.pid import FULL, Cascade
-from deploy.crazyflie.planner import Planner
 from deploy.crazyflie.platform import platform
-from deploy.crazyflie.sensed import Sensed
-from deploy.crazyflie.setpoints import ZERO, Setpoint, Triple
-from deploy.crazyflie.supervisor import MOTORS_MAY_RUN, Supervisor
-from deploy.crazyflie.telemetry import TABLE as VARIABLES
+from deploy.crazyflie.simulator.battery import Battery, Ratios
+from deploy.crazyflie.simulator.commander import Commander, Priority
+from deploy.crazyflie.simulator.logs import Logs
+from deploy.crazyflie.simulator.memory import Memory
+from deploy.crazyflie.simulator.onboard import OLDEST, OUT_OF_TREE, Onboard
+from deploy.crazyflie.simulator.parameters import Parameters
+from deploy.crazyflie.simulator.pid import FULL, Cascade
+from deploy.crazyflie.simulator.planner import Planner
+from deploy.crazyflie.simulator.sensed import Sensed
+from deploy.crazyflie.simulator.setpoints import ZERO, Setpoint, Triple
+from deploy.crazyflie.simulator.supervisor import MOTORS_MAY_RUN, Supervisor
+from deploy.crazyflie.simulator.telemetry import TABLE as VARIABLES
 
 if TYPE_CHECKING:
     from sim.robots.quadrotors import Quadrotor
