@@ -106,7 +106,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
         task = with_engine(task, options.engine)
         kind = algorithm_class(settings.algorithm)
         check_needs(settings.algorithm, kind, task)
-        made = kind(task, settings.algorithm_config, options.seed, device=options.device, engine=task.engine)
+        made = kind(task, settings.algorithm_config, options.seed, device=options.device)
     except (ValueError, KeyError) as error:
         raise RunError(_plain(error)) from error
     except ModuleNotFoundError as error:

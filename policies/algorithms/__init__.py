@@ -48,7 +48,7 @@ class Algorithm(Protocol):
     Config: type
     needs: tuple[type, ...]  # abilities of a task, of `sim.tasks`, without which it learns nothing
 
-    def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu", engine: str = "") -> None: ...
+    def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None: ...
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget, yielding metrics; every yield is a safe point for `state_dict`.

@@ -381,7 +381,7 @@ class Bc:
     Config = BcConfig
     needs: tuple[type, ...] = ()
 
-    def __init__(self, task: Task, config: BcConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: BcConfig, seed: int, device: str = "cpu") -> None:
         check(task, device)
         self.task, self.config, self.seed = task, config, seed
         self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed), config.delay)

@@ -77,7 +77,7 @@ class Corrected(ABC):
     Config: type[CorrectionConfig]
     needs: tuple[type, ...] = (HasExpert,)
 
-    def __init__(self, task: Task, config: CorrectionConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: CorrectionConfig, seed: int, device: str = "cpu") -> None:
         self.run = Supervision(task, config, seed, device)
         self.task, self.config, self.cloning = task, config, self.run.cloning
         if pictures := spec.pictures(task.policy):

@@ -49,7 +49,7 @@ class Dsrl:
     needs: tuple[type, ...] = ()
     Run: type[OnlineFinetuning] = OnlineFinetuning
 
-    def __init__(self, task: Task, config: DsrlConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: DsrlConfig, seed: int, device: str = "cpu") -> None:
         self.run = self.Run(task, config, seed, device)
         self.task, self.config, self.generator = task, config, self.run.generator
         self.cloning = self.run.cloning

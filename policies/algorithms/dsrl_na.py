@@ -37,7 +37,7 @@ class DsrlNa(Dsrl):
     needs: tuple[type, ...] = ()
     config: DsrlNaConfig
 
-    def __init__(self, task: Task, config: DsrlNaConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: DsrlNaConfig, seed: int, device: str = "cpu") -> None:
         super().__init__(task, config, seed, device)
         self.judges = Critics(config, self.insight.judged + self.cloning.size, self.generator, config.critics)
         self.run.look_back(config.hindsight)

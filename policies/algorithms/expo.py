@@ -81,7 +81,7 @@ class Expo:
     needs: tuple[type, ...] = ()
     unedited = True  # the base's own chunks are candidates, too
 
-    def __init__(self, task: Task, config: ExpoConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: ExpoConfig, seed: int, device: str = "cpu") -> None:
         self.run = OnlineFinetuning(task, config, seed, device)
         self.run.every_step = config.every_step
         self.task, self.config, self.generator = task, config, self.run.generator

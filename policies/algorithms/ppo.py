@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
 from policies.models.controller import FeaturePolicy, Mlp
-from sim.env import with_engine
 from sim.randomize import Array
 from sim.tasks import Task, features_of, initial_action
 from sim.vec_env import Observation, VecEnv
@@ -87,8 +86,8 @@ class Ppo:
     Config = PpoConfig
     needs: tuple[type, ...] = ()
 
-    def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
-        self.task, self.config, self.device = with_engine(task, engine), config, device
+    def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
+        self.task, self.config, self.device = task, config, device
         shortest, longest = config.lengths
         self.env = vector_env(self.task, config.num_envs, seed, device, (shortest, longest), config.easy)
         self.generator = torch.Generator(device)  # exploration and minibatches

@@ -53,7 +53,7 @@ class Rlif(DsrlNa):
     config: RlifConfig
     run: Supervision
 
-    def __init__(self, task: Task, config: RlifConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: RlifConfig, seed: int, device: str = "cpu") -> None:
         super().__init__(task, config, seed, device)
         self.opening = opening(task, config, config.num_envs)
         self.due = 0  # control steps that no update was made for

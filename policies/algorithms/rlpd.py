@@ -84,7 +84,7 @@ class Rlpd(Dsrl):
     config: RlpdConfig
     Run = Alone
 
-    def __init__(self, task: Task, config: RlpdConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
+    def __init__(self, task: Task, config: RlpdConfig, seed: int, device: str = "cpu") -> None:
         super().__init__(task, config, seed, device)
         self.before = copy.deepcopy(self.training)
         self.run.look_back(config.hindsight)

@@ -29,7 +29,6 @@ from policies.learning.networks import (
     squashed_sample,
 )
 from policies.models.controller import FeaturePolicy, Mlp
-from sim.env import with_engine
 from sim.randomize import Array
 from sim.tasks import Task, initial_action
 from sim.vec_env import Observation
@@ -93,8 +92,8 @@ class Sac:
     Config = SacConfig
     needs: tuple[type, ...] = ()
 
-    def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
-        self.task, self.config, self.device = with_engine(task, engine), config, device
+    def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
+        self.task, self.config, self.device = task, config, device
         shortest, longest = config.lengths
         self.env = vector_env(self.task, config.num_envs, seed, device, (shortest, longest), config.easy)
         self.generator = torch.Generator(device)

@@ -29,8 +29,8 @@ class Toy:
     needs = ()
     recipes = {"high": {"algorithm.updates": 40, "task.noise": 0.5}, "robust": {"algorithm.learning_rate": 0.2}}
 
-    def __init__(self, task, config, seed, device="cpu", engine="flight"):
-        if engine == "bullet":
+    def __init__(self, task, config, seed, device="cpu"):
+        if task.engine == "bullet":
             raise ValueError("toy needs no engine, and refuses 'bullet'; choices: flight, mujoco")
         self.task, self.config = task, config
         self.rng = np.random.default_rng(seed)

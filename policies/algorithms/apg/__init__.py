@@ -90,11 +90,11 @@ def to_network(config: ApgConfig, layout: network.Layout, weights: np.ndarray[An
 class Fused:
     """The path without torch."""
 
-    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, engine: str) -> None:
-        self.task, self.config, self.engine = task, config, engine
-        self.plan = fused.make_plan(task, engine)
+    def __init__(self, task: EngineTask, config: ApgConfig, seed: int) -> None:
+        self.task, self.config = task, config
+        self.plan = fused.make_plan(task)
         self.layout = make_layout(config, len(self.plan.feature_row), self.plan.actions)
-        self.kernel = fused.window_kernel(engine, config.network)
+        self.kernel = fused.window_kernel(task.engine, config.network)
         weights_seed, vehicles_seed, self.measure_seed = np.random.SeedSequence(seed).spawn(3)
         self.weights = network.initial_weights(
             self.layout, np.random.default_rng(weights_seed), output_scale=0.1, bias=task.initial_action
@@ -107,7 +107,7 @@ class Fused:
         self.lost = 0
 
     def _vehicles(self, num: int, seed: np.random.SeedSequence) -> Vehicles:
-        return Vehicles(self.task, self.engine, self.plan, self.layout, num, self.config.window, seed)
+        return Vehicles(self.task, self.plan, self.layout, num, self.config.window, seed)
 
     def window(self, vehicles: Vehicles, learn: bool = True) -> tuple[np.ndarray[Any, Any], int]:
         """Fly one window; with `learn`, add to the gradient. Returns the mean unweighted costs and the lost blocks."""
@@ -202,8 +202,8 @@ class Apg:
         "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
     }
 
-    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str = "cpu", engine: str = "") -> None:
-        self.task, engine = task, engine or task.engine
+    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str = "cpu") -> None:
+        self.task = task
         path = config.path
         beyond = device != "cpu" or config.critic or config.network not in NETWORKS or hasattr(task, "reward")
         if path == "auto":
@@ -214,11 +214,11 @@ class Apg:
                     "algorithm.path=fused runs on the CPU, with the task's costs, mlp or gru and no critic; "
                     "use algorithm.path=torch"
                 )
-            self.path: Any = Fused(task, config, seed, engine)
+            self.path: Any = Fused(task, config, seed)
         else:
             from policies.algorithms.apg.torch_path import Differentiated
 
-            self.path = Differentiated(task, config, seed, device, engine)
+            self.path = Differentiated(task, config, seed, device)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.path.learn()

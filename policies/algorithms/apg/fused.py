@@ -98,9 +98,9 @@ class Tape(NamedTuple):
     transposed: Array
 
 
-def make_plan(task: EngineTask, engine: str) -> Plan:
-    """The tables for this task on this engine; ValueError where the fused kernels cannot express the task."""
-    dynamics = load_dynamics(engine)
+def make_plan(task: EngineTask) -> Plan:
+    """The tables for this task on its engine; ValueError where the fused kernels cannot express the task."""
+    dynamics = load_dynamics(task.engine)
     width = sum(c.size for c in task.commands)
     exogenous = tuple(s for s in task.policy if s.name not in dynamics.SIGNALS)
     for signal in task.policy:

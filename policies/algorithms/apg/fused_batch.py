@@ -36,12 +36,11 @@ def _table(columns: Mapping[str, Array]) -> Array:
 
 
 class Vehicles:
-    """A batch of vehicles on one engine, their targets and their time, window after window."""
+    """A batch of vehicles on their task's engine, their targets and their time, window after window."""
 
     def __init__(
         self,
         task: EngineTask,
-        engine: str,
         plan: Plan,
         layout: Layout,
         num: int,
@@ -51,7 +50,7 @@ class Vehicles:
         if num % LANES:
             raise ValueError(f"the fused trainer flies a multiple of {LANES} vehicles, got {num}")
         self.task, self.plan, self.num, self.window = task, plan, num, window
-        self.dynamics = load_dynamics(engine)
+        self.dynamics = load_dynamics(task.engine)
         self.rng = np.random.default_rng(seed)
         self.dt = 1.0 / task.rate_hz
         self.age = np.zeros(num, np.int64)  # control steps since the start

@@ -141,9 +141,9 @@ class Sensing:
         self.generator.set_state(torch.as_tensor(state["noise"], dtype=torch.uint8).cpu())
 
 
-def late_or_noisy(task: EngineTask, engine: str) -> bool:
+def late_or_noisy(task: EngineTask) -> bool:
     """Whether a policy signal has an imperfection that the fused trainer's vehicles do not simulate."""
-    measured = load_dynamics(engine).SIGNALS
+    measured = load_dynamics(task.engine).SIGNALS
     return any(
         s.delay_range() != (0.0, 0.0)
         or s.dropout_probability() > 0.0
@@ -168,22 +168,22 @@ class Window:
 class Differentiated:
     """The path with torch. `Fused` in `policies.algorithms.apg` has the same attributes and metrics."""
 
-    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str, engine: str) -> None:
+    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str) -> None:
         if device != "cpu":
             raise ValueError(
-                f"apg differentiates the {engine} engine on the CPU only, got device={device}; use device=cpu"
+                f"apg differentiates the {task.engine} engine on the CPU only, got device={device}; use device=cpu"
             )
-        self.task, self.config, self.engine, self.device = task, config, engine, device
+        self.task, self.config, self.device = task, config, device
         weights_seed, vehicles_seed, self.measure_seed = np.random.SeedSequence(seed).spawn(3)
-        self.dynamics = load_dynamics(engine)
+        self.dynamics = load_dynamics(task.engine)
         self.measured = {name: where.stop - where.start for name, where in self.dynamics.SIGNALS.items()}
-        self.sensed = late_or_noisy(task, engine)
+        self.sensed = late_or_noisy(task)
         perfect = copy.copy(task)  # `Sensing` makes their signals imperfect where the vehicles do not
         perfect.policy = tuple(replace(s, imperfections=()) for s in task.policy)
         self.flown_task = perfect if self.sensed else task
         bare = copy.copy(perfect)  # what the fused trainer's tables cannot express does not matter here
         bare.features, bare.costs = (), ()
-        self.plan = make_plan(bare, engine)
+        self.plan = make_plan(bare)
         sizes = {s.name: s.size for s in task.policy} | {"history": task.history * self.plan.actions}
         features = sum(sizes[f.signal] for f in task.features)
         rng = np.random.default_rng(weights_seed)
@@ -204,7 +204,7 @@ class Differentiated:
 
     def _vehicles(self, num: int, seed: np.random.SeedSequence) -> tuple[Vehicles, Sensing | None]:
         layout = Layout((), 0, 0, 0, 0, 0, self.policy.state_size, 0, 0)
-        vehicles = Vehicles(self.flown_task, self.engine, self.plan, layout, num, self.config.window, seed)
+        vehicles = Vehicles(self.flown_task, self.plan, layout, num, self.config.window, seed)
         noise = int(seed.generate_state(1)[0])
         return vehicles, Sensing(self.task, num, noise, self.device) if self.sensed else None
 
@@ -225,7 +225,7 @@ class Differentiated:
         """Fly one window, differentiably unless gradients are off; the vehicles end where it ends."""
         batch, window, history = vehicles.batch, self.config.window, self.plan.history
         noise, targets = self._perceived(vehicles, vehicles.prepare())
-        physics = Physics(self.engine, batch.parameters, vehicles.dt, self._limit(vehicles))
+        physics = Physics(self.task.engine, batch.parameters, vehicles.dt, self._limit(vehicles))
         taps = self._tensor(batch.taps)[:, :, None]
         begin = batch.state.copy()
         if torch.is_grad_enabled():  # a NaN would reach the gradient

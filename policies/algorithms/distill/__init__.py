@@ -156,12 +156,10 @@ class Distill:
     Config = DistillConfig
     needs: tuple[type, ...] = (EngineTask,)
 
-    def __init__(
-        self, task: EngineTask, config: DistillConfig, seed: int, device: str = "cpu", engine: str = ""
-    ) -> None:
+    def __init__(self, task: EngineTask, config: DistillConfig, seed: int, device: str = "cpu") -> None:
         if device != "cpu":
             raise ValueError(f"distill runs on the CPU only, got device={device}; use device=cpu")
-        self.task, self.config, self.engine = task, config, engine or task.engine
+        self.task, self.config = task, config
         weights, vehicles, self.flight_seed, self.measure_seed = map(
             int, np.random.SeedSequence(seed).generate_state(4)
         )
@@ -218,7 +216,7 @@ class Distill:
         made = algorithm_class(c.teacher)
         config = made.Config(hidden=[*c.teacher_hidden], **{budget: c.teacher_budget or default}, **others)
         task = with_robot(self.task, Table.of(self.task.robot, self.vehicle), c.teacher_history)
-        return made(task, config, seed, engine=self.engine)
+        return made(task, config, seed)
 
     def _teach(self) -> dict[str, float]:
         """Train one teacher; keep it if it flies well."""
@@ -251,7 +249,7 @@ class Distill:
         robot = Table.of(self.task.robot, {name: np.stack(values) for name, values in self.rows.items()})
         task = with_robot(self.task, robot, max(self.task.history, c.teacher_history))
         task.privileged = (VEHICLE,)
-        return VecEnv(task, c.num_envs, self.engine, self.flight_seed, dump_dir=self.dump_dir, lengths=LENGTHS)
+        return VecEnv(task, c.num_envs, task.engine, self.flight_seed, dump_dir=self.dump_dir, lengths=LENGTHS)
 
     def _features(self, signals: Mapping[str, Tensor], history: Tensor, length: int) -> Array:
         """The task's features (..., f) of these signals and of the `length` newest actions in `history` (..., m)."""
@@ -296,7 +294,7 @@ class Distill:
 
     def evaluate(self, episodes: int) -> dict[str, Array]:
         """The task's scores (episodes,) of the student on vehicles of the task, not only on those with a teacher."""
-        env = VecEnv(self.task, episodes, self.engine, self.measure_seed)
+        env = VecEnv(self.task, episodes, self.task.engine, self.measure_seed)
         student = self.student.network()
         state = student.initial_state(episodes)
 

@@ -17,6 +17,7 @@ from sim import tasks
 from sim.engines.flight import dynamics
 from sim.engines.vector.blocks import to_lanes
 from sim.engines.vector.simd import LANES
+from sim.env import with_engine
 from sim.randomize import Delay, Dropout
 from sim.robots import robot
 from sim.tasks.quad_hover import HoverConfig, QuadHover
@@ -270,7 +271,7 @@ def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(ValueError, match="device=cuda"):
         Apg(task, ApgConfig(path="torch"), 0, device="cuda")
     with pytest.raises(ValueError, match="no adjoint"):
-        Apg(task, ApgConfig(path="torch"), 0, engine="mujoco")
+        Apg(with_engine(task, "mujoco"), ApgConfig(path="torch"), 0)
     with pytest.raises(ValueError, match=r"algorithm\.gamma"):
         start(task, critic=True, gamma=1.0)
     assert math.isnan(start(task).path.critic_loss)

@@ -14,6 +14,7 @@ from policies.models.controller import FeaturePolicy, Mlp
 from policies.runner import checkpoint
 from policies.runner.config import RunError
 from sim import tasks
+from sim.env import with_engine
 from sim.robots.random_quadrotor import ANY
 
 TINY = {
@@ -178,7 +179,7 @@ def test_other_algorithms_teach_on_engines_without_gradients(monkeypatch):
     monkeypatch.setitem(TEACHERS, "ppo", ("total_steps", 256, short))
     config = DistillConfig(**TINY | {"teacher": "ppo", "teacher_budget": 0, "teachers": 1, "rounds": 2})
     task = tasks.make("quad_hover", episode_s=0.5)  # one airframe: every teacher has the same vehicle
-    distill = Distill(task, config, seed=0, engine="mujoco")
+    distill = Distill(with_engine(task, "mujoco"), config, seed=0)
     metrics = run(distill, 10)
     assert len(metrics) == 3 and "reward" in metrics[0] and np.isfinite(metrics[-1]["loss"])
 
@@ -214,4 +215,4 @@ def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="CPU only"):
         Distill(tasks.make("quad_any"), DistillConfig(), 0, device="cuda")
     with pytest.raises(ValueError, match="'mujoco' has no adjoint"):
-        Distill(tasks.make("quad_any"), DistillConfig(), 0, engine="mujoco")
+        Distill(with_engine(tasks.make("quad_any"), "mujoco"), DistillConfig(), 0)

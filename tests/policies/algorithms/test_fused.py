@@ -13,6 +13,7 @@ from policies.algorithms.apg.fused_batch import Vehicles
 from sim import tasks
 from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
+from sim.env import with_engine
 
 WINDOW = 24
 
@@ -171,13 +172,13 @@ def test_signals_with_delay_are_sent_to_the_torch_path() -> None:
     task = tasks.make("quad_hover")
     task.policy = (replace(task.policy[0], imperfections=(Delay(0.01, 0.02),)), *task.policy[1:])
     with pytest.raises(ValueError, match=r"algorithm\.path=torch"):
-        fused.make_plan(task, "flight")
+        fused.make_plan(task)
     task = tasks.make("quad_hover")
     task.policy = (*task.policy[:-1], replace(task.policy[-1], imperfections=(Noise(0.1),)))
     with pytest.raises(ValueError, match=r"target_position.*algorithm\.path=torch"):
-        fused.make_plan(task, "flight")
+        fused.make_plan(task)
     with pytest.raises(ValueError, match="no adjoint"):
-        fused.make_plan(tasks.make("quad_hover"), "mujoco")
+        fused.make_plan(with_engine(tasks.make("quad_hover"), "mujoco"))
 
 
 FIRST_RUN = """

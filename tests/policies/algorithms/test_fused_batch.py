@@ -15,9 +15,9 @@ WINDOW = 64
 
 def vehicles(seed: int = 0, num: int = 16, **config: object) -> Vehicles:
     task = tasks.make("quad_any", **config)
-    plan = fused.make_plan(task, "flight")
+    plan = fused.make_plan(task)
     layout = network.gru_layout(len(plan.feature_row), 16, 16, plan.actions)
-    return Vehicles(task, "flight", plan, layout, num, WINDOW, np.random.SeedSequence(seed))
+    return Vehicles(task, plan, layout, num, WINDOW, np.random.SeedSequence(seed))
 
 
 def derived(batch: Vehicles) -> np.ndarray:
