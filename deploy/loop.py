@@ -94,7 +94,7 @@ def _differences(kind: str, wanted: Signal, offered: Group) -> list[str]:
         return [f"{kind} {wanted.name!r}: the driver has none; it has: {', '.join(named)}"]
     other = named[wanted.name]
     found = []
-    for field_name in ("shape", "unit", "frame"):
+    for field_name in ("shape", "unit", "frame", "dtype"):
         ours, theirs = getattr(wanted, field_name), getattr(other, field_name)
         if ours != theirs:
             found.append(f"{kind} {wanted.name!r}: {field_name} is {ours!r} in the policy, {theirs!r} in the driver")

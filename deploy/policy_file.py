@@ -236,7 +236,12 @@ class PolicyFile:
                     raise ValueError(
                         f"the graph's {kind} {node.name!r} has type {node.type}; known are {', '.join(known)}"
                     )
-        return {node.name: DTYPES[node.type] for node in self._session.get_inputs()}
+        types = {node.name: DTYPES[node.type] for node in self._session.get_inputs()}
+        for told in self.metadata["inputs"]:  # older files leave it to the graph
+            element = np.dtype(types[told["name"]]).name
+            if told.get("dtype", element) != element:
+                raise ValueError(f"the graph's input {told['name']!r} is {element}; declared is {told['dtype']}")
+        return types
 
     def reset(self, n: int = 1) -> None:
         """Begin anew with `n` robots: every state takes its initial value. Takes back `terminate`."""

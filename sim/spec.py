@@ -18,7 +18,18 @@ from sim.randomize import Bias, Delay, Dropout, Imperfection, Noise
 
 Array = NDArray[np.float32]
 
+DTYPES = {"float32": np.float32, "uint8": np.uint8, "int64": np.int64}  # of a signal's arrays
+PICTURE_LIMITS = (0.0, 255.0)
 ANY_ROBOT = "any"  # the robot of a policy that flies every robot with its signals and commands
+
+
+def _like_a_picture(shape: Sequence[int], low: float, high: float) -> bool:
+    return len(shape) == 3 and shape[2] == 3 and (low, high) == PICTURE_LIMITS
+
+
+def undeclared(shape: Sequence[int], low: float, high: float) -> str:
+    """The dtype of a signal whose description does not say it: once, what looks like a picture was one."""
+    return "uint8" if _like_a_picture(shape, low, high) else "float32"
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,9 @@ class Signal:
 
     `unit` is SI ("m", "m/s", "rad/s", "1" for a pure number), `frame` says in which axes ("world": z up; "body": x
     forward, y left, z up). `low` and `high` bound every element. `max_age` (s) is the oldest value that may still be
-    used on a robot. `imperfections` exist in simulation only and never leave it.
+    used on a robot. `imperfections` exist in simulation only and never leave it. `dtype` is that of its arrays: numbers
+    are "float32"; a picture is "uint8", (height, width, 3), 0 to 255, first row on top; tokens, of which low and high
+    are the first and the last, are "int64".
     """
 
     name: str
@@ -38,6 +51,7 @@ class Signal:
     high: float = math.inf
     max_age: float = 0.1
     imperfections: tuple[Imperfection, ...] = field(default=(), compare=False)
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -48,6 +62,15 @@ class Signal:
             raise ValueError(f"signal {self.name!r}: low {self.low} must be below high {self.high}")
         if not self.max_age > 0.0:
             raise ValueError(f"signal {self.name!r}: max_age {self.max_age} s must be positive")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"signal {self.name!r}: dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.dtype == "uint8" and not _like_a_picture(self.shape, self.low, self.high):
+            raise ValueError(
+                f"signal {self.name!r}: uint8 is for pictures, (height, width, 3) from 0 to 255, "
+                f"not {self.shape} from {self.low} to {self.high}"
+            )
+        if self.dtype == "int64" and not (float(self.low).is_integer() and float(self.high).is_integer()):
+            raise ValueError(f"signal {self.name!r}: tokens from {self.low} to {self.high} need whole limits")
 
     @property
     def size(self) -> int:
@@ -57,12 +80,7 @@ class Signal:
     @property
     def is_picture(self) -> bool:
         """Whether it is a picture: (height, width, 3), 0 to 255, first row on top. Its arrays are uint8."""
-        return len(self.shape) == 3 and self.shape[2] == 3 and (self.low, self.high) == (0.0, 255.0)
-
-    @property
-    def dtype(self) -> type[np.generic]:
-        """Of its arrays."""
-        return np.uint8 if self.is_picture else np.float32
+        return self.dtype == "uint8"
 
     def noise_std(self) -> float:
         """Standard deviation of the white noise, in the signal's unit."""
@@ -92,13 +110,18 @@ def size(group: Group) -> int:
 
 
 def numbers(group: Group) -> Group:
-    """The signals that are no pictures."""
-    return tuple(signal for signal in group if not signal.is_picture)
+    """The signals that are neither pictures nor tokens."""
+    return tuple(signal for signal in group if signal.dtype == "float32")
 
 
 def pictures(group: Group) -> Group:
     """The signals that are pictures."""
     return tuple(signal for signal in group if signal.is_picture)
+
+
+def tokens(group: Group) -> Group:
+    """The signals that are tokens."""
+    return tuple(signal for signal in group if signal.dtype == "int64")
 
 
 def slices(group: Group) -> dict[str, slice]:
@@ -177,7 +200,10 @@ def _number(value: float) -> float | None:
 
 
 def to_json(group: Group) -> list[dict[str, Any]]:
-    """A JSON-ready description. Infinite limits become null; simulation's imperfections are left out."""
+    """A JSON-ready description. Infinite limits become null; simulation's imperfections are left out.
+
+    A dtype that goes without saying is left out, too: files of numbers and pictures were made before there was one.
+    """
     return [
         {
             "name": s.name,
@@ -187,6 +213,7 @@ def to_json(group: Group) -> list[dict[str, Any]]:
             "low": _number(s.low),
             "high": _number(s.high),
             "max_age_s": s.max_age,
+            **({} if s.dtype == undeclared(s.shape, s.low, s.high) else {"dtype": s.dtype}),
         }
         for s in group
     ]
@@ -197,15 +224,19 @@ def from_json(items: Sequence[Mapping[str, Any]]) -> Group:
     signals = []
     for index, item in enumerate(items):
         try:
+            shape = tuple(int(k) for k in item["shape"])
+            low = -math.inf if item["low"] is None else float(item["low"])
+            high = math.inf if item["high"] is None else float(item["high"])
             signals.append(
                 Signal(
                     name=str(item["name"]),
-                    shape=tuple(int(k) for k in item["shape"]),
+                    shape=shape,
                     unit=str(item["unit"]),
                     frame=str(item["frame"]),
-                    low=-math.inf if item["low"] is None else float(item["low"]),
-                    high=math.inf if item["high"] is None else float(item["high"]),
+                    low=low,
+                    high=high,
                     max_age=float(item["max_age_s"]),
+                    dtype=str(item["dtype"]) if "dtype" in item else undeclared(shape, low, high),
                 )
             )
         except KeyError as error:

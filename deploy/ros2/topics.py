@@ -215,10 +215,6 @@ def image_source(signal: Signal) -> Source:
     return Source(f"{signal.name}/image_raw", Image, (signal,), read, fill, frame=signal.name)
 
 
-def _is_picture(signal: Signal) -> bool:
-    return signal.shape[2:] == (3,) and (signal.low, signal.high) == (0.0, 255.0)
-
-
 def sources(inputs: Group, special: tuple[Source, ...] = ()) -> tuple[Source, ...]:
     """The topics that deliver a policy's signals; `special` ones go first.
 
@@ -227,7 +223,7 @@ def sources(inputs: Group, special: tuple[Source, ...] = ()) -> tuple[Source, ..
     table = STANDARD | {signal.name: source for source in special for signal in source.signals}
     found: dict[str, Source] = {}
     for signal in inputs:
-        other = image_source if _is_picture(signal) else array_source
+        other = image_source if signal.is_picture else array_source
         source = table.get(signal.name) or other(signal)
         carried = next(s for s in source.signals if s.name == signal.name)
         for part in ("shape", "unit", "frame"):

@@ -190,7 +190,7 @@ def _signals(part: str, items: Any) -> Group:
             continue  # `spec.from_json` names every field that is missing
         name = _text(about, "name") if "name" in about else str(index)
         _dims(repr(name), about["shape"])
-        for key in {"unit", "frame"} & about.keys():
+        for key in {"unit", "frame", "dtype"} & about.keys():
             _text(about, key, LONGEST_UNIT)
         for key in {"low", "high"} & about.keys():
             if about[key] is not None:

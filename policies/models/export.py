@@ -137,12 +137,12 @@ def _commands(graph: Graph, controller: Policy, action: str) -> None:
 
 def build(controller: Policy, graph: Graph) -> onnx.ModelProto:
     """The `graph`, with a free batch size: signals and `state.NAME` in, commands and `next_state.NAME` out."""
-    from onnx import TensorProto, helper
+    from onnx import helper
 
     _commands(graph, controller, controller.write(graph))
 
     def values(group: Group, prefix: str = "") -> list[onnx.ValueInfoProto]:
-        kinds = {s.name: TensorProto.UINT8 if s.is_picture else TensorProto.FLOAT for s in group}
+        kinds = {s.name: helper.np_dtype_to_tensor_dtype(np.dtype(s.dtype)) for s in group}
         return [helper.make_tensor_value_info(prefix + s.name, kinds[s.name], ["N", *s.shape]) for s in group]
 
     state = controller.state()

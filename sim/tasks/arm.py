@@ -100,7 +100,7 @@ class Tabletop(ABC):
         self.envelope: dict[str, Any] = {"safe": {**place, "gripper_target": "last"}}
         pose = (_position("object_position"), Signal("object_rotation", (9,), "1", "world")) if self.block else ()
         cameras = self.config.cameras
-        pictures = tuple(Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0) for name in cameras)
+        pictures = tuple(Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in cameras)
         self.policy: Group = (
             Signal("joint_position", (7,), "rad"),
             Signal("joint_velocity", (7,), "rad/s"),

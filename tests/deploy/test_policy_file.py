@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from deploy import PolicyFile, PolicyFileError
 from policies.models.export import serialise
+from sim import spec
 from tests.deploy.sample_policy import exported, linear_hover, random_gru, random_mlp, resealed, small
 
 CONTENT: dict[str, bytes] = {}
@@ -299,7 +300,7 @@ def test_no_robots_is_an_error(tmp_path):
         exported(tmp_path / "p.onnx").reset(0)
 
 
-def camera_policy(path):
+def camera_policy(path, **word):
     """A graph with an image and an instruction: the mean brightness plus the number of the word."""
     nodes = [
         helper.make_node("Cast", ["image"], ["bright"], to=TensorProto.FLOAT),
@@ -316,7 +317,7 @@ def camera_policy(path):
     graph = helper.make_graph(nodes, "camera", described[:2], described[2:], [axes])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     fields = {"unit": "1", "frame": "", "low": None, "high": None, "max_age_s": 0.1}
-    signals = [{"name": "image", "shape": [2, 2, 1], **fields}, {"name": "word", "shape": [1], **fields}]
+    signals = [{"name": "image", "shape": [2, 2, 1], **fields}, {"name": "word", "shape": [1], **fields, **word}]
     images = np.arange(32).reshape(8, 2, 2, 1)
     speeds = images.mean(axis=(1, 2)) + 5
     inputs = {"image": images.tolist(), "word": [[5]] * 8}
@@ -338,6 +339,15 @@ def test_images_and_tokens_keep_their_type(tmp_path):
     for image in (np.full((2, 2, 1), 0.5), np.full((2, 2, 1), 300), np.full((2, 2, 1), -1)):
         with pytest.raises(PolicyFileError, match="signal 'image' holds values that are no uint8"):
             policy.step({"image": image, "word": np.array([2])})
+
+
+def test_the_declared_type_is_the_graphs(tmp_path):
+    words = {"dtype": "int64", "low": 0, "high": 9}
+    assert spec.tokens(camera_policy(tmp_path / "p.onnx", **words).inputs)[0].name == "word"
+    with pytest.raises(PolicyFileError, match="the graph's input 'word' is int64; declared is float32"):
+        camera_policy(tmp_path / "p.onnx", **{**words, "dtype": "float32"})
+    with pytest.raises(PolicyFileError, match="dtype 'int7' is not one of"):
+        camera_policy(tmp_path / "p.onnx", **{**words, "dtype": "int7"})
 
 
 def test_importing_deploy_is_quick_and_light():

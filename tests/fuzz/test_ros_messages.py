@@ -52,7 +52,7 @@ READERS = {
     "battery": topics.BATTERY,
     "array": topics.array_source(Signal("preview", (2, 3))),
     "command": topics.array_source(Signal("motor_command", (4,)), "command", Float64MultiArray),
-    "picture": topics.image_source(Signal("camera", (4, 6, 3), low=0.0, high=255.0)),
+    "picture": topics.image_source(Signal("camera", (4, 6, 3), low=0.0, high=255.0, dtype="uint8")),
     "joint_states": joint_sources(INPUTS, ARM)[0],
     **{f"{way} {s.topic}": s for way in (FORWARD, TRAJECTORY) for s in command_sources(OUTPUTS, ARM, way, 0.02)},
 }

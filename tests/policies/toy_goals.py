@@ -21,7 +21,10 @@ class ToySpot(ToyGoals):
     """Where the point is, the policy learns from a picture alone."""
 
     name = "toy_spot"
-    policy = (Signal("goal", (2,), "m", "world"), Signal("camera", (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0))
+    policy = (
+        Signal("goal", (2,), "m", "world"),
+        Signal("camera", (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8"),
+    )
     privileged = (Signal("position", (2,), "m", "world"),)
 
     def open(self, num, seed):

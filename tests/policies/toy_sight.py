@@ -24,7 +24,7 @@ class ToySight(ToyReach):
     name = "toy_sight"
     policy = (
         Signal("position", (2,), "m", "world"),
-        Signal("camera", (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0),
+        Signal("camera", (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8"),
     )
     privileged = (Signal("goal", (2,), "m", "world"),)
 

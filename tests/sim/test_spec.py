@@ -153,3 +153,41 @@ def test_malformed_description_is_refused(change):
     items[1].update(change)
     with pytest.raises(ValueError):
         spec.from_json(items)
+
+
+def test_the_dtype_is_declared_and_carried():
+    group = (
+        Signal("camera", (4, 6, 3), "1", "", 0.0, 255.0, dtype="uint8"),
+        Signal("heat", (4, 6, 3), "1", "", 0.0, 255.0),  # as large, but of numbers
+        Signal("words", (7,), "1", "", 0, 99, dtype="int64"),
+        Signal("speed", (1,), "m/s"),
+    )
+    assert [s.name for part in (spec.pictures, spec.tokens, spec.numbers) for s in part(group)] == [
+        "camera",
+        "words",
+        "heat",
+        "speed",
+    ]
+    told = spec.to_json(group)
+    assert spec.from_json(told) == group
+    assert [item.get("dtype") for item in told] == [None, "float32", "int64", None]
+
+
+def test_files_without_a_dtype_still_say_what_is_a_picture():
+    (told,) = spec.to_json((Signal("camera", (4, 6, 3), "1", "", 0.0, 255.0, dtype="uint8"),))
+    assert "dtype" not in told
+    assert spec.from_json([told])[0].is_picture and not spec.from_json([{**told, "high": 1.0}])[0].is_picture
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"dtype": "float16"}, "dtype 'float16' is not one of float32, uint8, int64"),
+        ({"dtype": "uint8"}, r"uint8 is for pictures, \(height, width, 3\) from 0 to 255, not \(3,\) from 0.0 to 1.0"),
+        ({"dtype": "int64", "high": 1.5}, "tokens from 0.0 to 1.5 need whole limits"),
+        ({"dtype": "int64", "low": -math.inf}, "tokens from -inf to 1.0 need whole limits"),
+    ],
+)
+def test_a_dtype_that_cannot_be(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Signal("x", (3,), **{"low": 0.0, "high": 1.0, **fields})

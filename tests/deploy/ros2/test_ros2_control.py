@@ -125,7 +125,7 @@ def test_other_commands_are_labelled_arrays_and_other_ways_are_refused():
 
 
 def test_pictures():
-    signal = Signal("wrist_camera", (2, 3, 3), "1", "", 0.0, 255.0)
+    signal = Signal("wrist_camera", (2, 3, 3), "1", "", 0.0, 255.0, dtype="uint8")
     (source,) = topics.sources((signal,))
     picture = np.arange(18).reshape(2, 3, 3)
     message = Image()

@@ -232,7 +232,7 @@ def test_where_nothing_can_be_learned():
 @pytest.mark.parametrize("kind", [Dagger, HgDagger])
 def test_pictures_are_refused_where_they_are_not_kept(kind):
     task = ToyReach()
-    task.policy = (*task.policy, Signal("camera", (16, 16, 3), "1", "", 0.0, 255.0))
+    task.policy = (*task.policy, Signal("camera", (16, 16, 3), "1", "", 0.0, 255.0, dtype="uint8"))
     with pytest.raises(ValueError, match="corrections are kept as numbers, but toy_reach shows pictures: camera"):
         kind(task, small(kind), 0)
 

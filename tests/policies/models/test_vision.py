@@ -48,7 +48,7 @@ BASE = BaseConfig(
 
 
 def picture(name="camera", height=16, width=16):
-    return Signal(name, (height, width, 3), "1", "", 0.0, 255.0)
+    return Signal(name, (height, width, 3), "1", "", 0.0, 255.0, dtype="uint8")
 
 
 def untrained(task=None, **changes):
