@@ -8,7 +8,8 @@ the folder already is continued. The dataset is in LeRobot's format v3.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from deploy.loop import handshake
 from deploy.policy_file import PolicyFile
 from sim import spec
 from sim.env import Array, expert_of, make_env, stream, with_engine
+from sim.rollout import Act, Episode, rollout
 from sim.spec import Group
 from sim.tasks import Task, make
 
@@ -60,26 +62,6 @@ class Config:
             raise ValueError("needs episodes >= 1, seed >= 0, steps >= 0, linger >= 0 and corruption >= 0")
         if self.linger and self.policy == TELEOP:
             raise ValueError("linger goes without policy=teleop: who steers says when an episode is over")
-
-
-@dataclass
-class Episode:
-    """One episode, as the robot saw it: signals and commands by name (steps, *shape)."""
-
-    number: int
-    signals: dict[str, Array]  # the privileged ones, too, where they are known
-    commands: dict[str, Array]
-    reward: Array  # (steps,) float32
-    success: Array  # (steps,) bool
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the task was done at any step."""
-        return bool(self.success.any())
-
-
-# signals (num, *shape) by name, episode numbers (num,), which of them have just begun (num,) bool -> commands
-Act = Callable[[Mapping[str, Array], Array, Array], Mapping[str, Array]]
 
 
 class NoisyExpert:
@@ -122,50 +104,9 @@ class PolicyActor:
 def episodes(
     task: Task, act: Act, count: int, seed: int, num: int = SCENES, first: int = 0, linger: int = 0
 ) -> Iterator[Episode]:
-    """Episodes `first` to `count` - 1 of the stream `seed`.
-
-    As they end: `linger` steps after success, lost, or out of time.
-    """
-    num = min(num, count - first)
-    env = make_env(task, num, seed)
-    try:
-        numbers: Array = first + np.arange(num)
-        following = first + num
-        env.reset(range(num), numbers.tolist())
-        records: list[list[tuple[dict[str, Array], dict[str, Array], float, bool]]] = [[] for _ in range(num)]
-        begun, busy = np.ones(num, bool), np.ones(num, bool)
-        since = np.full(num, -1)  # steps since success
-        while busy.any():
-            signals = env.observe()
-            commands = act(signals, numbers, begun)
-            outcome = env.step(commands)
-            begun = np.zeros(num, bool)
-            since += outcome.success | (since >= 0)
-            for row in map(int, np.flatnonzero(busy)):
-                seen = {s.name: signals[s.name][row].copy() for s in (*task.policy, *task.privileged)}
-                done = {s.name: np.asarray(commands[s.name][row]).copy() for s in task.commands}
-                records[row].append((seen, done, float(outcome.reward[row]), bool(outcome.success[row])))
-                if since[row] >= linger or outcome.terminated[row] or len(records[row]) >= task.episode_steps:
-                    yield whole(int(numbers[row]), records[row])
-                    records[row], busy[row], since[row] = [], following < count, -1
-                    numbers[row], following = following, following + 1
-                    if busy[row]:
-                        env.reset([row], [int(numbers[row])])
-                        begun[row] = True
-    finally:
-        env.close()
-
-
-def whole(number: int, steps: list[tuple[dict[str, Array], dict[str, Array], float, bool]]) -> Episode:
-    """Of its steps: signals, commands, reward, success."""
-    seen, done, reward, success = zip(*steps, strict=True)
-    return Episode(
-        number,
-        {name: np.stack([s[name] for s in seen]) for name in seen[0]},
-        {name: np.stack([c[name] for c in done]) for name in done[0]},
-        np.array(reward, np.float32),
-        np.array(success, bool),
-    )
+    """Episodes `first` to `count` - 1 of the stream `seed`, as they end; see `sim.rollout`."""
+    with closing(make_env(task, min(num, count - first), seed)) as env:
+        yield from rollout(task, env, act, range(first, count), linger)
 
 
 def demonstrate(
@@ -221,7 +162,7 @@ def _read(task: Task, episode: Mapping[str, Array], number: int) -> Episode:
     if task.privileged and PRIVILEGED in episode:
         signals |= spec.unpack(task.privileged, episode[PRIVILEGED])
     signals |= {s.name: episode[PICTURES + s.name] for s in spec.pictures(task.policy)}
-    return Episode(number, signals, commands, reward, success.astype(bool))
+    return Episode(number, signals, commands, reward, success.astype(bool), np.zeros(steps, bool))
 
 
 def collect(task: Task, config: Config, hands: Hands | None = None) -> tuple[int, int]:

@@ -71,24 +71,6 @@ class Config(simulated.Settings):
             raise ValueError(f"require is a success in %, 0 to 100, got {self.require}")
 
 
-@dataclass
-class _Flown:
-    """Some episodes: scores (n,) by name, the flight (steps, n, *shape), the guard's interventions by reason."""
-
-    scores: dict[str, Array]
-    flight: dict[str, Array]
-    interventions: dict[str, int]
-
-
-def _fly(policy: PolicyFile, driver: Simulated, transfer: bool) -> _Flown:
-    record = run(policy, driver, transfer=transfer)
-    if record.interrupted:
-        raise KeyboardInterrupt
-    flight = driver.flight()
-    with np.errstate(over="ignore", invalid="ignore"):  # a lost robot may be anywhere
-        return _Flown(driver.task.score(flight), flight, record.interventions)
-
-
 def _rounds(episodes: int, together: int) -> list[tuple[int, range]]:
     """Sizes of a set of worlds, and the first episode of each of its flights: as few sets as possible are opened."""
     whole = episodes - episodes % together
@@ -117,19 +99,25 @@ def evaluate(
     conditions = conditions or Conditions()
     task = with_engine(task, engine)
     vehicle = task.robot if isinstance(task.robot, Quadrotor) else None
-    parts: list[_Flown] = []
+    parts: list[dict[str, Array]] = []
+    flight: dict[str, Array] = {}
+    interventions: Counter[str] = Counter()
     pictures: list[Any] = []
     for num, firsts in _rounds(episodes, together(task)):
         driver = Simulated(task, num, "", seed, conditions)
         try:
             for first in firsts:
                 driver.first, driver.filmed = first, 0 if first or vehicle else min(filmed, num)
-                parts.append(_fly(policy, driver, transfer))
+                record = run(policy, driver, transfer=transfer)
+                if record.interrupted:
+                    raise KeyboardInterrupt
+                parts.append(driver.scores())
+                flight = flight or driver.flight()
+                interventions.update(record.interventions)
                 pictures += driver.pictures
         finally:
             driver.close()
-    scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
-    interventions = sum((Counter(part.interventions) for part in parts), Counter[str]())
+    scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     succeeded = int(scores["success"].sum())
     return Report(
         policy=policy.path,
@@ -146,7 +134,7 @@ def evaluate(
         seconds=time.perf_counter() - began,
         rate_hz=task.rate_hz,
         vehicle=vehicle,
-        flight=parts[0].flight,
+        flight=flight,
         pictures=pictures,
     )
 

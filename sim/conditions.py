@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -69,6 +70,25 @@ class Conditions:
         """ValueError when there are any: of a task whose own world cannot carry them out."""
         if names := ", ".join(self.changed()):
             raise ValueError(f"{task} brings its own physics; it has no {names}")
+
+
+Cell = dict[str, float]  # fields of Conditions -> value
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a task's policies have to hold under, as real robots of one name differ: every latency with every rotor lag
+    with every pair of mass and thrust.
+    """
+
+    delay: tuple[float, ...]  # s between command and rotor
+    rotor_lag: tuple[float, ...]  # factors on the rotors' time constants
+    mass_and_thrust: tuple[tuple[float, float], ...]  # factors
+
+    def cells(self) -> list[Cell]:
+        """All combinations, the delay changing slowest."""
+        combined = itertools.product(self.delay, self.rotor_lag, self.mass_and_thrust)
+        return [{"delay": delay, "rotor_lag": lag, "mass": m, "thrust": t} for delay, lag, (m, t) in combined]
 
 
 class Gusts:

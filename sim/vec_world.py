@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sim.env import Env, carried_out, make_env, replay, stream
 from sim.randomize import Array
+from sim.rollout import rollout
 from sim.spec import Group, limits, pictures, size, unpack
 from sim.tasks import OwnWorld, Task, features_of
 from sim.vec_env import Observation, Step, VecEnv
@@ -73,8 +74,9 @@ class WorldVecEnv:
         return self.world.render(row, height, width)
 
     def _look(self) -> Observation:
-        seen = self.world.observe()
+        return self._observation(self.world.observe())
 
+    def _observation(self, seen: Mapping[str, Array]) -> Observation:
         def named(group: Group) -> dict[str, Tensor]:
             flat = {s.name: np.nan_to_num(seen[s.name].reshape(self.num_envs, -1)) for s in group}
             return {name: torch.from_numpy(value.astype(np.float32)).to(self.device) for name, value in flat.items()}
@@ -167,20 +169,15 @@ def vector_env(
 
 
 def fly(env: AnyVecEnv, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
-    """One whole episode in every environment, the lost ones included: the task's scores, name -> (n,)."""
+    """One episode in every environment, to its end: the task's scores, name -> (n,). The environment's own are over."""
     if isinstance(env, VecEnv):
         return fly_vehicles(env, act)
-    task, recorded = env.task, []
-    decided = np.zeros(env.num_envs, bool)
-    for _ in range(task.episode_steps):
-        truth = env.world.truth()
-        action = act(env.observation).clamp(-1.0, 1.0).cpu().numpy()
-        commands = env._commands(action)
-        outcome = env.world.step(commands)
-        env.observation = env._look()
-        judged = {"success": outcome.success, "terminated": outcome.terminated, "reward": outcome.reward}
-        recorded.append({**truth, **commands, **{name: value[:, None] for name, value in judged.items()}})
-        decided |= outcome.success | outcome.terminated
-        if decided.all():
-            break
-    return task.score({name: np.stack([step[name] for step in recorded]) for name in recorded[0]})
+    task, scores = env.task, dict[int, dict[str, Array]]()
+
+    def commands(signals: Mapping[str, Array], numbers: Array, begun: Array) -> dict[str, Array]:
+        del numbers, begun
+        return env._commands(act(env._observation(signals)).clamp(-1.0, 1.0).cpu().numpy())
+
+    for episode in rollout(task, env.world, commands, range(env.num_envs), truth=True):
+        scores[episode.number] = task.score(episode.flight())
+    return {name: np.concatenate([scores[k][name] for k in range(env.num_envs)]) for name in scores[0]}

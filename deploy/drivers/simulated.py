@@ -143,10 +143,15 @@ class Simulated(Connecting):
         """
         return {name: values[: self._step] for name, values in self._log.items()}
 
+    def scores(self) -> dict[str, Array]:
+        """The task's, name -> (n,), of what happened."""
+        with np.errstate(over="ignore", invalid="ignore"):  # a lost robot may be anywhere
+            return self.task.score(self.flight())
+
     def report(self) -> list[str]:
         if not self._step:
             return []
-        scores = self.task.score(self.flight())
+        scores = self.scores()
         units = {name: "" if unit == "1" else unit for name, unit in self.task.scores.items()}
         means = {name: float(np.mean(v)) * (100.0 if units[name] == "%" else 1.0) for name, v in scores.items()}
         return [f"{name:16} {mean:.4g} {units[name]}".rstrip() for name, mean in means.items()]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from policies.algorithms import LearningError
-from policies.collect import Episode, demonstrate, stored
+from policies.collect import demonstrate, stored
 from policies.learning import edm
 from policies.learning.encoders import EncoderConfig, Encoders
 from policies.learning.networks import Normalizer, cosine, descend, mlp, restore, saved
@@ -32,6 +32,7 @@ from policies.models.realtime import check as check_plan
 from policies.models.realtime import planned
 from policies.models.vision import ObservationEncoder
 from sim import spec
+from sim.rollout import Episode
 from sim.tasks import Task
 
 FREQUENCIES = 4  # of the time's embedding: sin and cos of pi 2^k t

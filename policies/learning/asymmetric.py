@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from policies.algorithms import LearningError
-from policies.collect import Episode
 from policies.learning.networks import Normalizer
 from policies.models.controller import Array
 from policies.models.vision import ObservationEncoder
 from sim import spec
+from sim.rollout import Episode
 from sim.spec import Group
 
 

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from policies.algorithms import LearningError
 from policies.algorithms.bc import Demonstrations
-from policies.collect import Episode
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
 from policies.learning.interveners import Intervener, Opening, action_of
 from policies.learning.online import REPORT, TRAINING, OnlineFinetuning
 from policies.models.chunking import Base
 from policies.models.controller import Array
 from sim.env import NoExpertError, stream
+from sim.rollout import Episode
 from sim.tasks import Task
 
 if TYPE_CHECKING:

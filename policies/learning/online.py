@@ -18,7 +18,7 @@ from torch import Tensor
 
 from policies.algorithms import LearningError
 from policies.algorithms.bc import Cloning, Demonstrations, check, chunked, demonstrated
-from policies.collect import DEMONSTRATIONS, Episode
+from policies.collect import DEMONSTRATIONS
 from policies.learning.asymmetric import AsymmetricObservation
 from policies.learning.base import Origin, origin
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout, Transition
@@ -28,6 +28,7 @@ from policies.models.controller import Array
 from policies.models.success import success_file
 from policies.models.vision import ObservationEncoder
 from sim.env import NoExpertError, stream
+from sim.rollout import Episode
 from sim.tasks import Task
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes

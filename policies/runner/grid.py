@@ -14,8 +14,7 @@ from deploy.policy_file import PolicyFile
 from deploy.safety.grid import TRUSTED, where
 from policies.models.controller import Array
 from policies.runner.report import table, wilson
-from sim.conditions import Conditions
-from sim.grid import Cell, Grid
+from sim.conditions import Cell, Conditions, Grid
 from sim.tasks import HasGrid, Task
 
 FORCE = 0.05  # of the weight per axis: the disturbance of "Learning to Fly in Seconds"
@@ -53,9 +52,7 @@ def fly_cells(
         driver = Simulated(task, len(lag), engine, seed, conditions, copies=len(some))
         if run(policy, driver, transfer=transfer).interrupted:
             raise KeyboardInterrupt
-        with np.errstate(over="ignore", invalid="ignore"):  # a lost robot may be anywhere
-            scores = task.score(driver.flight())
-        parts.append({name: value.reshape(len(some), episodes) for name, value in scores.items()})
+        parts.append({name: value.reshape(len(some), episodes) for name, value in driver.scores().items()})
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.teleop.devices import FAILURE, KEEP, QUIT, REDO, SUCCESS, Device, TeleopCommand, device
-from policies.collect import Episode, whole
 from policies.learning.interveners import action_of
 from policies.models.controller import Array
 from policies.teleop.view import Screen, screen
-from sim.env import Env, Step, make_env
+from sim.env import Env, make_env
+from sim.rollout import Episode, Moment
 from sim.tasks import Task
 
 WAYS = {"+x": (1.0, 0.0), "-x": (-1.0, 0.0), "+y": (0.0, 1.0), "-y": (0.0, -1.0)}
@@ -125,48 +125,41 @@ def teleoperate(task: Task, settings: Settings, count: int, seed: int, first: in
         cockpit = TeleopSession(task, env, settings)
         try:
             for number in range(first, count):
-                verdict, steps = REDO, _Steps()
+                verdict, moments = REDO, list[Moment]()
                 while verdict == REDO:
-                    verdict, steps = _steered(cockpit, number)
+                    verdict, moments = _steered(cockpit, number)
                 if verdict == QUIT:
                     return
-                yield _judged(whole(number, steps), verdict)
+                yield _judged(Episode.of(number, moments), verdict)
         finally:
             cockpit.close()
     finally:
         env.close()
 
 
-_Steps = list[tuple[dict[str, Array], dict[str, Array], float, bool]]
-
-
-def _steered(cockpit: TeleopSession, number: int) -> tuple[str, _Steps]:
+def _steered(cockpit: TeleopSession, number: int) -> tuple[str, list[Moment]]:
     """One attempt: the verdict on it, and what happened. Who ends it early without a movement has to go on."""
-    task, env, steps = cockpit.task, cockpit.env, _Steps()
+    task, env, moments = cockpit.task, cockpit.env, list[Moment]()
     env.reset([0], [number])
     cockpit.device.begin()
-    outcome: Step | None = None
     while True:
         signals = env.observe()
-        over = outcome is not None and (outcome.success[0] or outcome.terminated[0] or len(steps) >= task.episode_steps)
-        said = cockpit.turn(signals, _line(task, number, len(steps), outcome, over))
-        if said.verdict in (QUIT, REDO) or (said.verdict and steps):
-            return said.verdict, steps
-        if over or not (steps or said.active):
+        over = bool(moments) and (moments[-1].success or moments[-1].terminated or len(moments) >= task.episode_steps)
+        said = cockpit.turn(signals, _line(task, number, moments, over))
+        if said.verdict in (QUIT, REDO) or (said.verdict and moments):
+            return said.verdict, moments
+        if over or not (moments or said.active):
             continue
         commands = cockpit.hand.commands(signals, said)
-        outcome = env.step(commands)
-        seen = {s.name: signals[s.name][0].copy() for s in (*task.policy, *task.privileged)}
-        done = {name: value[0] for name, value in commands.items()}
-        steps.append((seen, done, float(outcome.reward[0]), bool(outcome.success[0])))
+        moments.append(Moment.of(task, 0, signals, commands, env.step(commands)))
 
 
-def _line(task: Task, number: int, steps: int, outcome: Step | None, over: bool) -> str:
-    state = "begins with your first movement" if outcome is None else ""
-    if over and outcome is not None:
-        ended = "success" if outcome.success[0] else "lost" if outcome.terminated[0] else "out of time"
+def _line(task: Task, number: int, moments: Sequence[Moment], over: bool) -> str:
+    state = "" if moments else "begins with your first movement"
+    if over:
+        ended = "success" if moments[-1].success else "lost" if moments[-1].terminated else "out of time"
         state = f"{ended.upper()}: {KEEP}, {SUCCESS}, {FAILURE} or {REDO}?"
-    return f"episode {number}  {steps / task.rate_hz:4.1f} s  {state}"
+    return f"episode {number}  {len(moments) / task.rate_hz:4.1f} s  {state}"
 
 
 def _judged(episode: Episode, verdict: str) -> Episode:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from sim.grid import Grid
+from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sim.grid import Grid
+from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.robots.quadrotors import GRAVITY
 from sim.robots.random_quadrotor import RandomQuadrotor

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sim.conditions import Grid
 from sim.env import NoExpertError
 from sim.experts.quad_pid import CascadedPid
-from sim.grid import Grid
 from sim.randomize import Array, Delay, Noise, Vary
 from sim.robots import robot
 from sim.robots.quadrotors import GRAVITY

@@ -17,12 +17,13 @@ import numpy as np
 import report
 
 from policies.algorithms.bc import Bc, BcConfig
-from policies.collect import Episode, PolicyActor, episodes
+from policies.collect import PolicyActor, episodes
 from policies.models.chunking import NoiseTable
 from policies.models.controller import Policy
 from policies.models.export import export
 from policies.models.realtime import planned
 from sim.env import stream
+from sim.rollout import Episode
 from sim.tasks import Task, make
 
 PURPOSE = int.from_bytes(b"sampling")  # of the episodes that grade

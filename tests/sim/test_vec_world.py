@@ -10,9 +10,9 @@ from tests.policies.toy_reach import Config, ToyReach
 from tests.policies.toy_sight import ToySight
 
 
-def toward_goal(env):
+def toward_goal(observation):
     """Actions that bring every point to its goal."""
-    seen = env.observation["policy"]
+    seen = observation["policy"]
     return (4.0 * (seen["goal"] - seen["position"])).clamp(-1.0, 1.0)
 
 
@@ -20,7 +20,7 @@ def test_success_cuts_an_episode_off_and_the_next_one_begins():
     env = WorldVecEnv(ToyReach(), 5, seed=0)
     goals = env.observation["policy"]["goal"].clone()
     for _ in range(24):
-        step = env.step(toward_goal(env))
+        step = env.step(toward_goal(env.observation))
         for row in step.done.nonzero()[:, 0].tolist():
             last = step.final_observation["policy"]
             assert step.truncated[row] and not step.terminated[row]
@@ -38,7 +38,7 @@ def test_out_of_bounds_is_lost():
 
 def test_a_whole_episode_is_scored_and_seeds_differ():
     env = vector_env(ToyReach(), 20, seed=3)
-    assert fly(env, lambda _: toward_goal(env))["success"].mean() == 1.0
+    assert fly(env, toward_goal)["success"].mean() == 1.0
     first, other = (vector_env(ToyReach(), 20, seed).observation["policy"]["goal"] for seed in (3, 4))
     assert not torch.equal(first, other)
 

@@ -20,7 +20,7 @@ from policies.models.export import update_evaluation
 from policies.runner import grid as grids
 from policies.runner.config import compose
 from policies.train import train
-from sim.grid import Grid
+from sim.conditions import Grid
 from sim.robots import robot
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover
