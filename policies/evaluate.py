@@ -36,7 +36,7 @@ from policies.runner.grid import grid
 from policies.runner.report import FILMED, Report, Score
 from sim.conditions import Conditions
 from sim.env import together, with_engine
-from sim.robots.quadrotors import Quadrotor
+from sim.robots import quadrotor
 from sim.tasks import Task
 
 
@@ -98,7 +98,7 @@ def evaluate(
     task = task or task_for(policy)
     conditions = conditions or Conditions()
     task = with_engine(task, engine)
-    vehicle = task.robot if isinstance(task.robot, Quadrotor) else None
+    vehicle = quadrotor(task.robot)
     parts: list[dict[str, Array]] = []
     flight: dict[str, Array] = {}
     interventions: Counter[str] = Counter()

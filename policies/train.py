@@ -27,7 +27,7 @@ from policies.runner.mistakes import SettingsError
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
 from sim.env import NoExpertError, with_engine
-from sim.tasks import HasGrid, Task, places_of, task_class
+from sim.tasks import Task, grid_of, places_of, task_class
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -329,7 +329,7 @@ def _report(
 
     report = flown(policy, film=True)
     clock.lap("evaluation")
-    found = grids.worst(policy, task) if isinstance(task, HasGrid) and task.grid else None
+    found = grids.worst(policy, task) if grid_of(task) else None
     print(f"\n{reports.text(report, found and found['worst'])}\n", flush=True)
     numbers = report.json() | {"grid": found}
     update_evaluation(folder / POLICY, lasting(numbers))

@@ -406,6 +406,28 @@ class VecEnv:
         path = self.dump_dir / f"diverged_{self.total_steps}_{row}.npz"
         np.savez(path, allow_pickle=False, **{name: v.cpu().numpy() for name, v in arrays.items()}, **where)
 
+    def fly(self, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
+        """One whole episode in every environment, the lost ones included: the task's scores, name -> (n,).
+
+        `act` maps an observation to actions (n, k) in [-1, 1]. Resets the environments before and after.
+        """
+        names = [c.name for c in self.task.commands]
+        flight: dict[str, list[Array]] = {name: [] for name in (*names, *(s.name for s in self.task.policy))}
+        observation = self.reset()
+        self.autoreset = False
+        try:
+            for _ in range(self.task.episode_steps):
+                action = act(observation)
+                commands = _named(self.task.commands, self._physical(action))
+                observation = self.step(action).observation
+                for name, value in {**commands, **observation["truth"]}.items():
+                    flight[name].append(value.cpu().numpy())
+        finally:
+            self.autoreset = True
+            self.reset()
+        with np.errstate(over="ignore", invalid="ignore"):  # lost vehicles may be anywhere
+            return self.task.score({name: np.stack(values) for name, values in flight.items()})
+
 
 def _named(group: Group, vector: Tensor) -> dict[str, Tensor]:
     """Views of a group's vector (n, P) by name; the inverse of concatenating."""
@@ -441,26 +463,3 @@ def check_sizes(task: EngineTask, signals: Mapping[str, Tensor]) -> None:
         found = signals[signal.name].shape[-1]
         if found != signal.size:
             raise ValueError(f"task {task.name!r} declares {signal.name!r} with {signal.size} elements, it has {found}")
-
-
-def fly(env: VecEnv, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
-    """Fly one whole episode in every environment, the lost ones included, and return the task's scores: name -> (n,).
-
-    `act` maps an observation to actions (n, k) in [-1, 1]. Resets the environments before and after.
-    """
-    names = [c.name for c in env.task.commands]
-    flight: dict[str, list[Array]] = {name: [] for name in (*names, *(s.name for s in env.task.policy))}
-    observation = env.reset()
-    env.autoreset = False
-    try:
-        for _ in range(env.task.episode_steps):
-            action = act(observation)
-            commands = _named(env.task.commands, env._physical(action))
-            observation = env.step(action).observation
-            for name, value in {**commands, **observation["truth"]}.items():
-                flight[name].append(value.cpu().numpy())
-    finally:
-        env.autoreset = True
-        env.reset()
-    with np.errstate(over="ignore", invalid="ignore"):  # lost vehicles may be anywhere
-        return env.task.score({name: np.stack(values) for name, values in flight.items()})

@@ -15,9 +15,8 @@ from sim.env import Env, carried_out, make_env, replay, stream
 from sim.randomize import Array
 from sim.rollout import rollout
 from sim.spec import Group, limits, pictures, size, unpack
-from sim.tasks import OwnWorld, Task, features_of
+from sim.tasks import OwnWorld, Task, features_of, has_own_world
 from sim.vec_env import Observation, Step, VecEnv
-from sim.vec_env import fly as fly_vehicles
 
 TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
 
@@ -150,6 +149,18 @@ class WorldVecEnv:
             pass
         self.observation = self._look()
 
+    def fly(self, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
+        """One episode in every environment, in the place of its own: the task's scores, name -> (n,)."""
+        task, scores = self.task, dict[int, dict[str, Array]]()
+
+        def commands(signals: Mapping[str, Array], numbers: Array, begun: Array) -> dict[str, Array]:
+            del numbers, begun
+            return self._commands(act(self._observation(signals)).clamp(-1.0, 1.0).cpu().numpy())
+
+        for episode in rollout(task, self.world, commands, range(self.num_envs), truth=True):
+            scores[episode.number] = task.score(episode.flight())
+        return {name: np.concatenate([scores[k][name] for k in range(self.num_envs)]) for name in scores[0]}
+
 
 AnyVecEnv = VecEnv | WorldVecEnv
 
@@ -163,21 +174,6 @@ def vector_env(
     easy: float = 0.0,
 ) -> AnyVecEnv:
     """A task for a learner; `lengths` and `easy` are for those that our engines carry out."""
-    if isinstance(task, OwnWorld):
+    if has_own_world(task):
         return WorldVecEnv(task, num_envs, seed, device)
     return VecEnv(carried_out(task), num_envs, task.engine, seed, device, lengths=lengths, easy=easy)
-
-
-def fly(env: AnyVecEnv, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
-    """One episode in every environment, to its end: the task's scores, name -> (n,). The environment's own are over."""
-    if isinstance(env, VecEnv):
-        return fly_vehicles(env, act)
-    task, scores = env.task, dict[int, dict[str, Array]]()
-
-    def commands(signals: Mapping[str, Array], numbers: Array, begun: Array) -> dict[str, Array]:
-        del numbers, begun
-        return env._commands(act(env._observation(signals)).clamp(-1.0, 1.0).cpu().numpy())
-
-    for episode in rollout(task, env.world, commands, range(env.num_envs), truth=True):
-        scores[episode.number] = task.score(episode.flight())
-    return {name: np.concatenate([scores[k][name] for k in range(env.num_envs)]) for name in scores[0]}

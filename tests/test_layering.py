@@ -1,6 +1,7 @@
 """Who may import whom: sim <- deploy <- policies, in no circle; one home per heavy library; sizes."""
 
 import ast
+import builtins
 import subprocess
 import sys
 from collections import Counter
@@ -106,6 +107,18 @@ SIMULATORS = [
     "deploy/ros2/simulation/robot.py",
 ]
 
+# The tables of the nouns. Only they ask what a task, a robot or an environment can do: a default elsewhere would be a
+# field of a protocol that nobody has written down.
+TABLES = {
+    "sim/tasks/__init__.py",
+    "sim/env.py",
+    "sim/engines/__init__.py",
+    "sim/robots/__init__.py",
+    "policies/algorithms/__init__.py",
+}
+NOUNS = ("sim/tasks/", "sim/robots/", "sim/env.py", "sim/simulation.py", "sim/vec_env.py", "sim/vec_world.py")
+SUBJECTS = {"task", "robot", "env", "world"}
+
 # A module has at most 400 lines, a folder at most 16 modules. What is longer today: this list only shrinks.
 MOST_LINES, MOST_MODULES = 400, 16
 LONGER = {  # and even these have at most 500
@@ -168,6 +181,27 @@ def homeless(where: str, module: str, early: bool) -> str | None:
     return f"{where} imports torch at its top" if late and early else None
 
 
+def asked(tree: ast.Module, kinds: set[str]) -> Iterator[str]:
+    """Every question of what a task, a robot or an environment is or has, besides what its protocol declares."""
+
+    def last(node: ast.AST) -> str:
+        return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[subject, kind]):
+                named = {last(part) for part in ast.walk(kind)} - {""}
+                found = bool(named & kinds) or (last(subject) in SUBJECTS and not named <= vars(builtins).keys())
+            case ast.Call(func=ast.Name(id="hasattr"), args=[subject, _]):
+                found = last(subject) in SUBJECTS
+            case ast.Call(func=ast.Name(id="getattr"), args=[subject, _, _]):
+                found = last(subject) in SUBJECTS
+            case _:
+                found = False
+        if found:
+            yield ast.unparse(node)
+
+
 def circles(graph: dict[str, set[str]]) -> Iterator[str]:
     """Every circle of module -> modules that it imports; takes an arrow out of each."""
     while True:
@@ -189,6 +223,20 @@ def test_imports_stay_in_their_layer():
     }
     found = sorted(line for line in wrong if line)
     assert not found, "\n".join(found)
+
+
+def test_only_tables_ask_what_a_task_a_robot_or_an_environment_is():
+    classes = {
+        node.name
+        for where, tree in TREES.items()
+        if where.startswith(NOUNS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    found = [f"{where}: {line}" for where in TREES.keys() - TABLES for line in asked(TREES[where], classes)]
+    assert not found, "\n".join(sorted(found))
+    missed = ("isinstance(made, OwnWorld)", "hasattr(self.task, 'grid')", "getattr(task.robot, 'mass', 1.0)")
+    assert [*asked(ast.parse("; ".join(missed)), {"OwnWorld"})] == [*missed]
 
 
 def test_imports_run_in_no_circle():

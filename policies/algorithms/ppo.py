@@ -22,7 +22,7 @@ from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
 from sim.tasks import Task, features_of, initial_action
 from sim.vec_env import Observation, VecEnv
-from sim.vec_world import WorldVecEnv, fly, vector_env
+from sim.vec_world import WorldVecEnv, vector_env
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Ppo:
         def act(observation: Observation) -> Tensor:
             return self.mean(env.features(observation))
 
-        return fly(env, act)
+        return env.fly(act)
 
     @torch.no_grad()
     def _collect(self) -> tuple[Batch, dict[str, float]]:

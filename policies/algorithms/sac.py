@@ -32,7 +32,7 @@ from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
 from sim.tasks import Task, initial_action
 from sim.vec_env import Observation
-from sim.vec_world import fly, vector_env
+from sim.vec_world import vector_env
 
 LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, before squashing
 
@@ -166,7 +166,7 @@ class Sac:
         def act(observation: Observation) -> Tensor:
             return self.mean(env.features(observation))
 
-        return fly(env, act)
+        return env.fly(act)
 
     def _noise(self, shape: torch.Size) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)

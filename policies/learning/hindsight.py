@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from policies.learning.chunk_rollout import ChunkRewards, Transition
 from policies.models.controller import Array
 from sim import spec
-from sim.tasks import Relabelable, Task
+from sim.tasks import Task, relabelable
 
 
 class Hindsight:
@@ -26,9 +25,10 @@ class Hindsight:
         self, task: Task, count: int, rewards: ChunkRewards, horizon: int, seed: int, where: Mapping[str, slice]
     ) -> None:
         """`where`: the columns of each signal in what is seen."""
-        if not (isinstance(task, Relabelable) and task.goal and task.achieved):
+        goals = relabelable(task)
+        if goals is None:
             raise ValueError(f"hindsight needs a task with goals that can be relabelled; {task.name!r} has none")
-        goal, achieved = task.goal, task.achieved
+        goal, achieved = goals.goal, goals.achieved
         if goal not in {signal.name for signal in spec.numbers(task.policy)}:
             raise ValueError(f"{task.name} does not tell its policy {goal!r} as numbers: set algorithm.hindsight=0")
         if achieved not in where:
@@ -37,7 +37,7 @@ class Hindsight:
                 "set algorithm.hindsight=0, or let critics see it (algorithm.asymmetric=true)"
             )
         self.goal, self.achieved = where[goal], where[achieved]
-        self.task: Any = task
+        self.task = goals
         self.count, self.rewards, self.horizon, self.seed = count, rewards, horizon, seed
 
     def transitions(self, key: tuple[int, ...], seen: Array, starts: Sequence[tuple[int, Array]]) -> list[Transition]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import EngineTask, Task, features_of, initial_action, recorded
+from sim.tasks import Task, features_of, history_of, initial_action, recorded
 from sim.terms import Feature
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class FeaturePolicy:
             inputs=task.policy,
             outputs=task.commands,
             features=features_of(task),
-            history=task.history if isinstance(task, EngineTask) else 0,
+            history=history_of(task),
             initial_action=float(np.float32(initial_action(task))),
             network=network,
             settings=recorded(task),

@@ -14,8 +14,8 @@ from deploy.policy_file import PolicyFile
 from deploy.safety.grid import TRUSTED, where
 from policies.models.controller import Array
 from policies.runner.report import table, wilson
-from sim.conditions import Cell, Conditions, Grid
-from sim.tasks import HasGrid, Task
+from sim.conditions import Cell, Conditions
+from sim.tasks import Task, grid_of
 
 FORCE = 0.05  # of the weight per axis: the disturbance of "Learning to Fly in Seconds"
 EPISODES = 200  # per cell
@@ -25,11 +25,11 @@ TOGETHER = 4000  # flights in one batch: their record takes 70 kB each
 RED, YELLOW, GREEN, BOLD, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 
 
-def grid_of(task: Task) -> Grid:
-    """The task's grid; ValueError when it has none."""
-    if not (isinstance(task, HasGrid) and task.grid):
+def cells_of(task: Task) -> list[Cell]:
+    """All of the task's grid; ValueError when it has none."""
+    if (declared := grid_of(task)) is None:
         raise ValueError(f"the task {task.name!r} declares no grid of conditions")
-    return task.grid
+    return declared.cells()
 
 
 def fly_cells(
@@ -71,7 +71,7 @@ def grid(
 ) -> list[dict[str, Any]]:
     """Success in every cell, without and with sensor noise and a random force: one dict per cell."""
     task = task or task_for(policy)
-    cells = grid_of(task).cells()
+    cells = cells_of(task)
     found = []
     for disturbed in (False, True):
         success = fly_cells(policy, task, cells, episodes, engine, seed, disturbed, transfer)["success"]
@@ -90,7 +90,7 @@ def worst(policy: PolicyFile, task: Task, engine: str = "", seed: int = 0) -> di
     Every cell is flown SCREENING times, the FINALISTS that did worst EPISODES times, from other starts: the smallest of
     many shares of few flights would be a matter of luck.
     """
-    cells = grid_of(task).cells()
+    cells = cells_of(task)
     first = fly_cells(policy, task, cells, SCREENING, engine, seed)
     error = next((value for name, value in first.items() if task.scores[name] == "m"), first["success"])
     largest = np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(axis=1)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sim.tasks import EngineTask, Task
+from sim.tasks import Task, varied
 
 DISTRIBUTIONS = ("sim2metal", "numpy", "numba", "torch", "onnx", "onnxruntime", "mujoco", "pybullet")
 LATER = ("rich.progress", "policies.models.export", "onnx", "onnxruntime")  # imports that training does not need
@@ -96,7 +96,7 @@ def versions() -> dict[str, str]:
 def randomisation(task: Task) -> dict[str, Any]:
     """What varied in simulation: parameters of the robot, and the imperfections of each signal and command."""
     return {
-        "vary": [dataclasses.asdict(v) for v in (task.vary if isinstance(task, EngineTask) else ())],
+        "vary": [dataclasses.asdict(v) for v in varied(task)],
         "signals": {
             s.name: [{"kind": type(i).__name__, **dataclasses.asdict(i)} for i in s.imperfections]
             for s in (*task.policy, *task.commands)

@@ -21,8 +21,9 @@ from policies.learning.interveners import action_of
 from policies.models.controller import Array
 from policies.teleop.view import Screen, screen
 from sim.env import Env, make_env
+from sim.robots import kinematics_of
 from sim.rollout import Episode, Moment
-from sim.tasks import Task
+from sim.tasks import Task, closed
 
 WAYS = {"+x": (1.0, 0.0), "-x": (-1.0, 0.0), "+y": (0.0, 1.0), "-y": (0.0, -1.0)}
 
@@ -50,7 +51,7 @@ class EndEffectorControl:
         self.task = task
         self.arm, *others = task.commands
         moves = self.arm.unit == "m/s" and self.arm.frame == "world" and self.arm.shape in ((2,), (3,))
-        self.kinematics: Any = getattr(task.robot, "toward", None)
+        self.kinematics: Any = kinematics_of(task.robot)
         reaches = self.arm.name == "joint_target" and self.kinematics is not None
         if not (moves or reaches) or any(s.size != 1 or not s.name.startswith("gripper_") for s in others):
             given = ", ".join(f"{s.name} ({s.size}, {s.unit})" for s in task.commands)
@@ -76,9 +77,9 @@ class EndEffectorControl:
             found = {self.arm.name: velocity[:, : self.arm.size].astype(np.float32)}
         for gripper in self.gripper:
             ends = (gripper.low, gripper.high)
-            closed = getattr(self.task, "closed", gripper.low)
-            opened = ends[0] if closed == ends[1] else ends[1]
-            found[gripper.name] = np.full((1, 1), closed if said.closed else opened, np.float32)
+            shut = closed(self.task, gripper)
+            opened = ends[0] if shut == ends[1] else ends[1]
+            found[gripper.name] = np.full((1, 1), shut if said.closed else opened, np.float32)
         return found
 
 

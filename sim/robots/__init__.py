@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
@@ -28,6 +30,24 @@ class Robot:
     """The robot of a task that brings its own physics, by name: policies are made for it."""
 
     name: str
+
+
+@runtime_checkable
+class HasKinematics(Protocol):
+    """An arm whose hand can be told where to go."""
+
+    def toward(self, joints: Any, position: Any, rotation: Any) -> Any:
+        """Joint positions (n, joints) that bring the hand from `joints` to position (n, 3) m, rotation (3, 3)."""
+
+
+def kinematics_of(robot: Any) -> Callable[[Any, Any, Any], Any] | None:
+    """What the robot's hand is told by, if it can be."""
+    return robot.toward if isinstance(robot, HasKinematics) else None
+
+
+def quadrotor(robot: Any) -> Quadrotor | None:
+    """The robot, if it is one."""
+    return robot if isinstance(robot, Quadrotor) else None
 
 
 def robot(name: str) -> Quadrotor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ MOTOR_COMMAND = Signal("motor_command", (4,), low=0.0, high=1.0)
 @dataclass(frozen=True)
 class Quadrotor:
     """One airframe. `source` says where the numbers come from."""
+
+    all_differ: ClassVar[bool] = False  # every one drawn is another airframe
 
     name: str
     source: str

@@ -8,6 +8,7 @@ l2f/operations_generic/10_sample_initial_parameters.h. Vehicles of 0.02 to 5 kg,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ class RandomQuadrotor(Quadrotor):
       less thrust, or are from outside the published ranges, as a bare Crazyflie (2170 rad/s^2, rotors of 0.15 s), an
       X500 (rotors of 0.0125 s) or a StampFly (1.35 times its weight) are.
     """
+
+    all_differ: ClassVar[bool] = True
 
     sampling: str = "wide"
     beyond: float = 0.1

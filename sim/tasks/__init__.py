@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,10 +17,12 @@ from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
-from sim.spec import Group
+from sim.spec import Group, Signal
 from sim.terms import Cost, Curriculum, Feature
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from sim.env import Env
 
 TASKS = {
@@ -111,6 +113,21 @@ class Relabelable(Protocol):
 
 
 @runtime_checkable
+class HasReward(Protocol):
+    """A task whose reward is written in torch, in the place of its costs."""
+
+    def reward(self, signals: Mapping[str, Any]) -> Any:
+        """(n,) of signals by name (n, k)."""
+
+
+@runtime_checkable
+class HasGripper(Protocol):
+    """A task with a gripper that does not close at its command's lowest value."""
+
+    closed: float  # the command that closes it
+
+
+@runtime_checkable
 class HasFeatures(Protocol):
     """A task that says what a small network sees best of its signals."""
 
@@ -158,6 +175,41 @@ def features_of(task: Task) -> tuple[Feature, ...]:
 def initial_action(task: Task) -> float:
     """[-1, 1]: what an untrained policy does."""
     return task.initial_action if isinstance(task, EngineTask) else 0.0
+
+
+def history_of(task: Task) -> int:
+    """How many of its own past actions a task's policy sees."""
+    return task.history if isinstance(task, EngineTask) else 0
+
+
+def varied(task: Task) -> tuple[Vary, ...]:
+    """The parameters of the robot that vary."""
+    return task.vary if isinstance(task, EngineTask) else ()
+
+
+def grid_of(task: Task) -> Grid | None:
+    """The grid of conditions that a task declares, if it does."""
+    return task.grid if isinstance(task, HasGrid) else None
+
+
+def reward_of(task: Task) -> Callable[[Mapping[str, Any]], Any] | None:
+    """The reward that takes the place of a task's costs, if it has one."""
+    return task.reward if isinstance(task, HasReward) else None
+
+
+def closed(task: Task, gripper: Signal) -> float:
+    """The value of that command that closes the gripper."""
+    return task.closed if isinstance(task, HasGripper) else gripper.low
+
+
+def relabelable(task: Task) -> Relabelable | None:
+    """The task, if its goals can be replaced by what was achieved."""
+    return task if isinstance(task, Relabelable) and task.goal and task.achieved else None
+
+
+def has_own_world(task: Task) -> TypeIs[OwnWorld]:
+    """Whether it brings its own physics, instead of being carried out by one of our engines."""
+    return isinstance(task, OwnWorld)
 
 
 def task_class(name: str) -> Any:

@@ -16,7 +16,6 @@ import numpy as np
 from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.robots.quadrotors import GRAVITY
-from sim.robots.random_quadrotor import RandomQuadrotor
 from sim.spec import ANY_ROBOT, Group, Signal
 from sim.tasks import Recipes, targets
 from sim.tasks.quad_hover import (
@@ -115,7 +114,7 @@ class QuadAny(QuadHover):
             Cost("attitude", "rotation", 0.1, "attitude"),
             Cost("action_change", "action_change", 0.03),
         )
-        if isinstance(self.robot, RandomQuadrotor):
+        if self.robot.all_differ:
             self.vary = ()
             self.grid = Grid(LATENCIES, (1.0,), ((1.0, 1.0),))  # they differ in the rest by more than those of one name
         if config.robust:

@@ -19,7 +19,6 @@ from sim.experts.quad_pid import CascadedPid
 from sim.randomize import Array, Delay, Noise, Vary
 from sim.robots import robot
 from sim.robots.quadrotors import GRAVITY
-from sim.robots.random_quadrotor import RandomQuadrotor
 from sim.spec import Group, Signal
 from sim.tasks import Recipes, targets
 from sim.terms import Cost, Curriculum, Feature
@@ -268,7 +267,7 @@ class QuadHover:
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """The cascaded PID, which is told the rotors' speeds; NoExpertError where vehicles differ too much for one."""
-        if isinstance(self.robot, RandomQuadrotor):
+        if self.robot.all_differ:
             raise NoExpertError(f"{self.name} has no expert for the robot {self.robot.name!r}: its vehicles all differ")
         if self._pid is None:
             self._pid = CascadedPid(self.robot, self.rate_hz)

@@ -13,7 +13,7 @@ from sim.channel import Channel
 from sim.randomize import Bias, Delay, Dropout, Noise, Vary
 from sim.spec import Signal
 from sim.terms import Curriculum, Feature
-from sim.vec_env import VecEnv, fly
+from sim.vec_env import VecEnv
 from tests.sim.vehicles import VEHICLES
 
 
@@ -323,7 +323,7 @@ def test_the_pool_is_refilled_without_repeats(monkeypatch):
 
 def test_flying_scores_whole_episodes():
     env = make_env(50, guidance=1.0, noise=0.0)
-    scores = fly(env, lambda observation: torch.full((50, 4), env.task.initial_action))
+    scores = env.fly(lambda observation: torch.full((50, 4), env.task.initial_action))
     assert set(scores) == set(env.task.scores) and all(value.shape == (50,) for value in scores.values())
     assert scores["success"].mean() < 0.5 and (scores["control_effort"] < 1e-6).all()
     assert env.autoreset

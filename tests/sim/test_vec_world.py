@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sim.tasks import make
-from sim.vec_world import WorldVecEnv, fly, vector_env
+from sim.vec_world import WorldVecEnv, vector_env
 from tests.policies.toy_reach import Config, ToyReach
 from tests.policies.toy_sight import ToySight
 
@@ -38,7 +38,7 @@ def test_out_of_bounds_is_lost():
 
 def test_a_whole_episode_is_scored_and_seeds_differ():
     env = vector_env(ToyReach(), 20, seed=3)
-    assert fly(env, toward_goal)["success"].mean() == 1.0
+    assert env.fly(toward_goal)["success"].mean() == 1.0
     first, other = (vector_env(ToyReach(), 20, seed).observation["policy"]["goal"] for seed in (3, 4))
     assert not torch.equal(first, other)
 

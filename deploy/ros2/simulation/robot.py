@@ -19,7 +19,7 @@ from sim.env import carried_out
 from sim.registry import names_from
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal, pack
-from sim.tasks import EngineTask, OwnWorld, task_class
+from sim.tasks import EngineTask, has_own_world, task_class
 from sim.tasks import make as make_task
 from sim.tasks import targets as motion
 
@@ -39,7 +39,7 @@ def world(policy: str, task: str, robot: str, engine: str, rate_hz: float, seed:
         chooses = "robot" in task_class(name).Config.__dataclass_fields__
         body = {"robot": robot} if robot else {"robot": QUADROTOR} if chooses else {}
     made = task_for(file, task or None, **body, transfer=True) if file else make_task(name, **body)
-    if not isinstance(made, OwnWorld):
+    if not has_own_world(made):
         return World(carried_out(made), engine or ENGINE, rate_hz, seed)
     if engine:
         raise ValueError(f"{made.name} brings its own physics; it has no engine")

@@ -25,7 +25,7 @@ from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
 from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array
-from sim.tasks import EngineTask
+from sim.tasks import EngineTask, reward_of
 
 PATHS = ("auto", "fused", "torch")
 NETWORKS = ("mlp", "gru")
@@ -205,7 +205,7 @@ class Apg:
     def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str = "cpu") -> None:
         self.task = task
         path = config.path
-        beyond = device != "cpu" or config.critic or config.network not in NETWORKS or hasattr(task, "reward")
+        beyond = device != "cpu" or config.critic or config.network not in NETWORKS or reward_of(task) is not None
         if path == "auto":
             path = "torch" if beyond else "fused"
         if path == "fused":

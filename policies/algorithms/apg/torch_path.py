@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from policies.models.controller import Network
 from sim.channel import Channel
 from sim.engines.vector.simd import LANES
 from sim.spec import slices
-from sim.tasks import EngineTask
+from sim.tasks import EngineTask, reward_of
 
 CRITIC_HIDDEN = (64, 64)
 CRITIC_RATE = 2e-3  # learning rate, falling as the policy's does
@@ -193,7 +193,7 @@ class Differentiated:
         self.centre, self.half = (
             torch.from_numpy(v).to(device) for v in (self.plan.command_centre, self.plan.command_half)
         )
-        self.reward: Callable[[Mapping[str, Tensor]], Tensor] | None = getattr(task, "reward", None)
+        self.reward = reward_of(task)
         self.critic: Critic | None = None
         if config.critic:
             inputs = features + sum(s.size for s in task.privileged)

@@ -31,7 +31,7 @@ from sim.randomize import Array
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Signal, size
 from sim.tasks import EngineTask
-from sim.vec_env import Observation, VecEnv, fly
+from sim.vec_env import Observation, VecEnv
 
 VEHICLE = Signal("vehicle", (1,))  # number of the vehicle in the table: a parameter without physical meaning
 
@@ -303,7 +303,7 @@ class Distill:
             action, state = student.forward(self.sees(observation), state)
             return torch.from_numpy(action)
 
-        return fly(env, act)
+        return env.fly(act)
 
     def controller(self) -> FeaturePolicy:
         """The student."""

@@ -13,7 +13,7 @@ from policies.learning.buffers import RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, gaussian_log_prob, linear_layers, mlp, squashed_sample
 from policies.runner import checkpoint
 from sim import tasks
-from sim.vec_env import VecEnv, fly
+from sim.vec_env import VecEnv
 from tests.policies.toy_task import PointTask, use_points
 
 TINY = {"num_envs": 8, "rollout_steps": 8, "epochs": 2, "minibatches": 2, "hidden": [16], "critic_hidden": [16]}
@@ -190,5 +190,5 @@ def test_flying_the_untrained_policy_does_nothing_wild():
     env = VecEnv(tasks.make("quad_hover", guidance=1.0), 20)
     ppo = learner()
     assert math.isfinite(float(ppo.log_std.detach().sum()))
-    scores = fly(env, lambda observation: ppo.mean(env.features(observation)).detach())
+    scores = env.fly(lambda observation: ppo.mean(env.features(observation)).detach())
     assert (scores["control_effort"] < 0.05).all()
