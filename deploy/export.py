@@ -11,9 +11,10 @@ from pathlib import Path
 from deploy import cli
 from deploy.codegen import source as c_source
 from deploy.codegen import toolchain
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.system.files import replace_all
+from deploy.trust.content import content_of
 from deploy.trust.text import printable
 
 

@@ -21,8 +21,9 @@ from deploy.safety.envelope import LAST, Envelope
 from deploy.safety.fallback import COMMAND
 from deploy.safety.ladder import HOLD as STAY
 from deploy.safety.ladder import LAND, Ladder
+from deploy.safety.received import received
 from sim import spec
-from sim.spec import Group, Signal
+from sim.spec import Group
 
 AnyArray = NDArray[Any]
 Bools = NDArray[np.bool_]
@@ -209,7 +210,7 @@ class Guard:
         clean: dict[str, AnyArray] = {}
         for signal in self.watched:
             name, given = signal.name, signals.get(signal.name)
-            value, well_formed = self._array(signal, given)
+            value, well_formed = received(signal, given, self.n)
             old = math.inf if given is None else age.get(name, math.inf)
             spare = signal.max_age - (abs(old) if isinstance(old, float) else np.abs(old))
             fresh: Any = spare >= 0.0
@@ -238,22 +239,6 @@ class Guard:
         self._check_envelope(clean)
         self._clean = clean
         return self.ladder.aim(clean, self._broken) if self.ladder is not None else clean
-
-    def _array(self, signal: Signal, given: Any) -> tuple[AnyArray, bool]:
-        """The values (n, *shape), and whether that is what was given; NaN where nothing can be made of it."""
-        shape = (self.n, *signal.shape)
-        if type(given) is np.ndarray and given.dtype == np.float32 and given.shape == shape:
-            return given, True
-        try:
-            value = np.asarray(given)
-        except ValueError:  # rows of different lengths
-            value = np.asarray(None)
-        if value.shape != shape or value.dtype.kind not in "fiub":
-            return np.full(shape, np.nan, np.float32), given is None  # then its age, which is infinite, says so
-        if (value.dtype.itemsize > 4 and value.dtype.kind == "f") or value.dtype.kind == "b":
-            with np.errstate(over="ignore"):  # beyond float32 it becomes infinite, as the policy would see it
-                value = value.astype(np.float32)
-        return value, True
 
     def blame(self, reason: str) -> None:
         """The policy has no command at this control step, for that reason. It is bridged like a bad signal."""
@@ -322,7 +307,7 @@ class Guard:
             self.latched[:] = _CODE["emergency stop"]  # whatever stopped them before
         if elapsed > self._spare:
             self._bad[self._bad == 0] = _CODE["stale signal"]
-        commands = {s.name: np.asarray(self._array(s, commands.get(s.name))[0], np.float32) for s in self.outputs}
+        commands = {s.name: np.asarray(received(s, commands.get(s.name), self.n)[0], np.float32) for s in self.outputs}
         for signal in self.outputs:
             finite = np.isfinite(commands[signal.name])
             if not finite.all():
@@ -345,7 +330,7 @@ class Guard:
 
     def _sound(self, override: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """A human's commands within the robot's limits; nothing where one of them is not what it should be."""
-        values = {s.name: self._array(s, override.get(s.name))[0] for s in self.outputs}
+        values = {s.name: received(s, override.get(s.name), self.n)[0] for s in self.outputs}
         if not all(np.isfinite(value).all() for value in values.values()):
             return {}
         return {k: np.clip(np.asarray(v, np.float32), self._low[k], self._high[k]) for k, v in values.items()}

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy import cli
-from deploy.policy_file import PolicyFile, PolicyFileError, content_of
+from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.system.files import write_atomic
 from deploy.trust import signature
+from deploy.trust.content import content_of
 from deploy.trust.text import printable
 
 TRUST = f"folder of trusted keys, NAME.pub (default: ${signature.TRUST}, or ~/.config/sim2metal/trust)"

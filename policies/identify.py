@@ -27,7 +27,8 @@ from deploy.system.files import write_atomic
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
 from sim.rotations import normalised, rotation_matrices
-from sim.sysid import Identified, Record, identify
+from sim.sysid import Identified, identify
+from sim.sysid.fit import Record
 
 Array = NDArray[np.float64]
 

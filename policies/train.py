@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.system import extras
 from policies.algorithms import Algorithm, HasBaselines, LearningError, LostBaseError, algorithm_class, check_needs
-from policies.runner import checkpoint, config
+from policies.runner import checkpoint, cli, config
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.log import Log, Progress
@@ -386,7 +386,7 @@ def main() -> None:
 
     with Stop() as stop:
         try:
-            config.main(run)
+            cli.main(run)
         except KeyboardInterrupt:
             sys.stderr.write(f"{stop.name} while starting; nothing was done yet\n")
             sys.exit(stop.status)

@@ -9,7 +9,7 @@ from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from sim.conditions import Conditions
 from sim.robots import robot
-from sim.sysid import Record
+from sim.sysid.fit import Record
 from sim.tasks import make
 from sim.tasks.quad_hover import NOISE
 

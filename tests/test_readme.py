@@ -166,7 +166,8 @@ def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.Mon
 
 def parse_training(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Compose the settings; the modules that they name are the worked examples."""
-    from policies.runner.config import HELP_FLAGS, SWEEP_FLAGS, compose
+    from policies.runner.cli import HELP_FLAGS, SWEEP_FLAGS
+    from policies.runner.config import compose
     from sim.robots import robot
 
     if any(argument.startswith("resume=") for argument in arguments):

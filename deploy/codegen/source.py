@@ -19,7 +19,8 @@ from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
 from deploy.codegen.operators import SUPPORTED, number
 from deploy.codegen.program import Program, Writer
 from deploy.codegen.weights import FORMATS, Format
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile
+from deploy.trust.content import content_of
 from deploy.trust.text import c_comment, c_string
 from sim import spec
 from sim.spec import Signal

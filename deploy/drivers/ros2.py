@@ -39,9 +39,9 @@ from deploy.ros2 import topics
 from deploy.ros2.arming.armed import Armed
 from deploy.ros2.arming.emergency_stop import EmergencyStop
 from deploy.ros2.node import network
-from deploy.ros2.node.publishers import contest, present, publishers, several, unfit
+from deploy.ros2.node.publishers import contest, publishers, several, trouble, unfit
 from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
-from deploy.ros2.node.timing import Timing
+from deploy.ros2.node.timing import PacedClock, Timing
 from deploy.ros2.ros2_control import FORWARD, WAYS, Joints, command_sources, joint_sources
 from deploy.safety.envelope import LAST
 from deploy.safety.fallback import Fallback
@@ -51,9 +51,7 @@ from sim.spec import ANY_ROBOT, Group
 Array = NDArray[Any]
 HEARTBEAT_PERIOD = 0.05  # s
 LIFESPAN = 2.0  # periods for which a command may be on its way
-MARGIN, SLEW = 0.1, 0.02  # periods: how long before a measurement a step begins; the clock's largest shift per step
 BLIND_S = 0.035  # s without the robot's state, at least three periods, after which it is left to its own controller
-SLOWEST = 0.8  # of the policy's rate: what comes less often cannot feed it
 
 
 class Ros2Error(ValueError):
@@ -128,7 +126,7 @@ class Ros2:
         self._rules = policy.envelope.safe
         self._heartbeat = node.create_publisher(Bool, topics.HEARTBEAT, command_quality(deadline=2 * HEARTBEAT_PERIOD))
         self._beat = self._before = -math.inf
-        self._shift = 0.0  # s
+        self._pace = PacedClock(self.period)
         self._executor: SingleThreadedExecutor | None = None  # of its own node
 
     @classmethod
@@ -229,26 +227,11 @@ class Ros2:
 
     def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
         """What is wrong with one topic now."""
-        inbox, kind = self._inboxes[source.topic], topics.type_name(source.message)
-        names, own = ", ".join(s.name for s in source.signals), {box.topic for box in self._inboxes.values()}
-        if inbox.message is None:
-            others = [info.topic_type for info in self.node.get_publishers_info_by_topic(inbox.topic)]
-            if not others:
-                there = present(self.node, own)
-                return f"nothing publishes {inbox.topic} ({kind}), which gives {names}; there is: {there}"
-            if kind not in others:
-                return f"{inbox.topic} is a {others[0]}, not a {kind}"
-            return f"{inbox.topic} is published, but nothing arrives: is its reliability compatible?"
-        if source.topic not in self.values:
-            return f"{inbox.topic} carries something that cannot be read"
-        now, oldest = age[source.signals[0].name], source.signals[0].max_age
-        if not abs(now) <= oldest:
-            return f"{inbox.topic} is {now:.2f} s old, more than {oldest:g} s: it has stopped, or clocks differ"
-        if source.paces and math.isnan(inbox.rate):
-            return f"the rate of {inbox.topic} is not known yet"
-        if source.paces and inbox.rate < SLOWEST * self.rate_hz:
-            return f"{inbox.topic} comes at {inbox.rate:.0f} Hz, the policy runs at {self.rate_hz:g} Hz"
-        return ""
+        inbox, readable = self._inboxes[source.topic], source.topic in self.values
+        known = {box.topic for box in self._inboxes.values()}
+        return trouble(
+            self.node, source, inbox, readable, age.get(source.signals[0].name, math.inf), self.rate_hz, known
+        )
 
     def _is_armed(self) -> bool:
         self.armed.look()
@@ -265,7 +248,7 @@ class Ros2:
         if (paced := self._paced) is not None:
             paced.take()
             between = min(self.period, 1.0 / paced.rate) if paced.rate > 0.0 else self.period  # s, of its messages
-            self._align(paced.age, between)
+            self._pace.align(paced.age, between)
             if paced.age > between - 0.5 * self.period:
                 paced.waited(0.5 * self.period)  # the next one is due: better fresh and a little later
         now = time.monotonic()
@@ -275,14 +258,7 @@ class Ros2:
 
     def clock(self) -> float:
         """For the control loop: seconds, such that its steps begin when a measurement is about to come."""
-        return time.perf_counter() + self._shift
-
-    def _align(self, age: float, between: float) -> None:
-        """Shift the clock a little, given how old the newest measurement is as a step begins."""
-        early = (age + MARGIN * self.period) % between  # by how much the step should have begun earlier
-        if early > 0.5 * between:
-            early -= between
-        self._shift += min(max(early, -SLEW * self.period), SLEW * self.period)
+        return self._pace.now()
 
     def _watch(self) -> None:
         """What ends a flight."""

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.policy_file import HEADER, KEY, SCHEMA, PolicyFile, PolicyFileError, digest
+from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.system.files import write_atomic
+from deploy.trust.content import HEADER, KEY, SCHEMA, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.models.controller import Array, FeaturePolicy, Planning, Policy
 from sim import spec

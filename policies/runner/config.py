@@ -1,4 +1,4 @@
-"""The command line: hydra's `key=value` grammar at the door, plain dataclasses inside. The one home of hydra.
+"""Settings of a run: hydra's `key=value` grammar at the door, plain dataclasses inside; its command line is `cli`.
 
 Settings come from, in rising precedence: the defaults in the dataclasses, the recipes that `quality` and `robust` stand
 for, and what the command line says. Only the chosen task and algorithm are imported.
@@ -6,34 +6,25 @@ for, and what the command line says. Only the chosen task and algorithm are impo
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.cli import explained as in_words
-from deploy.system import extras, streams
-from deploy.trust.text import printable
-from policies.algorithms import ALGORITHMS, algorithm_class
+from deploy.system import extras
+from policies.algorithms import algorithm_class
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
 from sim.engines import BENCHES, ENGINES
 from sim.registry import StrangerError, names_from
-from sim.tasks import FAMILIES, TASKS, task_class
+from sim.tasks import task_class
 
 DEFAULTS = {"task": "quad_hover", "algorithm": "apg"}
 CLASSES: dict[str, Callable[[str], Any]] = {"task": task_class, "algorithm": algorithm_class}
 PRESETS = Path(__file__).parent / "presets"
-SWEEP_FLAGS = ("-m", "--multirun")
-HELP_FLAGS = ("-h", "--help")
 # What a table does not hold: module:Attribute, or a robot's file.
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*|.+\.(xml|mjcf|urdf)", re.IGNORECASE)
-LONGEST = 2000  # characters of an error
 RESUMABLE = ("resume", "report", "evaluation_episodes", "checkpoint_s")  # what may be said when continuing a run
 
 
@@ -86,61 +77,12 @@ class Settings:
     )  # resumed: modules that the command line names too
 
 
-def _named(settings: Settings) -> AbstractContextManager[None]:
-    """A resumed run is perhaps another's: those modules are imported that the command line names too."""
-    if not settings.options.resume:
-        return nullcontext()
-    return names_from(settings.options.resume, *settings.named.values())
-
-
-def main(run: Callable[[Settings], None]) -> None:
-    """Read the command line and call `run` once, or once per combination with -m. Never returns on an error.
-
-    Exit codes: 2 when the command line is wrong, 1 when a run failed (`RunError`), what `run` says with SystemExit.
-    """
-    arguments = sys.argv[1:]
-    streams.opened()
-    try:
-        flags = [a for a in arguments if a.startswith("-")]
-        unknown = [a for a in flags if a not in SWEEP_FLAGS + HELP_FLAGS]
-        if unknown:
-            raise SettingsError(f"unknown flag {unknown[0]!r}; settings are written key=value, flags are -m and --help")
-        if any(a in HELP_FLAGS for a in flags):
-            sys.stdout.write(_help([a for a in arguments if a not in flags]))
-        elif flags:
-            _sweep(run, [a for a in arguments if a not in flags])
-        else:
-            settings = compose(arguments)
-            with _named(settings):
-                run(settings)
-        sys.stdout.flush()
-    except SettingsError as error:
-        sys.exit(_say(error, 2))
-    except RunError as error:
-        sys.exit(_say(error, 1))
-    except OSError as error:
-        gone = isinstance(error, BrokenPipeError) and streams.is_gone()
-        sys.exit(streams.GONE if gone else _say(SettingsError(in_words(error)), 1))
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in extras.EXTRAS:
-            raise
-        sys.exit(_say(SettingsError(extras.missing(error)), 2))
-
-
-def _say(error: Exception, code: int) -> int:
-    if str(error):
-        with contextlib.suppress(OSError):  # a full disk, which may be what the error is about
-            sys.stdout.flush()
-        sys.stderr.write(f"error: {printable(error, LONGEST)}\n")
-    return code
-
-
 def compose(overrides: list[str]) -> Settings:
     """The settings that these `key=value` strings stand for. SettingsError when they make no sense."""
-    overrides = _with_preset(overrides)
+    overrides = with_preset(overrides)
     resumed = _resumed(overrides)
     if not resumed:
-        overrides = _with_algorithm(overrides)
+        overrides = with_algorithm(overrides)
     modules = (
         dict(_pair(o) for o in overrides if _pair(o)[0] not in RESUMABLE and MODULE.fullmatch(_pair(o)[1]))
         if resumed
@@ -153,7 +95,7 @@ def compose(overrides: list[str]) -> Settings:
         raise SettingsError(
             f"resume=DIR continues a run with its own settings: only {choices} can be set, not {other[0]}"
         )
-    _register(overrides, () if resumed else tuple(DEFAULTS))
+    register(overrides, () if resumed else tuple(DEFAULTS))
     from hydra import compose as hydra_compose
     from hydra import initialize
 
@@ -164,10 +106,10 @@ def compose(overrides: list[str]) -> Settings:
         raise explained(error) from error
     if resumed:
         return _continued(composed, overrides, modules)
-    return _settings(composed, composed.hydra.runtime.choices, overrides)
+    return built(composed, composed.hydra.runtime.choices, overrides)
 
 
-def _with_preset(overrides: list[str]) -> list[str]:
+def with_preset(overrides: list[str]) -> list[str]:
     """The preset's settings first, but for those that the command line says otherwise."""
     said = {key: value for key, _, value in (o.partition("=") for o in overrides)}
     if not (name := said.get("preset", "")):
@@ -181,7 +123,7 @@ def _with_preset(overrides: list[str]) -> list[str]:
     return [*(f"{key}={value}" for key, value in found.items() if key not in said), *overrides]
 
 
-def _with_algorithm(overrides: list[str]) -> list[str]:
+def with_algorithm(overrides: list[str]) -> list[str]:
     """The one that the task is trained by, where the command line names none."""
     if any(_pair(override)[0] == "algorithm" for override in overrides):
         return overrides
@@ -275,7 +217,7 @@ def _chosen(arguments: Iterable[str], group: str) -> list[str]:
     return names
 
 
-def _register(arguments: list[str], groups: tuple[str, ...] = tuple(DEFAULTS)) -> None:
+def register(arguments: list[str], groups: tuple[str, ...] = tuple(DEFAULTS)) -> None:
     """Put the dataclasses of the chosen task(s) and algorithm(s) into hydra's store; nothing else is imported."""
     for argument in arguments:
         if argument.startswith(("+", "~")):
@@ -309,56 +251,7 @@ def _root(groups: tuple[str, ...]) -> type:
     )
 
 
-def _sweep(run: Callable[[Settings], None], overrides: list[str]) -> None:
-    """Every combination, one after the other, in runs/sweep/TIME or out=DIR. One that fails does not stop the rest."""
-    overrides = _with_algorithm(_with_preset(overrides))
-    _register(overrides)
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-
-    failed: list[Exception] = []
-
-    @hydra.main(version_base="1.3", config_path=None, config_name="train")
-    def job(composed: Any) -> None:
-        chosen = HydraConfig.get()
-        try:
-            settings = _settings(composed, chosen.runtime.choices, list(chosen.overrides.task))
-            settings.options.out = chosen.runtime.output_dir
-            run(settings)
-        except (SettingsError, RunError) as error:
-            _say(error, 1)
-            failed.append(error)
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # hydra would print its own long text and leave
-    sys.argv[1:] = ["-m", *_swept(overrides)]
-    try:
-        job()
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("hydra", "omegaconf", "antlr4"):
-            raise
-        raise explained(error) from error
-    if failed:
-        raise type(failed[0])(f"{len(failed)} of the runs failed")
-
-
-def _swept(overrides: list[str]) -> list[str]:
-    """The overrides of a sweep, with the folders named after the swept keys only."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
-    except Exception as error:
-        raise explained(error) from error
-    fixed = [p.key_or_group for p in parsed if not p.is_sweep_override()]
-    out = [p for p in parsed if p.key_or_group == "out"]
-    if any(p.is_sweep_override() for p in out) or any(p.key_or_group == "resume" for p in parsed):
-        raise SettingsError("a sweep takes one folder as out=DIR, and no resume=DIR")
-    kept = [text for text, p in zip(overrides, parsed, strict=True) if p.key_or_group != "out"]
-    folder = [f"hydra.sweep.dir={out[-1].get_value_element_as_str()}"] if out else []
-    return [*kept, *folder, f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
-
-
-def _settings(composed: Any, choices: Mapping[str, str], overrides: Iterable[str]) -> Settings:
+def built(composed: Any, choices: Mapping[str, str], overrides: Iterable[str]) -> Settings:
     """Recipes applied and dataclasses built."""
     from omegaconf import OmegaConf
 
@@ -410,19 +303,3 @@ def _apply_recipes(composed: Any, names: Mapping[str, str], said: set[str]) -> N
         for key, value in {**general.get(name, {}), **special.get(name, {})}.items():
             if key not in said:
                 OmegaConf.update(composed, key, value)
-
-
-def _help(overrides: list[str]) -> str:
-    from omegaconf import OmegaConf
-
-    settings = as_dict(compose(overrides))
-    values = {**settings["options"], "task": settings["task_config"], "algorithm": settings["algorithm_config"]}
-    return (
-        "python -m policies.train task=quad_hover [KEY=VALUE ...]     -m seed=0,1,2 runs every combination\n\n"
-        f"task       {', '.join([*TASKS, *(f'{f}/NAME' for f in FAMILIES)])}, or module:Class\n"
-        f"algorithm  {', '.join(ALGORITHMS)}, or module:Class\n"
-        f"preset     {', '.join(sorted(path.stem for path in PRESETS.glob('*.yaml')))}\n"
-        f"engine     {', '.join(ENGINES | BENCHES)}, or module:Class\n\n"
-        f"Settings with task={settings['task']} algorithm={settings['algorithm']} (nested ones as task.NAME=VALUE):\n"
-        f"{OmegaConf.to_yaml(OmegaConf.create(values))}"
-    )

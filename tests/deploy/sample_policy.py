@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from deploy.policy_file import KEY, PolicyFile
+from deploy.policy_file import PolicyFile
+from deploy.trust.content import KEY
 from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
 from policies.models.export import export, serialise
 from sim.spec import Signal

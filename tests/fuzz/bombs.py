@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy.policy_file import HEADER
+from deploy.trust.content import HEADER
 from tests.fuzz.policy_files import of_graph, sealed
 
 BIG = 2**31  # elements: 8 GB

@@ -23,7 +23,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy.policy_file import HEADER, KEY, PolicyFile, PolicyFileError, content_of, digest
+from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.trust.content import HEADER, KEY, content_of, digest
 from policies.models.export import serialise
 from sim.spec import Signal
 from tests.deploy.codegen.graph_policy import policy_of

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from policies.runner import config
+from policies.runner.cli import main
 from policies.runner.config import Options, RunError, Settings, compose
 from policies.runner.mistakes import SettingsError
 from sim.tasks.quad_hover import QuadHover
@@ -146,7 +147,7 @@ def test_bad_words_give_a_short_error(monkeypatch, capsys, tmp_path, bad, flags)
     monkeypatch.setattr(sys, "argv", ["train", *flags, TOY, bad])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     with pytest.raises(SystemExit) as left:
-        config.main(lambda settings: None)
+        main(lambda settings: None)
     assert left.value.code == 2
     error = capsys.readouterr().err
     assert all(line.startswith("error: ") for line in error.splitlines())
@@ -181,7 +182,7 @@ def test_without_hydra_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "hydra.core.config_store", None)
     monkeypatch.setattr(sys, "argv", ["train", TOY])
     with pytest.raises(SystemExit) as left:
-        config.main(lambda settings: None)
+        main(lambda settings: None)
     assert left.value.code == 2
     assert "'hydra' is not installed; pip install 'sim2metal[train]'" in capsys.readouterr().err
 
@@ -189,7 +190,7 @@ def test_without_hydra_the_command_says_what_to_install(monkeypatch, capsys):
 def sweep(monkeypatch, run, *words: str) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setattr(sys, "argv", ["train", "-m", TOY, *words])
-    config.main(run)
+    main(run)
 
 
 def test_sweep_runs_every_combination(monkeypatch, tmp_path):
@@ -233,12 +234,12 @@ def test_mistakes_in_code_keep_their_traceback(monkeypatch, tmp_path):
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
         monkeypatch.setattr(sys, "argv", ["train", *flags, TOY, f"out={tmp_path}"])
         with pytest.raises(ZeroDivisionError, match="a mistake"):
-            config.main(run)
+            main(run)
 
 
 def test_help_lists_everything(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train", "--help", TOY, "task=quad_track"])
-    config.main(lambda settings: pytest.fail("help trains nothing"))
+    main(lambda settings: pytest.fail("help trains nothing"))
     text = capsys.readouterr().out
     for part in (
         "quad_hover, quad_track",

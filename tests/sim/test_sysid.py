@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from sim.engines import make as make_engine
 from sim.robots import robot
-from sim.sysid import Record, TooLittleExcitation, identify, rotor_speeds
+from sim.sysid import identify
+from sim.sysid.fit import Record, TooLittleExcitation, rotor_speeds
 from tests.identification_flights import fly, record, truth, wrong
 
 CASES = [("crazyflie", False), ("racer", False), ("crazyflie_decks", True), ("x500", True), ("stampfly", False)]

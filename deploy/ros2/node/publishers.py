@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,10 +10,11 @@ from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, qos_check_compatible
 
 from deploy.ros2.node.subscriptions import CONTEST, Inbox, Letterbox
-from deploy.ros2.topics import type_name
+from deploy.ros2.topics import Source, type_name
 from deploy.trust.text import printable
 
 SAME_PARTICIPANT = 12  # bytes of a gid: the GUID prefix of RTPS, 8.2.4.1; what follows counts its publishers
+SLOWEST = 0.8  # of a policy's rate: what comes less often cannot feed it
 ROBOTS = ("nav_msgs", "sensor_msgs", "geometry_msgs", "std_msgs/msg/Float32MultiArray")
 
 
@@ -53,6 +55,33 @@ def present(node: Node, known: set[str]) -> str:
     """The topics of the kinds that robots publish, but for those that are known."""
     topics = [n for n, kinds in node.get_topic_names_and_types() if kinds[0].startswith(ROBOTS) and n not in known]
     return ", ".join(n for n in topics if node.count_publishers(n)) or "nothing"
+
+
+def trouble(
+    node: Node, source: Source, inbox: Inbox, readable: bool, age: float, rate_hz: float, known: set[str]
+) -> str:
+    """What keeps a topic from feeding a policy at `rate_hz`; empty where nothing does.
+
+    `age` of its newest message in s, `readable` whether its values were found, `known` the topics that are no choice.
+    """
+    kind, names = type_name(source.message), ", ".join(s.name for s in source.signals)
+    if inbox.message is None:
+        others = [info.topic_type for info in node.get_publishers_info_by_topic(inbox.topic)]
+        if not others:
+            return f"nothing publishes {inbox.topic} ({kind}), which gives {names}; there is: {present(node, known)}"
+        if kind not in others:
+            return f"{inbox.topic} is a {others[0]}, not a {kind}"
+        return f"{inbox.topic} is published, but nothing arrives: is its reliability compatible?"
+    if not readable:
+        return f"{inbox.topic} carries something that cannot be read"
+    oldest = source.signals[0].max_age
+    if not abs(age) <= oldest:
+        return f"{inbox.topic} is {age:.2f} s old, more than {oldest:g} s: it has stopped, or clocks differ"
+    if source.paces and math.isnan(inbox.rate):
+        return f"the rate of {inbox.topic} is not known yet"
+    if source.paces and inbox.rate < SLOWEST * rate_hz:
+        return f"{inbox.topic} comes at {inbox.rate:.0f} Hz, the policy runs at {rate_hz:g} Hz"
+    return ""
 
 
 def contest(node: Node, box: Inbox, now: float, within: float = CONTEST) -> str:

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+MARGIN, SLEW = 0.1, 0.02  # periods: how long before a measurement a step begins; the clock's largest shift per step
+
+
+class PacedClock:
+    """A clock by which steps of `period` (s) begin when a measurement is about to come."""
+
+    def __init__(self, period: float) -> None:
+        self.period, self._shift = period, 0.0  # s
+
+    def now(self) -> float:
+        """In s, monotonic."""
+        return time.perf_counter() + self._shift
+
+    def align(self, age: float, between: float) -> None:
+        """Shift it a little, given how old the newest measurement is as a step begins, and the time between two."""
+        early = (age + MARGIN * self.period) % between  # by how much the step should have begun earlier
+        if early > 0.5 * between:
+            early -= between
+        self._shift += min(max(early, -SLEW * self.period), SLEW * self.period)
 
 
 @dataclass

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from deploy.codegen.host import library, state_size
 from deploy.codegen.structs import packed, unpacked
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile
+from deploy.trust.content import content_of
 
 
 class Native:

@@ -15,7 +15,8 @@ from deploy import cli, export
 from deploy.codegen import toolchain
 from deploy.crazyflie import app
 from deploy.crazyflie.simulator.sensed import Sensed
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile
+from deploy.trust.content import content_of
 from sim.engines.flight import Flight
 from sim.robots import robot
 from sim.spec import Signal

@@ -16,8 +16,8 @@ from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Float32MultiArray
 
 from deploy import PolicyFile
-from deploy.policy_file import PRETRAINED
 from deploy.recording.flight_log import read
+from deploy.trust.content import PRETRAINED
 from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, GENTLE, ROOT, Graph, graph, ros_arguments, spawn
 from tests.deploy.ros2.domain import own_domain
 from tests.deploy.sample_policy import resealed

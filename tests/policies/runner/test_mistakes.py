@@ -7,6 +7,7 @@ import pytest
 
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.runner import config
+from policies.runner.cli import main
 from policies.runner.config import Options, SettingsError, compose
 from policies.runner.mistakes import RENAMED
 
@@ -29,7 +30,7 @@ def test_an_old_name_gives_a_short_error_with_the_new_one(monkeypatch, capsys, o
     algorithm, prefix = where(old, new)
     monkeypatch.setattr(sys, "argv", ["train", f"algorithm={algorithm}", f"{prefix}{old}=1"])
     with pytest.raises(SystemExit) as left:
-        config.main(lambda settings: None)
+        main(lambda settings: None)
     assert left.value.code == 2
     assert capsys.readouterr().err == f"error: '{prefix}{old}' is called {prefix}{new} now\n"
 
@@ -48,7 +49,7 @@ def test_the_run_of_another_version_is_not_continued(monkeypatch, capsys, tmp_pa
         config.read(path, {"algorithm": TOY.partition("=")[2]})
     monkeypatch.setattr(sys, "argv", ["train", f"resume={tmp_path}", TOY])
     with pytest.raises(SystemExit) as left:
-        config.main(lambda settings: None)
+        main(lambda settings: None)
     assert left.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {said}") and len(error.splitlines()) == 1

@@ -13,10 +13,12 @@ from deploy import cli, export, hil
 from deploy import run as run_command
 from deploy.crazyflie.app import files as app_files
 from deploy.drivers.tasks import task_for
-from deploy.policy_file import PolicyFile, content_of
+from deploy.policy_file import PolicyFile
 from deploy.ros2.simulation.robot import world
+from deploy.trust.content import content_of
 from policies import evaluate
 from policies.runner import checkpoint, config
+from policies.runner.cli import main
 from policies.runner.config import compose
 from policies.runner.mistakes import SettingsError
 from sim.registry import StrangerError, load, names_from
@@ -170,7 +172,7 @@ def test_a_downloaded_run_is_not_continued_with_its_modules(run, monkeypatch, ca
     from policies import train
 
     with pytest.raises(SystemExit) as left:
-        config.main(train.train)
+        main(train.train)
     assert left.value.code in (1, 2)
     error = capsys.readouterr().err
     assert f"names the {key} {value!r}" in error and error.count("\n") == 1
