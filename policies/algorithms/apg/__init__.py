@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from policies.algorithms.apg import fused
+from policies.algorithms.apg import fused, fused_plan
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.fused_batch import Vehicles
 from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
@@ -92,7 +92,7 @@ class Fused:
 
     def __init__(self, task: EngineTask, config: ApgConfig, seed: int) -> None:
         self.task, self.config = task, config
-        self.plan = fused.make_plan(task)
+        self.plan = fused_plan.make_plan(task)
         self.layout = make_layout(config, len(self.plan.feature_row), self.plan.actions)
         self.kernel = fused.window_kernel(task.engine, config.network)
         weights_seed, vehicles_seed, self.measure_seed = np.random.SeedSequence(seed).spawn(3)
@@ -102,7 +102,7 @@ class Fused:
         self.gradient = np.zeros_like(self.weights)
         self.first, self.second = np.zeros_like(self.weights), np.zeros_like(self.weights)
         self.vehicles = self._vehicles(config.num_envs, vehicles_seed)
-        self.tape = fused.make_tape(self.plan, self.layout, self.vehicles.dynamics.STATE_ROWS, config.window)
+        self.tape = fused_plan.make_tape(self.plan, self.layout, self.vehicles.dynamics.STATE_ROWS, config.window)
         self.update = 0
         self.lost = 0
 

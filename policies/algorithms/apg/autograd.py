@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from policies.algorithms.apg import ApgConfig
-from policies.algorithms.apg.fused import HUGE, load_dynamics
+from policies.algorithms.apg.fused_plan import HUGE, load_dynamics
 from policies.learning.networks import linear_layers
 from policies.models.controller import Gru, Mlp, Network
 from policies.models.export import TorchNetwork

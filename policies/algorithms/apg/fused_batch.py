@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.algorithms.apg.fused import TAPS, Batch, Plan, load_dynamics, past_slots
 from policies.algorithms.apg.fused_network import Layout
+from policies.algorithms.apg.fused_plan import TAPS, Batch, Plan, load_dynamics, past_slots
 from sim.engines.vector.blocks import blocks, from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import delay_weights, draw_robots, redraw

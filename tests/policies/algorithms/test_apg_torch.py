@@ -11,7 +11,8 @@ import torch
 from policies.algorithms.apg import Apg, ApgConfig
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.autograd import Physics, Step
-from policies.algorithms.apg.torch_path import Critic, Differentiated, Sensing, View
+from policies.algorithms.apg.critic import Critic, View
+from policies.algorithms.apg.torch_path import Differentiated, Sensing
 from policies.runner import checkpoint
 from sim import tasks
 from sim.engines.flight import dynamics

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from policies.algorithms.apg import Apg, ApgConfig, fused
+from policies.algorithms.apg import Apg, ApgConfig, fused, fused_plan
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.fused_batch import Vehicles
 from sim import tasks
@@ -75,7 +75,7 @@ def test_exported_controller_acts_like_the_kernel(kind: str) -> None:
         signals = vehicles.dynamics.signals_of(from_lanes(trainer.tape.state[t : t + 1], LANES))
         signals |= task.reference(motion, np.full(LANES, t * vehicles.dt, np.float32))
         command, state = controller.act(signals, state)
-        slot = fused.past_slots(trainer.plan) + t
+        slot = fused_plan.past_slots(trainer.plan) + t
         action = from_lanes(trainer.tape.action[slot : slot + 1], LANES)
         np.testing.assert_allclose(command["motor_command"], 0.5 * (action + 1.0), atol=2e-5, err_msg=f"step {t}")
 
@@ -172,13 +172,13 @@ def test_signals_with_delay_are_sent_to_the_torch_path() -> None:
     task = tasks.make("quad_hover")
     task.policy = (replace(task.policy[0], imperfections=(Delay(0.01, 0.02),)), *task.policy[1:])
     with pytest.raises(ValueError, match=r"algorithm\.path=torch"):
-        fused.make_plan(task)
+        fused_plan.make_plan(task)
     task = tasks.make("quad_hover")
     task.policy = (*task.policy[:-1], replace(task.policy[-1], imperfections=(Noise(0.1),)))
     with pytest.raises(ValueError, match=r"target_position.*algorithm\.path=torch"):
-        fused.make_plan(task)
+        fused_plan.make_plan(task)
     with pytest.raises(ValueError, match="no adjoint"):
-        fused.make_plan(with_engine(tasks.make("quad_hover"), "mujoco"))
+        fused_plan.make_plan(with_engine(tasks.make("quad_hover"), "mujoco"))
 
 
 FIRST_RUN = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.algorithms.apg import fused
 from policies.algorithms.apg import fused_network as network
+from policies.algorithms.apg import fused_plan
 from policies.algorithms.apg.fused_batch import Vehicles
 from sim import tasks
 from sim.engines.vector.blocks import from_lanes
@@ -15,7 +15,7 @@ WINDOW = 64
 
 def vehicles(seed: int = 0, num: int = 16, **config: object) -> Vehicles:
     task = tasks.make("quad_any", **config)
-    plan = fused.make_plan(task)
+    plan = fused_plan.make_plan(task)
     layout = network.gru_layout(len(plan.feature_row), 16, 16, plan.actions)
     return Vehicles(task, plan, layout, num, WINDOW, np.random.SeedSequence(seed))
 
