@@ -58,7 +58,12 @@ HOMES = {
         "policies/teleop/view.py",
     ],
     "cflib": ["deploy/crazyflie/link.py"],
-    "onnx": ["policies/models/export.py", "deploy/codegen/onnx_graph.py", "deploy/remote/subgraph.py"],
+    "onnx": [
+        "policies/models/export.py",
+        "policies/models/graph.py",
+        "deploy/codegen/onnx_graph.py",
+        "deploy/remote/subgraph.py",
+    ],
     "cryptography": ["deploy/trust/signature.py"],
     "websockets": ["deploy/remote/client.py", "deploy/serve.py"],
     "msgpack": ["deploy/remote/client.py", "deploy/serve.py"],

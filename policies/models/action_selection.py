@@ -14,7 +14,7 @@ from policies.models.chunking import Base, ExportableBase
 from policies.models.controller import Array, Mlp
 
 if TYPE_CHECKING:
-    from policies.models.export import Graph
+    from policies.models.graph import Graph
 
 EPSILON = 1e-5  # of layer norm
 

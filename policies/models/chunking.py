@@ -19,7 +19,7 @@ from sim.spec import Group, Signal
 from sim.tasks import Task, recorded
 
 if TYPE_CHECKING:
-    from policies.models.export import Graph
+    from policies.models.graph import Graph
 
 
 TURNS = 7.0  # of a table of noise, per unit of what is seen

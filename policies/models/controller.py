@@ -18,7 +18,7 @@ from sim.tasks import Task, features_of, history_of, initial_action, recorded
 from sim.terms import Feature
 
 if TYPE_CHECKING:
-    from policies.models.export import Graph
+    from policies.models.graph import Graph
 
 Array = NDArray[np.float32]
 Layer = tuple[Array, Array]  # W (out, in), b (out,)

@@ -5,7 +5,6 @@ Small networks are written as ONNX directly: milliseconds, and no torch. `export
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from deploy.system.files import write_atomic
 from deploy.trust.content import HEADER, KEY, SCHEMA, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.models.controller import Array, FeaturePolicy, Planning, Policy
+from policies.models.graph import OPSET, Graph
 from sim import spec
 from sim.spec import Group
 from sim.tasks import EngineTask
@@ -28,101 +28,13 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from deploy.remote.subgraph import Part
 
-OPSET = 18
 IR_VERSION = 8  # what opset 18 came with: read by every onnxruntime since 1.14
 STEPS = 16  # control steps in the test vectors
 BLOTCH = 8  # pixels, of random pictures in them
 TOLERANCE = 1e-5  # of the command's range; widened to ten times what was measured
 
 Reference = Callable[[Mapping[str, Array], Mapping[str, Array]], Mapping[str, Any]]
-
-
-class Graph:
-    """Collects ONNX nodes and constants; every method returns the name of its result."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-        self.metadata: dict[str, Any] = {}  # what the nodes mean, for the file's metadata
-
-    def add(self, operator: str, *inputs: str, to: str | None = None, **attributes: Any) -> str:
-        """One node with one output."""
-        from onnx import helper
-
-        name = to or f"{operator.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
-        return name
-
-    def constant(self, value: Any, dtype: type = np.float32) -> str:
-        """A tensor stored in the graph."""
-        from onnx import numpy_helper
-
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value, dtype), name))
-        return name
-
-    def linear(self, x: str, weight: Array, bias: Array) -> str:
-        """x W^T + b."""
-        return self.add("Gemm", x, self.constant(weight), self.constant(bias), transB=1)
-
-    def columns(self, x: str, start: int, stop: int, to: str | None = None) -> str:
-        """x[:, start:stop]."""
-        where = (self.constant([k], np.int64) for k in (start, stop, 1))
-        return self.add("Slice", x, *where, to=to)
-
-    def rows(self, x: str, *shape: int) -> str:
-        """x as rows of `shape`, as many as there are."""
-        return self.add("Reshape", x, self.constant([-1, *shape], np.int64))
-
-    def whole(self, x: str) -> str:
-        """x as int64."""
-        from onnx import TensorProto
-
-        return self._cast(x, TensorProto.INT64)
-
-    def real(self, x: str) -> str:
-        """x as float32."""
-        from onnx import TensorProto
-
-        return self._cast(x, TensorProto.FLOAT)
-
-    def _cast(self, x: str, kind: int) -> str:
-        from onnx import helper
-
-        name = f"cast_{len(self.nodes)}"
-        self.nodes.append(helper.make_node("Cast", [x], [name], name=name, to=kind))
-        return name
-
-    def split(self, x: str, sizes: list[int]) -> list[str]:
-        """x cut into pieces of these sizes along the last axis."""
-        from onnx import helper
-
-        names = [f"split_{len(self.nodes)}_{k}" for k in range(len(sizes))]
-        self.nodes.append(helper.make_node("Split", [x, self.constant(sizes, np.int64)], names, axis=-1))
-        return names
-
-    def inline(self, part: Part, *given: str) -> str:
-        """A part of another graph, fed with these tensors."""
-        if part.opset != OPSET:
-            raise PolicyFileError(f"{part.path} is of opset {part.opset}, this version writes {OPSET}: export it again")
-        prefix, names = f"part_{len(self.nodes)}/", {"": "", **dict(zip(part.inputs, given, strict=True))}
-        for constant in part.constants:
-            self.constants.append(copy.deepcopy(constant))
-            self.constants[-1].name = prefix + constant.name
-        for node in part.nodes:
-            self.nodes.append(copy.deepcopy(node))
-            self.nodes[-1].name = prefix + node.name
-            self.nodes[-1].input[:] = [names.get(name, prefix + name) for name in node.input]
-            self.nodes[-1].output[:] = [prefix + name for name in node.output]
-        return prefix + part.output
-
-    def join(self, parts: list[str], to: str | None = None) -> str:
-        """Concatenate along the last axis; of one part, the part itself."""
-        if len(parts) == 1 and to is None:
-            return parts[0]
-        return self.add("Concat", *parts, to=to, axis=-1)
 
 
 def _commands(graph: Graph, controller: Policy, action: str) -> None:

@@ -20,7 +20,7 @@ from sim.spec import Signal
 from sim.tasks import Task
 
 if TYPE_CHECKING:
-    from policies.models.export import Graph
+    from policies.models.graph import Graph
 
 
 def fit(where: str, task: Task, contract: Mapping[str, Any]) -> None:

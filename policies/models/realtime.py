@@ -19,7 +19,7 @@ from policies.models.controller import Array
 from sim.tasks import Task
 
 if TYPE_CHECKING:
-    from policies.models.export import Graph
+    from policies.models.graph import Graph
 
 
 def check(horizon: int, replan: int, delay: int) -> None:

@@ -26,7 +26,7 @@ from sim.spec import Group, Signal
 from sim.tasks import Task
 
 if TYPE_CHECKING:
-    from policies.models.export import Graph
+    from policies.models.graph import Graph
 
 PROBABILITY, SUCCESS = "success_probability", "success"
 VERDICT: Group = (Signal(PROBABILITY, (1,), low=0.0, high=1.0), Signal(SUCCESS, (1,), low=0.0, high=1.0))

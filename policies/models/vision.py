@@ -17,7 +17,7 @@ from sim import spec
 from sim.spec import Group
 
 if TYPE_CHECKING:
-    from policies.models.export import Graph
+    from policies.models.graph import Graph
 
 KERNEL = 3  # pixels, of every convolution
 

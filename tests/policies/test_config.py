@@ -11,6 +11,7 @@ from policies.runner import config
 from policies.runner.cli import main
 from policies.runner.config import Options, RunError, Settings, compose
 from policies.runner.mistakes import SettingsError
+from sim.tasks import TASKS
 from sim.tasks.quad_hover import QuadHover
 
 TOY = "algorithm=toy_algorithm:Toy"
@@ -73,7 +74,7 @@ def test_recipes_change_what_was_not_said():
 
 
 def test_recipes_of_the_task_win_over_those_of_the_algorithm(monkeypatch):
-    monkeypatch.setitem(config.TASKS, "richer", f"{__name__}:RicherHover")
+    monkeypatch.setitem(TASKS, "richer", f"{__name__}:RicherHover")
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     assert compose([TOY, "task=richer", "quality=high"]).algorithm_config.updates == 77
     assert compose([TOY, "task=richer", "quality=high", "robust=true"]).algorithm_config.updates == 99
@@ -158,7 +159,7 @@ def test_bad_words_give_a_short_error(monkeypatch, capsys, tmp_path, bad, flags)
 
 
 def test_task_without_variation_is_told(monkeypatch):
-    monkeypatch.setitem(config.TASKS, "odd", f"{__name__}:Odd")
+    monkeypatch.setitem(TASKS, "odd", f"{__name__}:Odd")
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     with pytest.raises(SettingsError, match="robust=true: the task 'odd' has no setting 'robust'"):
         compose([TOY, "task=odd", "robust=true"])

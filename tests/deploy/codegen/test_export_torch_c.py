@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from deploy.policy_file import PolicyFile
-from policies.models.export import OPSET
+from policies.models.graph import OPSET
 from tests.deploy.codegen.graph_policy import policy_of
 from tests.deploy.codegen.native import Native
 
