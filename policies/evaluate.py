@@ -37,7 +37,7 @@ from policies.runner.report import FILMED, Report, Score
 from sim.conditions import Conditions
 from sim.env import together, with_engine
 from sim.robots import quadrotor
-from sim.tasks import Task
+from sim.tasks import Task, agents_of
 
 
 @dataclass(kw_only=True)
@@ -92,7 +92,7 @@ def evaluate(
     """Fly `episodes` unseen episodes of `task` (default: the policy's own) and score them.
 
     The same seed gives the same initial states under all conditions and in all engines. The first `filmed` episodes are
-    photographed, of robots that are not filmed from their flights.
+    photographed, of robots that are not filmed from their flights. Of several agents in a world each is scored.
     """
     began = time.perf_counter()
     task = task or task_for(policy)
@@ -104,7 +104,7 @@ def evaluate(
     interventions: Counter[str] = Counter()
     pictures: list[Any] = []
     for num, firsts in _rounds(episodes, together(task)):
-        driver = Simulated(task, num, "", seed, conditions)
+        driver = Simulated(task, num * agents_of(task), "", seed, conditions)
         try:
             for first in firsts:
                 driver.first, driver.filmed = first, 0 if first or vehicle else min(filmed, num)
@@ -118,7 +118,7 @@ def evaluate(
         finally:
             driver.close()
     scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    succeeded = int(scores["success"].sum())
+    succeeded, scored = int(scores["success"].sum()), len(scores["success"])
     return Report(
         policy=policy.path,
         task=task.name,
@@ -126,8 +126,8 @@ def evaluate(
         engine=task.engine,
         episodes=episodes,
         seed=seed,
-        success=succeeded / episodes,
-        success_ci=reports.wilson(succeeded, episodes),
+        success=succeeded / scored,
+        success_ci=reports.wilson(succeeded, scored),
         score={name: Score.of(values, task.scores[name]) for name, values in scores.items() if name != "success"},
         conditions=conditions.changed(),
         interventions=dict(sorted(interventions.items())),

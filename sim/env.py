@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sim.conditions import Conditions
 from sim.engines import ENGINES
 from sim.registry import load
-from sim.tasks import EngineTask, HasExpert, OwnWorld, Task
+from sim.tasks import EngineTask, HasExpert, OwnWorld, Task, agents_of
 
 Array = NDArray[Any]
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -40,15 +40,16 @@ class Step:
 
 
 class Env(Protocol):
-    """`num` worlds with a robot each, stepped together; a row is one of them.
+    """`num` robots in worlds that are stepped together; a row is one of them, mostly alone in its world.
 
     An episode ends with success, when terminated, or after the task's `episode_steps`; whoever steps begins the next.
+    The agents of a `MultiAgent` task are rows that follow one another: they begin and end together.
     """
 
-    num: int
+    num: int  # worlds x agents
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
-        """Begin these episodes (numbers >= 0) in these rows."""
+        """Begin these episodes (numbers >= 0) in these rows; in all of a world's rows the same one."""
 
     def observe(self) -> dict[str, Array]:
         """Every declared signal now, by name (num, *shape): float32, images uint8 (num, h, w, 3).
@@ -69,8 +70,14 @@ class Env(Protocol):
         """Free what it holds."""
 
 
-def make_env(task: Task, num: int, seed: int) -> Env:
-    """`num` worlds of a task. `seed` and an episode's number decide everything about that episode."""
+def make_env(task: Task, num: int, seed: int, several: bool = False) -> Env:
+    """`num` rows of a task. `seed` and an episode's number decide everything about that episode.
+
+    ValueError for several agents in a world, unless the caller can do with `several`, whose worlds must be whole.
+    """
+    if not several and agents_of(task) > 1:
+        raise ValueError(f"{task.name} has {agents_of(task)} agents in each world; this is done with one at a time")
+    whole_worlds(task, num)
     if isinstance(task, OwnWorld):
         return task.open(num, seed)
     from sim.simulation import SimEnv  # with the physics of the task's engine
@@ -79,13 +86,31 @@ def make_env(task: Task, num: int, seed: int) -> Env:
 
 
 def evaluation_env(task: Task, num: int, seed: int, conditions: Conditions) -> Env:
-    """`num` worlds in which a robot is stepped as a real one: nominal, but for these conditions."""
+    """`num` rows in which a robot is stepped as a real one: nominal, but for these conditions."""
+    whole_worlds(task, num)
     if isinstance(task, OwnWorld):
         conditions.refused(task.name)
         return task.open(num, seed)
     from sim.simulation import SimEnv
 
     return SimEnv(carried_out(task), num, seed, conditions, judged=False)
+
+
+def whole_worlds(task: Task, rows: int) -> None:
+    """ValueError unless so many rows are whole worlds."""
+    if rows % (agents := agents_of(task)):
+        raise ValueError(f"{task.name} has {agents} agents in each world: the rows must be a multiple, got {rows}")
+
+
+def episode_numbers(task: Task, rows: int, first: int = 0) -> NDArray[np.int64]:
+    """(rows,): a number for each world, from `first` on."""
+    return first + np.arange(rows) // agents_of(task)
+
+
+def for_whole_worlds(task: Task, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The mask (n,) of rows with all that share a world with one of them: what is over for one is over for all."""
+    agents = agents_of(task)
+    return rows if agents == 1 else np.repeat(rows.reshape(-1, agents).any(axis=1), agents)
 
 
 def carried_out(task: Task) -> EngineTask:

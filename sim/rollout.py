@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.env import Array, Env, Step
-from sim.tasks import Task
+from sim.env import Array, Env, Step, for_whole_worlds
+from sim.tasks import Task, agents_of
 
 # signals (num, *shape) by name, episode numbers (num,), which of them have just begun (num,) bool -> commands by name
 Act = Callable[[Mapping[str, Array], Array, Array], Mapping[str, Array]]
@@ -71,15 +71,17 @@ def rollout(
 ) -> Iterator[Episode]:
     """These episodes, as they end: `linger` steps after success, when terminated, or out of time.
 
-    They begin in this order, each in the first row that is free; with `truth` they hold what is so, for scores, instead
-    of what was sensed. ValueError when some row has none to begin with.
+    They begin in this order, each in the first world that is free; with `truth` they hold what is so, for scores,
+    instead of what was sensed. Of several agents in a world each yields its own, one after the other, when it ends for
+    one of them. ValueError when some world has none to begin with.
     """
-    num = env.num
-    if len(episodes) < num:
-        raise ValueError(f"{num} environments need as many episodes, got {len(episodes)}")
-    numbers, waiting = np.array(episodes[:num]), iter(episodes[num:])
+    num, agents = env.num, agents_of(task)
+    worlds = num // agents
+    if len(episodes) < worlds:
+        raise ValueError(f"{worlds} environments need as many episodes, got {len(episodes)}")
+    numbers, waiting = np.repeat(episodes[:worlds], agents), iter(episodes[worlds:])
     moments: list[list[Moment]] = [[] for _ in range(num)]
-    begun, busy = np.ones(num, bool), np.ones(num, bool)
+    begun, busy = np.ones(num, bool), np.ones(worlds, bool)
     since = np.full(num, -1)  # steps since success
     env.reset(range(num), numbers.tolist())
     while busy.any():
@@ -88,15 +90,19 @@ def rollout(
         step = env.step(commands)
         begun = np.zeros(num, bool)
         since += step.success | (since >= 0)
-        for row in map(int, np.flatnonzero(busy)):
-            moments[row].append(Moment.of(task, row, kept, commands, step))
-            if since[row] < linger and not step.terminated[row] and len(moments[row]) < task.episode_steps:
+        over = for_whole_worlds(task, (since >= linger) | step.terminated)
+        for world in map(int, np.flatnonzero(busy)):
+            rows = [*range(agents * world, agents * (world + 1))]
+            for row in rows:
+                moments[row].append(Moment.of(task, row, kept, commands, step))
+            if not over[rows[0]] and len(moments[rows[0]]) < task.episode_steps:
                 continue
-            yield Episode.of(int(numbers[row]), moments[row])
-            moments[row], since[row] = [], -1
+            for row in rows:
+                yield Episode.of(int(numbers[row]), moments[row])
+                moments[row], since[row] = [], -1
             following = next(waiting, None)
             if following is None:
-                busy[row] = False
+                busy[world] = False
             else:
-                numbers[row], begun[row] = following, True
-                env.reset([row], [following])
+                numbers[rows], begun[rows] = following, True
+                env.reset(rows, [following] * agents)

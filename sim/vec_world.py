@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sim.env import Env, carried_out, make_env, replay, stream
+from sim.env import Env, carried_out, episode_numbers, for_whole_worlds, make_env, replay, stream
 from sim.randomize import Array
 from sim.rollout import rollout
 from sim.spec import Group, limits, pictures, size, unpack
-from sim.tasks import OwnWorld, Task, features_of, has_own_world
+from sim.tasks import OwnWorld, Task, agents_of, features_of, has_own_world
 from sim.vec_env import Observation, Step, VecEnv
 
 TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
 
 
 class WorldVecEnv:
-    """`num_envs` worlds of a task that brings its own physics; see `sim.vec_env.VecEnv`, whose place it takes.
+    """`num_envs` rows of a task that brings its own physics; see `sim.vec_env.VecEnv`, whose place it takes.
 
     Features are the task's, else the policy's signals, one after the other; a critic sees the privileged ones, too. An
     episode that succeeds is cut off, not lost: what its last state is worth goes on counting, whatever the sign of the
@@ -43,12 +43,12 @@ class WorldVecEnv:
         self._low, high = limits(task.commands)
         self._range = high - self._low
         self._features = features_of(task)
-        self.world: Env = make_env(task, num_envs, stream(seed, TRAINING))
+        self.world: Env = make_env(task, num_envs, stream(seed, TRAINING), several=True)
         self.total_steps = 0
-        self._numbers, self._following = np.arange(num_envs), num_envs
+        self._numbers, self._following = episode_numbers(task, num_envs), num_envs // agents_of(task)
         self._sent: list[list[Array]] = [[] for _ in range(num_envs)]  # actions of the open episodes
         self._return = np.zeros(num_envs, np.float32)
-        self.world.reset(range(num_envs), range(num_envs))
+        self.world.reset(range(num_envs), self._numbers.tolist())
         self.observation = self._look()
         self.feature_size = self.features(self.observation).shape[-1]
         self.critic_size = self.critic_features(self.observation).shape[-1]
@@ -58,12 +58,13 @@ class WorldVecEnv:
         if seed != self._seed:
             self._seed = seed
             self.world.close()
-            self.world = make_env(self.task, self.num_envs, stream(seed, TRAINING))
+            self.world = make_env(self.task, self.num_envs, stream(seed, TRAINING), several=True)
         self._following = 0
 
     def reset(self, mask: Tensor | None = None) -> Observation:
         """Begin the next episodes where `mask` (n,) bool is set (None: everywhere); the observation of all."""
-        rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask.cpu().numpy())
+        asked = np.ones(self.num_envs, bool) if mask is None else mask.cpu().numpy()
+        rows = np.flatnonzero(for_whole_worlds(self.task, asked))
         if len(rows):
             self._begin(rows)
         return self.observation
@@ -109,10 +110,12 @@ class WorldVecEnv:
         reward = np.nan_to_num(outcome.reward).astype(np.float32)
         self._return = self._return + reward
         length = np.array([len(sent) for sent in self._sent])
-        truncated = (outcome.success | (length >= self.task.episode_steps)) & ~outcome.terminated
+        over = outcome.success | outcome.terminated | (length >= self.task.episode_steps)
+        over = for_whole_worlds(self.task, over)
+        truncated = over & ~outcome.terminated
         final = self.observation = self._look()
         info = {"episode_return": self._tensor(self._return), "episode_length": self._tensor(length)}
-        ended = np.flatnonzero(outcome.terminated | truncated)
+        ended = np.flatnonzero(over)
         if len(ended):
             self._begin(ended)
         gained = self._tensor(reward)
@@ -120,8 +123,8 @@ class WorldVecEnv:
         return Step(self.observation, gained, {"reward": gained}, lost, late, final, info)
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
-        self._numbers[rows] = self._following + np.arange(len(rows))
-        self._following += len(rows)
+        self._numbers[rows] = episode_numbers(self.task, len(rows), self._following)
+        self._following += len(rows) // agents_of(self.task)
         for row in rows:
             self._sent[row] = []
         self._return = np.where(np.isin(np.arange(self.num_envs), rows), np.float32(0.0), self._return)
@@ -151,15 +154,16 @@ class WorldVecEnv:
 
     def fly(self, act: Callable[[Observation], Tensor]) -> dict[str, Array]:
         """One episode in every environment, in the place of its own: the task's scores, name -> (n,)."""
-        task, scores = self.task, dict[int, dict[str, Array]]()
+        task, scores = self.task, dict[int, list[dict[str, Array]]]()
+        worlds = range(self.num_envs // agents_of(task))
 
         def commands(signals: Mapping[str, Array], numbers: Array, begun: Array) -> dict[str, Array]:
             del numbers, begun
             return self._commands(act(self._observation(signals)).clamp(-1.0, 1.0).cpu().numpy())
 
-        for episode in rollout(task, self.world, commands, range(self.num_envs), truth=True):
-            scores[episode.number] = task.score(episode.flight())
-        return {name: np.concatenate([scores[k][name] for k in range(self.num_envs)]) for name in scores[0]}
+        for episode in rollout(task, self.world, commands, worlds, truth=True):
+            scores.setdefault(episode.number, []).append(task.score(episode.flight()))
+        return {name: np.concatenate([one[name] for k in worlds for one in scores[k]]) for name in scores[0][0]}
 
 
 AnyVecEnv = VecEnv | WorldVecEnv

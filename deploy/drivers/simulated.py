@@ -17,9 +17,9 @@ from deploy.drivers import Connecting, Reading
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
 from sim.conditions import Conditions
-from sim.env import Array, Env, ends_early, evaluation_env, stream, with_engine
+from sim.env import Array, Env, ends_early, evaluation_env, for_whole_worlds, stream, with_engine
 from sim.spec import Group
-from sim.tasks import Task
+from sim.tasks import Task, agents_of
 
 EVALUATION = int.from_bytes(b"evaluation")  # mixed into the seed: no training seed gives these episodes
 FPS = 20.0  # pictures per simulated second, about
@@ -55,6 +55,7 @@ class Simulated(Connecting):
     It is over when all are decided (where a task's episodes end with success or failure) or out of time. `first` is the
     number of the first episode: more episodes than fit at once are done in several flights, with `first` set before
     each of them. With `copies`, the same num / copies episodes are flown that often, under conditions given per robot.
+    Of several agents in a world each counts in `num`; one policy flies them all.
     """
 
     Config: ClassVar[type] = Settings
@@ -70,6 +71,7 @@ class Simulated(Connecting):
         real_time: bool = False,
         first: int = 0,
     ) -> None:
+        self.agents = agents_of(task)
         if num < 1 or copies < 1 or num % copies:
             raise ValueError(f"needs num >= 1, a multiple of copies >= 1, got {num} and {copies}")
         self.task = task = with_engine(task, engine)
@@ -83,7 +85,7 @@ class Simulated(Connecting):
         self.conditions = conditions or Conditions()
         self.env: Env = evaluation_env(task, num, self.seed, self.conditions)
         self._ends_early = ends_early(task)
-        self.filmed = 0  # rows of which pictures are taken
+        self.filmed = 0  # worlds of which pictures are taken
         self.pictures: list[NDArray[np.uint8]] = []  # (filmed, height, width, 3) each, FPS of them per second
         self._log: dict[str, Array] = {}  # by name (steps and more, n, *shape)
         self._step = 0
@@ -91,11 +93,12 @@ class Simulated(Connecting):
     @classmethod
     def from_config(cls, config: Settings, policy: PolicyFile) -> Simulated:
         task = task_for(policy, config.task, config.robot, config.transfer)
-        return cls(task, config.episodes, config.engine, config.seed, config, real_time=config.real_time)
+        num = config.episodes * agents_of(task)
+        return cls(task, num, config.engine, config.seed, config, real_time=config.real_time)
 
     def connect(self) -> None:
         distinct = self.num // self.copies
-        episodes = [self.first + k % distinct for k in range(self.num)]
+        episodes = [self.first + k % distinct // self.agents for k in range(self.num)]
         self.env.reset(range(self.num), episodes)
         if self.real_time:  # what is compiled or loaded at the first step must not interrupt the flight
             self.env.step({s.name: np.full((self.num, *s.shape), s.low, np.float32) for s in self.commands})
@@ -110,10 +113,11 @@ class Simulated(Connecting):
     def write(self, commands: Mapping[str, Array]) -> None:
         truth = self.env.truth()
         if self.filmed and self._step % max(1, round(self.rate_hz / FPS)) == 0:
-            self.pictures.append(np.stack([self.env.render(row, *PICTURE) for row in range(self.filmed)]))
+            rows = range(0, self.filmed * self.agents, self.agents)
+            self.pictures.append(np.stack([self.env.render(row, *PICTURE) for row in rows]))
         step, columns = self.env.step(commands), {}
         if self._ends_early:
-            self._decided |= step.success | step.terminated
+            self._decided |= for_whole_worlds(self.task, step.success | step.terminated)
             self.done = bool(self._decided.all())
             judged = {"success": step.success, "terminated": step.terminated, "reward": step.reward}
             columns = {name: value[:, None].astype(np.float32) for name, value in judged.items()}

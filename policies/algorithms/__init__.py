@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sim.registry import load
-from sim.tasks import EngineTask, HasExpert, Task
+from sim.spec import tokens
+from sim.tasks import EngineTask, HasExpert, MultiAgent, Task
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
@@ -47,6 +48,7 @@ class Algorithm(Protocol):
 
     Config: type
     needs: tuple[type, ...]  # abilities of a task, of `sim.tasks`, without which it learns nothing
+    takes: tuple[str, ...]  # of DEMANDS: what else a task may ask of it
 
     def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None: ...
 
@@ -83,13 +85,23 @@ ABILITIES = {
 }
 
 
+DEMANDS: dict[str, tuple[str, Callable[[Task], bool]]] = {
+    "agents": ("several agents in a world", lambda task: isinstance(task, MultiAgent)),
+    "tokens": ("token signals", lambda task: bool(tokens(task.policy))),
+}
+
+
 def check_needs(name: str, kind: Any, task: Task) -> None:
-    """ValueError, one sentence, when the task lacks what the algorithm needs."""
-    if "needs" not in dir(kind):
-        raise ValueError(f"algorithm={name} does not say what it `needs` of a task: see policies.algorithms.Algorithm")
+    """ValueError, one sentence, when the task lacks what the algorithm needs, or asks for what it does not take."""
+    for said in ("needs", "takes"):
+        if said not in dir(kind):
+            raise ValueError(f"algorithm={name} does not say what it `{said}`: see policies.algorithms.Algorithm")
     for ability in kind.needs:
         if not isinstance(task, ability):
             raise ValueError(f"algorithm={name} needs a task with {ABILITIES[ability]}; {task.name} has none")
+    for demand, (what, asked) in DEMANDS.items():
+        if demand not in kind.takes and asked(task):
+            raise ValueError(f"algorithm={name} does not take {what}, which {task.name} has")
 
 
 def algorithm_class(name: str) -> Any:

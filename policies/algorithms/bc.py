@@ -381,6 +381,7 @@ class Bc:
 
     Config = BcConfig
     needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ()
 
     def __init__(self, task: Task, config: BcConfig, seed: int, device: str = "cpu") -> None:
         check(task, device)

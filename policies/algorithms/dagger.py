@@ -76,6 +76,7 @@ class Corrected(ABC):
 
     Config: type[CorrectionConfig]
     needs: tuple[type, ...] = (HasExpert,)
+    takes: tuple[str, ...] = ()
 
     def __init__(self, task: Task, config: CorrectionConfig, seed: int, device: str = "cpu") -> None:
         self.run = Supervision(task, config, seed, device)

@@ -47,6 +47,7 @@ class Dsrl:
 
     Config: type[DsrlConfig] = DsrlConfig
     needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ()
     Run: type[OnlineFinetuning] = OnlineFinetuning
 
     def __init__(self, task: Task, config: DsrlConfig, seed: int, device: str = "cpu") -> None:

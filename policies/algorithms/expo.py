@@ -79,6 +79,7 @@ class Expo:
 
     Config: type[ExpoConfig] = ExpoConfig
     needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ()
     unedited = True  # the base's own chunks are candidates, too
 
     def __init__(self, task: Task, config: ExpoConfig, seed: int, device: str = "cpu") -> None:

@@ -20,7 +20,7 @@ from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
-from sim.tasks import Task, features_of, initial_action
+from sim.tasks import Task, agents_of, features_of, initial_action
 from sim.vec_env import Observation, VecEnv
 from sim.vec_world import WorldVecEnv, vector_env
 
@@ -85,6 +85,7 @@ class Ppo:
 
     Config = PpoConfig
     needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ("agents",)
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
@@ -136,8 +137,8 @@ class Ppo:
 
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
-        """The task's scores (episodes,) of the policy without exploration, on starts of their own."""
-        env = vector_env(self.task, episodes, seed, self.device)
+        """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
+        env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
 
         def act(observation: Observation) -> Tensor:
             return self.mean(env.features(observation))

@@ -30,7 +30,7 @@ from policies.learning.networks import (
 )
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
-from sim.tasks import Task, initial_action
+from sim.tasks import Task, agents_of, initial_action
 from sim.vec_env import Observation
 from sim.vec_world import vector_env
 
@@ -91,6 +91,7 @@ class Sac:
 
     Config = SacConfig
     needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ("agents",)
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
@@ -160,8 +161,8 @@ class Sac:
 
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
-        """The task's scores (episodes,) of the policy without exploration, on starts of their own."""
-        env = vector_env(self.task, episodes, seed, self.device)
+        """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
+        env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
 
         def act(observation: Observation) -> Tensor:
             return self.mean(env.features(observation))

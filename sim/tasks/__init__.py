@@ -1,7 +1,8 @@
 """The table of tasks: name -> "module:Class", imported when asked for; and the protocols that a task file follows.
 
 `Task` is what all declare. Most are carried out by one of our engines (`EngineTask`), some bring a world of their own
-(`OwnWorld`). What else a task can do, an algorithm asks for by a protocol: `HasExpert`, `Relabelable`.
+(`OwnWorld`). What else a task can do, an algorithm asks for by a protocol: `HasExpert`, `Relabelable`,
+`MultiAgent`.
 """
 
 from __future__ import annotations
@@ -128,6 +129,18 @@ class HasGripper(Protocol):
 
 
 @runtime_checkable
+class MultiAgent(Protocol):
+    """A task of several agents in each world, all with the same signals, commands and policy.
+
+    The rows of its Env are worlds x agents; those of a world follow one another. They begin the same episode together,
+    and it ends for all of them when it does for one. Reward, success and being lost are each agent's own.
+    """
+
+    agents: int  # in each world
+    teams: tuple[int, ...]  # of each of them
+
+
+@runtime_checkable
 class HasFeatures(Protocol):
     """A task that says what a small network sees best of its signals."""
 
@@ -170,6 +183,11 @@ class EngineTask(Task, Protocol):
 def features_of(task: Task) -> tuple[Feature, ...]:
     """What a policy's network sees of a task's signals: what it declares, else all, one after the other."""
     return task.features if isinstance(task, HasFeatures) else tuple(Feature(signal.name) for signal in task.policy)
+
+
+def agents_of(task: Task) -> int:
+    """How many agents each of its worlds has."""
+    return task.agents if isinstance(task, MultiAgent) else 1
 
 
 def initial_action(task: Task) -> float:
@@ -238,6 +256,8 @@ def check_declared(task: Any) -> None:
     members = sorted({name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})})
     if missing := [name for name in members if name not in dir(task)]:
         raise ValueError(f"the task {task.name!r} does not declare {', '.join(missing)}: see sim.tasks.{kind.__name__}")
+    if (agents := agents_of(task)) > 1 and not (kind is OwnWorld and len(task.teams) == agents):
+        raise ValueError(f"the task {task.name!r} needs a world of its own and a team for each of its {agents} agents")
 
 
 def places_of(task: Task) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class ToyConfig:
 class Toy:
     Config = ToyConfig
     needs = ()
+    takes = ()
     recipes = {"high": {"algorithm.updates": 40, "task.noise": 0.5}, "robust": {"algorithm.learning_rate": 0.2}}
 
     def __init__(self, task, config, seed, device="cpu"):

@@ -197,6 +197,7 @@ class Apg:
 
     Config = ApgConfig
     needs: tuple[type, ...] = (EngineTask,)
+    takes: tuple[str, ...] = ()
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},
         "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},

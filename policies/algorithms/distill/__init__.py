@@ -155,6 +155,7 @@ class Distill:
 
     Config = DistillConfig
     needs: tuple[type, ...] = (EngineTask,)
+    takes: tuple[str, ...] = ()
 
     def __init__(self, task: EngineTask, config: DistillConfig, seed: int, device: str = "cpu") -> None:
         if device != "cpu":
