@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -17,6 +17,20 @@ from sim.robots.quadrotors import GRAVITY
 # s. The low-altitude Dryden model (MIL-F-8785C) at its lowest height, 10 feet, in 5 m/s of wind: 4.6 s along the
 # wind (75 feet / 5 m/s), 0.6 s up and down (10 feet / 5 m/s). Short gusts are the harder ones.
 GUST_TIME = 1.0
+
+
+# Which parameters of a robot each condition changes.
+CHANGES = {
+    "mass": ("mass",),
+    "thrust": ("thrust_scale",),
+    "rotor_lag": ("rotor_lag",),
+    "force": ("force", "mass"),
+    "push": ("force", "mass"),
+    "wind": ("wind",),
+    "gust": ("wind",),
+    "damage": ("thrust_scale",),
+    "load": ("mass", "inertia"),
+}
 
 
 @dataclass
@@ -65,6 +79,13 @@ class Conditions:
     def changed(self) -> dict[str, Any]:
         """The conditions that are not nominal."""
         return {f.name: getattr(self, f.name) for f in fields(Conditions) if getattr(self, f.name) != f.default}
+
+    def check(self, parameters: Collection[str], robot: str) -> None:
+        """ValueError where a condition changes a parameter that the robot does not have."""
+        for name, needed in CHANGES.items():
+            default, value = getattr(Conditions, name), getattr(self, name)
+            if np.any(np.asarray(value) != default) and (missing := set(needed).difference(parameters)):
+                raise ValueError(f"{robot} cannot be tried with {name}: it has no {' and no '.join(sorted(missing))}")
 
     def refused(self, task: str) -> None:
         """ValueError when there are any: of a task whose own world cannot carry them out."""

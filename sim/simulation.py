@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.conditions import Conditions, Draws, Gusts, apply
-from sim.engines import Engine
+from sim.engines import Engine, render
 from sim.engines import make as make_engine
 from sim.env import Step
 from sim.imperfect import Imperfect
 from sim.randomize import Array, Drawn, draw_robots, redraw
+from sim.robots import quadrotor
 from sim.spec import Group, limits, pack, size, unpack
 from sim.tasks import EngineTask
 
@@ -68,6 +69,9 @@ class SimEnv:
         self.dt = 1.0 / task.rate_hz
         self.engine: Engine = make_engine(task.engine, task.robot, num, self.dt)
         self._nominal = task.robot.parameters()
+        c.check(self._nominal, task.robot.name)
+        filmed = ("quaternion",) if quadrotor(task.robot) else ()  # from its flight
+        self._told = (*filmed, *(s.name for s in task.policy))
         self._changing = [v for v in task.vary if v.every is not None] if c.vary else []
         factor = c.noise if c.noise is not None else float(c.vary)
         self._late = factor > 0.0  # whether sensors are
@@ -96,7 +100,7 @@ class SimEnv:
                 del self._blocks[min(self._blocks)]
             streams = np.random.SeedSequence([self.seed, number]).spawn(4)
             starts, vehicles, air, links = (np.random.default_rng(s) for s in streams)
-            state = dict(self.task.reset(starts, BLOCK))
+            state = {name: value.astype(np.float32) for name, value in self.task.reset(starts, BLOCK).items()}
             motion = state.pop("motion", np.zeros((BLOCK, 0), np.float32))
             robots = draw_robots(self.task.robot, self.task.vary if self.conditions.vary else (), vehicles, BLOCK)
             low, high = np.array([s.delay_range() for s in (*self.task.policy, *self.task.commands)]).T
@@ -196,7 +200,7 @@ class SimEnv:
         }
 
     def truth(self) -> dict[str, Array]:
-        return {"quaternion": self._signals["quaternion"], **{s.name: self._signals[s.name] for s in self.task.policy}}
+        return {name: self._signals[name] for name in self._told}
 
     def step(self, command: Mapping[str, Array]) -> Step:
         told = np.clip(pack(self.task.commands, command).astype(np.float32, copy=False), self._low, self._high)
@@ -274,11 +278,8 @@ class SimEnv:
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """The robot and its target as the film shows them."""
-        from sim.render.offscreen import picture
-
-        names = ("position", "quaternion", self.task.goal)
-        position, quaternion, target = (np.asarray(self._signals[name])[row] for name in names)
-        return picture(self.task.robot, position, quaternion, target, height, width)
+        goal = np.asarray(self._signals[self.task.goal])[row]
+        return render(self.engine, self.task.robot, row, goal, height, width)
 
     def close(self) -> None:
         """Nothing is held."""

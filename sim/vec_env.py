@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sim.channel import Channel
 from sim.engines import make as make_engine
+from sim.engines import render
 from sim.randomize import Array, draw_robots, redraw
 from sim.spec import Group, size
 from sim.tasks import EngineTask
@@ -199,12 +200,8 @@ class VecEnv:
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """One vehicle and its target as the film shows them, (height, width, 3)."""
-        names = ("position", "quaternion", self.task.goal)
-        known = {**self._state, **self.task.reference(self._motion, self._steps * self.dt)}
-        from sim.render.offscreen import picture
-
-        position, quaternion, target = (known[name][row].cpu().numpy() for name in names)
-        return picture(self.task.robot, position, quaternion, target, height, width)
+        goal = self.task.reference(self._motion, self._steps * self.dt)[self.task.goal][row].cpu().numpy()
+        return render(self.engine, self.task.robot, row, goal, height, width)
 
     def reward_weights(self) -> dict[str, float]:
         """The coefficient of each reward term now; reward = sum of coefficient * term. Follows the curriculum."""
@@ -284,7 +281,7 @@ class VecEnv:
             random = self._rng.random((2, count, 1), np.float32)
             state = self.task.easier(state, np.where(random[0] < self.easy, random[1], np.float32(1.0)))
         state = dict(state)
-        motion = state.pop("motion")
+        motion = state.pop("motion", np.zeros((count, 0), np.float32))
         shortest, longest = (max(1, round(share * self.task.episode_steps)) for share in self.lengths)
         limit = self._rng.integers(shortest, longest, count, endpoint=True) if shortest < longest else longest
         robots = draw_robots(self.task.robot, self.task.vary, self._rng, count)
@@ -296,7 +293,7 @@ class VecEnv:
             "policy": self._policy.draw(self._rng, count),
             "command": self._command.draw(self._rng, count),
         }
-        self._pool = {k: {name: torch.from_numpy(v).to(self.device) for name, v in d.items()} for k, d in drawn.items()}
+        self._pool = {k: {name: _single(v).to(self.device) for name, v in d.items()} for k, d in drawn.items()}
         self._taken = 0
 
     def _take(self, count: int) -> dict[str, dict[str, Tensor]]:
@@ -372,7 +369,7 @@ class VecEnv:
     def _vectors(self, signals: _Signals) -> tuple[Tensor, Tensor, Tensor]:
         """The policy's signals, the privileged ones and the history, (n, ...) each."""
         truth = torch.cat([signals[s.name] for s in self.task.policy], -1)
-        privileged = torch.cat([signals[s.name] for s in self.task.privileged], -1)
+        privileged = torch.cat([truth[:, :0], *(signals[s.name] for s in self.task.privileged)], -1)
         return truth, privileged, self._past[:, : self.task.history].flatten(1)
 
     def _observe(self, signals: _Signals) -> Observation:
@@ -427,6 +424,11 @@ class VecEnv:
             self.reset()
         with np.errstate(over="ignore", invalid="ignore"):  # lost vehicles may be anywhere
             return self.task.score({name: np.stack(values) for name, values in flight.items()})
+
+
+def _single(values: NDArray[Any]) -> Tensor:
+    """Numbers in single precision, whatever a task drew; counts and masks as they are."""
+    return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values)
 
 
 def _named(group: Group, vector: Tensor) -> dict[str, Tensor]:

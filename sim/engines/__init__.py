@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
@@ -46,6 +49,28 @@ class Engine(Protocol):
 
     def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
         """Set physical parameters of the robots in `mask` from name -> (count, k); others keep theirs."""
+
+
+@runtime_checkable
+class HasPictures(Protocol):
+    """An engine that can show its robots to people."""
+
+    def render(self, row: int, height: int, width: int, goal: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """One of them and its goal, (height, width, 3)."""
+
+
+def render(
+    engine: Engine, robot: Any, row: int, goal: NDArray[np.float32], height: int, width: int
+) -> NDArray[np.uint8]:
+    """A picture for people, of a vehicle as the film shows it; ValueError where nobody can draw it."""
+    if isinstance(engine, HasPictures):
+        return engine.render(row, height, width, goal)
+    if not isinstance(robot, Quadrotor):
+        raise ValueError(f"{type(engine).__name__} draws no pictures of {robot.name!r}: it has no render(...)")
+    from sim.render.offscreen import picture
+
+    position, quaternion = (np.asarray(engine.read(name))[row] for name in ("position", "quaternion"))
+    return picture(robot, position, quaternion, goal, height, width)
 
 
 def make(name: str, robot: Quadrotor, num: int, dt: float, device: str = "cpu") -> Engine:
