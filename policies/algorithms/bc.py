@@ -24,7 +24,7 @@ from policies.algorithms import LearningError
 from policies.collect import demonstrate, stored
 from policies.learning import edm
 from policies.learning.encoders import EncoderConfig, Encoders
-from policies.learning.networks import Normalizer, cosine, descend, mlp, restore, saved
+from policies.learning.networks import Normalizer, Stateful, cosine, descend, mlp
 from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Planner, Schedule, Steering
 from policies.models.controller import Array, Policy, normalised
 from policies.models.denoiser import goal, guided
@@ -181,14 +181,18 @@ def check(task: Task, device: str) -> None:
     torch.set_num_threads(1)  # small matrices: threads cost more than they bring
 
 
-class Cloning:
+class Cloning(Stateful):
     """Trains a base on demonstrations; with `delay`, one that goes on from up to so many actions of a chunk."""
 
     provenance: dict[str, Any] = {}  # of a base that comes from elsewhere
+    state_parts: tuple[str, ...] = ("network", "average", "normalizer", "optimizer")
+    state_values = ("done",)
 
     def __init__(self, task: Task, config: BaseConfig, generator: torch.Generator, delay: int = 0) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.eyes = Encoders(spec.pictures(task.policy), config.sight, generator)
+        if self.eyes.size:
+            self.state_parts += ("eyes", "average_eyes")
         self.measured = spec.size(spec.numbers(task.policy))
         self.actions, self.observed = spec.size(task.commands), self.measured + self.eyes.size
         self.size, self.delay = self.actions * config.horizon, delay
@@ -338,17 +342,6 @@ class Cloning:
     def controller(self, chosen: Steering | NoiseTable, planner: Planner | None = None) -> ChunkPolicy:
         """Of the base, whose plans are carried out to their end, with that noise."""
         return ChunkPolicy.from_task(self.task, self.denoiser(), chosen, self.config.horizon, planner)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**saved(self._parts()), "done": self.done}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore(self._parts(), state)
-        self.done = int(state["done"])
-
-    def _parts(self) -> dict[str, Any]:
-        eyes = ("eyes", "average_eyes") if self.eyes.size else ()
-        return {n: getattr(self, n) for n in ("network", "average", "normalizer", "optimizer", *eyes)}
 
 
 def silu(network: nn.Sequential) -> nn.Sequential:

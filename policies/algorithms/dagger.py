@@ -9,10 +9,8 @@ what the expert said in the states that the policy went through.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +18,7 @@ import torch
 from policies.algorithms.bc import BaseConfig, Demonstrations, chunked
 from policies.learning.interveners import EXPERT, Adviser, Opening, Watch
 from policies.learning.interventions import InterventionEpisode, Supervision
-from policies.learning.networks import restore, saved
+from policies.learning.online import OnlineLearner
 from policies.models.chunking import Base, ChunkPolicy, NoiseTable
 from policies.models.controller import Array, Policy
 from sim import spec
@@ -71,12 +69,14 @@ class DaggerConfig(CorrectionConfig):
             )
 
 
-class Corrected(ABC):
+class Corrected(OnlineLearner, ABC):
     """A cloned policy that is trained on, with what an intervener corrected; subclasses say what that is."""
 
     Config: type[CorrectionConfig]
-    needs: tuple[type, ...] = (HasExpert,)
-    takes: tuple[str, ...] = ()
+    needs = (HasExpert,)
+    run: Supervision
+    state_parts = ("run",)
+    state_values = ("rounds", "waiting", "seen", "chunks")
 
     def __init__(self, task: Task, config: CorrectionConfig, seed: int, device: str = "cpu") -> None:
         self.run = Supervision(task, config, seed, device)
@@ -133,19 +133,6 @@ class Corrected(ABC):
         base = self.cloning.denoiser()
         kind = NoiseTable.none if self.config.noise == "none" else NoiseTable.normal
         return ChunkPolicy.from_task(self.task, base, kind(base.noise_size), base.horizon)
-
-    def dump_to(self, folder: Path) -> None:
-        """Nothing is dumped: a scene that is not finite ends its episode."""
-        del folder
-
-    def state_dict(self) -> dict[str, Any]:
-        counts = {"rounds": self.rounds, "waiting": self.waiting}
-        return {**saved({"run": self.run}), **counts, "seen": self.seen.copy(), "chunks": self.chunks.copy()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore({"run": self.run}, state)
-        self.rounds, self.waiting = int(state["rounds"]), int(state["waiting"])
-        self.seen, self.chunks = state["seen"].copy(), state["chunks"].copy()
 
 
 class Dagger(Corrected):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from torch import Tensor
 
 from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, Replay, judges, set_rate
 from policies.learning.chunk_rollout import Transition
-from policies.learning.networks import restore, saved
-from policies.learning.online import OnlineFinetuning
+from policies.learning.online import OnlineFinetuning, OnlineLearner
 from policies.models.action_selection import BestOfNNoise
 from policies.models.chunking import Base, NoiseTable, Steering
 from policies.models.controller import Array, Policy
@@ -42,13 +40,12 @@ class DsrlConfig(ActorCriticConfig):
     asymmetric: bool = True  # critics see what is privileged, where anything is, and no pictures
 
 
-class Dsrl:
+class Dsrl(OnlineLearner):
     """An actor that steers a base which was cloned before; see `policies.learning.online`."""
 
     Config: type[DsrlConfig] = DsrlConfig
-    needs: tuple[type, ...] = ()
-    takes: tuple[str, ...] = ()
     Run: type[OnlineFinetuning] = OnlineFinetuning
+    state_parts: tuple[str, ...] = ("run", "training", "critics", "memory")
 
     def __init__(self, task: Task, config: DsrlConfig, seed: int, device: str = "cpu") -> None:
         self.run = self.Run(task, config, seed, device)
@@ -160,19 +157,3 @@ class Dsrl:
             picked = BestOfNNoise(judges(self.critics, self.cloning.normalizer), DRAWN, self.repeat)
             policies[f"best of {DRAWN}"] = made(prior, picked)
         return policies
-
-    def provenance(self) -> dict[str, Any]:
-        """Of the base, if it was given."""
-        return self.cloning.provenance
-
-    def dump_to(self, folder: Path) -> None:
-        """Nothing is dumped: a scene that is not finite ends its episode."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved(self._parts())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore(self._parts(), state)
-
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("run", "training", "critics", "memory")}

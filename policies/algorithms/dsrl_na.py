@@ -9,7 +9,6 @@ prior's, drawn once per state, and half the actor's, which the targets need anyw
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ class DsrlNa(Dsrl):
     """An actor that steers a base, learned from executed chunks."""
 
     Config = DsrlNaConfig
-    needs: tuple[type, ...] = ()
+    state_parts = (*Dsrl.state_parts, "judges")
     config: DsrlNaConfig
 
     def __init__(self, task: Task, config: DsrlNaConfig, seed: int, device: str = "cpu") -> None:
@@ -93,6 +92,3 @@ class DsrlNa(Dsrl):
     def _raw(self, x: Tensor) -> Array:
         raw: Array = self.cloning.normalizer.invert(x).numpy()
         return raw
-
-    def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"judges": self.judges}

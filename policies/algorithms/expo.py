@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +29,8 @@ from policies.learning.actor_critic import (
 )
 from policies.learning.base import Served
 from policies.learning.chunk_rollout import Transition
-from policies.learning.networks import Normalizer, restore, saved
-from policies.learning.online import OnlineFinetuning
+from policies.learning.networks import Normalizer
+from policies.learning.online import OnlineFinetuning, OnlineLearner
 from policies.models.action_selection import BestOfN, CriticEnsemble, ResidualEdit
 from policies.models.chunking import Base, NoiseTable
 from policies.models.controller import Array, Policy
@@ -74,12 +72,11 @@ class ResidualConfig(ExpoConfig):
             raise ValueError(f"residual learning edits one chunk, not candidates={self.candidates}; see algorithm=expo")
 
 
-class Expo:
+class Expo(OnlineLearner):
     """An actor that edits what a base proposes which was cloned before; see `policies.learning.online`."""
 
     Config: type[ExpoConfig] = ExpoConfig
-    needs: tuple[type, ...] = ()
-    takes: tuple[str, ...] = ()
+    state_parts = ("run", "training", "critics", "memory")
     unedited = True  # the base's own chunks are candidates, too
 
     def __init__(self, task: Task, config: ExpoConfig, seed: int, device: str = "cpu") -> None:
@@ -210,22 +207,6 @@ class Expo:
     def _inputs(self) -> Normalizer:
         """Of what the actor takes: the observation's, and none of the chunk."""
         return self.cloning.normalizer.wider(self.size)
-
-    def provenance(self) -> dict[str, Any]:
-        """Of the base, if it was given."""
-        return self.cloning.provenance
-
-    def dump_to(self, folder: Path) -> None:
-        """Nothing is dumped: a scene that is not finite ends its episode."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved(self._parts())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore(self._parts(), state)
-
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("run", "training", "critics", "memory")}
 
 
 class Residual(Expo):

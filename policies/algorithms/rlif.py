@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class Rlif(DsrlNa):
     """An actor that steers a base so that nobody intervenes."""
 
     Config = RlifConfig
-    needs: tuple[type, ...] = ()
+    state_values = ("due", "heard")
     Run = Supervision
     config: RlifConfig
     run: Supervision
@@ -117,10 +116,3 @@ class Rlif(DsrlNa):
                         self.memory.past, self.transitions(InterventionEpisode.shown(episode, self.task, self.run.see))
                     )
         Dsrl.prepare(self, updates)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "due": self.due, "heard": self.heard}
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.due, self.heard = int(state["due"]), int(state["heard"])

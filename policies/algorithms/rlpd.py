@@ -80,7 +80,7 @@ class Rlpd(Dsrl):
     """An actor that chooses chunks."""
 
     Config: type[RlpdConfig] = RlpdConfig
-    needs: tuple[type, ...] = ()
+    state_parts: tuple[str, ...] = (*Dsrl.state_parts, "before")
     config: RlpdConfig
     Run = Alone
 
@@ -113,6 +113,3 @@ class Rlpd(Dsrl):
         before = Steering(self.before.mean(self.cloning.normalizer), self.config.magnitude)
         base = self.cloning.denoiser()
         return {"before practice": ChunkPolicy.from_task(self.task, base, before, base.horizon)}
-
-    def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"before": self.before}

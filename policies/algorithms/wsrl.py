@@ -8,13 +8,12 @@ slowly than they do; its prior is weak, and every step of an episode begins a tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from policies.algorithms.rlpd import Rlpd, RlpdConfig
 from policies.learning.actor_critic import Replay
-from policies.learning.networks import restore, saved
 from policies.learning.offline import Pretraining, offline
 from policies.learning.online import REPORT
 from policies.models.chunking import Base
@@ -44,7 +43,8 @@ class Wsrl(Rlpd):
     """An actor that chooses chunks, learned offline before it practises."""
 
     Config = WsrlConfig
-    needs: tuple[type, ...] = ()
+    state_parts = (*Rlpd.state_parts, "pretraining")
+    state_values = ("offline",)
     config: WsrlConfig
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -76,13 +76,3 @@ class Wsrl(Rlpd):
 
     def choose(self, base: Base, observation: Array, blind: bool) -> tuple[Array, Array]:
         return super().choose(base, observation, False)  # the warm-up is the actor's
-
-    def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"pretraining": self.pretraining}
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved(self._parts()) | {"offline": self.offline}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore(self._parts(), state)
-        self.offline = int(state["offline"])

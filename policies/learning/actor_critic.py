@@ -20,13 +20,12 @@ from torch import Tensor
 from policies.learning.networks import (
     Ensemble,
     Normalizer,
+    Stateful,
     cosine,
     descend,
     ensemble_layers,
     linear_layers,
     mlp,
-    restore,
-    saved,
 )
 from policies.learning.online import OnlineConfig
 from policies.models.action_selection import CriticEnsemble
@@ -104,8 +103,10 @@ class Actor(torch.nn.Module):
         return choice.clamp(-self.magnitude, self.magnitude), divergence.sum(-1)
 
 
-class ActorTrainer:
+class ActorTrainer(Stateful):
     """An actor in training, and its average."""
+
+    state_parts = ("actor", "average", "optimizer")
 
     def __init__(self, actor: Actor, config: ActorCriticConfig) -> None:
         self.actor, self.average, self.config = actor, copy.deepcopy(actor), config
@@ -134,18 +135,11 @@ class ActorTrainer:
         layers[-1] = weight[:size], bias[:size]
         return Mlp(layers, "relu")
 
-    def state_dict(self) -> dict[str, Any]:
-        return saved(self._parts())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore(self._parts(), state)
-
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("actor", "average", "optimizer")}
-
-
-class Critics:
+class Critics(Stateful):
     """An ensemble of `count`, the targets that follow it, and its optimizer. One alone is believed as it is."""
+
+    state_parts = ("ensemble", "target", "optimizer")
 
     def __init__(self, config: ActorCriticConfig, inputs: int, generator: torch.Generator, count: int) -> None:
         self.config, self.pessimism = config, config.pessimism if count > 1 else 0.0
@@ -190,15 +184,6 @@ class Critics:
         some = torch.randperm(self.config.critics, generator=generator)[: self.config.target_critics]
         values: Tensor = self.target(inputs, some)
         return values.amin(0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved(self._parts())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore(self._parts(), state)
-
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("ensemble", "target", "optimizer")}
 
 
 def set_rate(rate: float, *parts: ActorTrainer | Critics) -> None:

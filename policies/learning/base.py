@@ -81,6 +81,8 @@ class Given(Cloning):
 class Measured(Cloning):
     """In the place of cloning: what is seen is normalised as the demonstrations show it, and that is all."""
 
+    state_parts = ("normalizer",)
+
     def __init__(self, task: Task, config: Any, generator: torch.Generator) -> None:
         self.task, self.config, self.generator = task, config, generator
         self.actions, self.observed = spec.size(task.commands), spec.size(task.policy)
@@ -97,9 +99,6 @@ class Measured(Cloning):
         self.normalizer.update(torch.from_numpy(data.observation))
         self.done = 1
         yield from ()
-
-    def _parts(self) -> dict[str, Any]:
-        return {"normalizer": self.normalizer}
 
 
 class Served(Measured):

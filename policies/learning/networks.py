@@ -189,6 +189,24 @@ def restore(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
 
 
+class Stateful:
+    """Saves and restores what it names: attributes with a `state_dict` of their own, and plain values and arrays."""
+
+    state_parts: tuple[str, ...] = ()
+    state_values: tuple[str, ...] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of all of it, by name."""
+        values = {name: copy.deepcopy(getattr(self, name)) for name in self.state_values}
+        return saved({name: getattr(self, name) for name in self.state_parts}) | values
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        restore({name: getattr(self, name) for name in self.state_parts}, state)
+        for name in self.state_values:
+            setattr(self, name, copy.deepcopy(state[name]))
+
+
 def gaussian_log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Log density (n,) of actions (n, k) under independent Gaussians."""
     z = (action - mean) * torch.exp(-log_std)

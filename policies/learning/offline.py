@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from policies.learning.actor_critic import ActorTrainer, Critics
-from policies.learning.networks import Ensemble, descend, gaussian_log_prob, restore, saved
+from policies.learning.networks import Ensemble, Stateful, descend, gaussian_log_prob
 
 KINDS = ("calql", "cql", "iql")
 MOST = 100.0  # weight of a recorded choice in IQL
@@ -66,7 +66,7 @@ def offline(config: Pretraining, training: ActorTrainer, critics: Critics, gener
     return kind(config, training, critics, generator)
 
 
-class Cql:
+class Cql(Stateful):
     """CQL and Cal-QL. Choices are not weighted by their density, which in a chunk's many dimensions leaves one."""
 
     def __init__(
@@ -121,15 +121,11 @@ class Cql:
         gap: Tensor = (highest - values).mean(1).sum()
         return gap
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """It holds nothing."""
-
-
-class Iql:
+class Iql(Stateful):
     """IQL: what follows a choice is worth an expectile of what was recorded; what was better is imitated more."""
+
+    state_parts = ("value", "optimizer")
 
     def __init__(
         self, config: Pretraining, training: ActorTrainer, critics: Critics, generator: torch.Generator
@@ -153,12 +149,3 @@ class Iql:
         weight = torch.exp(config.temperature * better.detach()).clamp_max(MOST)
         self.training.descend(-(weight * likely).mean())
         return {"loss": self.critics.fit(recorded, wanted), "value": value.mean()}
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved(self._parts())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restore(self._parts(), state)
-
-    def _parts(self) -> dict[str, Any]:
-        return {"value": self.value, "optimizer": self.optimizer}

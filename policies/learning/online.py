@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from policies.learning.asymmetric import AsymmetricObservation
 from policies.learning.base import Origin, origin
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout, Transition
 from policies.learning.hindsight import Hindsight
+from policies.learning.networks import Stateful
 from policies.models.chunking import Base
 from policies.models.controller import Array
 from policies.models.success import success_file
@@ -229,6 +231,21 @@ class OnlineFinetuning:
         self._resumed = state["scenes"]
         if self.insight.privileged:
             self.insight.normalizer.load_state_dict(state["insight"])
+
+
+class OnlineLearner(Stateful):
+    """What all share that improve a base: it is a part of their state, and of where their policy comes from."""
+
+    needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ()
+    run: OnlineFinetuning
+
+    def provenance(self) -> dict[str, Any]:
+        """Of the base, if it was given."""
+        return self.run.cloning.provenance
+
+    def dump_to(self, folder: Path) -> None:
+        """Nothing is dumped: a scene that is not finite ends its episode."""
 
 
 def _transitions(
