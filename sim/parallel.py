@@ -19,7 +19,7 @@ from pettingzoo import ParallelEnv
 from sim import tasks
 from sim.env import Env, make_env, with_engine
 from sim.spec import Signal, limits, unpack
-from sim.tasks import Task, agents_of
+from sim.tasks import Task, agents_of, teams_of
 
 Array = NDArray[Any]
 PICTURE = (240, 320)  # height, width
@@ -31,10 +31,10 @@ def signal_space(signal: Signal) -> spaces.Space[Any]:
 
 
 class TaskParallelEnv(ParallelEnv):  # type: ignore[misc]
-    """One world of a task. `config` sets fields of the task's `Config`; agents are agent_0, agent_1, ...
+    """One world of a task. `config` sets fields of the task's `Config`.
 
-    An episode that an agent loses is terminated for it; one that it wins, that others end, or that is out of time is
-    truncated, as for learners.
+    Agents are agent_0, agent_1, ...; `teams` says whose team each is in. An episode that an agent loses is terminated
+    for it; one that it wins, that others end, or that is out of time is truncated, as for learners.
     """
 
     metadata: dict[str, Any] = {"name": "sim2metal", "render_modes": ["rgb_array"], "render_fps": 20}
@@ -45,6 +45,7 @@ class TaskParallelEnv(ParallelEnv):  # type: ignore[misc]
         self.task: Task = with_engine(tasks.make(task, **(config or {})), engine)
         self.render_mode = render_mode
         self.possible_agents = [f"agent_{k}" for k in range(agents_of(self.task))]
+        self.teams = dict(zip(self.possible_agents, teams_of(self.task), strict=True))
         self.agents: list[str] = []
         low, high = limits(self.task.commands)
         self._middle, self._half = 0.5 * (high + low), 0.5 * (high - low)

@@ -13,9 +13,7 @@ from deploy.policy_file import PolicyFile
 
 def struct_type(policy: PolicyFile) -> np.dtype[Any]:
     """The memory layout of `policy_signals`."""
-    vectors = policy.vectors.inputs
-    kinds = {s.name: vectors[s.name].dtype for s in policy.inputs}
-    fields = [(s.name, "u1" if kinds[s.name].kind in "iu" else "<f4", (s.size,)) for s in policy.inputs]
+    fields = [(s.name, np.dtype(policy.types[s.name]).newbyteorder("<"), (s.size,)) for s in policy.inputs]
     return np.dtype(fields, align=True)
 
 

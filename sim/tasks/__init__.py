@@ -190,6 +190,11 @@ def agents_of(task: Task) -> int:
     return task.agents if isinstance(task, MultiAgent) else 1
 
 
+def teams_of(task: Task) -> tuple[int, ...]:
+    """The team of each of a world's agents."""
+    return task.teams if isinstance(task, MultiAgent) else (0,)
+
+
 def initial_action(task: Task) -> float:
     """[-1, 1]: what an untrained policy does."""
     return task.initial_action if isinstance(task, EngineTask) else 0.0

@@ -9,6 +9,16 @@ from deploy.policy_file import PolicyFile
 from deploy.runtimes import CONTROLLERS, controller
 from sim.tasks import make
 from tests.deploy.sample_policy import exported, linear_hover, random_gru, small
+from tests.deploy.test_policy_file import camera_policy
+
+
+def test_pixels_and_words_keep_their_type_in_c(tmp_path):
+    policy = camera_policy(tmp_path / "p.onnx", dtype="int64", low=0, high=9999)
+    compiled = controller(policy, "c")
+    policy.reset(2), compiled.reset(2)
+    signals = {"image": np.array([7, 255], np.uint8).repeat(4).reshape(2, 2, 2, 1), "word": np.array([[2], [3000]])}
+    np.testing.assert_array_equal(compiled.step(signals)["speed"], [[9.0], [3255.0]])
+    np.testing.assert_array_equal(policy.step(signals)["speed"], [[9.0], [3255.0]])
 
 
 @pytest.mark.parametrize("network", ["mlp", "gru"])

@@ -127,6 +127,7 @@ def test_the_page_is_right(monkeypatch):
 def test_pettingzoo(camera: bool):
     env = TaskParallelEnv(GAME, config={"camera": camera, "steps": 30}, render_mode="rgb_array")
     parallel_api_test(env, num_cycles=70)
+    assert env.teams == {"agent_0": 0, "agent_1": 1}
     seen, _ = env.reset(seed=3)
     assert env.render().shape == (240, 320, 3)
     assert all(env.observation_space(name).contains(seen[name]) for name in env.possible_agents)
