@@ -18,6 +18,7 @@ from sim.env import NoExpertError
 from sim.spec import Signal
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
+from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 BASE = BaseConfig(horizon=2, hidden=[32, 32], updates=300, episodes=60, corruption=1.2)
@@ -99,15 +100,9 @@ def test_dagger_needs_no_help_and_cloning_alone_is_all_help():
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_continues_exactly(kind):
     whole = kind(ToyReach(), small(kind), 0)
-    rows = list(whole.learn())
+    rows, others = learned(whole, lambda: kind(ToyReach(), small(kind), 1))
     assert len(rows) == 3 and "loss" in rows[-1]
-    for stop in (1, 2):  # after cloning, and while practising
-        first = kind(ToyReach(), small(kind), 0)
-        running = first.learn()
-        for _ in range(stop):
-            next(running)
-        second = kind(ToyReach(), small(kind), 1)
-        second.load_state_dict(first.state_dict())
+    for second in others[:2]:  # after cloning, and while practising
         assert list(second.learn())[-1] == rows[-1]
         assert torch.equal(weights(whole), weights(second))
 

@@ -11,6 +11,7 @@ from policies.algorithms.bc import BaseConfig
 from policies.algorithms.dsrl_na import DsrlNa, DsrlNaConfig
 from policies.models.export import export
 from tests.policies.algorithms.test_dsrl import success
+from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 QUICK = DsrlNaConfig(
@@ -59,15 +60,9 @@ def test_the_distilled_critic_agrees_with_those_of_chunks():
 
 def test_it_continues_exactly():
     whole = DsrlNa(ToyReach(), small(), 0)
-    rows = list(whole.learn())
+    rows, others = learned(whole, lambda: DsrlNa(ToyReach(), small(), 0))
     assert rows[-1]["divergence"] > 0.0 and len(rows) == 3
-    for stop in (1, 2):  # after cloning, and while practising
-        first = DsrlNa(ToyReach(), small(), 0)
-        running = first.learn()
-        for _ in range(stop):
-            next(running)
-        second = DsrlNa(ToyReach(), small(), 0)
-        second.load_state_dict(first.state_dict())
+    for second in others[:2]:  # after cloning, and while practising
         assert list(second.learn())[-1] == rows[-1]
         assert torch.equal(weights(whole), weights(second))
 

@@ -17,6 +17,7 @@ from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.models.test_chunking import base
+from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 QUICK = {
@@ -57,15 +58,9 @@ def test_edits_bring_a_mediocre_base_to_the_goal(kind, least, gain):
 @pytest.mark.parametrize("kind", [Expo, Residual])
 def test_it_continues_exactly(kind):
     whole = kind(ToyReach(), small(kind), 0)
-    rows = list(whole.learn())
+    rows, others = learned(whole, lambda: kind(ToyReach(), small(kind), 0))
     assert rows[-1]["divergence"] > 0.0 and len(rows) == 3
-    for stop in (1, 2):  # after cloning, and while practising
-        first = kind(ToyReach(), small(kind), 0)
-        running = first.learn()
-        for _ in range(stop):
-            next(running)
-        second = kind(ToyReach(), small(kind), 0)
-        second.load_state_dict(first.state_dict())
+    for second in others[:2]:  # after cloning, and while practising
         assert list(second.learn())[-1] == rows[-1]
         assert torch.equal(weights(whole), weights(second))
 

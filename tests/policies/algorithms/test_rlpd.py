@@ -11,6 +11,7 @@ from policies.algorithms.bc import Shown
 from policies.algorithms.rlpd import Rlpd, RlpdConfig
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
+from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 QUICK = RlpdConfig(
@@ -44,12 +45,8 @@ def test_it_finds_to_the_goal_without_a_base():
 
 def test_it_continues_exactly():
     whole = Rlpd(ToyReach(), small(), 0)
-    rows = list(whole.learn())
-    assert rows[-1]["divergence"] > 0.0 and len(rows) == 2
-    first = Rlpd(ToyReach(), small(), 0)
-    next(first.learn())
-    second = Rlpd(ToyReach(), small(), 0)
-    second.load_state_dict(first.state_dict())
+    rows, (second, _) = learned(whole, lambda: Rlpd(ToyReach(), small(), 0))
+    assert rows[-1]["divergence"] > 0.0
     assert list(second.learn())[-1] == rows[-1]
     assert torch.equal(weights(whole), weights(second))
 

@@ -13,6 +13,7 @@ from policies.runner.config import compose
 from policies.train import train
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
+from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 QUICK = WsrlConfig(
@@ -90,19 +91,13 @@ def test_demonstrations_know_their_returns():
     assert count > 20
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3])  # learning offline, before practice, in it
-def test_it_continues_exactly(stop):
+def test_it_continues_exactly():
     whole = Wsrl(ToyReach(), small(), 0)
-    rows = list(whole.learn())
+    rows, others = learned(whole, lambda: Wsrl(ToyReach(), small(), 0))
     assert rows[-1]["divergence"] > 0.0 and len(rows) == 4
-    first = Wsrl(ToyReach(), small(), 0)
-    running = first.learn()
-    for _ in range(stop):
-        next(running)
-    second = Wsrl(ToyReach(), small(), 0)
-    second.load_state_dict(first.state_dict())
-    assert list(second.learn())[-1] == rows[-1]
-    assert torch.equal(weights(whole), weights(second))
+    for second in others[:3]:  # learning offline, before practice, in it
+        assert list(second.learn())[-1] == rows[-1]
+        assert torch.equal(weights(whole), weights(second))
 
 
 def test_the_file_is_the_whole_controller(tmp_path):

@@ -22,6 +22,7 @@ from policies.models.export import export
 from sim.env import NoExpertError
 from sim.spec import Signal
 from tests.policies.algorithms.test_rlpd import small as rlpd_small
+from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight
 
@@ -59,13 +60,10 @@ def test_who_sees_what():
 
 @pytest.mark.parametrize("kind", [Dsrl, DsrlNa])
 def test_it_continues_exactly_and_the_file_is_told_nothing(kind, tmp_path):
-    whole, first, second = (kind(ToySight(), small(kind, total_steps=800), seed) for seed in (0, 0, 1))
-    *_, last = whole.learn()
-    running = first.learn()
-    while next(running)["env_steps"] < 400.0:
-        pass
-    second.load_state_dict(first.state_dict())
-    assert [*second.learn()][-1] == last and last["env_steps"] == 800.0
+    whole = kind(ToySight(), small(kind, total_steps=800), 0)
+    rows, others = learned(whole, lambda: kind(ToySight(), small(kind, total_steps=800), 1))
+    second = next(other for row, other in zip(rows, others, strict=True) if row["env_steps"] >= 400.0)
+    assert [*second.learn()][-1] == rows[-1] and rows[-1]["env_steps"] == 800.0
     for controller in (whole.controller(), *whole.baselines().values()):
         assert {s.name for s in export(controller, tmp_path / "policy.onnx").inputs} == {"position", "camera"}
     assert [*whole.baselines()] == ["random noise", "cut noise", "no noise"]

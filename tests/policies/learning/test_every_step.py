@@ -11,6 +11,7 @@ from policies.algorithms.rlpd import Rlpd
 from policies.learning.online import OnlineFinetuning
 from tests.policies.algorithms.test_expo import small as small_edit
 from tests.policies.algorithms.test_rlpd import small, weights
+from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 
@@ -48,15 +49,9 @@ def test_one_episode_in_full():
 @pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (Expo, partial(small_edit, Expo))])
 def test_learners_of_what_was_executed_continue_exactly(kind, settings):
     whole = kind(ToyReach(), settings(every_step=True), 0)
-    rows = list(whole.learn())
-    first = kind(ToyReach(), settings(every_step=True), 0)
-    running = first.learn()
-    for _ in range(len(rows) - 1):
-        next(running)
-    second = kind(ToyReach(), settings(every_step=True), 0)
-    second.load_state_dict(first.state_dict())
-    assert list(second.learn())[-1] == rows[-1]
-    assert torch.equal(weights(whole), weights(second))
+    rows, others = learned(whole, lambda: kind(ToyReach(), settings(every_step=True), 0))
+    assert list(others[-2].learn())[-1] == rows[-1]
+    assert torch.equal(weights(whole), weights(others[-2]))
     assert whole.memory.own.count > 1.5 * kind_count(kind, settings)
 
 
