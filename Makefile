@@ -1,5 +1,5 @@
 # make train   sets up .venv with what training needs, trains quad_hover, evaluates it, says where everything is
-# make test    sets up .venv with what the tests need, runs linter, type checker and tests
+# make test    sets up .venv with what the tests need, runs linter, type checker and tests (tests/stages.py)
 # make test-all  everything, what takes minutes or the network included
 # make fuzz    FUZZ=10000 mutated files, logs and requests of each kind: about an hour
 # make release the wheel of the last commit, its bill of materials and their SHA-256, into dist/; reproducible
@@ -23,10 +23,10 @@ train: .venv/train.installed
 	@echo "learning curves:              $(BIN)/tensorboard --logdir runs"
 
 test: lint
-	$(BIN)/python -m pytest
+	@$(BIN)/python tests/stages.py
 
 test-all: lint
-	$(BIN)/python -m pytest -m ""
+	@$(BIN)/python tests/stages.py all
 
 FUZZ ?= 10000
 fuzz: .venv/test.installed

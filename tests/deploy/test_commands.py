@@ -94,6 +94,7 @@ def test_a_malformed_envelope_is_refused(path, tmp_path, envelope):
         PolicyFile.load(resealed(PolicyFile.load(path), tmp_path / "p.onnx", envelope=envelope))
 
 
+@pytest.mark.timed
 def test_run_in_real_time_counts_deadlines(path, capsys):
     assert cli.call(run_command.main, [f"policy={path}", "seconds=0.3", "real_time=true"]) == 0
     assert "deadlines missed: " in capsys.readouterr().out

@@ -64,6 +64,7 @@ def test_a_policy_file_moves_the_arm_and_its_log_replays(files, controller, tmp_
     assert capsys.readouterr().out.count("equal, every bit") == 4
 
 
+@pytest.mark.timed
 def test_in_real_time(files):
     policy = PolicyFile.load(files["reaching"])
     driver = Simulated.from_config(Settings(real_time=True), policy)

@@ -371,6 +371,7 @@ def cpu_per_step(policy, signals, steps):
     return (time.process_time() - began) / steps
 
 
+@pytest.mark.timed
 def test_a_step_takes_microseconds_and_a_load_milliseconds(tmp_path):
     controller = linear_hover()
     controller.network = random_mlp(np.random.default_rng(0), 30, 4, (64, 64))

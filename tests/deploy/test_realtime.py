@@ -5,7 +5,11 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from deploy.system.realtime import realtime
+
+pytestmark = pytest.mark.timed
 
 ROOT = Path(__file__).parents[2]
 

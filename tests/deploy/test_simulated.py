@@ -445,6 +445,7 @@ def fresh(task):
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_compiling_the_physics_does_not_interrupt_a_flight_in_real_time(tmp_path):
     keys = ["policy=quad_any", "robot=crazyflie", "real_time=true", "settle=0", "seconds=0.5"]
     done = subprocess.run(

@@ -145,6 +145,7 @@ def test_mutants_of_datagrams(monkeypatch):
         assert heard
 
 
+@pytest.mark.timed
 def test_a_flood_of_datagrams_does_not_stop_the_clock():
     with simulated() as simulation, socket.socket(type=socket.SOCK_DGRAM) as client:
         vehicle = simulation.vehicles[0]

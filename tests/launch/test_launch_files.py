@@ -79,6 +79,7 @@ def hover(domain, patient):
     return description("quad_hover", policy="quad_any", transfer="true", arm="false", params_file=patient)
 
 
+@pytest.mark.timed
 @pytest.mark.launch(fixture=hover)
 def test_quad_hover_flies_once_it_is_armed(graph, launch_service):
     """Robot, policy and supervisor find each other; the policy node configures itself, and waits for the arming."""
@@ -99,6 +100,7 @@ def on_a_chip(domain, patient):
     return description("quad_hover", policy="quad_any", transfer="true", backend="hil", params_file=patient)
 
 
+@pytest.mark.timed
 @pytest.mark.launch(fixture=on_a_chip)
 def test_quad_hover_flies_with_its_policy_on_an_emulated_chip(graph):
     seen = graph()
@@ -110,6 +112,7 @@ def swarm(domain, patient):
     return description("quad_swarm", policy="quad_any", robots="2", prefix="cf", arm="false", params_file=patient)
 
 
+@pytest.mark.timed
 @pytest.mark.launch(fixture=swarm)
 def test_quad_swarm_is_several_robots(graph):
     """Each in its namespace, with its own target and its own policy node."""
@@ -139,6 +142,7 @@ def manipulator(domain, tmp_path):
     )
 
 
+@pytest.mark.timed
 @pytest.mark.launch(fixture=manipulator)
 def test_manipulator_moves_as_its_policy_says_and_stays_where_it_is_disarmed(graph):
     """Joint states and trajectories as ros2_control has them, in a namespace."""
@@ -176,6 +180,7 @@ def alone(domain, patient):
     return description("policy", policy="quad_any", namespace="me", name="pilot", remap=remap, params_file=patient)
 
 
+@pytest.mark.timed
 @pytest.mark.launch(fixture=alone)
 def test_the_policy_node_alone_is_remapped_and_driven_by_transitions(graph):
     seen = graph("/me")
@@ -225,6 +230,7 @@ def managed(domain, patient, transitions):
     )
 
 
+@pytest.mark.timed
 @pytest.mark.launch(fixture=managed)
 def test_a_launch_follows_and_drives_the_transitions_of_the_policy_node(graph, transitions):
     seen = graph("/me")
@@ -262,6 +268,7 @@ def run(start):
     return wait
 
 
+@pytest.mark.timed
 def test_a_killed_policy_ends_the_launch_with_an_error(start, patient):
     process = start("quad_hover", "policy:=quad_any", "transfer:=true", f"params_file:={patient}")
     seen = []
@@ -317,6 +324,7 @@ def test_bad_input_of_a_manipulator_is_named_in_one_line(run, arguments, status,
     assert "Traceback" not in out
 
 
+@pytest.mark.timed
 def test_a_crazyflie_lands_and_the_launch_ends(run):
     """A simulated one, over its radio's protocol."""
     code, out = run("quad_hover", "policy:=quad_any", "backend:=crazyflie", "seconds:=0.5")
@@ -324,12 +332,14 @@ def test_a_crazyflie_lands_and_the_launch_ends(run):
     assert "[run-2] landed" in out
 
 
+@pytest.mark.timed
 def test_a_launch_ends_when_its_time_is_over(run, patient):
     code, out = run("quad_hover", "policy:=quad_any", "seconds:=1", f"params_file:={patient}")
     assert code == 0, out
     assert len(re.findall(r"sending signal 'SIGINT' to process", out)) == 3
 
 
+@pytest.mark.timed
 def test_an_interrupted_launch_ends_cleanly(start, graph, patient):
     process = start("quad_hover", "policy:=quad_any", "transfer:=true", f"params_file:={patient}")
     seen = graph()
@@ -341,6 +351,7 @@ def test_an_interrupted_launch_ends_cleanly(start, graph, patient):
     assert out.count("process has finished cleanly") == 3, out
 
 
+@pytest.mark.timed
 def test_each_node_has_an_enclave_of_its_own_where_ros2_is_to_be_secure(tmp_path):
     """With a keystore for that enclave it would begin; here it says that there is none."""
     secure = {"ROS_SECURITY_ENABLE": "true", "ROS_SECURITY_STRATEGY": "Enforce", "ROS_SECURITY_KEYSTORE": str(tmp_path)}

@@ -154,6 +154,7 @@ def test_second_interruption_ends_at_once():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.timed
 def test_killed_run_continues_exactly(tmp_path):
     words = ["algorithm.updates=60", "checkpoint_s=0.02"]
     train.train(settings(tmp_path / "whole", *words))

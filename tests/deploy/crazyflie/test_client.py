@@ -31,9 +31,8 @@ QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
 
 # cflib's latency thread may still send when its link has been closed, and then complains about itself.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception in thread ping_thread:pytest.PytestUnhandledThreadExceptionWarning"
-)
+LATE = "ignore:Exception in thread ping_thread:pytest.PytestUnhandledThreadExceptionWarning"
+pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings(LATE)]
 
 
 @pytest.fixture(scope="module", autouse=True)

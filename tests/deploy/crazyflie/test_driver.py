@@ -26,9 +26,8 @@ from tests.deploy.crazyflie.bench import reboot, served
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
 # cflib's latency thread may still send when its link has been closed, and then complains about itself.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception in thread ping_thread:pytest.PytestUnhandledThreadExceptionWarning"
-)
+LATE = "ignore:Exception in thread ping_thread:pytest.PytestUnhandledThreadExceptionWarning"
+pytestmark = [pytest.mark.timed, pytest.mark.filterwarnings(LATE)]
 
 
 @pytest.fixture(scope="module")

@@ -142,6 +142,7 @@ def test_events_come_from_any_thread_while_the_loop_flies(policy, tmp_path):
     assert [count for count, _ in replay_command.differences(flight, computed).values()] == [0, 0]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("real_time", [True, False])
 def test_a_writer_that_hangs_does_not_hold_up_the_end(policy, tmp_path, real_time):
     driver, guard = machine(policy)
@@ -156,6 +157,7 @@ def test_a_writer_that_hangs_does_not_hold_up_the_end(policy, tmp_path, real_tim
     assert recorder._writer.poll() == -signal.SIGKILL
 
 
+@pytest.mark.timed
 def test_a_writer_that_does_not_start_is_waited_for_in_vain_for_so_long(policy, tmp_path, monkeypatch):
     fifo = tmp_path / "f.mcap"
     os.mkfifo(tmp_path / "stuck")

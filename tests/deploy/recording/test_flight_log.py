@@ -191,6 +191,7 @@ def started(policy, log):
     return process
 
 
+@pytest.mark.timed
 def test_the_log_of_a_killed_controller_is_whole(policy, tmp_path):
     log = tmp_path / "f.mcap"
     process = started(policy, log)
@@ -205,6 +206,7 @@ def test_the_log_of_a_killed_controller_is_whole(policy, tmp_path):
     assert [count for count, _ in replay_command.differences(flight, computed).values()] == [0, 0]
 
 
+@pytest.mark.timed
 def test_sigterm_ends_the_flight_and_finishes_the_log(policy, tmp_path):
     log = tmp_path / "f.mcap"
     process = started(policy, log)

@@ -215,6 +215,7 @@ def test_a_log_is_no_longer_followed_once_its_writer_is_dead(policy, tmp_path, c
     assert set(times) == {10_000_000 * (known - 1)}
 
 
+@pytest.mark.timed
 def test_a_flight_is_watched_while_another_process_flies_it(policy, tmp_path, capsys):
     path = tmp_path / "f.mcap"
     keys = [f"policy={policy.path}", "real_time=true", "seconds=3", "settle=0", f"log={path}"]

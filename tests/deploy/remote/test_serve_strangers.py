@@ -91,6 +91,7 @@ def round_trips(client, seconds):
     return np.percentile(took, 95), np.percentile(woke, 95), max(took)
 
 
+@pytest.mark.timed
 def test_nobody_waits_for_another_s_nonsense(file):  # noqa: F811
     with command(file.path) as (process, lines):
         address = lines[-1].split()[-1]

@@ -15,6 +15,8 @@ from deploy.ros2 import topics
 from deploy.ros2.node.subscriptions import command_quality
 from tests.deploy.ros2.bench import ACTIVATE, DEACTIVATE, GENTLE, MOTORS, Graph, graph
 
+pytestmark = pytest.mark.timed
+
 SEEN = 0.12  # s until the bench knows of a rung: two looks of the node, the way, and a busy machine
 PROMPT = {"silence_s": 0.25}  # the nodes' own default
 

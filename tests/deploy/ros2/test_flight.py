@@ -17,6 +17,8 @@ from deploy.ros2.node.subscriptions import command_quality, latched_quality
 from sim.spec import Signal
 from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, GENTLE, MOTORS, Graph, graph
 
+pytestmark = pytest.mark.timed
+
 
 def test_lifecycle_and_hover(lab: Graph):
     assert lab.state == "inactive"

@@ -74,6 +74,7 @@ def listening(process: int, domain: int) -> set[str]:
     return found
 
 
+@pytest.mark.timed
 def test_nodes_listen_on_the_loopback_only_unless_told_otherwise():
     with own_domain() as domain, supervisor(domain) as alone, supervisor(domain, **{NETWORK: "1"}) as open_to_all:
         assert listening(alone, domain) == {"127.0.0.1"}
@@ -104,6 +105,7 @@ def another_computer() -> Iterator[list[str]]:
             subprocess.run([ip, "netns", "delete", name], capture_output=True)
 
 
+@pytest.mark.timed
 def test_another_computer_is_obeyed_only_where_the_network_was_asked_for():
     """It knows our address, asks for it by name, and calls the service that needs no robot."""
     with ExitStack() as held:

@@ -48,6 +48,7 @@ def began(process: "subprocess.Popen[str]") -> bool:
     return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", NODES)
 def test_interrupted_at_any_moment_a_node_ends_well(name: str, domain: int):
     ends = []
@@ -98,6 +99,7 @@ def test_without_ros2(command: str):
     assert "needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'" in done.stderr
 
 
+@pytest.mark.timed
 def test_a_topic_of_another_type(domain: int):
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=domain, signal_handler_options=SignalHandlerOptions.NO)
@@ -110,6 +112,7 @@ def test_a_topic_of_another_type(domain: int):
     assert "/here/odometry is a std_msgs/msg/Float32MultiArray, not a nav_msgs/msg/Odometry" in error
 
 
+@pytest.mark.timed
 def test_signals_that_nobody_publishes(domain: int):
     began = time.monotonic()
     command = spawn(
@@ -123,6 +126,7 @@ def test_signals_that_nobody_publishes(domain: int):
     assert time.monotonic() - began < 20.0
 
 
+@pytest.mark.timed
 def test_policies_that_must_not_fly_here(tmp_path: Path):
     ours = tmp_path / "policy.onnx"
     shutil.copy(PRETRAINED / "quad_any.onnx", ours)
@@ -157,6 +161,7 @@ def refused(lab: Graph, reason: str) -> None:
     lab.until(asked, reason)
 
 
+@pytest.mark.timed
 def test_the_supervisor_keeps_the_limits():
     limits = {**GENTLE, "fence": 0.7, "auto_arm": True}  # the target is above 1 m
     with graph(supervisor=limits, policy={"autostart": True}) as lab:
@@ -168,6 +173,7 @@ def test_the_supervisor_keeps_the_limits():
         assert not lab.break_robot("fire")
 
 
+@pytest.mark.timed
 def test_the_supervisor_keeps_an_arm_within_its_limits():
     limits = {"watch": "hand_pose", "min_voltage": 0.0, "land_voltage": 0.0, "fence": 0.3}  # the hand begins beyond
     with graph(robot={"task": "arm_reach"}, supervisor=limits) as lab:
@@ -175,6 +181,7 @@ def test_the_supervisor_keeps_an_arm_within_its_limits():
         assert lab.arm().message.startswith("geofence: 0.") and not lab.armed()
 
 
+@pytest.mark.timed
 def test_two_robots_in_one_domain_and_simulated_time(tmp_path: Path):
     """Each in its namespace; the second with compiled C, in simulated time, logged."""
     second = {
@@ -208,6 +215,7 @@ def together(*labs: Graph) -> bool:
     return all(lab.armed() for lab in labs if not lab.rest(0.2))
 
 
+@pytest.mark.timed
 def test_deploy_run_flies_on_topics():
     with graph() as lab:
         lab.ready()

@@ -12,6 +12,8 @@ import pytest
 from tests.deploy.ros2.bench import ROOT, graph
 from tests.deploy.ros2.domain import own_domain
 
+pytestmark = pytest.mark.timed
+
 POLICIES = ROOT / "launch" / "security" / "policies.xml"
 NODES = ("robot", "supervisor", "policy")
 RULES = {  # what sros2 takes: element -> its attributes, its children

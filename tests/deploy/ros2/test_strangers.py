@@ -19,6 +19,8 @@ from deploy.ros2.arming.signed import read_key
 from deploy.ros2.ask import Config, signed
 from tests.deploy.ros2.bench import ACTIVATE, GENTLE, MOTORS, ROOT, Graph, graph, spawn
 
+pytestmark = pytest.mark.timed
+
 BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 

@@ -20,6 +20,8 @@ from deploy.safety.limits import guard_of, limits_of
 from deploy.safety.watch import LeftBehindError, Watch, await_call
 from sim.tasks import make
 
+pytestmark = pytest.mark.timed
+
 AT = 30
 
 
@@ -161,13 +163,11 @@ def test_whoever_comes_back_too_late_is_told_so():
 
 def test_ctrl_c_reaches_a_process_whose_policy_computes_in_c():
     program = """
-import signal, time
+import ctypes, signal
 from deploy.safety.watch import await_call
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-print("ready", flush=True)
-import ctypes
 try:
-    await_call(lambda: ctypes.CDLL(None).sleep(60))
+    await_call(lambda: (print("ready", flush=True), ctypes.CDLL(None).sleep(60)))
 except KeyboardInterrupt:
     print("ended", flush=True)
 """

@@ -14,6 +14,8 @@ from deploy.teleop.devices import TeleopError
 from deploy.teleop.ros2 import Topics
 from tests.deploy.ros2.bench import PATIENCE, Graph
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture(scope="module")
 def graph():

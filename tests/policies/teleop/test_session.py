@@ -25,6 +25,8 @@ from policies.teleop.view import Terminal, Viewer, blocks, screen
 from sim.tasks import make
 from tests.policies.toy_reach import ToyReach
 
+pytestmark = pytest.mark.timed
+
 TOY = "tests.policies.toy_reach:ToyReach"
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 30.0  # s

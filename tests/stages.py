@@ -1,0 +1,70 @@
+"""`make test`: first what may run side by side, on all cores; then what is timed against the clock, one by one.
+
+`python tests/stages.py [all] [WORDS FOR PYTEST]`; `all` means the long ones, too. The last line adds up both stages and
+names what failed.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+
+CLOSING = re.compile(r"=+ (.+) in [\d.]+s(?: \([\d:]+\))? =+")
+COUNT = re.compile(r"(\d+) (failed|passed|skipped|xfailed|xpassed|error)s?\b")
+FAILURE = re.compile(r"(?:FAILED|ERROR) (.+?)(?: - .*)?")
+NONE_SELECTED = 5  # pytest's exit status; one of the stages may have none of the given tests
+
+
+def commands(cores: int, everything: bool, words: list[str]) -> dict[str, list[str]]:
+    """Stage -> its command line. One core has nothing to gain from workers."""
+    pytest, short = [sys.executable, "-m", "pytest"], "" if everything else " and not long"
+    workers = ["-n", str(cores), "--dist", "loadfile", "--no-loadscope-reorder"] if cores > 1 else []
+    return {
+        "side by side": [*pytest, *workers, "-m", f"not timed{short}", *words],
+        "timed": [*pytest, "-m", f"timed{short}", *words],
+    }
+
+
+def watched(command: list[str], counts: Counter[str], failures: list[str]) -> int:
+    """Run it, show what it prints, and add what its summary says; its exit status."""
+    closed, line = False, "\n"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if found := CLOSING.fullmatch(line.strip()):
+                closed = True
+                counts.update({what: int(number) for number, what in COUNT.findall(found[1])})
+            elif found := FAILURE.fullmatch(line.rstrip()):
+                failures.append(found[1])
+    if not line.endswith("\n"):
+        print()
+    if not closed:
+        counts["error"] += 1
+        failures.append(f"no closing line, exit status {process.returncode}")
+    return 0 if process.returncode == NONE_SELECTED else process.returncode
+
+
+def closing_line(counts: Counter[str], failures: list[str], seconds: float) -> str:
+    """As pytest's own, and then what failed."""
+    kinds = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
+    parts = [f"{counts[what]} {what}" for what in kinds if counts[what]]
+    names = f": {', '.join(failures)}" if failures else ""
+    return f"{', '.join(parts) or 'no tests ran'} in {seconds:.2f}s ({int(seconds) // 60} min){names}"
+
+
+def main(words: list[str]) -> int:
+    """The first exit status that is not zero."""
+    everything = words[:1] == ["all"]
+    began, counts, failures, statuses = time.monotonic(), Counter[str](), list[str](), list[int]()
+    for stage, command in commands(len(os.sched_getaffinity(0)), everything, words[everything:]).items():
+        print(f"== {stage}", flush=True)
+        statuses.append(watched(command, counts, failures))
+    print(closing_line(counts, failures, time.monotonic() - began))
+    return next((status for status in statuses if status), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

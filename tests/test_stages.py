@@ -1,0 +1,82 @@
+"""What `make test` says of its two stages is true of both."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests import stages
+
+SETTINGS = """[pytest]
+markers =
+    timed: last
+    long: only on request
+"""
+PASSES = "def test_{0}(): pass\n"
+FAILS = "def test_{0}(): assert 1 > 2\n"
+MARKED = "import pytest\n\n@pytest.mark.{1}\n"
+
+
+@pytest.fixture
+def staged(tmp_path):
+    """Runs files of tests in both stages: (exit status, the last line, all lines)."""
+    (tmp_path / "pytest.ini").write_text(SETTINGS)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # four processes that start quickly
+
+    def run(files, *words):
+        for name, content in files.items():
+            (tmp_path / f"test_{name}.py").write_text(content)
+        command = [sys.executable, stages.__file__, *words, "-p", "xdist", "-ra"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.stderr == ""
+        lines = done.stdout.splitlines()
+        return done.returncode, lines[-1], lines
+
+    return run
+
+
+def test_both_stages_are_counted_and_what_fails_is_named(staged):
+    status, last, lines = staged(
+        {
+            "a": PASSES.format("one") + FAILS.format("two"),
+            "b": (MARKED + FAILS).format("three", "timed") + PASSES.format("four"),
+            "c": (MARKED + FAILS).format("five", "long"),
+        }
+    )
+    assert status == 1
+    assert last.startswith("2 failed, 2 passed in ")
+    assert last.endswith(": test_a.py::test_two, test_b.py::test_three")
+    assert lines.index("== side by side") < lines.index("== timed")
+
+
+def test_a_stage_that_does_not_come_to_its_end_is_an_error(staged):
+    crash = "def test_two(): import os; os._exit(9)\n"
+    files = {"a": MARKED.format("", "long") + PASSES.format("one"), "b": MARKED.format("", "timed") + crash}
+    status, last, _ = staged(files, "all")
+    assert status == 9
+    assert last.startswith("1 passed, 1 error in ") and last.endswith(": no closing line, exit status 9")
+
+
+def test_a_stage_without_tests_has_not_failed():
+    counts, failures = Counter(), []
+    done = [sys.executable, "-c", "print('=== no tests ran in 0.01s ==='); raise SystemExit(5)"]
+    assert stages.watched(done, counts, failures) == 0
+    assert (counts, failures) == (Counter(), [])
+
+
+def test_one_core_has_no_workers():
+    first, last = stages.commands(1, False, ["tests/sim"]).values()
+    assert first[2:] == ["pytest", "-m", "not timed and not long", "tests/sim"]
+    assert last[2:] == ["pytest", "-m", "timed and not long", "tests/sim"]
+    assert "-n" in stages.commands(2, False, [])["side by side"] and "-n" not in stages.commands(2, False, [])["timed"]
+
+
+def test_the_closing_line_is_like_pytests():
+    counts = Counter(passed=3, failed=1, skipped=2)
+    assert stages.closing_line(counts, ["a.py::b[c d]"], 61.5) == (
+        "1 failed, 3 passed, 2 skipped in 61.50s (1 min): a.py::b[c d]"
+    )
+    assert stages.closing_line(Counter(), [], 1.0) == "no tests ran in 1.00s (0 min)"
