@@ -34,6 +34,7 @@ class Observation(TypedDict):
     policy: dict[str, Tensor]  # name -> (n, k), as the robot senses it
     truth: dict[str, Tensor]  # the same names, noise-free
     privileged: dict[str, Tensor]  # name -> (n, k)
+    pictures: dict[str, Tensor]  # the policy's, name -> (n, height, width, 3) uint8
     history: Tensor  # (n, history * k), own past actions in [-1, 1], newest first
 
 
@@ -384,6 +385,7 @@ class VecEnv:
             policy=_named(self.task.policy, policy),
             truth=_named(self.task.policy, truth),
             privileged=_named(self.task.privileged, privileged),
+            pictures={},  # our engines show none
             history=history,
         )
         return self.observation

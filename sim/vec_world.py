@@ -14,7 +14,7 @@ from torch import Tensor
 from sim.env import Env, carried_out, episode_numbers, for_whole_worlds, make_env, replay, stream
 from sim.randomize import Array
 from sim.rollout import rollout
-from sim.spec import Group, limits, pictures, size, unpack
+from sim.spec import Group, limits, numbers, pictures, size, tokens, unpack
 from sim.tasks import OwnWorld, Task, agents_of, features_of, has_own_world
 from sim.vec_env import Observation, Step, VecEnv
 
@@ -24,9 +24,9 @@ TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes th
 class WorldVecEnv:
     """`num_envs` rows of a task that brings its own physics; see `sim.vec_env.VecEnv`, whose place it takes.
 
-    Features are the task's, else the policy's signals, one after the other; a critic sees the privileged ones, too. An
-    episode that succeeds is cut off, not lost: what its last state is worth goes on counting, whatever the sign of the
-    rewards. Raises ValueError for a policy that sees pictures.
+    Features are the task's, else the policy's numbers, one after the other; a critic sees the privileged signals, too.
+    Pictures stay as they are, uint8, beside them. An episode that succeeds is cut off, not lost: what its last state is
+    worth goes on counting, whatever the sign of the rewards. Raises ValueError for a policy that is told tokens.
     """
 
     term_names = ("reward",)
@@ -34,9 +34,9 @@ class WorldVecEnv:
     dump_dir: Path | None = None
 
     def __init__(self, task: OwnWorld, num_envs: int, seed: int = 0, device: str = "cpu") -> None:
-        if seen := pictures(task.policy):
+        if told := tokens(task.policy):
             raise ValueError(
-                f"{task.name} shows its policy pictures ({seen[0].name}); this algorithm learns from numbers"
+                f"{task.name} tells its policy tokens ({told[0].name}); this algorithm learns from numbers and pictures"
             )
         self.task, self.num_envs, self.device, self._seed = task, num_envs, device, seed
         self.action_size = size(task.commands)
@@ -81,12 +81,15 @@ class WorldVecEnv:
             flat = {s.name: np.nan_to_num(seen[s.name].reshape(self.num_envs, -1)) for s in group}
             return {name: torch.from_numpy(value.astype(np.float32)).to(self.device) for name, value in flat.items()}
 
-        policy, nothing = named(self.task.policy), torch.zeros((self.num_envs, 0), device=self.device)
-        return Observation(policy=policy, truth=policy, privileged=named(self.task.privileged), history=nothing)
+        policy, nothing = named(numbers(self.task.policy)), torch.zeros((self.num_envs, 0), device=self.device)
+        shown = {s.name: self._tensor(seen[s.name]) for s in pictures(self.task.policy)}
+        privileged = named(self.task.privileged)
+        return Observation(policy=policy, truth=policy, privileged=privileged, pictures=shown, history=nothing)
 
     def features(self, observation: Observation) -> Tensor:
-        """What the policy's network sees, (n, feature_size)."""
-        return torch.cat([feature.evaluate(observation["policy"]) for feature in self._features], -1)
+        """What the policy's network sees of the numbers, (n, feature_size)."""
+        found = [feature.evaluate(observation["policy"]) for feature in self._features]
+        return torch.cat([observation["history"], *found], -1)  # a policy may see pictures alone
 
     def critic_features(self, observation: Observation) -> Tensor:
         """What a critic may see, (n, critic_size)."""

@@ -11,10 +11,15 @@ from policies.algorithms import ABILITIES, ALGORITHMS, algorithm_class, check_ne
 from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
+from sim.spec import pictures
 from sim.tasks import TASKS, EngineTask, make
 from tests.test_tables import BASE, PRACTICE, SMALL
 
-IN_SHORT = {"quad_hover", "arm_reach"}  # one of each kind; the others take minutes together
+SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
+WITHOUT_EYES = {name: "shows pictures, which only a base can see" for name in ("rlpd", "wsrl")} | {
+    name: "corrections are kept as numbers, but .* shows pictures" for name in ("dagger", "hg_dagger")
+}
+IN_SHORT = {"quad_hover", "arm_reach", SEEN}  # one of each kind; the others take minutes together
 SHORT: dict[str, dict[str, Any]] = {
     "quad_hover": {"episode_s": 3.0},
     "quad_track": {"episode_s": 2.0},
@@ -25,7 +30,7 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 CELLS = [
     pytest.param(task, name, marks=() if task in IN_SHORT else pytest.mark.long, id=f"{task}-{name}")
-    for task, name in itertools.product(TASKS, ALGORITHMS)
+    for task, name in itertools.product([*TASKS, SEEN], ALGORITHMS)
 ]
 
 
@@ -54,6 +59,10 @@ def check_cell(task: Any, name: str, tmp_path: Path) -> None:
             check_needs(name, algorithm_class(name), task)
         return
     check_needs(name, algorithm_class(name), task)
+    if pictures(task.policy) and name in WITHOUT_EYES:
+        with pytest.raises(ValueError, match=WITHOUT_EYES[name]):
+            learner(task, name)
+        return
     algorithm = learner(task, name)
     next(algorithm.learn())
     export(algorithm.controller(), tmp_path / "policy.onnx", training={"algorithm": name})

@@ -2,7 +2,8 @@
 
 For engines without gradients. The actor sees the task's features as the robot senses them; the critic sees them without
 noise and delay, and the privileged signals. Both inputs and the value target are normalised by running statistics; the
-actor's are folded into its first layer when it becomes a controller.
+actor's are folded into its first layer when it becomes a controller. Of pictures the actor sees the points that it
+learns to find in them; the critic sees these only where nothing is privileged, and does not train the encoder.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
+from policies.learning.encoders import SHARP, EncoderConfig, Encoders, PictureActor, columns, kept
 from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
+from sim.spec import pictures
 from sim.tasks import Task, agents_of, features_of, initial_action
 from sim.vec_env import Observation, VecEnv
 from sim.vec_world import WorldVecEnv, vector_env
@@ -44,6 +47,7 @@ class PpoConfig:
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     critic_hidden: list[int] = field(default_factory=lambda: [256, 128])  # it must see the cliff coming
     activation: str = "tanh"
+    sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any; nothing moves them
     initial_std: float = 0.15  # of the exploration, in actions
     min_std: float = 0.02
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
@@ -77,7 +81,8 @@ def smallest_std(env: VecEnv | WorldVecEnv) -> Tensor:
     width["history"] = env.observation["history"].shape[-1]
     sizes = [width[feature.signal] for feature in features_of(env.task)]
     floors = [0.5 if feature.signal == "history" else 1e-3 for feature in features_of(env.task)]
-    return torch.tensor(floors, device=env.device).repeat_interleave(torch.tensor(sizes, device=env.device))
+    counts = torch.tensor(sizes, dtype=torch.int64, device=env.device)
+    return torch.tensor(floors, dtype=torch.float32, device=env.device).repeat_interleave(counts)
 
 
 class Ppo:
@@ -96,18 +101,22 @@ class Ppo:
         weights = torch.Generator()
         weights.manual_seed(seed)
         env, actions = self.env, self.env.action_size
-        self.actor = mlp([env.feature_size, *config.hidden, actions], weights, config.activation, 0.01).to(device)
+        eyes = Encoders(pictures(task.policy), config.sight, weights, SHARP)
+        layers = [env.feature_size + eyes.size, *config.hidden, actions]
+        self.actor = PictureActor(eyes, mlp(layers, weights, config.activation, 0.01)).to(device)
+        self.shared = 0 if task.privileged else eyes.size  # points that the critic sees, too
         with torch.no_grad():  # fly the initial action at first
             list(self.actor.parameters())[-1].fill_(math.atanh(initial_action(task)))
-        self.critic = mlp([env.critic_size, *config.critic_hidden, 1], weights, config.activation).to(device)
+        seen = env.critic_size + self.shared
+        self.critic = mlp([seen, *config.critic_hidden, 1], weights, config.activation).to(device)
         self.log_std = nn.Parameter(torch.full((actions,), math.log(config.initial_std), device=device))
         self.parameters = [*self.actor.parameters(), self.log_std, *self.critic.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
         self.actor_norm = Normalizer(env.feature_size, device, smallest_std(env))
-        self.critic_norm = Normalizer(env.critic_size, device)
+        self.critic_norm = Normalizer(seen, device)
         self.value_norm = Normalizer(1, device)
         self.actor_norm.update(env.features(env.observation))
-        self.critic_norm.update(env.critic_features(env.observation))
+        self.critic_norm.update(self._judged(env.observation))
         self.buffer = RolloutBuffer(config.rollout_steps)
         self.iterations = max(1, config.total_steps // (config.num_envs * config.rollout_steps))
         self.iteration = 0
@@ -127,9 +136,15 @@ class Ppo:
                 metrics["success"] = float(scores["success"].mean())
             yield metrics
 
-    def mean(self, features: Tensor) -> Tensor:
+    def mean(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """The actions (n, k) of the policy without exploration."""
-        return torch.tanh(self.actor(self.actor_norm(features)))
+        return torch.tanh(self.actor(self.actor_norm(features), shown))
+
+    @torch.no_grad()
+    def _judged(self, observation: Observation) -> Tensor:
+        """What the critic sees (n, .)."""
+        seen = self.env.critic_features(observation)
+        return torch.cat([seen, self.actor.encoders(observation["pictures"])], -1) if self.shared else seen
 
     def value(self, critic_features: Tensor) -> Tensor:
         """The critic's estimate (...,) of the discounted sum of rewards."""
@@ -141,7 +156,7 @@ class Ppo:
         env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
 
         def act(observation: Observation) -> Tensor:
-            return self.mean(env.features(observation))
+            return self.mean(env.features(observation), observation["pictures"])
 
         return env.fly(act)
 
@@ -154,19 +169,20 @@ class Ppo:
         ended: list[Tensor] = []
         bootstraps: list[tuple[int, Tensor, Tensor]] = []
         for t in range(self.config.rollout_steps):
-            x, c = env.features(env.observation), env.critic_features(env.observation)
-            mean = self.mean(x)
+            x, c, shown = env.features(env.observation), self._judged(env.observation), env.observation["pictures"]
+            mean = self.mean(x, shown)
             action = mean + std * torch.randn(mean.shape, generator=self.generator, device=self.device)
             log_prob = gaussian_log_prob(action, mean, self.log_std)
             step = env.step(action)
             done, lost = step.done, step.terminated
-            buffer.add(x=x, c=c, action=action, log_prob=log_prob, reward=step.reward, lost=lost, done=done)
+            outcome = {"reward": step.reward, "lost": lost, "done": done}
+            buffer.add(x=x, c=c, action=action, log_prob=log_prob, **outcome, **columns(shown))
             if bool(done.any()):
                 ended.append(torch.stack((step.info["episode_return"], step.info["episode_length"]), -1)[done])
                 rows = step.truncated.nonzero()[:, 0]
-                bootstraps.append((t, rows, env.critic_features(step.final_observation)[rows]))
+                bootstraps.append((t, rows, self._judged(step.final_observation)[rows]))
         value = self.value(buffer["c"])
-        next_value = torch.cat((value[1:], self.value(env.critic_features(env.observation))[None]))
+        next_value = torch.cat((value[1:], self.value(self._judged(env.observation))[None]))
         for t, rows, c in bootstraps:  # out of time is not out of value
             next_value[t, rows] = self.value(c)
         gamma, decay = self.config.gamma, self.config.gae_lambda
@@ -174,10 +190,8 @@ class Ppo:
         target = value + advantage
         self.value_norm.update(target[..., None])
         normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        data = {name: buffer[name] for name in ("x", "c", "action", "log_prob")} | {
-            "advantage": normal,
-            "target": target,
-        }
+        inputs = {name: buffer[name] for name in ("x", "c", "action", "log_prob", *columns(shown))}
+        data = inputs | {"advantage": normal, "target": target}
         metrics = {"reward": float(buffer["reward"].mean())}
         if ended:
             mean_return, mean_length = torch.cat(ended).mean(0).tolist()
@@ -200,7 +214,7 @@ class Ppo:
 
     def _gradient_step(self, batch: Batch) -> dict[str, Tensor]:
         config = self.config
-        log_prob = gaussian_log_prob(batch["action"], torch.tanh(self.actor(batch["x"])), self.log_std)
+        log_prob = gaussian_log_prob(batch["action"], torch.tanh(self.actor(batch["x"], kept(batch))), self.log_std)
         change = log_prob - batch["log_prob"]
         ratio = change.exp()
         clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
@@ -231,8 +245,9 @@ class Ppo:
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
-        network = Mlp(linear_layers(self.actor, self.actor_norm), self.config.activation)
-        return FeaturePolicy.from_task(self.task, network)
+        eyes = self.actor.encoders
+        layers = linear_layers(self.actor.network, self.actor_norm.wider(eyes.size))
+        return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes.exported())
 
     def _parts(self) -> dict[str, Any]:
         names = ("env", "actor", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")

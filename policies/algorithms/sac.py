@@ -3,6 +3,9 @@
 The critics see the noise-free features and the privileged signals. Many critics, layer norm, a high number of updates
 and prior data make it RLPD (Ball et al. 2023): give another learner's `buffer` as `sac.buffer.prior`. The buffer holds
 unweighted reward terms, so that under a curriculum old experience is always judged by the current weights.
+
+Of pictures the actor sees the points that it learns to find in them, moved at random while it learns (DrQ, Yarats et
+al. 2021); the critics see these only where nothing is privileged, and do not train the encoder.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
+from policies.learning.encoders import SHARP, EncoderConfig, Encoders, PictureActor, columns, kept
 from policies.learning.networks import (
     Ensemble,
     Normalizer,
@@ -30,6 +34,7 @@ from policies.learning.networks import (
 )
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
+from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action
 from sim.vec_env import Observation
 from sim.vec_world import vector_env
@@ -66,6 +71,7 @@ class SacConfig:
     hidden: list[int] = field(default_factory=lambda: [64, 64])
     critic_hidden: list[int] = field(default_factory=lambda: [256, 128])
     activation: str = "relu"
+    sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
     easy: float = 0.9  # share of episodes with an easier start, at first
     final_easy: float = 0.5  # and at the end
@@ -102,6 +108,7 @@ class Sac:
         weights = torch.Generator()
         weights.manual_seed(seed)
         self.actor, self.target_actor = self._make_actor(weights), self._make_actor(weights)
+        self.shared = 0 if task.privileged else self.actor.encoders.size  # points that the critics see, too
         self.critic, self.target_critic = self._make_critic(weights), self._make_critic(weights)
         self.target_actor.load_state_dict(self.actor.state_dict())
         self.target_critic.load_state_dict(self.critic.state_dict())
@@ -109,20 +116,21 @@ class Sac:
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), config.learning_rate, fused=True)
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.learning_rate, fused=True)
-        self.critic_norm = Normalizer(
-            self.env.critic_size, device
-        )  # fixed after the warm-up: a moving one moves targets
+        # Fixed after the warm-up: a moving one moves targets.
+        self.critic_norm = Normalizer(self.env.critic_size, device)
         n = config.num_envs
         self.buffer = ReplayBuffer(min(config.capacity, config.total_steps) // n * n)
         self.iterations = config.total_steps // n
         self.iteration = 0
         self.gradient_steps = 0
 
-    def _make_actor(self, weights: torch.Generator) -> nn.Sequential:
+    def _make_actor(self, weights: torch.Generator) -> PictureActor:
         """Features to the actions before squashing and, unless deterministic, their log standard deviations."""
         config, actions = self.config, self.env.action_size
         outputs = actions if config.deterministic else 2 * actions
-        actor = mlp([self.env.feature_size, *config.hidden, outputs], weights, config.activation, 0.01)
+        eyes = Encoders(pictures(self.task.policy), config.sight, weights, SHARP)
+        layers = [self.env.feature_size + eyes.size, *config.hidden, outputs]
+        actor = PictureActor(eyes, mlp(layers, weights, config.activation, 0.01))
         with torch.no_grad():
             bias = list(actor.parameters())[-1]
             bias.fill_(math.log(config.initial_std))
@@ -131,7 +139,7 @@ class Sac:
 
     def _make_critic(self, weights: torch.Generator) -> Ensemble:
         config = self.config
-        sizes = [self.env.critic_size + self.env.action_size, *config.critic_hidden]
+        sizes = [self.env.critic_size + self.shared + self.env.action_size, *config.critic_hidden]
         return Ensemble(config.critics, sizes, weights, config.layer_norm).to(self.device)
 
     def learn(self) -> Iterator[dict[str, float]]:
@@ -155,9 +163,15 @@ class Sac:
                 yield {name: float(value) for name, value in metrics.items()}
                 metrics = {}
 
-    def mean(self, features: Tensor) -> Tensor:
+    def mean(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """The actions (n, k) of the policy without exploration."""
-        return torch.tanh(self.actor(features)[:, : self.env.action_size])
+        return torch.tanh(self.actor(features, shown)[:, : self.env.action_size])
+
+    @torch.no_grad()
+    def _judged(self, c: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
+        """What the critics see (b, .), beside actions."""
+        seen = self.critic_norm(c)
+        return torch.cat([seen, self.actor.encoders(shown)], -1) if self.shared else seen
 
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
@@ -165,28 +179,28 @@ class Sac:
         env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
 
         def act(observation: Observation) -> Tensor:
-            return self.mean(env.features(observation))
+            return self.mean(env.features(observation), observation["pictures"])
 
         return env.fly(act)
 
     def _noise(self, shape: torch.Size) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)
 
-    def _sample(self, actor: nn.Sequential, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _sample(self, features: Tensor, shown: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Actions (n, k) of the stochastic policy and their log density (n,)."""
-        mean, log_std = actor(features).chunk(2, -1)
+        mean, log_std = self.actor(features, shown).chunk(2, -1)
         return squashed_sample(mean, log_std.clamp(*LOG_STD), self._noise(mean.shape))
 
     @torch.no_grad()
     def _act(self) -> float:
         """One control step of all environments into the buffer; returns the mean reward."""
         env, config = self.env, self.config
-        x, c = env.features(env.observation), env.critic_features(env.observation)
+        x, c, shown = env.features(env.observation), env.critic_features(env.observation), env.observation["pictures"]
         if config.deterministic:
-            action = self.mean(x)
+            action = self.mean(x, shown)
             action = (action + config.exploration * self._noise(action.shape)).clamp(-1.0, 1.0)
         else:
-            action = self._sample(self.actor, x)[0]
+            action = self._sample(x, shown)[0]
         step = env.step(action)
         final = step.final_observation
         self.buffer.add(
@@ -198,6 +212,8 @@ class Sac:
             next_c=env.critic_features(final),
             lost=step.terminated,
             done=step.done,
+            **columns(shown),
+            **columns(final["pictures"], "next_"),
         )
         if env.total_steps <= config.warmup_steps or self.iteration == 0:
             self.critic_norm.update(c)
@@ -210,7 +226,9 @@ class Sac:
         reward_weights = torch.tensor([weights[name] for name in self.env.term_names], device=self.device)
         batch = self.buffer.sample(config.batch_size, self.generator, config.n_step, config.gamma)
         reward = config.reward_scale * weighted_reward(batch["terms"], reward_weights)
-        batch["c"], batch["next_c"] = self.critic_norm(batch["c"]), self.critic_norm(batch["next_c"])
+        for when in ("", "next_"):
+            batch |= columns(self.actor.encoders.moved(kept(batch, when), self.generator), when)
+            batch[f"{when}c"] = self._judged(batch[f"{when}c"], kept(batch, when))
         target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
         values = self.critic(torch.cat((batch["c"], batch["action"]), -1))
         loss = (values - target).square().mean(1).sum()
@@ -229,12 +247,12 @@ class Sac:
         """What the targets say about the states that followed, (b,): the smallest of a random subset of critics."""
         config = self.config
         if config.deterministic:
-            action = torch.tanh(self.target_actor(batch["next_x"]))
+            action = torch.tanh(self.target_actor(batch["next_x"], kept(batch, "next_")))
             limit = 2.0 * config.smoothing
             action = (action + (config.smoothing * self._noise(action.shape)).clamp(-limit, limit)).clamp(-1.0, 1.0)
             penalty = torch.zeros(len(action), device=self.device)
         else:
-            action, log_prob = self._sample(self.actor, batch["next_x"])
+            action, log_prob = self._sample(batch["next_x"], kept(batch, "next_"))
             penalty = self.log_alpha.exp() * log_prob
         values = self.target_critic(torch.cat((batch["next_c"], action), -1))
         if config.target_critics < config.critics:
@@ -248,11 +266,11 @@ class Sac:
         config = self.config
         self.critic.requires_grad_(False)
         if config.deterministic:
-            action = torch.tanh(self.actor(batch["x"]))
+            action = torch.tanh(self.actor(batch["x"], kept(batch)))
             loss = -self.critic(torch.cat((batch["c"], action), -1))[0].mean()
             descend(self.actor_optimizer, loss)
         else:
-            action, log_prob = self._sample(self.actor, batch["x"])
+            action, log_prob = self._sample(batch["x"], kept(batch))
             value = self.critic(torch.cat((batch["c"], action), -1)).mean(0)
             descend(self.actor_optimizer, (self.log_alpha.detach().exp() * log_prob - value).mean())
             wanted = config.target_entropy * self.env.action_size
@@ -271,10 +289,10 @@ class Sac:
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration."""
-        layers = linear_layers(self.actor)
+        eyes, layers = self.actor.encoders.exported(), linear_layers(self.actor.network)
         weight, bias = layers[-1]
         layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
-        return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation))
+        return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes)
 
     def _parts(self) -> dict[str, Any]:
         networks = ("actor", "target_actor", "critic", "target_critic")

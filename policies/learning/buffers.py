@@ -98,7 +98,7 @@ class ReplayBuffer:
 
         With `steps` > 1 each stands for up to that many consecutive ones of its environment, fewer where the episode
         or the buffer ends (then every `add` must bring one transition of each of the same environments): "terms" is
-        their sum discounted by `gamma`; "next_x", "next_c", "lost" and "done" are those of the last one. "discount"
+        their sum discounted by `gamma`; all "next_", "lost" and "done" are those of the last one. "discount"
         (count,) belongs to the value of what followed.
         """
         if self.prior is None or self.prior.size == 0:
@@ -126,8 +126,9 @@ class ReplayBuffer:
             gained = batch["discount"][:, None] * self.data["terms"][index]
             batch["terms"] = batch["terms"] + torch.where(alive[:, None], gained, 0.0)
             batch["discount"] = torch.where(alive, batch["discount"] * gamma, batch["discount"])
-        for name in ("next_x", "next_c", "lost", "done"):
-            batch[name] = self.data[name][index]
+        for name in self.data:
+            if name.startswith("next_") or name in ("lost", "done"):
+                batch[name] = self.data[name][index]
         return batch
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,6 +17,10 @@ from policies.models.vision import KERNEL, KeypointEncoder, grid
 from sim.spec import Group
 
 WHITE = 255.0
+# An untrained encoder looks everywhere at once, and all its points lie near the middle: within about 0.01. Learning by
+# trial and error hardly hears them there; sharper first weights spread them.
+SHARP = 8.0
+PICTURE = "picture."  # before its name in a buffer
 
 
 @dataclass
@@ -38,11 +42,14 @@ class EncoderConfig:
 class Encoders(nn.Module):
     """An encoder per picture; without pictures, none, and nothing is drawn."""
 
-    def __init__(self, pictures: Group, config: EncoderConfig, generator: torch.Generator) -> None:
+    def __init__(
+        self, pictures: Group, config: EncoderConfig, generator: torch.Generator, sharpness: float = 1.0
+    ) -> None:
+        """`sharpness`: a factor of the first weights of the last convolution, see `SHARP`."""
         super().__init__()
         self.pictures, self.config = pictures, config
         self.size = 2 * config.channels[-1] * len(pictures)
-        self.encoders = nn.ModuleDict({s.name: _convolutions(config, generator) for s in pictures})
+        self.encoders = nn.ModuleDict({s.name: _convolutions(config, generator, sharpness) for s in pictures})
 
     def forward(self, pictures: Mapping[str, Tensor]) -> Tensor:
         """Points (n, size) in pictures (n, height, width, 3) uint8 by name."""
@@ -51,7 +58,7 @@ class Encoders(nn.Module):
     def _points(self, encoder: nn.Module, pictures: Tensor) -> Tensor:
         looked = encoder(pictures.permute(0, 3, 1, 2).float() / WHITE)
         likely = looked.flatten(2).softmax(-1)
-        places: Tensor = likely @ torch.from_numpy(grid(*looked.shape[2:]))
+        places: Tensor = likely @ torch.from_numpy(grid(*looked.shape[2:])).to(likely.device)
         return places.flatten(1)
 
     def moved(self, pictures: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
@@ -65,7 +72,31 @@ class Encoders(nn.Module):
         }
 
 
-def _convolutions(config: EncoderConfig, generator: torch.Generator) -> nn.Sequential:
+class PictureActor(nn.Module):
+    """A network of numbers and of the points in pictures behind them; without pictures, of the numbers alone."""
+
+    def __init__(self, encoders: Encoders, network: nn.Sequential) -> None:
+        super().__init__()
+        self.encoders, self.network = encoders, network
+
+    def forward(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
+        """The network's outputs (n, k)."""
+        output: Tensor = self.network(torch.cat([numbers, self.encoders(pictures)], -1) if pictures else numbers)
+        return output
+
+
+def columns(pictures: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """Pictures by the names under which a buffer keeps them, uint8 as they are."""
+    return {f"{prefix}{PICTURE}{name}": shown for name, shown in pictures.items()}
+
+
+def kept(batch: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """The inverse: the pictures in a batch."""
+    start = f"{prefix}{PICTURE}"
+    return {name.removeprefix(start): shown for name, shown in batch.items() if name.startswith(start)}
+
+
+def _convolutions(config: EncoderConfig, generator: torch.Generator, sharpness: float) -> nn.Sequential:
     layers: list[nn.Module] = []
     inputs = 3
     for outputs, stride in zip(config.channels, config.strides, strict=True):
@@ -76,13 +107,15 @@ def _convolutions(config: EncoderConfig, generator: torch.Generator) -> nn.Seque
             layer.bias.zero_()  # type: ignore[union-attr]
         layers += [*([nn.ReLU()] if layers else []), layer]
         inputs = outputs
+    with torch.no_grad():
+        layers[-1].weight.mul_(sharpness)  # type: ignore[operator]
     network: nn.Sequential = nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
 
 
 def _layers(encoder: nn.Module) -> list[tuple[Array, Array]]:
     found = [layer for layer in encoder.children() if isinstance(layer, nn.Conv2d)]
-    layers = [(v.weight.detach().numpy().copy(order="C"), v.bias.detach().numpy().copy()) for v in found]  # type: ignore[union-attr]
+    layers = [(v.weight.detach().cpu().numpy().copy(order="C"), v.bias.detach().cpu().numpy().copy()) for v in found]  # type: ignore[union-attr]
     layers[0] = layers[0][0] / WHITE, layers[0][1]
     return layers
 
@@ -91,7 +124,8 @@ def _moved(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
     if shift == 0:
         return pictures
     n, height, width, _ = pictures.shape
-    down, right = torch.randint(-shift, shift + 1, (2, n, 1), generator=generator)
-    rows = (torch.arange(height) + down).clamp(0, height - 1)
-    columns = (torch.arange(width) + right).clamp(0, width - 1)
-    return pictures[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None]]
+    device = pictures.device
+    down, right = torch.randint(-shift, shift + 1, (2, n, 1), generator=generator, device=generator.device).to(device)
+    rows = (torch.arange(height, device=device) + down).clamp(0, height - 1)
+    columns = (torch.arange(width, device=device) + right).clamp(0, width - 1)
+    return pictures[torch.arange(n, device=device)[:, None, None], rows[:, :, None], columns[:, None]]

@@ -125,6 +125,8 @@ class Normalizer:
 
     def update(self, x: Tensor) -> None:
         """Take samples (..., k) into account (the pairwise formula of Chan et al. 1979)."""
+        if not x.shape[-1]:
+            return
         x = x.detach().reshape(-1, x.shape[-1]).double()
         total = self.count + len(x)
         mean, share = x.mean(0), len(x) / total
@@ -150,8 +152,10 @@ class Normalizer:
 
     def wider(self, more: int) -> Normalizer:
         """The same, with `more` inputs behind, which it leaves as they are."""
-        other = Normalizer(len(self.mean) + more)
-        mean, variance = torch.cat([self.mean, torch.zeros(more)]), torch.cat([self.variance, torch.ones(more)])
+        pad = torch.nn.functional.pad
+        smallest = pad(self.smallest.expand(len(self.mean)), (0, more), value=1e-3)
+        other = Normalizer(len(self.mean) + more, str(self.mean.device), smallest)
+        mean, variance = pad(self.mean, (0, more)), pad(self.variance, (0, more), value=1.0)
         other.load_state_dict({"mean": mean, "variance": variance, "count": self.count})
         return other
 
@@ -187,6 +191,16 @@ def restore(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Give each part what `saved` kept under its name."""
     for name, part in parts.items():
         part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
+        if isinstance(part, torch.optim.Optimizer):
+            _lay_out(part)
+
+
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Let what it keeps lie in memory as its parameters do: torch's fused steps are silently wrong otherwise."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter.detach()).copy_(value)
 
 
 class Stateful:

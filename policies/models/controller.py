@@ -19,6 +19,7 @@ from sim.terms import Feature
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
+    from policies.models.vision import KeypointEncoder
 
 Array = NDArray[np.float32]
 Layer = tuple[Array, Array]  # W (out, in), b (out,)
@@ -241,7 +242,10 @@ def normalised(commands: Group, values: Mapping[str, Array]) -> Array:
 
 @dataclass
 class FeaturePolicy:
-    """Everything between raw signals and commands. State: "history" (own past actions) and the network's own."""
+    """Everything between raw signals and commands. State: "history" (own past actions) and the network's own.
+
+    The network takes the features of numbers, then the points that the encoders find in pictures.
+    """
 
     name: str
     task: str
@@ -255,12 +259,15 @@ class FeaturePolicy:
     network: Network
     settings: dict[str, Any] = field(default_factory=dict)  # of the task, to build it again in evaluation
     envelope: dict[str, float] = field(default_factory=dict)  # rules of deploy.safety.envelope.Envelope
+    encoders: dict[str, KeypointEncoder] = field(default_factory=dict)  # by the picture's name
 
     def __post_init__(self) -> None:
         for signal in (*self.inputs, *self.outputs):
-            if len(signal.shape) != 1:
+            seen = signal.name in self.encoders and self.encoders[signal.name].shape == signal.shape
+            if len(signal.shape) != 1 and not seen:
                 raise ValueError(
-                    f"signal {signal.name!r}: a controller of features takes vectors, not shape {signal.shape}"
+                    f"signal {signal.name!r}: a controller of features takes vectors, not shape {signal.shape}, "
+                    "unless it is a picture with an encoder"
                 )
         spec.limits(self.outputs)
         if not self.rate_hz > 0.0 or self.history < 0 or not -1.0 <= self.initial_action <= 1.0:
@@ -270,14 +277,21 @@ class FeaturePolicy:
             )
         sizes = self.sizes()
         length = sum(feature_size(feature, sizes) for feature in self.features)
+        length += sum(encoder.size for encoder in self.encoders.values())
         if length != self.network.inputs:
             raise ValueError(f"the network takes {self.network.inputs} values, the features are {length}")
         if self.actions != self.network.outputs:
             raise ValueError(f"the network returns {self.network.outputs} values, the commands are {self.actions}")
 
     @classmethod
-    def from_task(cls, task: Task, network: Network, name: str | None = None) -> FeaturePolicy:
-        """The controller of `task` with a trained `network`."""
+    def from_task(
+        cls,
+        task: Task,
+        network: Network,
+        name: str | None = None,
+        encoders: Mapping[str, KeypointEncoder] | None = None,
+    ) -> FeaturePolicy:
+        """The controller of `task` with a trained `network` and, of each picture, its encoder."""
         return cls(
             name=name or task.name,
             task=task.name,
@@ -291,6 +305,7 @@ class FeaturePolicy:
             network=network,
             settings=recorded(task),
             envelope=dict(task.envelope),
+            encoders=dict(encoders or {}),
         )
 
     @property
@@ -300,7 +315,7 @@ class FeaturePolicy:
 
     def sizes(self) -> dict[str, int]:
         """The length of everything that a feature may read, by name."""
-        sizes = {signal.name: signal.size for signal in self.inputs}
+        sizes = {signal.name: signal.size for signal in spec.numbers(self.inputs)}
         return sizes | {"history": self.history * self.actions} if self.history else sizes
 
     def state(self) -> Group:
@@ -316,12 +331,12 @@ class FeaturePolicy:
         past = np.full((n, self.history * self.actions), self.initial_action, np.float32)
         return ({"history": past} if self.history else {}) | self.network.initial_state(n)
 
-    def act(
-        self, signals: Mapping[str, Array], state: Mapping[str, Array]
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Commands name -> (n, k) and the next state, from signals and state name -> (n, k)."""
-        values = {s.name: np.asarray(signals[s.name], np.float32) for s in self.inputs} | dict(state)
-        features = np.concatenate([feature.evaluate(values) for feature in self.features], axis=-1, dtype=np.float32)
+    def act(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Commands name -> (n, k) and the next state, from signals (n, *shape) and state (n, k) by name."""
+        values = {s.name: np.asarray(signals[s.name], np.float32) for s in spec.numbers(self.inputs)} | dict(state)
+        points = [self.encoders[s.name].see(signals[s.name]) for s in spec.pictures(self.inputs)]
+        found = [*(feature.evaluate(values) for feature in self.features), *points]
+        features = np.concatenate(found, axis=-1, dtype=np.float32)
         action, after = self.network.forward(features, state)
         if self.history:
             kept = state["history"][:, : (self.history - 1) * self.actions]
@@ -352,4 +367,5 @@ class FeaturePolicy:
             if feature.scale != 1.0:
                 x = graph.add("Mul", x, graph.constant(feature.scale))
             parts.append(x)
+        parts += [self.encoders[s.name].write(graph, s.name) for s in spec.pictures(self.inputs)]
         return graph.join(parts)

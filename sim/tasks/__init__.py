@@ -18,7 +18,7 @@ from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
-from sim.spec import Group, Signal
+from sim.spec import Group, Signal, numbers
 from sim.terms import Cost, Curriculum, Feature
 
 if TYPE_CHECKING:
@@ -181,8 +181,8 @@ class EngineTask(Task, Protocol):
 
 
 def features_of(task: Task) -> tuple[Feature, ...]:
-    """What a policy's network sees of a task's signals: what it declares, else all, one after the other."""
-    return task.features if isinstance(task, HasFeatures) else tuple(Feature(signal.name) for signal in task.policy)
+    """What a policy's network sees of a task's numbers: what it declares, else all, one after the other."""
+    return task.features if isinstance(task, HasFeatures) else tuple(Feature(s.name) for s in numbers(task.policy))
 
 
 def agents_of(task: Task) -> int:

@@ -7,6 +7,7 @@ cannot be told to be further than `LEASH` from where it is, so it presses on thi
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,6 +178,8 @@ class Scenes:
         self._goal, self._target = np.zeros((2, num, 3))
         self._gone = np.zeros(num, bool)  # lost in this episode
         self._seen: dict[str, Array] = {}
+        self._shown = np.zeros((len(task.config.cameras), num, PIXELS, PIXELS, 3), np.uint8)
+        self._moved = set(range(num))  # rows whose pictures are out of date: each takes as long as some steps
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         from sim.engines.workbench import NOMINAL
@@ -195,15 +198,18 @@ class Scenes:
         self._gone[list(rows)] = False
         self._target[list(rows)] = self.task.robot.forward(joints)[0]
         self._seen = {}
+        self._moved.update(rows)
 
     def observe(self) -> dict[str, Array]:
         if not self._seen:
             self._seen = self._state()
-        for name in self.task.config.cameras:
-            if name not in self._seen:
-                pictures = [self.bench.see(row, name, None, PIXELS, PIXELS) for row in range(self.num)]
-                self._seen[name] = np.stack(pictures)
-        return dict(self._seen)
+        cameras = self.task.config.cameras
+        if cameras and self._moved:
+            self._shown = self._shown.copy()  # who was shown the last ones keeps them
+            for (k, name), row in itertools.product(enumerate(cameras), self._moved):
+                self._shown[k, row] = self.bench.see(row, name, None, PIXELS, PIXELS)
+            self._moved = set()
+        return self._seen | dict(zip(cameras, self._shown, strict=True))
 
     def _state(self) -> dict[str, Array]:
         """Every signal but the pictures."""
@@ -233,7 +239,7 @@ class Scenes:
         if self.task.config.control == "velocity":
             arm = self._follow(np.clip(arm, -SPEED, SPEED))
         self.bench.step(arm, opening)
-        self._seen = self._state()
+        self._seen, self._moved = self._state(), set(range(self.num))
         distance = self.task.distance(self._seen)
         self._gone |= self._lost()
         with np.errstate(invalid="ignore"):

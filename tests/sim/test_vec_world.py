@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from sim.spec import Signal
 from sim.tasks import make
 from sim.vec_world import WorldVecEnv, vector_env
 from tests.policies.toy_reach import Config, ToyReach
-from tests.policies.toy_sight import ToySight
+from tests.policies.toy_sight import ToySight, drawn
 
 
 def toward_goal(observation):
@@ -43,9 +44,27 @@ def test_a_whole_episode_is_scored_and_seeds_differ():
     assert not torch.equal(first, other)
 
 
-def test_critics_see_what_is_privileged_and_pictures_are_refused():
-    with pytest.raises(ValueError, match=r"shows .* pictures"):
-        WorldVecEnv(ToySight(), 2)
+def test_pictures_stay_as_they_are_beside_the_numbers():
+    env = WorldVecEnv(ToySight(), 3)
+    assert env.feature_size == 2 and env.critic_size == 4  # the position; for critics the goal, too
+    for _ in range(24):
+        step = env.step(torch.zeros(3, 2))
+    for observation in (step.observation, step.final_observation):
+        shown = observation["pictures"]["camera"]
+        goal, position = (observation[group][name] for group, name in (("privileged", "goal"), ("policy", "position")))
+        assert shown.dtype == torch.uint8 and np.array_equal(shown, drawn(goal.numpy(), position.numpy()))
+        assert observation["policy"].keys() == {"position"}
+    assert step.done.all() and not torch.equal(shown, step.observation["pictures"]["camera"])
+
+
+def test_tokens_are_refused():
+    task = ToySight()
+    task.policy = (*task.policy, Signal("words", (4,), low=0, high=99, dtype="int64"))
+    with pytest.raises(ValueError, match=r"toy_sight tells its policy tokens \(words\); this algorithm learns from"):
+        WorldVecEnv(task, 2)
+
+
+def test_critics_see_what_is_privileged():
     task = make("arm_push")
     env = WorldVecEnv(task, 2)
     wide = sum(s.size for s in task.policy) + 3 * 3  # and three differences

@@ -147,7 +147,8 @@ def _joined(observations: Sequence[Observation]) -> Observation:
         return {name: torch.cat([o[group][name] for o in observations]) for name in names}  # type: ignore[literal-required]
 
     history = torch.cat([o["history"] for o in observations])
-    return Observation(policy={}, truth=named("truth"), privileged=named("privileged"), history=history)
+    truth, privileged = named("truth"), named("privileged")
+    return Observation(policy={}, truth=truth, privileged=privileged, pictures={}, history=history)
 
 
 class Distill:

@@ -142,7 +142,7 @@ def test_the_controller_is_the_policy():
     observation = env.observation
     for _ in range(4):
         with torch.no_grad():
-            action = ppo.mean(env.features(observation))
+            action = ppo.mean(env.features(observation), {})
         signals = {name: value.numpy() for name, value in observation["policy"].items()}
         commands, state = controller.act(signals, state)
         np.testing.assert_allclose(2.0 * commands["motor_command"] - 1.0, action, atol=1e-5)
@@ -190,5 +190,5 @@ def test_flying_the_untrained_policy_does_nothing_wild():
     env = VecEnv(tasks.make("quad_hover", guidance=1.0), 20)
     ppo = learner()
     assert math.isfinite(float(ppo.log_std.detach().sum()))
-    scores = env.fly(lambda observation: ppo.mean(env.features(observation)).detach())
+    scores = env.fly(lambda observation: ppo.mean(env.features(observation), {}).detach())
     assert (scores["control_effort"] < 0.05).all()

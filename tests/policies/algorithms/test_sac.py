@@ -155,7 +155,7 @@ def test_the_controller_is_the_policy(deterministic):
     run(sac, 5)
     controller, env = sac.controller(), VecEnv(sac.task, 5, seed=9)
     with torch.no_grad():
-        action = sac.mean(env.features(env.observation))
+        action = sac.mean(env.features(env.observation), {})
     signals = {name: value.numpy() for name, value in env.observation["policy"].items()}
     commands, _ = controller.act(signals, controller.initial_state(5))
     np.testing.assert_allclose(2.0 * commands["motor_command"] - 1.0, action, atol=1e-5)

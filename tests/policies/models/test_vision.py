@@ -25,6 +25,7 @@ from policies.learning.encoders import EncoderConfig, Encoders, _moved
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export, random_signals, serialise
 from policies.models.vision import ObservationEncoder
+from policies.runner import checkpoint
 from policies.runner.config import compose
 from sim.registry import load
 from sim.spec import Signal
@@ -200,6 +201,16 @@ def test_steering_continues_exactly():
     rows, others = learned(whole, lambda: DsrlNa(ToySight(), small(DsrlNa), 1))
     for second in others[:2]:
         assert [*second.learn()][-1] == rows[-1] and rows[-1]["env_steps"] == 800.0
+
+
+def test_cloning_continues_exactly_from_the_disk(tmp_path):
+    config = BcConfig(**{**vars(BASE), "updates": 200, "episodes": 10})
+    whole, first, second = (Bc(ToySight(), config, seed) for seed in (0, 0, 1))
+    *_, last = whole.learn()
+    next(first.learn())
+    checkpoint.save(tmp_path / "checkpoint.npz", first.state_dict())
+    second.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
+    assert [*second.learn()][-1] == last
 
 
 @pytest.mark.long
