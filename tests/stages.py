@@ -1,7 +1,7 @@
 """`make test`: first what may run side by side, on all cores; then what is timed against the clock, one by one.
 
-`python tests/stages.py [all] [WORDS FOR PYTEST]`; `all` means the long ones, too. The last line adds up both stages and
-names what failed.
+`python tests/stages.py [all] [WORDS FOR PYTEST]`; `all` means the long ones, too. What failed in both is named in the
+end, and the last line, which has the form of pytest's, adds them up.
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import timedelta
 
 CLOSING = re.compile(r"=+ (.+) in [\d.]+s(?: \([\d:]+\))? =+")
 COUNT = re.compile(r"(\d+) (failed|passed|skipped|xfailed|xpassed|error)s?\b")
@@ -47,12 +48,12 @@ def watched(command: list[str], counts: Counter[str], failures: list[str]) -> in
     return 0 if process.returncode == NONE_SELECTED else process.returncode
 
 
-def closing_line(counts: Counter[str], failures: list[str], seconds: float) -> str:
-    """As pytest's own, and then what failed."""
+def closing_line(counts: Counter[str], seconds: float) -> str:
+    """As pytest's own."""
     kinds = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
     parts = [f"{counts[what]} {what}" for what in kinds if counts[what]]
-    names = f": {', '.join(failures)}" if failures else ""
-    return f"{', '.join(parts) or 'no tests ran'} in {seconds:.2f}s ({int(seconds) // 60} min){names}"
+    text = f" {', '.join(parts) or 'no tests ran'} in {seconds:.2f}s ({timedelta(seconds=int(seconds))}) "
+    return text.center(80, "=")
 
 
 def main(words: list[str]) -> int:
@@ -62,7 +63,9 @@ def main(words: list[str]) -> int:
     for stage, command in commands(len(os.sched_getaffinity(0)), everything, words[everything:]).items():
         print(f"== {stage}", flush=True)
         statuses.append(watched(command, counts, failures))
-    print(closing_line(counts, failures, time.monotonic() - began))
+    for name in failures:
+        print(f"FAILED {name}")
+    print(closing_line(counts, time.monotonic() - began))
     return next((status for status in statuses if status), 0)
 
 
