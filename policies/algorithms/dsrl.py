@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, Replay, judges, set_rate
+from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, executed, judges, set_rate
+from policies.learning.buffers import ReplayBuffer
 from policies.learning.chunk_rollout import Transition
 from policies.learning.online import OnlineFinetuning, OnlineLearner
 from policies.models.action_selection import BestOfNNoise
@@ -66,10 +66,9 @@ class Dsrl(OnlineLearner):
         """Whom the actor believes, about what is seen and w."""
         return Critics(self.config, self.insight.judged + self.size, self.generator, self.config.critics)
 
-    def _remember(self) -> Any:
+    def _remember(self) -> ReplayBuffer:
         """What transitions are kept in."""
-        seen = self.insight.size
-        return Replay(self.config.capacity, x=seen, w=self.size, reward=1, discount=1, next_x=seen)
+        return ReplayBuffer(self.config.capacity)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.run.learn(self)
@@ -98,7 +97,8 @@ class Dsrl(OnlineLearner):
 
     def keep(self, transition: Transition) -> None:
         x, next_x = self.run.normalised(np.stack([transition.x, transition.next_x]))
-        self.memory.add(x, transition.choice, transition.reward, transition.discount, next_x)
+        w = torch.from_numpy(transition.choice)
+        self.memory.add(x=x[None], w=w[None], next_x=next_x[None], **executed([transition]))
 
     def prepare(self, updates: int) -> None:
         for _ in range(updates // self.config.critic_updates):

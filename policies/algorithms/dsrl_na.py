@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.dsrl import Dsrl, DsrlConfig
-from policies.learning.actor_critic import Critics, Memory, Replay, set_rate
+from policies.learning.actor_critic import Critics, executed, memory, set_rate
+from policies.learning.buffers import ReplayBuffer
 from policies.learning.chunk_rollout import Transition
 from policies.models.controller import Array
 from sim.tasks import Task
@@ -44,27 +45,23 @@ class DsrlNa(Dsrl):
     def _judge(self) -> Critics:
         return Critics(self.config, self.insight.judged + self.size, self.generator, 1)
 
-    def _remember(self) -> Memory:
-        seen, chunk = self.insight.size, self.cloning.size
-        columns = {"x": seen, "chunk": chunk, "reward": 1, "discount": 1, "next_x": seen}
-        return Memory(self.config.capacity, self.config.shown, **columns, w=self.size, made=chunk)
+    def _remember(self) -> ReplayBuffer:
+        return memory(self.config.capacity, self.config.shown)
 
     def keep(self, transition: Transition) -> None:
-        self._store(self.memory.own, [transition])
+        self._store(self.memory, [transition])
 
-    def _store(self, replay: Replay, made: list[Transition]) -> None:
+    def _store(self, replay: ReplayBuffer, made: list[Transition]) -> None:
         """With one noise of the prior each, and what the base makes of it."""
         x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
-        w = self._drawn(len(made)).numpy()
-        chunks = self.run.base.sample(self.insight.policy(x), self._whole(w))
-        for t, seen, following, noise, chunk in zip(
-            made, self.run.normalised(x), self.run.normalised(next_x), w, chunks, strict=True
-        ):
-            replay.add(seen, t.chunk, t.reward, t.discount, following, noise, chunk)
+        w = self._drawn(len(made))
+        chunks = torch.from_numpy(self.run.base.sample(self.insight.policy(x), self._whole(w.numpy())))
+        seen, following = self.run.normalised(x), self.run.normalised(next_x)
+        replay.add(x=seen, w=w, made=chunks, next_x=following, **executed(made))
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0:
-            self._store(self.memory.past, self.run.transitions())
+        if self.config.shown > 0.0 and self.memory.prior is not None:
+            self._store(self.memory.prior, self.run.transitions())
         super().prepare(updates)
 
     def update(self) -> dict[str, float]:

@@ -22,12 +22,13 @@ from policies.learning.actor_critic import (
     ActorCriticConfig,
     ActorTrainer,
     Critics,
-    Memory,
-    Replay,
+    executed,
     judges,
+    memory,
     set_rate,
 )
 from policies.learning.base import Served
+from policies.learning.buffers import ReplayBuffer
 from policies.learning.chunk_rollout import Transition
 from policies.learning.networks import Normalizer
 from policies.learning.online import OnlineFinetuning, OnlineLearner
@@ -92,10 +93,7 @@ class Expo(OnlineLearner):
         self.edits = self.cloning.actions if config.same_edit else self.size
         self.training = ActorTrainer(Actor(config, observed + self.size, self.edits, self.generator), config)
         self.critics = Critics(config, observed + self.size, self.generator, config.critics)
-        proposed = config.candidates * self.size
-        columns = {"x": observed, "proposed": proposed, "chunk": self.size, "reward": 1, "discount": 1}
-        columns |= {"next_x": observed, "next_proposed": proposed}
-        self.memory = Memory(config.capacity, config.shown, **columns)
+        self.memory = memory(config.capacity, config.shown)
 
     def learn(self) -> Iterator[dict[str, float]]:
         yield from self.run.learn(self)
@@ -134,18 +132,18 @@ class Expo(OnlineLearner):
     def keep(self, transition: Transition) -> None:
         begun = len(transition.choice) > 0  # within a chunk nothing was proposed
         proposed = transition.choice[None] if begun else self._propose(self.run.base, transition.x[None])
-        self._store(self.memory.own, [transition], proposed)
+        self._store(self.memory, [transition], proposed)
 
-    def _store(self, replay: Replay, made: list[Transition], proposed: Array) -> None:
+    def _store(self, replay: ReplayBuffer, made: list[Transition], proposed: Array) -> None:
         x, next_x = (np.stack([getattr(t, name) for t in made]) for name in ("x", "next_x"))
-        columns = (made, self.cloning.see(x), proposed, self.cloning.see(next_x), self._propose(self.run.base, next_x))
-        for t, seen, own, following, next_own in zip(*columns, strict=True):
-            replay.add(seen, own, t.chunk, t.reward, t.discount, following, next_own)
+        following = torch.from_numpy(self._propose(self.run.base, next_x))
+        seen = {"x": self.cloning.see(x), "next_x": self.cloning.see(next_x)}
+        replay.add(**seen, proposed=torch.from_numpy(proposed), next_proposed=following, **executed(made))
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0:
+        if self.config.shown > 0.0 and self.memory.prior is not None:
             made = self.run.transitions()
-            self._store(self.memory.past, made, self._propose(self.run.base, np.stack([t.x for t in made])))
+            self._store(self.memory.prior, made, self._propose(self.run.base, np.stack([t.x for t in made])))
         for _ in range(updates // self.config.critic_updates):
             self._update_critics()
 

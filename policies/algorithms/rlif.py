@@ -65,7 +65,7 @@ class Rlif(DsrlNa):
         return self.choose(base, observation, not self.run.learning)[1]
 
     def hear(self, lesson: InterventionEpisode) -> None:
-        self._store(self.memory.own, self.transitions(lesson))
+        self._store(self.memory, self.transitions(lesson))
         self.heard += 1
 
     def transitions(self, lesson: InterventionEpisode) -> list[Transition]:
@@ -109,10 +109,10 @@ class Rlif(DsrlNa):
         self.prepare(self.config.head_start)
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0:  # rewards are others than those of `dsrl_na`
+        if self.config.shown > 0.0 and self.memory.prior is not None:  # rewards are others than those of `dsrl_na`
             for episode in self.run.demonstrations:
                 if episode.succeeded:
                     self._store(
-                        self.memory.past, self.transitions(InterventionEpisode.shown(episode, self.task, self.run.see))
+                        self.memory.prior, self.transitions(InterventionEpisode.shown(episode, self.task, self.run.see))
                     )
         Dsrl.prepare(self, updates)

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from policies.algorithms.bc import Shown
 from policies.algorithms.dsrl import Dsrl, DsrlConfig
-from policies.learning.actor_critic import Memory
+from policies.learning.actor_critic import executed, memory
 from policies.learning.base import Measured
+from policies.learning.buffers import ReplayBuffer
 from policies.learning.chunk_rollout import Transition
 from policies.learning.online import OnlineConfig, OnlineFinetuning
 from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
@@ -90,22 +92,20 @@ class Rlpd(Dsrl):
         self.run.look_back(config.hindsight)
         self.run.every_step = config.every_step
 
-    def _remember(self) -> Memory:
-        observed = self.cloning.observed
-        columns = {"x": observed, "w": self.size, "reward": 1, "discount": 1, "next_x": observed}
-        return Memory(self.config.capacity, self.config.shown, **columns)
+    def _remember(self) -> ReplayBuffer:
+        return memory(self.config.capacity, self.config.shown)
 
     def keep(self, transition: Transition) -> None:
-        self.memory.own.add(*self._row(transition))
+        self.memory.add(**self._rows([transition]))
 
-    def _row(self, made: Transition) -> tuple[Any, ...]:
-        x, next_x = (self.cloning.see(v) for v in (made.x, made.next_x))
-        return x, made.chunk, made.reward, made.discount, next_x
+    def _rows(self, made: list[Transition]) -> dict[str, Tensor]:
+        x, next_x = (self.cloning.see(np.stack([getattr(t, name) for t in made])) for name in ("x", "next_x"))
+        kept = executed(made)
+        return {"x": x, "w": kept.pop("chunk"), "next_x": next_x, **kept}
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0:
-            for transition in self.run.transitions():
-                self.memory.past.add(*self._row(transition))
+        if self.config.shown > 0.0 and self.memory.prior is not None:
+            self.memory.prior.add(**self._rows(self.run.transitions()))
         super().prepare(updates)
 
     def baselines(self) -> dict[str, Policy]:

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from policies.algorithms.rlpd import Rlpd, RlpdConfig
-from policies.learning.actor_critic import Replay
+from policies.learning.buffers import ReplayBuffer
 from policies.learning.offline import Pretraining, offline
 from policies.learning.online import REPORT
 from policies.models.chunking import Base
@@ -62,9 +64,8 @@ class Wsrl(Rlpd):
         if self.offline == config.offline_updates:
             return
         shown = self.run.transitions()
-        past = Replay(len(shown), **self.memory.own.columns, value=1)
-        for transition in shown:
-            past.add(*self._row(transition), transition.value)
+        past = ReplayBuffer(len(shown))
+        past.add(**self._rows(shown), value=torch.tensor([[t.value] for t in shown], dtype=torch.float32))
         while self.offline < config.offline_updates:
             metrics = self.pretraining.update(past.sample(config.batch_size, generator))
             self.offline += 1

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from policies.learning.buffers import ReplayBuffer
+from policies.learning.chunk_rollout import Transition
 from policies.learning.networks import (
     Ensemble,
     Normalizer,
@@ -199,60 +200,15 @@ def judges(critics: Critics, normalizer: Normalizer) -> CriticEnsemble:
     return CriticEnsemble(*ensemble_layers(critics.ensemble, normalizer), critics.pessimism)
 
 
-class Replay:
-    """Rows of named columns; the oldest are overwritten."""
-
-    def __init__(self, capacity: int, **columns: int) -> None:
-        self.columns = columns
-        self.data = torch.zeros(capacity, sum(columns.values()))
-        self.count = 0
-
-    def add(self, *values: Any) -> None:
-        """One row, column by column."""
-        row = np.concatenate([np.atleast_1d(v) for v in values]).astype(np.float32)
-        self.data[self.count % len(self.data)] = torch.from_numpy(row)
-        self.count += 1
-
-    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """`n` rows, with replacement."""
-        return self.named(self.drawn(n, generator))
-
-    def drawn(self, n: int, generator: torch.Generator) -> Tensor:
-        """The same, all columns beside each other."""
-        return self.data[torch.randint(min(self.count, len(self.data)), (n,), generator=generator)]
-
-    def named(self, rows: Tensor) -> dict[str, Tensor]:
-        """Each column of `rows` by its name."""
-        return dict(zip(self.columns, torch.split(rows, [*self.columns.values()], -1), strict=True))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"data": self.data[: self.count].clone(), "count": self.count}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count = int(state["count"])
-        self.data[: len(state["data"])] = state["data"]
+def memory(capacity: int, shown: float) -> ReplayBuffer:
+    """Of own experience, and of demonstrations, which are a share of what is drawn."""
+    if not 0.0 <= shown < 1.0:
+        raise ValueError(f"shown, the share of the demonstrations, lies between 0 and 1, got {shown}")
+    return ReplayBuffer(capacity, ReplayBuffer(capacity), shown)
 
 
-class Memory:
-    """Own experience, and demonstrations as a share of what is drawn."""
-
-    def __init__(self, capacity: int, shown: float, **columns: int) -> None:
-        if not 0.0 <= shown < 1.0:
-            raise ValueError(f"shown, the share of the demonstrations, lies between 0 and 1, got {shown}")
-        self.shown = shown
-        self.own, self.past = Replay(capacity, **columns), Replay(capacity, **columns)
-
-    def sample(self, n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """`n` rows, with replacement."""
-        rows = self.own.drawn(n, generator)
-        if self.past.count:
-            past = self.past.drawn(n, generator)
-            rows = torch.where(torch.rand(n, 1, generator=generator) < self.shown, past, rows)
-        return self.own.named(rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"own": self.own.state_dict(), "past": self.past.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.own.load_state_dict(state["own"])
-        self.past.load_state_dict(state["past"])
+def executed(made: Sequence[Transition]) -> dict[str, Tensor]:
+    """What every memory keeps of transitions: the chunks (n, k), rewards and discounts (n, 1)."""
+    columns = {"chunk": [t.chunk for t in made], "reward": [[t.reward] for t in made]}
+    columns["discount"] = [[t.discount] for t in made]
+    return {name: torch.from_numpy(np.array(values, np.float32)) for name, values in columns.items()}

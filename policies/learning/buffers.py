@@ -1,4 +1,4 @@
-"""Experience: rollouts for on-policy learners, and a replay buffer that keeps reward terms instead of rewards."""
+"""Experience: rollouts for on-policy learners, and a replay buffer for all others."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ class RolloutBuffer:
 
 
 class ReplayBuffer:
-    """A ring of transitions, each name (capacity, ...). Holds unweighted reward terms: see `weighted_reward`.
+    """A ring of transitions, each name (capacity, ...).
 
-    `prior` is experience that is never overwritten (demonstrations, another run); `sample` mixes in a share of it.
+    `prior` is experience that is never overwritten (demonstrations, another run): each transition that is drawn comes
+    from there with the chance `prior_share`.
     """
 
     def __init__(self, capacity: int, prior: ReplayBuffer | None = None, prior_share: float = 0.5) -> None:
@@ -77,43 +78,46 @@ class ReplayBuffer:
     def add(self, **values: Tensor) -> None:
         """Append n transitions, each value (n, ...); the oldest are overwritten. The first call decides the names."""
         count = len(next(iter(values.values())))
+        if count > self.capacity:
+            return self.add(**{name: value[-self.capacity :] for name, value in values.items()})
         if not self.data:
             self.data = {
                 k: torch.zeros((self.capacity, *v.shape[1:]), dtype=v.dtype, device=v.device) for k, v in values.items()
             }
         if values.keys() != self.data.keys():
             raise ValueError(f"transitions hold {', '.join(self.data)}, got {', '.join(values)}")
-        if count > self.capacity:
-            raise ValueError(f"{count} transitions at once do not fit into a buffer of {self.capacity}")
         self.stride = count
         first = min(count, self.capacity - self.next)
         for name, value in values.items():
             self.data[name][self.next : self.next + first] = value[:first]
-            self.data[name][: count - first] = value[first:]
+            if first < count:
+                self.data[name][: count - first] = value[first:]
         self.next = (self.next + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
 
-    def sample(self, count: int, generator: torch.Generator, steps: int = 1, gamma: float = 1.0) -> Batch:
-        """`count` transitions drawn uniformly with replacement; of them round(count * prior_share) from `prior`.
+    def sample(self, count: int, generator: torch.Generator, steps: int = 1, gamma: float | None = None) -> Batch:
+        """`count` transitions, drawn uniformly with replacement.
 
-        With `steps` > 1 each stands for up to that many consecutive ones of its environment, fewer where the episode
-        or the buffer ends (then every `add` must bring one transition of each of the same environments): "terms" is
-        their sum discounted by `gamma`; all "next_", "lost" and "done" are those of the last one. "discount"
-        (count,) belongs to the value of what followed.
+        With `gamma` they are of unweighted reward terms (see `weighted_reward`), and "discount" (count,) belongs to the
+        value of what followed. With `steps` > 1 each then stands for up to that many consecutive ones of its
+        environment, fewer where the episode or the buffer ends (then every `add` must bring one transition of each of
+        the same environments): "terms" is their sum discounted by `gamma`; all "next_", "lost" and "done" are those
+        of the last one.
         """
         if self.prior is None or self.prior.size == 0:
             return self._draw(count, generator, steps, gamma)
-        old = round(count * self.prior_share)
-        prior = self.prior.sample(old, generator, steps, gamma)
-        own = self._draw(count - old, generator, steps, gamma)
-        return {name: torch.cat((prior[name], own[name])) for name in own}
+        own, prior = self._draw(count, generator, steps, gamma), self.prior.sample(count, generator, steps, gamma)
+        old = torch.rand(count, generator=generator, device=generator.device) < self.prior_share
+        return {name: torch.where(old.view(-1, *[1] * (v.ndim - 1)), prior[name], v) for name, v in own.items()}
 
-    def _draw(self, count: int, generator: torch.Generator, steps: int, gamma: float) -> Batch:
+    def _draw(self, count: int, generator: torch.Generator, steps: int, gamma: float | None) -> Batch:
         if self.size == 0:
             raise ValueError("cannot sample from an empty replay buffer")
         device = next(iter(self.data.values())).device
         index = torch.randint(self.size, (count,), generator=generator, device=device)
         batch = {name: values[index] for name, values in self.data.items()}
+        if gamma is None:
+            return batch
         batch["discount"] = torch.full((count,), gamma, device=device)
         if steps == 1:
             return batch
@@ -150,9 +154,10 @@ class ReplayBuffer:
             self.data[name][:size] = saved
         self.size, self.next, self.stride = size, int(state["next"]), int(state["stride"])
         self.prior_share = float(state["prior_share"])
-        self.prior = None
-        if state["prior"] is not None:
-            self.prior = ReplayBuffer(max(1, int(state["prior"]["size"])))
+        if state["prior"] is None:
+            self.prior = None
+        else:
+            self.prior = self.prior or ReplayBuffer(max(1, int(state["prior"]["size"])))
             self.prior.load_state_dict(state["prior"], device)
 
 

@@ -80,8 +80,8 @@ def test_the_file_is_the_whole_controller(tmp_path):
 def test_every_noise_that_is_kept_leads_to_its_chunk():
     learner = DsrlNa(ToyReach(), small(total_steps=400), 0)
     list(learner.learn())
-    past, own = learner.memory.past, learner.memory.own
-    assert past.count == len(learner.run.transitions()) and own.count > 20
+    past, own = learner.memory.prior, learner.memory
+    assert past.size == len(learner.run.transitions()) and own.size > 20
     for replay in (past, own):
         batch = replay.sample(50, learner.generator)
         made = learner.run.base.sample(learner._raw(batch["x"]), batch["w"].numpy())

@@ -63,8 +63,8 @@ def test_half_of_a_batch_are_demonstrations():
     learner = Rlpd(ToyReach(), small(total_steps=400), 0)
     list(learner.learn())
     shown = learner.run.transitions()
-    assert learner.memory.past.count == len(shown)
-    kept = learner.memory.past.data[: len(shown), 4:8].numpy()
+    assert learner.memory.prior.size == len(shown)
+    kept = learner.memory.prior.data["w"][: len(shown)].numpy()
     assert np.array_equal(kept, np.stack([t.chunk for t in shown]))
     batch = learner.memory.sample(2000, learner.generator)
     of_past = {row.tobytes() for row in kept}

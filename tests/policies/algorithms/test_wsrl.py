@@ -57,7 +57,7 @@ def test_the_warm_up_is_the_frozen_actors_and_leaves_no_demonstration_in_the_mem
     prepared, kept = [], []
 
     def prepare(updates):
-        prepared.append((learner.run.scenes.finished, weights(learner), learner.memory.own.count))
+        prepared.append((learner.run.scenes.finished, weights(learner), learner.memory.size))
         Wsrl.prepare(learner, updates)
 
     def keep(transition):
@@ -71,8 +71,8 @@ def test_the_warm_up_is_the_frozen_actors_and_leaves_no_demonstration_in_the_mem
     list(running)
     (finished, then, count), memory = prepared[0], learner.memory
     assert finished >= 4 and torch.equal(then, frozen) and not torch.equal(weights(learner), frozen)
-    assert memory.past.count == 0 and 0 < count < memory.own.count == len(kept)
-    assert np.array_equal(memory.own.data[: len(kept), 4:8].numpy(), np.stack(kept))
+    assert memory.prior.size == 0 and 0 < count < memory.size == len(kept)
+    assert np.array_equal(memory.data["w"][: len(kept)].numpy(), np.stack(kept))
 
 
 def test_demonstrations_know_their_returns():

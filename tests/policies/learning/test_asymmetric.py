@@ -103,7 +103,7 @@ def test_steering_by_those_who_know_improves_what_only_sees():
 def test_interveners_teach_them_too():
     learner = Rlif(ToySight(), small(Rlif), 0)
     rows = list(learner.learn())
-    assert rows[-1]["env_steps"] == 400.0 and learner.memory.own.count > 0
+    assert rows[-1]["env_steps"] == 400.0 and learner.memory.size > 0
 
 
 def test_datasets_tell_them_unless_they_come_from_elsewhere(tmp_path):
@@ -156,4 +156,4 @@ def test_learners_without_a_base_see_the_same_as_their_critics():
         policy, privileged = ToyReach.policy[:1], ToyReach.policy[1:]
 
     learner = Rlpd(Knowing(), rlpd_small(total_steps=400), 0)
-    assert [*learner.learn()][-1]["env_steps"] == 400.0 and learner.memory.own.columns["x"] == 2
+    assert [*learner.learn()][-1]["env_steps"] == 400.0 and learner.memory.data["x"].shape[1] == 2

@@ -23,7 +23,7 @@ def test_every_step_of_an_episode_begins_a_transition():
     list(learner.learn())
     count = 0
     between = [t for t in made if not len(t.choice)]
-    assert 0.5 * len(made) < 2 * len(between) < 1.1 * len(made) and learner.memory.own.count == len(made)
+    assert 0.5 * len(made) < 2 * len(between) < 1.1 * len(made) and learner.memory.size == len(made)
     begun = {(t.x.tobytes(), t.chunk.tobytes()): t for t in made if len(t.choice)}
     for t in between:
         assert (t.x.tobytes(), t.chunk.tobytes()) not in begun
@@ -52,7 +52,7 @@ def test_learners_of_what_was_executed_continue_exactly(kind, settings):
     rows, others = learned(whole, lambda: kind(ToyReach(), settings(every_step=True), 0))
     assert list(others[-2].learn())[-1] == rows[-1]
     assert torch.equal(weights(whole), weights(others[-2]))
-    assert whole.memory.own.count > 1.5 * kind_count(kind, settings)
+    assert whole.memory.size > 1.5 * kind_count(kind, settings)
 
 
 def kind_count(kind, settings):

@@ -136,7 +136,7 @@ def test_learners_with_it_continue_exactly(kind, settings):
     rows, others = learned(whole, lambda: kind(ToyGoals(), settings(hindsight=2), 0))
     plain = kind(ToyGoals(), settings(hindsight=0, total_steps=400), 0)
     list(plain.learn())
-    assert whole.memory.past.count > 2 * plain.memory.past.count
+    assert whole.memory.prior.size > 2 * plain.memory.prior.size
     assert list(others[-2].learn())[-1] == rows[-1]
     assert torch.equal(weights(whole), weights(others[-2]))
 

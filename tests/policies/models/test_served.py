@@ -73,7 +73,7 @@ def test_it_is_steered_as_the_one_in_the_file_is(steered, file):
 
 def test_critics_of_chunks_ask_for_many_at_once(address):
     one = learner(DsrlNa, server=address)
-    assert list(one.learn())[-1]["divergence"] > 0.0 and one.memory.past.count > 0
+    assert list(one.learn())[-1]["divergence"] > 0.0 and one.memory.prior.size > 0
 
 
 def test_what_is_exported_asks_the_server(steered, address, tmp_path):
