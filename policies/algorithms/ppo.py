@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.encoders import SHARP, EncoderConfig, Encoders, PictureActor, columns, kept
-from policies.learning.networks import Normalizer, cosine, gaussian_log_prob, linear_layers, mlp, restore, saved
+from policies.learning.networks import Normalizer, Stateful, cosine, gaussian_log_prob, linear_layers, mlp
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
 from sim.spec import pictures
@@ -85,12 +85,14 @@ def smallest_std(env: VecEnv | WorldVecEnv) -> Tensor:
     return torch.tensor(floors, dtype=torch.float32, device=env.device).repeat_interleave(counts)
 
 
-class Ppo:
+class Ppo(Stateful):
     """See the module."""
 
     Config = PpoConfig
     needs: tuple[type, ...] = ()
     takes: tuple[str, ...] = ("agents",)
+    state_parts = ("env", "actor", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
+    state_values = ("iteration",)
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
@@ -249,25 +251,17 @@ class Ppo:
         layers = linear_layers(self.actor.network, self.actor_norm.wider(eyes.size))
         return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes.exported())
 
-    def _parts(self) -> dict[str, Any]:
-        names = ("env", "actor", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
-        return {name: getattr(self, name) for name in names}
-
     def dump_to(self, folder: Path) -> None:
         self.env.dump_dir = folder
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next iterations depend on."""
-        return saved(self._parts()) | {
-            "log_std": self.log_std.detach().clone(),
-            "generator": self.generator.get_state(),
-            "iteration": self.iteration,
-        }
+        drawn = {"log_std": self.log_std.detach().clone(), "generator": self.generator.get_state()}
+        return super().state_dict() | drawn
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
-        restore(self._parts(), state)
+        super().load_state_dict(state)
         with torch.no_grad():
             self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
-        self.iteration = int(state["iteration"])

@@ -24,12 +24,11 @@ from policies.learning.encoders import SHARP, EncoderConfig, Encoders, PictureAc
 from policies.learning.networks import (
     Ensemble,
     Normalizer,
+    Stateful,
     cosine,
     descend,
     linear_layers,
     mlp,
-    restore,
-    saved,
     squashed_sample,
 )
 from policies.models.controller import FeaturePolicy, Mlp
@@ -92,12 +91,17 @@ class SacConfig:
             raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}")
 
 
-class Sac:
+class Sac(Stateful):
     """See the module."""
 
     Config = SacConfig
     needs: tuple[type, ...] = ()
     takes: tuple[str, ...] = ("agents",)
+    state_parts = (
+        *("env", "actor", "target_actor", "critic", "target_critic", "critic_norm", "buffer"),
+        *("actor_optimizer", "critic_optimizer", "alpha_optimizer"),
+    )
+    state_values = ("iteration", "gradient_steps")
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
@@ -294,30 +298,20 @@ class Sac:
         layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
         return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes)
 
-    def _parts(self) -> dict[str, Any]:
-        networks = ("actor", "target_actor", "critic", "target_critic")
-        optimizers = ("actor_optimizer", "critic_optimizer", "alpha_optimizer")
-        return {name: getattr(self, name) for name in ("env", *networks, *optimizers, "critic_norm", "buffer")}
-
     def dump_to(self, folder: Path) -> None:
         self.env.dump_dir = folder
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on, the replay buffer included."""
-        return saved(self._parts()) | {
-            "log_alpha": self.log_alpha.detach().clone(),
-            "generator": self.generator.get_state(),
-            "iteration": self.iteration,
-            "gradient_steps": self.gradient_steps,
-        }
+        drawn = {"log_alpha": self.log_alpha.detach().clone(), "generator": self.generator.get_state()}
+        return super().state_dict() | drawn
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
-        restore(self._parts(), state)
+        super().load_state_dict(state)
         with torch.no_grad():
             self.log_alpha.copy_(torch.as_tensor(state["log_alpha"], device=self.device))
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
-        self.iteration, self.gradient_steps = int(state["iteration"]), int(state["gradient_steps"])
 
 
 @torch.no_grad()

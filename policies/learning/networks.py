@@ -182,19 +182,6 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.step()
 
 
-def saved(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of the `state_dict` of each part, by name."""
-    return {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
-
-
-def restore(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Give each part what `saved` kept under its name."""
-    for name, part in parts.items():
-        part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
-        if isinstance(part, torch.optim.Optimizer):
-            _lay_out(part)
-
-
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
     """Let what it keeps lie in memory as its parameters do: torch's fused steps are silently wrong otherwise."""
     for parameter, state in optimizer.state.items():
@@ -211,12 +198,16 @@ class Stateful:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of all of it, by name."""
-        values = {name: copy.deepcopy(getattr(self, name)) for name in self.state_values}
-        return saved({name: getattr(self, name) for name in self.state_parts}) | values
+        parts = {name: getattr(self, name).state_dict() for name in self.state_parts}
+        return copy.deepcopy(parts | {name: getattr(self, name) for name in self.state_values})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there."""
-        restore({name: getattr(self, name) for name in self.state_parts}, state)
+        for name in self.state_parts:
+            part = getattr(self, name)
+            part.load_state_dict(copy.deepcopy(state[name]))  # torch's optimizers keep what they are given
+            if isinstance(part, torch.optim.Optimizer):
+                _lay_out(part)
         for name in self.state_values:
             setattr(self, name, copy.deepcopy(state[name]))
 
