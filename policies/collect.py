@@ -20,11 +20,12 @@ from deploy import cli
 from deploy.drivers.simulated import Simulated
 from deploy.loop import handshake
 from deploy.policy_file import PolicyFile
+from policies.models.controller import normalised
 from sim import spec
 from sim.env import Array, expert_of, make_env, stream, with_engine
 from sim.rollout import Act, Episode, rollout
 from sim.spec import Group
-from sim.tasks import Task, make
+from sim.tasks import HISTORY, Task, history_of, initial_action, make, sensed
 
 if TYPE_CHECKING:
     from policies.datasets import Feature
@@ -126,7 +127,7 @@ def _features(task: Task, film: bool = False, told: bool = True) -> dict[str, Fe
     """What a dataset of the task holds; `told`: with what is privileged."""
     from policies.datasets import Feature
 
-    numbers, kind = spec.numbers(task.policy), "video" if film else "image"
+    numbers, kind = spec.numbers(sensed(task)), "video" if film else "image"
     hidden = task.privileged if told else ()
     return {
         STATE: Feature("float32", (spec.size(numbers),), _elements(numbers)),
@@ -142,7 +143,7 @@ def stored(task: Task, folder: str, count: int) -> list[Episode]:
     """The first `count` episodes of a dataset; DatasetError when it is damaged or of other signals or another rate."""
     from policies.datasets import Dataset, DatasetError
 
-    dataset, features = Dataset(folder), _features(task)
+    dataset, features = Dataset(folder), _features(task)  # past actions are not stored: the commands are
     optional = {REWARD, SUCCESS} | {PRIVILEGED} - {*dataset.features}
     needed = {name: f.shape for name, f in features.items() if name not in optional}
     dataset.require(needed, fps=task.rate_hz)
@@ -157,8 +158,13 @@ def _read(task: Task, episode: Mapping[str, Array], number: int) -> Episode:
     steps = len(episode[ACTION])
     reward = episode[REWARD][:, 0] if REWARD in episode else np.zeros(steps, np.float32)
     success = episode[SUCCESS][:, 0] if SUCCESS in episode else np.arange(steps) == steps - 1  # others keep successes
-    signals = spec.unpack(spec.numbers(task.policy), episode[STATE])
+    signals = spec.unpack(spec.numbers(sensed(task)), episode[STATE])
     commands = spec.unpack(task.commands, episode[ACTION])
+    if sensed(task) != task.policy:
+        action, kept = normalised(task.commands, commands), history_of(task)
+        before = np.concatenate([np.full((kept, action.shape[1]), initial_action(task)), action])
+        past = [before[k : k + kept][::-1].ravel() for k in range(steps)]
+        signals[HISTORY] = np.asarray(past, np.float32)
     if task.privileged and PRIVILEGED in episode:
         signals |= spec.unpack(task.privileged, episode[PRIVILEGED])
     signals |= {s.name: episode[PICTURES + s.name] for s in spec.pictures(task.policy)}

@@ -20,8 +20,8 @@ from sim.env import Step
 from sim.imperfect import Imperfect
 from sim.randomize import Array, Drawn, draw_robots, redraw
 from sim.robots import quadrotor
-from sim.spec import Group, limits, pack, size, unpack
-from sim.tasks import EngineTask
+from sim.spec import Group, limits, pack, size, slices, unpack
+from sim.tasks import HISTORY, EngineTask
 
 BLOCK = 64  # episodes that are drawn together; those that nobody asks for cost little
 KEPT = 16  # blocks that are remembered
@@ -89,7 +89,10 @@ class SimEnv:
         self._base: dict[str, Array] = {}
         self._motion = np.zeros((num, 0), np.float32)
         self._steps = np.zeros(num, np.int64)  # of the episode
-        self._action = np.full((2, num, size(task.commands)), task.initial_action, np.float32)  # now, and before
+        remembered = task.history if HISTORY in slices(task.policy) else 0
+        self._remembered = remembered * size(task.commands)
+        # Newest first; the last two at least, for what changes between them.
+        self._past = np.full((max(2, remembered), num, size(task.commands)), task.initial_action, np.float32)
         self._log: dict[str, Array] = {}
         self._sensed = np.zeros((num, size(task.policy)), np.float32)
         self._signals: Mapping[str, Array] = {}
@@ -138,7 +141,7 @@ class SimEnv:
         for name, value in robots.base.items():
             self._base.setdefault(name, np.zeros((self.num, value.shape[1]), np.float32))[where] = value
         self._steps[where] = 0
-        self._action[:, where] = self.task.initial_action
+        self._past[:, where] = self.task.initial_action
         if self._changing:
             for row, rng in zip(where, self._streams(numbers, LATER), strict=True):
                 self._later[row] = rng
@@ -169,7 +172,7 @@ class SimEnv:
         if c.delay is not None:
             given = np.asarray(c.delay, np.float32) * np.float32(task.rate_hz)
             slow = np.broadcast_to(given if given.ndim == 0 else given[where][:, None], slow.shape)
-        self._actuators.begin(where, slow, self._physical(self._action[0, where]))
+        self._actuators.begin(where, slow, self._physical(self._past[0, where]))
         self._look()
         truth = self._vector(task.policy)[where]
         late = latency[:, :sensors] if self._late else np.zeros_like(latency[:, :sensors])
@@ -185,8 +188,10 @@ class SimEnv:
 
     def _look(self) -> None:
         """Noise-free signals now; what nobody asks for is not read."""
-        known = {"delay": self._actuators.delay, "action": self._action[0]}
-        known["action_change"] = self._action[0] - self._action[1]
+        known = {"delay": self._actuators.delay, "action": self._past[0]}
+        known["action_change"] = self._past[0] - self._past[1]
+        if self._remembered:
+            known[HISTORY] = self._past.swapaxes(0, 1).reshape(self.num, -1)[:, : self._remembered]
         targets = self.task.reference(self._motion, (self._steps / self.task.rate_hz).astype(np.float32))
         self._signals = _Signals(self.engine, {**known, **targets})
 
@@ -211,7 +216,7 @@ class SimEnv:
         self.engine.step(self._actuators.send(told, self._every))
         self._steps += 1
         action = 2.0 * (told - self._low) / (self._high - self._low) - 1.0
-        self._action = np.stack([action, self._action[0]])
+        self._past = np.concatenate([action[None], self._past[:-1]])
         self._change()
         self._look()
         self._sensed = self._sensors.send(self._vector(self.task.policy), self._every)

@@ -25,20 +25,30 @@ class WorldVecEnv:
     """`num_envs` rows of a task that brings its own physics; see `sim.vec_env.VecEnv`, whose place it takes.
 
     Features are the task's, else the policy's numbers, one after the other; a critic sees the privileged signals, too.
-    Pictures stay as they are, uint8, beside them. An episode that succeeds is cut off, not lost: what its last state is
-    worth goes on counting, whatever the sign of the rewards. Raises ValueError for a policy that is told tokens.
+    Pictures stay as they are, uint8, beside them. An episode is cut off `linger` steps after success, not lost: what
+    its last state is worth goes on counting, whatever the sign of the rewards. Every step that counts as success brings
+    `success_reward` more. Raises ValueError for a policy that is told tokens.
     """
 
-    term_names = ("reward",)
+    term_names = ("reward", "success")
     easy = 1.0  # starts are the world's own
     dump_dir: Path | None = None
 
-    def __init__(self, task: OwnWorld, num_envs: int, seed: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        task: OwnWorld,
+        num_envs: int,
+        seed: int = 0,
+        device: str = "cpu",
+        linger: int = 0,
+        success_reward: float = 0.0,
+    ) -> None:
         if told := tokens(task.policy):
             raise ValueError(
                 f"{task.name} tells its policy tokens ({told[0].name}); this algorithm learns from numbers and pictures"
             )
-        self.task, self.num_envs, self.device, self._seed = task, num_envs, device, seed
+        self.task, self.num_envs, self.device, self._seed, self.linger = task, num_envs, device, seed, linger
+        self.success_reward = success_reward
         self.action_size = size(task.commands)
         self._low, high = limits(task.commands)
         self._range = high - self._low
@@ -48,6 +58,7 @@ class WorldVecEnv:
         self._numbers, self._following = episode_numbers(task, num_envs), num_envs // agents_of(task)
         self._sent: list[list[Array]] = [[] for _ in range(num_envs)]  # actions of the open episodes
         self._return = np.zeros(num_envs, np.float32)
+        self._since = np.full(num_envs, -1)  # steps since success
         self.world.reset(range(num_envs), self._numbers.tolist())
         self.observation = self._look()
         self.feature_size = self.features(self.observation).shape[-1]
@@ -97,7 +108,7 @@ class WorldVecEnv:
 
     def reward_weights(self) -> dict[str, float]:
         """The coefficient of each reward term."""
-        return {"reward": 1.0}
+        return {"reward": 1.0, "success": self.success_reward}
 
     def _commands(self, action: Array) -> dict[str, Array]:
         """Commands by name (n, *shape) for actions (n, k) in [-1, 1]."""
@@ -111,9 +122,12 @@ class WorldVecEnv:
         outcome = self.world.step(self._commands(told))
         self.total_steps += self.num_envs
         reward = np.nan_to_num(outcome.reward).astype(np.float32)
-        self._return = self._return + reward
+        done = outcome.success.astype(np.float32)
+        gained = reward + np.float32(self.success_reward) * done
+        self._return = self._return + gained
         length = np.array([len(sent) for sent in self._sent])
-        over = outcome.success | outcome.terminated | (length >= self.task.episode_steps)
+        self._since = self._since + (outcome.success | (self._since >= 0))
+        over = (self._since >= self.linger) | outcome.terminated | (length >= self.task.episode_steps)
         over = for_whole_worlds(self.task, over)
         truncated = over & ~outcome.terminated
         final = self.observation = self._look()
@@ -121,16 +135,17 @@ class WorldVecEnv:
         ended = np.flatnonzero(over)
         if len(ended):
             self._begin(ended)
-        gained = self._tensor(reward)
+        terms = {"reward": self._tensor(reward), "success": self._tensor(done)}
         lost, late = self._tensor(outcome.terminated), self._tensor(truncated)
-        return Step(self.observation, gained, {"reward": gained}, lost, late, final, info)
+        return Step(self.observation, self._tensor(gained), terms, lost, late, final, info)
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
         self._numbers[rows] = episode_numbers(self.task, len(rows), self._following)
         self._following += len(rows) // agents_of(self.task)
         for row in rows:
             self._sent[row] = []
-        self._return = np.where(np.isin(np.arange(self.num_envs), rows), np.float32(0.0), self._return)
+        begun = np.isin(np.arange(self.num_envs), rows)
+        self._return, self._since = np.where(begun, np.float32(0.0), self._return), np.where(begun, -1, self._since)
         self.world.reset(rows.tolist(), self._numbers[rows].tolist())
         self.observation = self._look()
 
@@ -141,7 +156,8 @@ class WorldVecEnv:
         """Numbers of the open episodes and what was sent in them: physics are found again by doing it again."""
         sent = [np.stack(row) if row else np.zeros((0, self.action_size), np.float32) for row in self._sent]
         counts = {"following": self._following, "total_steps": self.total_steps, "seed": self._seed}
-        return {**counts, "numbers": self._numbers.copy(), "sent": sent, "return": self._return.copy()}
+        now = {"numbers": self._numbers.copy(), "return": self._return.copy(), "since": self._since.copy()}
+        return {**counts, **now, "sent": sent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state_dict` of an environment with the same arguments."""
@@ -150,6 +166,7 @@ class WorldVecEnv:
         self.seed(int(state["seed"]))
         self._following, self.total_steps = int(state["following"]), int(state["total_steps"])
         self._numbers, self._return = np.array(state["numbers"]), np.array(state["return"], np.float32)
+        self._since = np.array(state["since"])
         self._sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
         for _ in replay(self.world, self._numbers.tolist(), self._sent, self._commands):
             pass
@@ -179,8 +196,10 @@ def vector_env(
     device: str = "cpu",
     lengths: tuple[float, float] = (1.0, 1.0),
     easy: float = 0.0,
+    linger: int = 0,
+    success_reward: float = 0.0,
 ) -> AnyVecEnv:
-    """A task for a learner; `lengths` and `easy` are for those that our engines carry out."""
+    """A task for a learner; `lengths` and `easy` are for those of our engines, the rest for other worlds."""
     if has_own_world(task):
-        return WorldVecEnv(task, num_envs, seed, device)
+        return WorldVecEnv(task, num_envs, seed, device, linger, success_reward)
     return VecEnv(carried_out(task), num_envs, task.engine, seed, device, lengths=lengths, easy=easy)

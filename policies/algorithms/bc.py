@@ -2,8 +2,8 @@
 
 `flow`: straight paths from noise to action, integrated by Euler's method (Lipman et al. 2023). `diffusion`: the network
 predicts the action under a cosine noise schedule (Nichol & Dhariwal 2021), sampled by DDIM without noise (Song et al.
-2021). `beso`: see `score`. In every case the base is a `Denoiser`: numpy data, and nobody who steers it needs its
-gradients.
+2021). `beso`: see `edm`. `regression`: the mean, for experts that are always of one mind. In every case the base is a
+`Denoiser`: numpy data, and nobody who steers it needs its gradients.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from policies.models.realtime import planned
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.rollout import Episode
-from sim.tasks import Task
+from sim.tasks import Task, remembering
 
 FREQUENCIES = 4  # of the time's embedding: sin and cos of pi 2^k t
 SMALLEST = 1e-3  # of the noise schedule's signal, at its noisy end
 STILL = 0.02  # of a picture's half width: a point that moves less counts as moving so much
-KINDS = ("flow", "diffusion", "beso")
+KINDS = ("flow", "diffusion", "beso", "regression")
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Shown:
 class BaseConfig(Shown):
     """The base policy and its demonstrations."""
 
-    kind: str = "flow"  # or "diffusion", "beso"
+    kind: str = "flow"  # or "diffusion", "beso", "regression": the mean of the chunks, whatever the noise
     denoise_steps: int = 5  # evaluations of the network per chunk
     hidden: list[int] = field(default_factory=lambda: [256, 256, 256])
     updates: int = 3000
@@ -110,6 +110,9 @@ def schedule(kind: str, steps: int) -> Schedule:
     """The sampler's steps, from noise to action."""
     if kind == "beso":
         return edm.schedule(steps)
+    if kind == "regression":
+        nothing = np.zeros(1, np.float32)
+        return Schedule(time=nothing, scale=nothing, keep=nothing, gain=nothing + 1, clip=False)
     if kind == "flow":
         time, one = np.arange(steps) / steps, np.ones(steps)
         rows = (time, one, one, one / steps)
@@ -286,7 +289,9 @@ class Cloning(Stateful):
     def _loss(self, seen: Tensor, chunk: Tensor) -> Tensor:
         time = torch.rand(len(seen), generator=self.generator)
         noise = torch.randn(chunk.shape, generator=self.generator)
-        if self.config.kind == "flow":
+        if self.config.kind == "regression":
+            x, wanted, time = torch.zeros_like(chunk), chunk, torch.zeros_like(time)
+        elif self.config.kind == "flow":
             x, wanted = torch.lerp(noise, chunk, time[:, None]), chunk - noise
         elif self.config.kind == "beso":
             x, wanted, time = edm.noised(chunk, noise, time)
@@ -378,8 +383,8 @@ class Bc:
 
     def __init__(self, task: Task, config: BcConfig, seed: int, device: str = "cpu") -> None:
         check(task, device)
-        self.task, self.config, self.seed = task, config, seed
-        self.cloning = Cloning(task, config, torch.Generator().manual_seed(seed), config.delay)
+        self.task, self.config, self.seed = remembering(task), config, seed
+        self.cloning = Cloning(self.task, config, torch.Generator().manual_seed(seed), config.delay)
 
     def learn(self) -> Iterator[dict[str, float]]:
         for metrics in self.cloning.learn(demonstrations(self.task, self.config, self.seed)):

@@ -76,17 +76,18 @@ class Corrected(OnlineLearner, ABC):
     needs = (HasExpert,)
     run: Supervision
     state_parts = ("run",)
-    state_values = ("rounds", "waiting", "seen", "chunks")
+    state_values = ("rounds", "waiting", "seen", "chunks", "heard")
 
     def __init__(self, task: Task, config: CorrectionConfig, seed: int, device: str = "cpu") -> None:
         self.run = Supervision(task, config, seed, device)
-        self.task, self.config, self.cloning = task, config, self.run.cloning
+        self.task, self.config, self.cloning = self.run.task, config, self.run.cloning
         if pictures := spec.pictures(task.policy):
             names = ", ".join(s.name for s in pictures)
             raise ValueError(f"corrections are kept as numbers, but {task.name} shows pictures: {names}; see rlif")
         self.opening = self._opening()
         self.seen = np.zeros((0, self.cloning.observed), np.float32)
         self.chunks = np.zeros((0, self.cloning.size), np.float32)
+        self.heard: list[tuple[Array, Array]] = []  # what is not yet among them
         self.rounds = self.waiting = 0  # of training; episodes since the last one
 
     @abstractmethod
@@ -107,13 +108,22 @@ class Corrected(OnlineLearner, ABC):
         return base.sample(observation, noise)
 
     def hear(self, lesson: InterventionEpisode) -> None:
-        seen, chunks = self.corrections(lesson)
-        self.seen, self.chunks = np.concatenate([self.seen, seen]), np.concatenate([self.chunks, chunks])
+        self.heard.append(self.corrections(lesson))
         self.waiting += 1
+
+    def _gather(self) -> None:
+        """What was heard joins the rest: once per round, for copying all of it takes time."""
+        if self.heard:
+            seen, chunks = zip(*self.heard, strict=True)
+            self.seen, self.chunks = np.concatenate([self.seen, *seen]), np.concatenate([self.chunks, *chunks])
+            self.heard = []
 
     def improve(self) -> dict[str, float]:
         done = self.run.env_steps >= self.config.total_steps
-        if not len(self.seen) or self.waiting < (1 if done else self.config.episodes_per_round):
+        if self.waiting < (1 if done else self.config.episodes_per_round):
+            return {}
+        self._gather()
+        if not len(self.seen):
             return {}
         self.waiting, self.rounds = 0, self.rounds + 1
         return self.run.refine(self._aggregate(), self.config.updates_per_round)

@@ -74,6 +74,8 @@ class SacConfig:
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
     easy: float = 0.9  # share of episodes with an easier start, at first
     final_easy: float = 0.5  # and at the end
+    linger: int = 0  # control steps after success, in a world of its own: what follows it is seen, not guessed
+    success_reward: float = 0.0  # more for every step that counts as success, in a world of its own
     report_every: int = 200  # control steps between yields
     evaluation_episodes: int = 100
 
@@ -106,7 +108,8 @@ class Sac(Stateful):
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
         shortest, longest = config.lengths
-        self.env = vector_env(self.task, config.num_envs, seed, device, (shortest, longest), config.easy)
+        lengths, own = (shortest, longest), (config.linger, config.success_reward)
+        self.env = vector_env(self.task, config.num_envs, seed, device, lengths, config.easy, *own)
         self.generator = torch.Generator(device)
         self.generator.manual_seed(seed)
         weights = torch.Generator()

@@ -102,7 +102,7 @@ class Measured(Cloning):
 
 
 class Served(Measured):
-    """In the place of cloning: a base on a policy server."""
+    """In the place of cloning: a base on a policy server, which is told what is sensed and no past actions."""
 
     config: Origin
 

@@ -21,7 +21,7 @@ from policies.algorithms import LearningError
 from policies.algorithms.bc import Cloning, Demonstrations, check, chunked, demonstrated
 from policies.collect import DEMONSTRATIONS
 from policies.learning.asymmetric import AsymmetricObservation
-from policies.learning.base import Origin, origin
+from policies.learning.base import Origin, Served, origin
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout, Transition
 from policies.learning.hindsight import Hindsight
 from policies.learning.networks import Stateful
@@ -31,7 +31,7 @@ from policies.models.success import success_file
 from policies.models.vision import ObservationEncoder
 from sim.env import NoExpertError, stream
 from sim.rollout import Episode
-from sim.tasks import Task
+from sim.tasks import Task, remembering
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
 REPORT = 100  # control steps between two rows of metrics
@@ -84,11 +84,13 @@ class OnlineFinetuning:
     ) -> None:
         """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)
-        self.task, self.config, self.seed = task, config, seed
         file = getattr(config, "success", "")
         self.judge = success_file(file, task) if file else None
+        kind = origin(config.base, kind)
+        task = task if issubclass(kind, Served) else remembering(task)
+        self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.cloning = origin(config.base, kind)(task, config.base, self.generator)
+        self.cloning = kind(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
         self.every_step = False  # transitions from within chunks, too, of which nothing was chosen
         self.insight = AsymmetricObservation(task.policy, self.cloning.observed)

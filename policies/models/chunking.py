@@ -16,7 +16,7 @@ from policies.models.controller import Array, Layer, Mlp, physical
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import Task, recorded
+from sim.tasks import HISTORY, Task, history_of, initial_action, recorded, sensed
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
@@ -209,7 +209,8 @@ class ChunkPolicy:
     """The controller: a new chunk every `replan` control steps, one action of it per step.
 
     State: "chunk", what is left of the plan, next action first (n, horizon * actions) in [-1, 1]; "left", how many of
-    them are still to be executed (n, 1); and with `NoiseTable` noise "draw", the row of the table (n, 1), -1 at first.
+    them are still to be executed (n, 1); with `NoiseTable` noise "draw", the row of the table (n, 1), -1 at first; and
+    where the base sees past actions "history", newest first (n, history * actions).
     """
 
     name: str
@@ -222,6 +223,8 @@ class ChunkPolicy:
     chosen: Steering | NoiseTable
     replan: int
     planner: Planner | None = None  # none: the base alone
+    history: int = 0  # own past actions that the base is told after what is sensed
+    initial_action: float = 0.0  # [-1, 1]: what the history holds at first
     settings: dict[str, Any] = field(default_factory=dict)
     envelope: dict[str, float] = field(default_factory=dict)
 
@@ -251,7 +254,7 @@ class ChunkPolicy:
     @property
     def told(self) -> int:
         """How many numbers the base is told."""
-        return self._eye.size
+        return self._eye.size + self.history * self.base.actions
 
     def plan(self) -> dict[str, int]:
         """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""
@@ -264,7 +267,11 @@ class ChunkPolicy:
     def initial_state(self, n: int) -> dict[str, Array]:
         """Nothing planned yet: name -> (n, k)."""
         state = {"chunk": np.zeros((n, self.base.noise_size), np.float32), "left": np.zeros((n, 1), np.float32)}
-        return state | ({"draw": np.full((n, 1), -1.0, np.float32)} if isinstance(self.chosen, NoiseTable) else {})
+        if isinstance(self.chosen, NoiseTable):
+            state["draw"] = np.full((n, 1), -1.0, np.float32)
+        if self.history:
+            state[HISTORY] = np.full((n, self.history * self.base.actions), self.initial_action, np.float32)
+        return state
 
     def limits(self) -> tuple[Array, Array]:
         """Low and high (actions,) of the commands."""
@@ -284,10 +291,14 @@ class ChunkPolicy:
             noise = self.chosen.table[row[:, 0].astype(np.int64)]
             following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
             after["draw"] = np.where(fresh, following, state["draw"])
+        if self.history:
+            observation = np.concatenate([observation, state[HISTORY]], axis=1)
         chunk = np.where(fresh, self._planned(observation, noise, state), state["chunk"])
         left = np.where(fresh, np.float32(self.replan), state["left"]) - np.float32(1.0)
         k = self.base.actions
         rest = np.concatenate([chunk[:, k:], chunk[:, -k:]], axis=1)
+        if self.history:
+            after[HISTORY] = np.concatenate([chunk[:, :k], state[HISTORY][:, : (self.history - 1) * k]], axis=1)
         return physical(self.outputs, chunk[:, :k]), {"chunk": rest, "left": left} | after
 
     def _planned(self, observation: Array, noise: Array, state: Mapping[str, Array]) -> Array:
@@ -310,6 +321,8 @@ class ChunkPolicy:
             noise = self.chosen.write(graph, observation)
         else:
             noise = self.chosen.write(graph, self._eye.write_measured(graph, observation), fresh)
+        if self.history:
+            observation = graph.join([observation, "state.history"])
         chunk = graph.add("Where", fresh, self._write_planned(graph, observation, noise), "state.chunk")
         if "base" in graph.metadata:
             graph.metadata["base"]["seen"] = observation
@@ -318,7 +331,11 @@ class ChunkPolicy:
         k, size = self.base.actions, self.base.noise_size
         last = graph.columns(chunk, size - k, size)
         graph.join([graph.columns(chunk, k, size), last] if size > k else [last], to="next_state.chunk")
-        return graph.columns(chunk, 0, k)
+        action = graph.columns(chunk, 0, k)
+        if self.history:
+            past = [graph.columns("state.history", 0, (self.history - 1) * k)] if self.history > 1 else []
+            graph.join([action, *past], to="next_state.history")
+        return action
 
 
 def contract(task: Task) -> dict[str, Any]:
@@ -328,8 +345,10 @@ def contract(task: Task) -> dict[str, Any]:
         "task": task.name,
         "robot": task.robot.name,
         "rate_hz": task.rate_hz,
-        "inputs": task.policy,
+        "inputs": sensed(task),
         "outputs": task.commands,
+        "history": history_of(task) if sensed(task) != task.policy else 0,
+        "initial_action": float(np.float32(initial_action(task))),
         "settings": recorded(task),
         "envelope": dict(task.envelope),
     }

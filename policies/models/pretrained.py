@@ -17,7 +17,7 @@ from policies.models.controller import Array, normalised
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Signal
-from sim.tasks import Task
+from sim.tasks import Task, sensed
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
@@ -30,7 +30,7 @@ def fit(where: str, task: Task, contract: Mapping[str, Any]) -> None:
             raise PolicyFileError(f"{where} is for the {kind} {found!r}, not {wanted!r}")
     if (rate := contract.get("rate_hz", task.rate_hz)) != task.rate_hz:
         raise PolicyFileError(f"{where} runs at {rate:g} Hz, {task.name} at {task.rate_hz:g} Hz")
-    for kind, key, group in (("signals", "inputs", task.policy), ("commands", "outputs", task.commands)):
+    for kind, key, group in (("signals", "inputs", sensed(task)), ("commands", "outputs", task.commands)):
         own = spec.from_json(contract[key]) if key in contract else group
         if own != group:
             names = sorted({s.name for s in {*own} ^ {*group}}) or ["their order"]
@@ -72,6 +72,8 @@ class Stored(FileBase):
         if made.horizon != horizon:
             what = f"{path} plans {made.horizon} actions at a time, not {horizon}"
             raise PolicyFileError(f"{what}: set algorithm.base.horizon={made.horizon}")
+        if made.eye is None and made.observed != (told := spec.size(task.policy)):
+            raise PolicyFileError(f"the base of {path} is told {made.observed} numbers, not {told}: see task.history")
         return made
 
     def write(self, graph: Graph, observation: str, noise: str) -> str:

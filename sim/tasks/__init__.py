@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
-from sim.spec import Group, Signal, numbers
+from sim.spec import Group, Signal, numbers, pictures, size
 from sim.terms import Cost, Curriculum, Feature
 
 if TYPE_CHECKING:
@@ -193,6 +194,27 @@ def agents_of(task: Task) -> int:
 def teams_of(task: Task) -> tuple[int, ...]:
     """The team of each of a world's agents."""
     return task.teams if isinstance(task, MultiAgent) else (0,)
+
+
+HISTORY = "history"
+
+
+def remembering(task: Task) -> Task:
+    """The task whose policy also sees its own past actions ("history", newest first), if it declares any.
+
+    For learners whose networks take signals as they are. Nothing is remembered beside pictures.
+    """
+    if not history_of(task) or pictures(task.policy) or task.policy != sensed(task):
+        return task
+    made = copy.copy(task)
+    past = Signal(HISTORY, (history_of(task) * size(task.commands),), low=-1.0, high=1.0)
+    made.policy = (*task.policy, past)
+    return made
+
+
+def sensed(task: Task) -> Group:
+    """The policy's signals that come from outside: all but its own past actions."""
+    return tuple(s for s in task.policy if s.name != HISTORY)
 
 
 def initial_action(task: Task) -> float:

@@ -174,6 +174,21 @@ class QuadHover:
         },
         "ppo": {"default": {"task.history": 8}},
         "sac": {"default": {"task.history": 8}},
+        "dagger": {
+            "default": {
+                "task.history": 16,
+                "algorithm.base.kind": "regression",
+                "algorithm.base.horizon": 1,
+                "algorithm.base.corruption": 0.0,
+                "algorithm.base.episodes": 40,
+                "algorithm.base.updates": 1000,
+                "algorithm.total_steps": 250_000,
+                "algorithm.num_envs": 64,
+                "algorithm.episodes_per_round": 64,
+                "algorithm.updates_per_round": 1000,
+                "algorithm.shown": 0.1,
+            }
+        },
     }
     privileged = PRIVILEGED
     scores = {"success": "1", "position_error": "m", "settling_time": "s", "control_effort": "1"}

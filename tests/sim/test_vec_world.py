@@ -31,6 +31,25 @@ def test_success_cuts_an_episode_off_and_the_next_one_begins():
     assert env._following > 5
 
 
+def test_an_episode_may_linger_after_success_and_every_such_step_brings_more():
+    env = vector_env(ToyReach(), 4, seed=0, linger=3, success_reward=5.0)
+    again = vector_env(ToyReach(), 4, seed=0, linger=3, success_reward=5.0)
+    since, cut = np.full(4, -1), 0
+    for k in range(24):
+        step = env.step(toward_goal(env.observation))
+        reached = step.reward_terms["success"].numpy() > 0.0
+        np.testing.assert_allclose(step.reward, step.reward_terms["reward"].numpy() + 5.0 * reached, atol=1e-6)
+        since += reached | (since >= 0)
+        over = step.truncated.numpy()
+        assert over[since == 3].all() and (k == 23 or not over[(since >= 0) & (since < 3)].any())
+        cut += int((since == 3).sum())
+        since[step.done.numpy()] = -1
+        if (env._since >= 0).any() and not again.total_steps:
+            again.load_state_dict(env.state_dict())
+            assert (again._since == env._since).all()
+    assert cut > 3 and again.total_steps
+
+
 def test_out_of_bounds_is_lost():
     env = WorldVecEnv(ToyReach(Config(steps=200)), 3, seed=0)
     outcomes = [env.step(torch.ones(3, 2)) for _ in range(40)]

@@ -115,10 +115,7 @@ def fly(lab: Graph, name: str) -> Fate:
     return Fate(rung, at - began, complaint, lab.turning - began)
 
 
-ALIKE = ("odometry freezes", "odometry comes late", "target stops", "target is NaN")  # to one of the others
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in ALIKE else n for n in ROBOT])
+@pytest.mark.parametrize("name", ROBOT)
 def test_a_robot_that_breaks_in_flight_lands(lab: Graph, name: str):
     """With what it has left: the policy, or the robot by itself."""
     fates = []
