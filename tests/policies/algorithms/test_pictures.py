@@ -8,7 +8,7 @@ from deploy import PolicyFile
 from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.source import generate
 from policies.algorithms.ppo import Ppo, PpoConfig
-from policies.algorithms.sac import Sac
+from policies.algorithms.sac import Sac, SacConfig
 from policies.evaluate import evaluate
 from policies.learning.buffers import ReplayBuffer
 from policies.learning.encoders import EncoderConfig
@@ -36,19 +36,23 @@ KINDS = {
     ),
 }
 LEARNING = {
-    "total_steps": 36_000,
-    "num_envs": 32,
-    "rollout_steps": 32,
-    "epochs": 4,
-    "minibatches": 16,
     "gamma": 0.9,
     "learning_rate": 3e-3,
     "initial_std": 0.5,
-    "min_std": 0.1,
     "hidden": [32, 32],
     "critic_hidden": [64, 64],
-    "sight": EncoderConfig(channels=[8, 8], strides=[2, 1]),
-    "evaluate_every": 0,
+    "sight": EncoderConfig(channels=[8, 8], strides=[2, 1], shift=0),
+}
+ON_POLICY = {"num_envs": 32, "rollout_steps": 32, "epochs": 4, "minibatches": 16, "min_std": 0.1, "evaluate_every": 0}
+OFF_POLICY = {
+    "num_envs": 8,
+    "warmup_steps": 1000,
+    "capacity": 20_000,
+    "batch_size": 64,
+    "updates_per_step": 2,
+    "n_step": 3,
+    "initial_alpha": 0.1,
+    "reward_scale": 1.0,
 }
 
 
@@ -170,12 +174,25 @@ def blinded(algorithm):
     return algorithm.evaluate(200, seed=1)["success"].mean()
 
 
+def check_that_it_learns(algorithm, least=0.85):
+    assert algorithm.evaluate(200, seed=1)["success"].mean() < 0.3
+    run(algorithm)
+    assert algorithm.evaluate(200, seed=1)["success"].mean() > least
+    assert blinded(algorithm) < 0.4
+
+
 def test_ppo_learns_what_only_the_picture_tells():
-    ppo = Ppo(ToySight(), PpoConfig(**LEARNING), 3)
-    assert ppo.evaluate(200, seed=1)["success"].mean() < 0.3
-    run(ppo)
-    assert ppo.evaluate(200, seed=1)["success"].mean() > 0.85
-    assert blinded(ppo) < 0.4
+    check_that_it_learns(Ppo(ToySight(), PpoConfig(**LEARNING, **ON_POLICY, total_steps=36_000), 3))
+
+
+@pytest.mark.long
+def test_sac_learns_what_only_the_picture_tells():
+    check_that_it_learns(Sac(ToySight(), SacConfig(**LEARNING, **OFF_POLICY, total_steps=14_000), 0))
+
+
+@pytest.mark.long
+def test_critics_learn_from_the_actors_points():
+    check_that_it_learns(Ppo(Unaided(), PpoConfig(**LEARNING, **ON_POLICY, total_steps=60_000), 0), least=0.6)
 
 
 @pytest.mark.parametrize("kind", ["ppo", "sac"])
