@@ -62,10 +62,9 @@ def test_episodes_begin_and_end_for_whole_worlds_and_continue_exactly():
         np.testing.assert_array_equal(value, twin.world.observe()[name], err_msg=name)
 
 
-@WITH_CAMERA
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_trains_it_or_says_why_not(name: str, camera: bool, tmp_path: Path):
-    task, kind = make(GAME, camera=camera), algorithm_class(name)
+def test_every_algorithm_trains_it_or_says_why_not(name: str, tmp_path: Path):
+    task, kind = make(GAME), algorithm_class(name)
     if "agents" not in kind.takes:
         with pytest.raises(ValueError, match=f"algorithm={name} (does not take several agents|needs a task with)"):
             check_needs(name, kind, task)
