@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -37,6 +37,7 @@ class Step:
     reward: Array  # float32, the task's own
     success: Array  # bool: the task is done now
     terminated: Array  # bool: it cannot be done any more (a state that is not finite, something out of reach)
+    terms: Mapping[str, Array] = field(default_factory=dict)  # of the reward, by name, unweighted, where it has any
 
 
 class Env(Protocol):

@@ -1,11 +1,14 @@
-"""Every task as a Gymnasium environment "sim2metal/<task>", single or vectorised; importing this registers them.
+"""Every task as a Gymnasium environment "sim2metal/<task>-v0", single or vectorised, in numpy.
 
     import gymnasium, sim.gym
-    env = gymnasium.make("sim2metal/quad_hover", config={"delay_high": 0.0})
-    envs = gymnasium.make_vec("sim2metal/quad_hover", num_envs=256)
-    env = gymnasium.make("sim2metal/task", task="metaworld/reach-v3")  # and any other, by its name
+    env = gymnasium.make("sim2metal/quad_hover-v0", config={"delay_high": 0.0})
+    envs = gymnasium.make_vec("sim2metal/quad_hover-v0", num_envs=256)
+    env = gymnasium.make("sim2metal/task-v0", task="metaworld/reach-v3")  # and any other, by its name
 
-Actions are in [-1, 1]. An observation is what the policy's network sees; with observation="dict", its signals by name.
+Importing this registers the names, and so does "sim.gym:sim2metal/quad_hover-v0" as a name. Versions of Gymnasium that
+read the entry points of installed packages (1.4 no longer does) need neither.
+Actions are in [-1, 1]. An observation is what the policy's network sees; with observation="dict", its signals by name,
+pictures included. Episodes end with success, too (truncated: what the last state is worth goes on counting).
 """
 
 from __future__ import annotations
@@ -15,51 +18,126 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from sim import tasks
-from sim.env import with_engine
-from sim.vec_env import Observation
-from sim.vec_world import AnyVecEnv, vector_env
+from sim.env import (
+    Array,
+    Env,
+    Step,
+    carried_out,
+    episode_numbers,
+    for_whole_worlds,
+    make_env,
+    whole_worlds,
+    with_engine,
+)
+from sim.spec import Signal, limits, numbers, size, slices
 
 PICTURE = (240, 320)  # height, width
 OBSERVATIONS = ("features", "dict")
 
 
-def make_env(
-    task: str, num_envs: int, engine: str, observation: str, config: Mapping[str, Any] | None, device: str
-) -> AnyVecEnv:
-    """The batched environment behind an adapter; ValueError for an unknown kind of observation."""
-    if observation not in OBSERVATIONS:
-        raise ValueError(f"observation {observation!r} is not one of {', '.join(OBSERVATIONS)}")
-    return vector_env(with_engine(tasks.make(task, **(config or {})), engine), num_envs, seed=0, device=device)
+def signal_space(signal: Signal) -> spaces.Space[Any]:
+    """The space of one signal's values (*shape)."""
+    return spaces.Box(signal.low, signal.high, signal.shape, np.dtype(signal.dtype).type)
 
 
-def observation_space(env: AnyVecEnv, observation: str) -> spaces.Space[Any]:
-    """The space of one environment's observation."""
-    if observation == "features":
-        return spaces.Box(-np.inf, np.inf, (env.feature_size,), np.float32)
-    task = env.task
-    signals: dict[str, spaces.Space[Any]] = {
-        s.name: spaces.Box(s.low, s.high, (s.size,), np.float32) for s in task.policy
-    }
-    if past := env.observation["history"].shape[-1]:
-        signals["history"] = spaces.Box(-1.0, 1.0, (past,), np.float32)
-    return spaces.Dict(signals)
+class Worlds:
+    """`num` rows of a task and their open episodes: what both adapters share.
 
+    Raises ValueError for an unknown kind of observation, and for features of a policy that sees more than numbers.
+    """
 
-def to_numpy(env: AnyVecEnv, observation: Observation, kind: str) -> Any:
-    """An observation of n environments as arrays (n, k), in the form of `observation_space`."""
-    if kind == "features":
-        return env.features(observation).cpu().numpy()
-    values = dict(observation["policy"])
-    if observation["history"].shape[-1]:
-        values["history"] = observation["history"]
-    return {name: value.cpu().numpy().copy() for name, value in values.items()}
+    def __init__(self, task: str, num: int, engine: str, observation: str, config: Mapping[str, Any] | None) -> None:
+        if observation not in OBSERVATIONS:
+            raise ValueError(f"observation {observation!r} is not one of {', '.join(OBSERVATIONS)}")
+        self.task: tasks.Task = with_engine(tasks.make(task, **(config or {})), engine)
+        whole_worlds(self.task, num)
+        more = [s.name for s in self.task.policy if s not in numbers(self.task.policy)]
+        if observation == "features" and more:
+            raise ValueError(f'{task} shows its policy more than numbers ({more[0]}): use observation="dict"')
+        self.num, self.named = num, observation == "dict"
+        self._features = tasks.features_of(self.task)
+        self._low, high = limits(self.task.commands)
+        self._half = np.float32(0.5) * (high - self._low)
+        where = slices(self.task.commands)
+        self._parts = [(s.name, s.shape, where[s.name]) for s in self.task.commands]
+        own = tasks.has_own_world(self.task)
+        self._initial = tasks.initial_action(self.task)
+        self._past = np.zeros((num, 0 if own else carried_out(self.task).history, size(self.task.commands)), np.float32)
+        self.length, self.gained = np.zeros(num, np.int64), np.zeros(num, np.float32)  # of the open episodes
+        self._next = 0  # number of the next episode
+        self._env: Env | None = None
+
+    @property
+    def env(self) -> Env:
+        """The worlds; RuntimeError before the first reset."""
+        if self._env is None:
+            raise RuntimeError("reset the environment first")
+        return self._env
+
+    def spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+        """Of one world's observation and action."""
+        past = self._past[0].size
+        action: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (len(self._low),), np.float32)
+        if not self.named:
+            zeros = {s.name: np.zeros(s.size, np.float32) for s in self.task.policy}
+            zeros["history"] = np.zeros(past, np.float32)
+            width = sum(feature.evaluate(zeros).size for feature in self._features)
+            return spaces.Box(-np.inf, np.inf, (width,), np.float32), action
+        signals: dict[str, spaces.Space[Any]] = {s.name: signal_space(s) for s in self.task.policy}
+        if past:
+            signals["history"] = spaces.Box(-1.0, 1.0, (past,), np.float32)
+        return spaces.Dict(signals), action
+
+    def seed(self, seed: int) -> None:
+        """Other episodes, from the first one on."""
+        self.close()
+        self._env, self._next = make_env(self.task, self.num, seed, several=True), 0
+
+    def begin(self, rows: NDArray[np.int64]) -> None:
+        """The next episodes in these rows, which are those of whole worlds."""
+        begun = episode_numbers(self.task, len(rows), self._next).tolist()
+        self.env.reset(rows.tolist(), begun)
+        self._next = begun[-1] + 1 if begun else self._next
+        self._past[rows] = self._initial
+        self.length[rows], self.gained[rows] = 0, 0.0
+
+    def advance(self, actions: NDArray[Any]) -> tuple[Step, NDArray[np.bool_]]:
+        """One control step under actions (num, k): its outcome, and whose episode is cut off, (num,)."""
+        told = np.minimum(np.maximum(actions, np.float32(-1.0)), np.float32(1.0)).astype(np.float32, copy=False)
+        if self._past.shape[1]:
+            self._past[:, 1:] = self._past[:, :-1]
+            self._past[:, 0] = told
+        physical = self._low + (told + np.float32(1.0)) * self._half
+        step = self.env.step({name: physical[:, at].reshape(-1, *shape) for name, shape, at in self._parts})
+        self.length += 1
+        self.gained += step.reward
+        over = step.terminated | step.success | (self.length >= self.task.episode_steps)
+        return step, for_whole_worlds(self.task, over) & ~step.terminated
+
+    def observation(self, lost: bool) -> Any:
+        """What is seen now, (num, ...) each, in the form of `spaces`; `lost`: whether it may not be finite."""
+        seen: dict[str, Array] = dict(self.env.observe())
+        if lost:
+            odd = [name for name, value in seen.items() if not np.isfinite(value).all()]
+            seen |= {name: np.nan_to_num(seen[name], posinf=0.0, neginf=0.0) for name in odd}
+        history = self._past.reshape(self.num, -1)
+        if self.named:
+            shown = {s.name: np.array(seen[s.name], s.dtype) for s in self.task.policy}
+            return shown | {"history": history.copy()} if history.size else shown
+        flat = {s.name: seen[s.name].reshape(self.num, -1) for s in self.task.policy} | {"history": history}
+        return np.concatenate([f.evaluate(flat) for f in self._features], axis=-1, dtype=np.float32)
+
+    def close(self) -> None:
+        """Free the worlds."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
 
 
 def row(observation: Any, index: int) -> Any:
@@ -67,6 +145,10 @@ def row(observation: Any, index: int) -> Any:
     if isinstance(observation, dict):
         return {name: value[index] for name, value in observation.items()}
     return observation[index]
+
+
+def _terms(step: Step) -> Mapping[str, Array]:
+    return step.terms or {"reward": step.reward}
 
 
 class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]]):
@@ -80,39 +162,40 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]]):
         engine: str = "",
         observation: str = "features",
         config: Mapping[str, Any] | None = None,
-        device: str = "cpu",
         render_mode: str | None = None,
     ) -> None:
-        self.env = make_env(task, 1, engine, observation, config, device)
-        self.kind = observation
-        self.observation_space = observation_space(self.env, observation)
-        self.action_space = spaces.Box(-1.0, 1.0, (self.env.action_size,), np.float32)
+        self.worlds = Worlds(task, 1, engine, observation, config)
+        self.observation_space, self.action_space = self.worlds.spaces()
         self._seeded = False
         self.render_mode = render_mode
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture (240, 320, 3), with `render_mode="rgb_array"`."""
-        return self.env.render(0, *PICTURE) if self.render_mode == "rgb_array" else None
+        return self.worlds.env.render(0, *PICTURE) if self.render_mode == "rgb_array" else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode. Without a seed the first reset draws one, as Gymnasium's convention asks."""
         super().reset(seed=seed)
         if seed is not None or not self._seeded:
-            self.env.seed(int(self.np_random.integers(2**31)))
+            self.worlds.seed(int(self.np_random.integers(2**31)))
             self._seeded = True
-        return row(to_numpy(self.env, self.env.reset(), self.kind), 0), {}
+        self.worlds.begin(np.zeros(1, np.int64))
+        return row(self.worlds.observation(False), 0), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance one control step; `info["reward_terms"]` are the unweighted terms by name."""
-        tensor = torch.as_tensor(np.asarray(action, np.float32), device=self.env.device)
-        step = self.env.step(tensor.reshape(1, -1))
-        # The environment resets itself; this interface leaves that to the caller, who gets the final observation.
-        observation = row(to_numpy(self.env, step.final_observation, self.kind), 0)
-        info = {"reward_terms": {name: float(value) for name, value in step.reward_terms.items()}}
-        return observation, float(step.reward), bool(step.terminated), bool(step.truncated), info
+        step, truncated = self.worlds.advance(np.asarray(action).reshape(1, -1))
+        terminated = bool(step.terminated[0])
+        info = {"reward_terms": {name: float(value[0]) for name, value in _terms(step).items()}}
+        observation = row(self.worlds.observation(terminated), 0)
+        return observation, float(step.reward[0]), terminated, bool(truncated[0]), info
+
+    def close(self) -> None:
+        """Free the world."""
+        self.worlds.close()
 
 
-class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
+class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
     """`num_envs` robots stepped together in one engine. An ended episode is followed by a new one in the same step."""
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
@@ -124,12 +207,9 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, NDArray[np.float32], NDArray
         engine: str = "",
         observation: str = "features",
         config: Mapping[str, Any] | None = None,
-        device: str = "cpu",
     ) -> None:
-        self.env = make_env(task, num_envs, engine, observation, config, device)
-        self.kind, self.num_envs = observation, num_envs
-        self.single_observation_space = observation_space(self.env, observation)
-        self.single_action_space = spaces.Box(-1.0, 1.0, (self.env.action_size,), np.float32)
+        self.worlds, self.num_envs = Worlds(task, num_envs, engine, observation, config), num_envs
+        self.single_observation_space, self.single_action_space = self.worlds.spaces()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._seeded = False
@@ -144,42 +224,53 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, NDArray[np.float32], NDArray
         if seed is not None and not isinstance(seed, int | np.integer):
             raise ValueError(f"one seed decides the whole batch, got {seed!r}")
         super().reset(seed=None if seed is None else int(seed))
-        if seed is not None or not self._seeded:
-            self.env.seed(int(self.np_random.integers(2**31)))
-            self._seeded = True
         mask = (options or {}).get("reset_mask")
-        chosen = None if mask is None else torch.as_tensor(np.asarray(mask, bool), device=self.env.device)
-        return to_numpy(self.env, self.env.reset(chosen), self.kind), {}
+        if seed is not None or not self._seeded:
+            self.worlds.seed(int(self.np_random.integers(2**31)))
+            self._seeded, mask = True, None
+        asked = np.ones(self.num_envs, bool) if mask is None else np.asarray(mask, bool)
+        self.worlds.begin(np.flatnonzero(for_whole_worlds(self.worlds.task, asked)))
+        return self.worlds.observation(True), {}
 
     def step(
         self, actions: NDArray[np.float32]
     ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Advance one control step under actions (num_envs, k)."""
-        step = self.env.step(torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device))
-        terminated, truncated = step.terminated.cpu().numpy(), step.truncated.cpu().numpy()
-        info: dict[str, Any] = {"reward_terms": {k: v.cpu().numpy() for k, v in step.reward_terms.items()}}
-        done = terminated | truncated
+        step, truncated = self.worlds.advance(np.asarray(actions))
+        done = step.terminated | truncated
+        info: dict[str, Any] = {"reward_terms": _terms(step)}
+        observation = self.worlds.observation(bool(step.terminated.any()))
         if done.any():
-            last = to_numpy(self.env, step.final_observation, self.kind)
+            ended = np.flatnonzero(done)
             info["final_obs"] = np.full(self.num_envs, None, dtype=object)
-            for index in np.flatnonzero(done):
-                info["final_obs"][index] = row(last, int(index))
-            info["final_info"] = {k: np.where(done, v.cpu().numpy(), 0) for k, v in step.info.items()}
-            info["final_info"] |= {f"_{k}": done.copy() for k in step.info}
+            for index in ended:
+                info["final_obs"][index] = row(observation, int(index))
+            counted: dict[str, Array] = {"episode_return": self.worlds.gained, "episode_length": self.worlds.length}
+            info["final_info"] = {name: np.where(done, value, 0) for name, value in counted.items()}
+            info["final_info"] |= {f"_{name}": done for name in counted}
             info["_final_obs"] = info["_final_info"] = done
-        observation = to_numpy(self.env, step.observation, self.kind)
-        return observation, step.reward.cpu().numpy(), terminated, truncated, info
+            self.worlds.begin(ended)
+            observation = self.worlds.observation(False)
+        return observation, step.reward, step.terminated, truncated, info
+
+    def close_extras(self, **_: Any) -> None:
+        """Free the worlds."""
+        self.worlds.close()
 
 
 def register() -> None:
-    """Enter every task of the table into Gymnasium's registry; "sim2metal/task" takes any, by its name."""
+    """Enter every task of the table into Gymnasium's registry; "sim2metal/task-v0" takes any, by its name.
+
+    Versions of Gymnasium that read the entry points of installed packages call it themselves.
+    """
     for name in ("task", *tasks.TASKS):
-        gymnasium.register(
-            id=f"sim2metal/{name}",
-            entry_point="sim.gym:TaskEnv",
-            vector_entry_point="sim.gym:TaskVectorEnv",
-            kwargs={} if name == "task" else {"task": name},
-        )
+        if (known := f"sim2metal/{name}-v0") not in gymnasium.registry:
+            gymnasium.register(
+                id=known,
+                entry_point="sim.gym:TaskEnv",
+                vector_entry_point="sim.gym:TaskVectorEnv",
+                kwargs={} if name == "task" else {"task": name},
+            )
 
 
 register()

@@ -18,16 +18,11 @@ from pettingzoo import ParallelEnv
 
 from sim import tasks
 from sim.env import Env, make_env, with_engine
-from sim.spec import Signal, limits, unpack
+from sim.gym import PICTURE, signal_space
+from sim.spec import limits, unpack
 from sim.tasks import Task, agents_of, teams_of
 
 Array = NDArray[Any]
-PICTURE = (240, 320)  # height, width
-
-
-def signal_space(signal: Signal) -> spaces.Space[Any]:
-    """The space of one signal's values (*shape)."""
-    return spaces.Box(signal.low, signal.high, signal.shape, np.dtype(signal.dtype).type)
 
 
 class TaskParallelEnv(ParallelEnv):  # type: ignore[misc]

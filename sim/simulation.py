@@ -122,7 +122,7 @@ class SimEnv:
 
         def chosen(parts: Sequence[Array]) -> Array:
             """Of what each block holds (BLOCK, ...), the rows of these episodes."""
-            picked: Array = np.concatenate(parts)[index]
+            picked: Array = (parts[0] if len(parts) == 1 else np.concatenate(parts))[index]
             return picked
 
         def named(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -226,13 +226,15 @@ class SimEnv:
         return Step(np.zeros(self.num, np.float32), nothing, nothing)
 
     def _judge(self) -> Step:
-        """Reward, success of those that are at their end, and who is lost."""
+        """Reward and its terms, success of those that are at their end, and who is lost."""
         with np.errstate(invalid="ignore", over="ignore"):
             gone = ~np.isfinite(self._vector(self.task.policy)).all(axis=1)
             gone |= np.asarray(self.task.terminated(self._signals))
-            reward = np.float32(self.task.alive_bonus) * (~gone).astype(np.float32)
+            terms: dict[str, Array] = {c.name: np.asarray(c.evaluate(self._signals)) for c in self.task.costs}
+            terms["alive"] = (~gone).astype(np.float32)
+            reward: Array = np.float32(self.task.alive_bonus) * terms["alive"]
             for cost in self.task.costs:
-                reward = reward - np.float32(cost.weight) * np.asarray(cost.evaluate(self._signals))
+                reward = reward - np.float32(cost.weight) * terms[cost.name]
         if gone.any():  # what is lost may be anywhere
             reward = np.nan_to_num(reward, posinf=0.0, neginf=0.0)
         success = np.zeros(self.num, bool)
@@ -240,7 +242,7 @@ class SimEnv:
         if len(over):
             flight = {name: values[:, over] for name, values in self._log.items()}
             success[over] = np.asarray(self.task.score(flight)["success"]) > 0.5
-        return Step(reward.astype(np.float32), success, gone)
+        return Step(reward.astype(np.float32), success, gone, terms)
 
     def _write(self, values: Mapping[str, Array]) -> None:
         """Into the record of each row's episode, at its own step."""
@@ -269,8 +271,10 @@ class SimEnv:
                 self.engine.set_parameters(np.isin(self._every, rows), {name: np.stack(drawn)})
         if self._gusts is not None:
             self._blow(self._every)
+        if self.conditions.load == 1.0:
+            return
         half = self._steps == self.task.episode_steps // 2
-        if self.conditions.load != 1.0 and half.any():
+        if half.any():
             load = np.float32(self.conditions.load)
             heavier = {name: load * self.engine.read(name)[half] for name in ("mass", "inertia")}
             self.engine.set_parameters(half, heavier)

@@ -91,7 +91,6 @@ HOMES = {
         "sim/vec_env.py",
         "sim/vec_world.py",
         "sim/channel.py",
-        "sim/gym.py",
         "sim/terms.py",
         "policies/algorithms/*.py",
         "policies/learning/*.py",

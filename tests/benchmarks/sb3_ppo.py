@@ -59,7 +59,7 @@ class Adapter(VecEnv):
 def learn(seed: int, steps: int) -> PPO:
     """The best of a handful of settings tried: normalised rewards, exploration that holds for 16 steps."""
     torch.set_num_threads(1)
-    adapter = Adapter("sim2metal/quad_hover", ENVIRONMENTS)
+    adapter = Adapter("sim2metal/quad_hover-v0", ENVIRONMENTS)
     adapter.seed(seed)
     model = PPO(
         "MlpPolicy",

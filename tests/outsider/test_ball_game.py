@@ -106,8 +106,8 @@ def test_it_learns_to_score():
 
 def test_gymnasium():
     with pytest.raises(ValueError, match="ball_game has 2 agents in each world: the rows must be a multiple, got 1"):
-        gymnasium.make("sim2metal/task", task=GAME)
-    envs = gymnasium.make_vec("sim2metal/task", num_envs=6, task=GAME)
+        gymnasium.make("sim2metal/task-v0", task=GAME)
+    envs = gymnasium.make_vec("sim2metal/task-v0", num_envs=6, task=GAME)
     envs.reset(seed=0)
     _, reward, terminated, truncated, _ = envs.step(np.zeros((6, 2), np.float32))
     assert reward.shape == (6,) and not (terminated | truncated).any()

@@ -82,12 +82,12 @@ def test_the_commands(tmp_path):
 
 
 def test_gymnasium():
-    env = gymnasium.make("sim2metal/task", task=CAR, render_mode="rgb_array", disable_env_checker=True)
+    env = gymnasium.make("sim2metal/task-v0", task=CAR, render_mode="rgb_array", disable_env_checker=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", UNBOUNDED)
         check_env(env.unwrapped)
     env.reset(seed=0)
     assert env.render().shape == (240, 320, 3)
-    many = gymnasium.make_vec("sim2metal/task", num_envs=3, task=CAR)
+    many = gymnasium.make_vec("sim2metal/task-v0", num_envs=3, task=CAR)
     many.reset(seed=0)
     assert many.step(np.zeros((3, 2), np.float32))[1].shape == (3,)

@@ -70,7 +70,7 @@ def test_conditions_of_what_it_has_not_are_refused(condition, lacks):
 
 
 def test_gymnasium():
-    env = gymnasium.make("sim2metal/task", task=ROVER, render_mode="rgb_array", disable_env_checker=True)
+    env = gymnasium.make("sim2metal/task-v0", task=ROVER, render_mode="rgb_array", disable_env_checker=True)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", UNBOUNDED)
         check_env(env.unwrapped)

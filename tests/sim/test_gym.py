@@ -1,6 +1,11 @@
 """The Gymnasium adapters keep Gymnasium's contracts: its own checker, the vector interface, autoreset, seeding."""
 
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
 import warnings
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -16,44 +21,47 @@ UNBOUNDED = r".*A Box observation space (min|max)imum value is -?infinity.*"
 
 
 def make_vec(num_envs=6, name="quad_hover", **kwargs):
-    return gymnasium.make_vec(f"sim2metal/{name}", num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    return gymnasium.make_vec(f"sim2metal/{name}-v0", num_envs, vectorization_mode="vector_entry_point", **kwargs)
 
 
 @pytest.mark.parametrize("observation", sim.gym.OBSERVATIONS)
 @pytest.mark.parametrize("name", sorted(tasks.TASKS))
 def test_gymnasium_checks_pass(name, observation):
-    env = gymnasium.make(f"sim2metal/{name}", observation=observation)
+    env = gymnasium.make(f"sim2metal/{name}-v0", observation=observation)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", UNBOUNDED)
         check_env(env.unwrapped)
 
 
 def test_both_kinds_of_observation_show_the_same_world():
-    features = gymnasium.make("sim2metal/quad_hover", config={"noise": 0.0})
-    signals = gymnasium.make("sim2metal/quad_hover", observation="dict", config={"noise": 0.0})
+    features = gymnasium.make("sim2metal/quad_hover-v0", config={"noise": 0.0})
+    signals = gymnasium.make("sim2metal/quad_hover-v0", observation="dict", config={"noise": 0.0})
     vector, _ = features.reset(seed=1)
     named, _ = signals.reset(seed=1)
     for _ in range(5):
-        wanted = np.concatenate([f.evaluate(named) for f in features.unwrapped.env.task.features])
+        wanted = np.concatenate([f.evaluate(named) for f in features.unwrapped.worlds.task.features])
         np.testing.assert_allclose(vector, wanted, atol=1e-6)
         action = features.action_space.sample()
         vector, reward, *_, info = features.step(action)
         named, same, *_ = signals.step(action)
-        assert reward == same and set(info["reward_terms"]) == set(features.unwrapped.env.term_names)
+        assert reward == same and set(info["reward_terms"]) == {
+            *(c.name for c in features.unwrapped.worlds.task.costs),
+            "alive",
+        }
 
 
 def test_an_episode_ends_with_its_final_observation():
-    env = gymnasium.make("sim2metal/quad_hover", config={"episode_s": 0.05, "guidance": 1.0})
+    env = gymnasium.make("sim2metal/quad_hover-v0", config={"episode_s": 0.05, "guidance": 1.0})
     env.reset(seed=0)
-    action = np.full(4, env.unwrapped.env.task.initial_action + 0.01, np.float32)
+    action = np.full(4, env.unwrapped.worlds.task.initial_action + 0.01, np.float32)
     ends = [env.step(action)[2:4] for _ in range(5)]
     assert ends == [(False, False)] * 4 + [(False, True)]
     observation, _ = env.reset()
-    np.testing.assert_allclose(observation[-12:], env.unwrapped.env.task.initial_action)
+    np.testing.assert_allclose(observation[-12:], env.unwrapped.worlds.task.initial_action)
 
 
 def test_seeds_decide_and_no_seed_differs():
-    env, twin = (gymnasium.make("sim2metal/quad_hover") for _ in range(2))
+    env, twin = (gymnasium.make("sim2metal/quad_hover-v0") for _ in range(2))
     assert not np.array_equal(env.reset()[0], twin.reset()[0])
     assert np.array_equal(env.reset(seed=5)[0], twin.reset(seed=5)[0])
     assert not np.array_equal(env.reset()[0], env.reset()[0])
@@ -98,10 +106,45 @@ def test_gymnasium_wrappers_and_partial_resets_work():
 
 
 def test_synchronous_copies_and_bad_names():
-    envs = gymnasium.make_vec("sim2metal/quad_hover", 3, vectorization_mode="sync")
+    envs = gymnasium.make_vec("sim2metal/quad_hover-v0", 3, vectorization_mode="sync")
     seen, _ = envs.reset(seed=0)
     assert len(np.unique(seen[:, 0])) == 3
     with pytest.raises(ValueError, match="observation 'pixels' is not one of features, dict"):
-        gymnasium.make("sim2metal/quad_hover", observation="pixels")
+        gymnasium.make("sim2metal/quad_hover-v0", observation="pixels")
     with pytest.raises(ValueError, match="its settings are"):
         make_vec(config={"tilted": 3.0})
+
+
+def test_a_name_is_found_without_an_import_of_ours_and_loads_little():
+    script = (
+        "import sys, gymnasium.vector; before = {*sys.modules}; "
+        "import sim.gym; "
+        "assert not {'torch', 'numba', 'mujoco'} & ({*sys.modules} - before); "
+        "env = gymnasium.make('sim2metal/quad_hover-v0', disable_env_checker=True); "
+        "env.reset(seed=0); env.step(env.action_space.sample()); assert 'torch' not in sys.modules"
+    )
+    named = "import gymnasium; gymnasium.make('sim.gym:sim2metal/quad_hover-v0')"
+    for code in (script, named):
+        subprocess.run([sys.executable, "-c", code], check=True)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    ((name, value),) = project["entry-points"]["gymnasium.envs"].items()
+    point = importlib.metadata.EntryPoint(name, value, "gymnasium.envs")
+    assert name == "sim2metal" and point.load() is sim.gym.register
+
+
+def test_pictures_are_observations_by_name():
+    seen = "tests.policies.toy_sight:ToySight"
+    with pytest.raises(ValueError, match=r"shows its policy more than numbers \(camera\): use observation=\"dict\""):
+        sim.gym.TaskEnv(seen)
+    env = sim.gym.TaskEnv(seen, observation="dict")
+    assert env.observation_space["camera"].dtype == np.uint8
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation) and observation["camera"].shape == (16, 16, 3)
+    env.close()
+
+
+def test_a_device_is_refused_and_an_episode_needs_a_reset():
+    with pytest.raises(TypeError, match="device"):
+        gymnasium.make("sim2metal/quad_hover-v0", device="cpu")
+    with pytest.raises(RuntimeError, match="reset the environment first"):
+        gymnasium.make("sim2metal/quad_hover-v0").unwrapped.step(np.zeros(4, np.float32))

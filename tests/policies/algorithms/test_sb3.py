@@ -23,7 +23,7 @@ def test_stable_baselines_trains_on_it():
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            envs = make_vec_env("sim2metal/quad_hover", n_envs=4, seed=0)
+            envs = make_vec_env("sim2metal/quad_hover-v0", n_envs=4, seed=0)
             settings = {"n_steps": 512, "batch_size": 256, "n_epochs": 5, "learning_rate": 1e-3, "seed": 0}
             learner = PPO("MlpPolicy", envs, policy_kwargs={"log_std_init": -1.0}, **settings)
             returns = []
