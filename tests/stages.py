@@ -15,13 +15,14 @@ from datetime import timedelta
 CLOSING = re.compile(r"=+ (.+) in [\d.]+s(?: \([\d:]+\))? =+")
 COUNT = re.compile(r"(\d+) (failed|passed|skipped|xfailed|xpassed|error)s?\b")
 FAILURE = re.compile(r"(?:FAILED|ERROR) (.+?)(?: - .*)?")
+MOST = 8  # workers; each takes 1 GB and more, and files stay together
 NONE_SELECTED = 5  # pytest's exit status; one of the stages may have none of the given tests
 
 
 def commands(cores: int, everything: bool, words: list[str]) -> dict[str, list[str]]:
     """Stage -> its command line. One core has nothing to gain from workers."""
     pytest, short = [sys.executable, "-m", "pytest"], "" if everything else " and not long"
-    workers = ["-n", str(cores), "--dist", "loadfile", "--no-loadscope-reorder"] if cores > 1 else []
+    workers = ["-n", str(min(cores, MOST)), "--dist", "loadfile", "--no-loadscope-reorder"] if cores > 1 else []
     return {
         "side by side": [*pytest, *workers, "-m", f"not timed{short}", *words],
         "timed": [*pytest, "-m", f"timed{short}", *words],

@@ -45,6 +45,7 @@ def learner(task: Any, name: str) -> Any:
     return cls(task, cls.Config(**{key: value for key, value in wanted.items() if key in known}), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task_name", "name"), CELLS)
 def test_every_task_meets_every_algorithm(task_name: str, name: str, tmp_path: Path):
     check_cell(make(task_name, **SHORT.get(task_name, {})), name, tmp_path)

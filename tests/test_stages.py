@@ -71,6 +71,7 @@ def test_one_core_has_no_workers():
     first, last = stages.commands(1, False, ["tests/sim"]).values()
     assert first[2:] == ["pytest", "-m", "not timed and not long", "tests/sim"]
     assert last[2:] == ["pytest", "-m", "timed and not long", "tests/sim"]
+    assert stages.commands(64, True, [])["side by side"][3:5] == ["-n", "8"]
     assert "-n" in stages.commands(2, False, [])["side by side"] and "-n" not in stages.commands(2, False, [])["timed"]
 
 

@@ -171,6 +171,7 @@ def same(a: Any, b: Any) -> bool:
     return np.array_equal(a, b, equal_nan=True) if isinstance(a, np.ndarray) else a == b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
     whole, parts = learner(name), learner(name)

@@ -14,6 +14,7 @@ from pettingzoo.test import parallel_api_test
 
 import sim.gym  # noqa: F401  # which registers it
 from deploy import PolicyFile
+from deploy.codegen.onnx_graph import GraphError
 from deploy.runtimes import CompiledPolicy
 from policies.algorithms import ALGORITHMS, algorithm_class, check_needs
 from policies.algorithms.ppo import Ppo, PpoConfig
@@ -76,6 +77,20 @@ def test_every_algorithm_trains_it_or_says_why_not(name: str, tmp_path: Path):
     report = evaluate(PolicyFile.load(tmp_path / "policy.onnx"), task=task, episodes=13)
     assert report.episodes == 13 and report.flight["success"].shape[1] == 20  # of the first ten games
     assert report.success <= 0.5  # both cannot win
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_both_learn_from_the_camera_and_c_refuses_it(name: str, tmp_path: Path):
+    task = make(GAME, camera=True, steps=40)
+    algorithm = learner(task, name)
+    next(algorithm.learn())
+    export(algorithm.controller(), tmp_path / "policy.onnx", training={"algorithm": name})
+    policy = PolicyFile.load(tmp_path / "policy.onnx")
+    assert [(s.name, s.dtype) for s in policy.inputs] == [("camera", "uint8")]
+    assert policy.types["camera"] is np.uint8
+    assert evaluate(policy, task=task, episodes=2, filmed=1).pictures[0].shape == (1, 240, 240, 3)
+    with pytest.raises(GraphError, match=r"the policy sees pictures \(camera\); C is for policies of numbers alone"):
+        CompiledPolicy(policy)
 
 
 def test_the_commands(tmp_path):

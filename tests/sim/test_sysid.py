@@ -109,6 +109,7 @@ def test_a_hover_is_too_little_excitation():
         identify([still()], robot("racer"))
 
 
+@pytest.mark.slow
 def test_a_nudged_hover_says_what_is_missing():
     quiet = still()
     rng = np.random.default_rng(1)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -182,21 +183,25 @@ def test_the_supervisor_keeps_an_arm_within_its_limits():
 
 
 @pytest.mark.timed
-def test_two_robots_in_one_domain_and_simulated_time(tmp_path: Path):
-    """Each in its namespace; the second with compiled C, in simulated time, logged."""
-    second = {
+@pytest.mark.parametrize("beside", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_robot_in_simulated_time(tmp_path: Path, beside: bool):
+    """With compiled C, logged; beside another one in its own namespace, which does not mind."""
+    settings = {
         "robot": {"sim_time": True, "seed": 1},
         "policy": {"use_sim_time": True, "controller": "c", "log": str(tmp_path)},
         "supervisor": {"use_sim_time": True, **GENTLE},
     }
-    with graph("/one", supervisor=GENTLE) as one, graph("/two", one.domain, **second) as two:
-        one.until(lambda: together(one, two), "both in the air", 90.0)
-        two.until(lambda: two.away() < 0.1, "the second at its target")
-        assert abs(two.position("target") - one.position("target")).max() > 0.1
-        two.trigger("emergency_stop")
-        two.until(two.inactive, "the second has landed")
-        one.rest(0.3)
-        assert one.armed() and one.state == "active"  # the first does not mind
+    with ExitStack() as held:
+        others = [held.enter_context(graph("/one", supervisor=GENTLE))] if beside else []
+        lab = held.enter_context(graph("/two", others[0].domain if others else None, **settings))
+        lab.until(lambda: together(*others, lab) and lab.away() < 0.1, "in the air, and at its target", 90.0)
+        for one in others:
+            assert abs(lab.position("target") - one.position("target")).max() > 0.1
+        lab.trigger("emergency_stop")
+        lab.until(lab.inactive, "it has landed")
+        for one in others:
+            one.rest(0.3)
+            assert one.armed() and one.state == "active"
     log = max(tmp_path.glob("*_two.mcap"), key=lambda path: path.stat().st_size)
     assert log.stat().st_size > 10_000
     events = [(event.kind, event.who) for event in read(str(log)).events if event.kind != "battery"]

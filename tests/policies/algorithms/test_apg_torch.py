@@ -67,6 +67,7 @@ def test_step_has_the_right_derivative() -> None:
     assert torch.autograd.gradcheck(lambda s, c: Step.apply(s, c, physics), (lanes, command), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjoint_clip", [1e6, 3.0])
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 @pytest.mark.parametrize("task_name", ["quad_hover", "quad_track"])

@@ -55,6 +55,7 @@ def test_edits_bring_a_mediocre_base_to_the_goal(kind, least, gain):
     assert after > least and after > before["random noise"] + gain, (before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Expo, Residual])
 def test_it_continues_exactly(kind):
     whole = kind(ToyReach(), small(kind), 0)

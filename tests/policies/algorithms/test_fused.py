@@ -33,6 +33,7 @@ def double(values):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task_name", "kind"), [("quad_hover", "gru"), ("quad_track", "mlp"), ("quad_any", "gru")])
 def test_gradient_agrees_with_finite_differences(task_name: str, kind: str) -> None:
     trainer = Apg(tasks.make(task_name), small(kind), seed=3).path

@@ -42,6 +42,7 @@ def weights(learner):
     return torch.cat([p.flatten() for p in learner.training.actor.parameters()])
 
 
+@pytest.mark.slow
 def test_it_learns_offline_and_then_more():
     task = ToyReach()
     learner = Wsrl(task, QUICK, 0)

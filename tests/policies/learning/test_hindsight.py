@@ -130,6 +130,7 @@ def test_a_goal_that_the_policy_sees_in_a_picture_alone_is_not_relabelled():
         DsrlNa(Shown(), seeing(hindsight=2), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "settings"), [(Rlpd, small), (DsrlNa, small_alias)])
 def test_learners_with_it_continue_exactly(kind, settings):
     whole = kind(ToyGoals(), settings(hindsight=2), 0)

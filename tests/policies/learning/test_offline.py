@@ -79,6 +79,7 @@ def test_iql_is_an_expectile_and_imitates_what_was_better():
     assert bool((mean > 0.4).all()), mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cql", "iql"])
 def test_they_learn_from_demonstrations_and_continue_exactly(kind):
     task = ToyReach()
