@@ -93,7 +93,10 @@ class SimEnv:
         self._remembered = remembered * size(task.commands)
         # Newest first; the last two at least, for what changes between them.
         self._past = np.full((max(2, remembered), num, size(task.commands)), task.initial_action, np.float32)
-        self._log: dict[str, Array] = {}
+        # What is scored as an episode ends: truth and command of each row's control steps.
+        self._recorded = (*task.policy, *task.commands)
+        self._log = np.zeros((num if judged else 0, task.episode_steps, size(self._recorded)), np.float32)
+        self._truth = np.zeros((num, size(task.policy)), np.float32)
         self._sensed = np.zeros((num, size(task.policy)), np.float32)
         self._signals: Mapping[str, Array] = {}
 
@@ -174,7 +177,7 @@ class SimEnv:
             slow = np.broadcast_to(given if given.ndim == 0 else given[where][:, None], slow.shape)
         self._actuators.begin(where, slow, self._physical(self._past[0, where]))
         self._look()
-        truth = self._vector(task.policy)[where]
+        truth = self._truth[where]
         late = latency[:, :sensors] if self._late else np.zeros_like(latency[:, :sensors])
         self._sensors.begin(where, late, truth, self._streams(numbers, SENSORS) if self._sensors.random else ())
         sensed = self._sensed.copy()
@@ -194,9 +197,7 @@ class SimEnv:
             known[HISTORY] = self._past.swapaxes(0, 1).reshape(self.num, -1)[:, : self._remembered]
         targets = self.task.reference(self._motion, (self._steps / self.task.rate_hz).astype(np.float32))
         self._signals = _Signals(self.engine, {**known, **targets})
-
-    def _vector(self, group: Group) -> Array:
-        return np.concatenate([self._signals[s.name] for s in group], axis=-1)
+        self._truth = np.concatenate([self._signals[s.name] for s in self.task.policy], axis=-1)
 
     def observe(self) -> dict[str, Array]:
         return {
@@ -210,16 +211,15 @@ class SimEnv:
     def step(self, command: Mapping[str, Array]) -> Step:
         told = np.clip(pack(self.task.commands, command).astype(np.float32, copy=False), self._low, self._high)
         if self.judged:
-            self._write(
-                {**{s.name: self._signals[s.name] for s in self.task.policy}, **unpack(self.task.commands, told)}
-            )
+            at = np.minimum(self._steps, self.task.episode_steps - 1)
+            self._log[self._every, at] = np.concatenate([self._truth, told], axis=-1)
         self.engine.step(self._actuators.send(told, self._every))
         self._steps += 1
         action = 2.0 * (told - self._low) / (self._high - self._low) - 1.0
         self._past = np.concatenate([action[None], self._past[:-1]])
         self._change()
         self._look()
-        self._sensed = self._sensors.send(self._vector(self.task.policy), self._every)
+        self._sensed = self._sensors.send(self._truth, self._every)
         if self.judged:
             return self._judge()
         nothing = np.zeros(self.num, bool)
@@ -228,7 +228,7 @@ class SimEnv:
     def _judge(self) -> Step:
         """Reward and its terms, success of those that are at their end, and who is lost."""
         with np.errstate(invalid="ignore", over="ignore"):
-            gone = ~np.isfinite(self._vector(self.task.policy)).all(axis=1)
+            gone = ~np.isfinite(self._truth).all(axis=1)
             gone |= np.asarray(self.task.terminated(self._signals))
             terms: dict[str, Array] = {c.name: np.asarray(c.evaluate(self._signals)) for c in self.task.costs}
             terms["alive"] = (~gone).astype(np.float32)
@@ -240,17 +240,13 @@ class SimEnv:
         success = np.zeros(self.num, bool)
         over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~gone)
         if len(over):
-            flight = {name: values[:, over] for name, values in self._log.items()}
-            success[over] = np.asarray(self.task.score(flight)["success"]) > 0.5
+            success[over] = np.asarray(self.task.score(self._flight(over))["success"]) > 0.5
         return Step(reward.astype(np.float32), success, gone, terms)
 
-    def _write(self, values: Mapping[str, Array]) -> None:
-        """Into the record of each row's episode, at its own step."""
-        at = np.minimum(self._steps, self.task.episode_steps - 1)
-        for name, value in values.items():
-            if name not in self._log:
-                self._log[name] = np.zeros((self.task.episode_steps, *value.shape), np.float32)
-            self._log[name][at, self._every] = value
+    def _flight(self, rows: NDArray[np.int64]) -> dict[str, Array]:
+        """What was recorded of these rows' episodes, by name (steps, n, k)."""
+        record = self._log[rows].swapaxes(0, 1)
+        return {name: record[..., where] for name, where in slices(self._recorded).items()}
 
     def _change(self) -> None:
         """What happens to the robots within an episode: varying disturbances, gusts, a load picked up half way."""
