@@ -20,7 +20,7 @@ from sim.env import Step
 from sim.imperfect import Imperfect
 from sim.randomize import Array, Drawn, draw_robots, redraw
 from sim.robots import quadrotor
-from sim.spec import Group, limits, pack, size, slices, unpack
+from sim.spec import limits, pack, size, slices, unpack
 from sim.tasks import HISTORY, EngineTask
 
 BLOCK = 64  # episodes that are drawn together; those that nobody asks for cost little
