@@ -282,6 +282,8 @@ class ChunkPolicy:
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Commands name -> (n, *shape) and the next state, from signals and state name -> (n, *shape)."""
         observation = self._eye.see(signals)
+        if self.history:
+            observation = np.concatenate([observation, state[HISTORY]], axis=1)
         fresh = state["left"] <= 0.0
         after: dict[str, Array] = {}
         if isinstance(self.chosen, Steering):
@@ -291,8 +293,6 @@ class ChunkPolicy:
             noise = self.chosen.table[row[:, 0].astype(np.int64)]
             following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
             after["draw"] = np.where(fresh, following, state["draw"])
-        if self.history:
-            observation = np.concatenate([observation, state[HISTORY]], axis=1)
         chunk = np.where(fresh, self._planned(observation, noise, state), state["chunk"])
         left = np.where(fresh, np.float32(self.replan), state["left"]) - np.float32(1.0)
         k = self.base.actions
@@ -315,14 +315,13 @@ class ChunkPolicy:
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
-        observation = self._eye.write(graph)
+        told = self._eye.write(graph)
+        observation = graph.join([told, "state.history"]) if self.history else told
         fresh = graph.add("LessOrEqual", "state.left", graph.constant(0.0))
         if isinstance(self.chosen, Steering):
             noise = self.chosen.write(graph, observation)
         else:
-            noise = self.chosen.write(graph, self._eye.write_measured(graph, observation), fresh)
-        if self.history:
-            observation = graph.join([observation, "state.history"])
+            noise = self.chosen.write(graph, self._eye.write_measured(graph, told), fresh)
         chunk = graph.add("Where", fresh, self._write_planned(graph, observation, noise), "state.chunk")
         if "base" in graph.metadata:
             graph.metadata["base"]["seen"] = observation
