@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.randomize import Array, Drawn
 from sim.robots.quadrotors import GRAVITY
@@ -80,11 +80,18 @@ class Conditions:
         """The conditions that are not nominal."""
         return {f.name: getattr(self, f.name) for f in fields(Conditions) if getattr(self, f.name) != f.default}
 
+    @functools.cached_property
+    def changes_robots(self) -> bool:
+        """Whether robots begin their episodes otherwise than nominal, or than as they vary."""
+        return any(self._is_changed(name) for name in ("mass", "thrust", "rotor_lag", "force", "push", "damage"))
+
+    def _is_changed(self, name: str) -> bool:
+        return bool(np.any(np.asarray(getattr(self, name)) != getattr(Conditions, name)))
+
     def check(self, parameters: Collection[str], robot: str) -> None:
         """ValueError where a condition changes a parameter that the robot does not have."""
         for name, needed in CHANGES.items():
-            default, value = getattr(Conditions, name), getattr(self, name)
-            if np.any(np.asarray(value) != default) and (missing := set(needed).difference(parameters)):
+            if self._is_changed(name) and (missing := set(needed).difference(parameters)):
                 raise ValueError(f"{robot} cannot be tried with {name}: it has no {' and no '.join(sorted(missing))}")
 
     def refused(self, task: str) -> None:
@@ -144,7 +151,7 @@ class Draws:
 
     force: Array  # (n, 3), standard normal
     heading: Array  # (n, 3) unit vectors: of the push
-    rotor: NDArray[np.int64]  # (n,) which rotor is damaged
+    rotor: Array  # (n, 1) which rotor is damaged
     wind: Array  # (n, 3) unit vectors, horizontal
 
     @classmethod
@@ -154,17 +161,8 @@ class Draws:
         angle = air.uniform(0.0, 2.0 * np.pi, (n, 1))
         wind = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], axis=1)
         heading = heading / np.linalg.norm(heading, axis=1, keepdims=True)
-        return cls(force, heading, vehicles.integers(4, size=n), wind)
-
-    def rows(self, index: Any) -> Draws:
-        """Those of some episodes."""
-        return Draws(self.force[index], self.heading[index], self.rotor[index], self.wind[index])
-
-    @classmethod
-    def joined(cls, parts: Iterable[Draws]) -> Draws:
-        """Those of all, one after the other."""
-        lists = list(parts)
-        return cls(*(np.concatenate([getattr(part, f.name) for part in lists]) for f in fields(cls)))
+        rotor = vehicles.integers(4, size=(n, 1))
+        return cls(*(value.astype(np.float32) for value in (force, heading, rotor, wind)))
 
 
 def apply(conditions: Conditions, rows: Any, drawn: Drawn, draws: Draws, nominal: Callable[[str], Array]) -> Drawn:
@@ -173,6 +171,8 @@ def apply(conditions: Conditions, rows: Any, drawn: Drawn, draws: Draws, nominal
     `rows` (n,) are the environments that they are for, as conditions may be one number each; `nominal` gives a
     parameter's value (n, k) where none was drawn.
     """
+    if not conditions.changes_robots:
+        return drawn
     c, values, base = conditions, dict(drawn.parameters), dict(drawn.base)
 
     def column(value: float | Array) -> Array:
@@ -197,5 +197,5 @@ def apply(conditions: Conditions, rows: Any, drawn: Drawn, draws: Draws, nominal
     if c.push != 0.0:
         change("force", added=c.push * weight() * draws.heading)
     if c.damage != 1.0:
-        change("thrust_scale", np.where(np.arange(4) == draws.rotor[:, None], c.damage, 1.0))
+        change("thrust_scale", np.where(np.arange(4) == draws.rotor, c.damage, 1.0))
     return Drawn(values, base)

@@ -108,9 +108,8 @@ def episode_numbers(task: Task, rows: int, first: int = 0) -> NDArray[np.int64]:
     return first + np.arange(rows) // agents_of(task)
 
 
-def for_whole_worlds(task: Task, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def for_whole_worlds(agents: int, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The mask (n,) of rows with all that share a world with one of them: what is over for one is over for all."""
-    agents = agents_of(task)
     return rows if agents == 1 else np.repeat(rows.reshape(-1, agents).any(axis=1), agents)
 
 

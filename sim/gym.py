@@ -53,6 +53,9 @@ class Worlds:
     """
 
     def __init__(self, task: str, num: int, engine: str, observation: str, config: Mapping[str, Any] | None) -> None:
+        from sim.engines.vector import rows as kernels  # importing this module registers names, and should cost little
+        from sim.engines.vector.tables import feature_table
+
         if observation not in OBSERVATIONS:
             raise ValueError(f"observation {observation!r} is not one of {', '.join(OBSERVATIONS)}")
         self.task: tasks.Task = with_engine(tasks.make(task, **(config or {})), engine)
@@ -60,8 +63,7 @@ class Worlds:
         more = [s.name for s in self.task.policy if s not in numbers(self.task.policy)]
         if observation == "features" and more:
             raise ValueError(f'{task} shows its policy more than numbers ({more[0]}): use observation="dict"')
-        self.num, self.named = num, observation == "dict"
-        self._features = tasks.features_of(self.task)
+        self.num, self.agents, self.named = num, tasks.agents_of(self.task), observation == "dict"
         self._low, high = limits(self.task.commands)
         self._half = np.float32(0.5) * (high - self._low)
         where = slices(self.task.commands)
@@ -69,6 +71,9 @@ class Worlds:
         own = tasks.has_own_world(self.task)
         self._initial = tasks.initial_action(self.task)
         self._past = np.zeros((num, 0 if own else carried_out(self.task).history, size(self.task.commands)), np.float32)
+        columns = slices(self.task.policy)
+        columns["history"] = slice(end := size(self.task.policy), end + self._past[0].size)
+        self._kernels, self._features = kernels, feature_table(tasks.features_of(self.task), columns)
         self.length, self.gained = np.zeros(num, np.int64), np.zeros(num, np.float32)  # of the open episodes
         self._next = 0  # number of the next episode
         self._env: Env | None = None
@@ -85,10 +90,7 @@ class Worlds:
         past = self._past[0].size
         action: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (len(self._low),), np.float32)
         if not self.named:
-            zeros = {s.name: np.zeros(s.size, np.float32) for s in self.task.policy}
-            zeros["history"] = np.zeros(past, np.float32)
-            width = sum(feature.evaluate(zeros).size for feature in self._features)
-            return spaces.Box(-np.inf, np.inf, (width,), np.float32), action
+            return spaces.Box(-np.inf, np.inf, (len(self._features.places),), np.float32), action
         signals: dict[str, spaces.Space[Any]] = {s.name: signal_space(s) for s in self.task.policy}
         if past:
             signals["history"] = spaces.Box(-1.0, 1.0, (past,), np.float32)
@@ -109,29 +111,29 @@ class Worlds:
 
     def advance(self, actions: NDArray[Any]) -> tuple[Step, NDArray[np.bool_]]:
         """One control step under actions (num, k): its outcome, and whose episode is cut off, (num,)."""
-        told = np.minimum(np.maximum(actions, np.float32(-1.0)), np.float32(1.0)).astype(np.float32, copy=False)
-        if self._past.shape[1]:
-            self._past[:, 1:] = self._past[:, :-1]
-            self._past[:, 0] = told
-        physical = self._low + (told + np.float32(1.0)) * self._half
+        physical = np.empty((self.num, len(self._low)), np.float32)
+        self._kernels.spread(np.ascontiguousarray(actions, np.float32), self._low, self._half, self._past, physical)
         step = self.env.step({name: physical[:, at].reshape(-1, *shape) for name, shape, at in self._parts})
         self.length += 1
         self.gained += step.reward
         over = step.terminated | step.success | (self.length >= self.task.episode_steps)
-        return step, for_whole_worlds(self.task, over) & ~step.terminated
+        return step, for_whole_worlds(self.agents, over) & ~step.terminated
 
-    def observation(self, lost: bool) -> Any:
-        """What is seen now, (num, ...) each, in the form of `spaces`; `lost`: whether it may not be finite."""
-        seen: dict[str, Array] = dict(self.env.observe())
-        if lost:
-            odd = [name for name, value in seen.items() if not np.isfinite(value).all()]
-            seen |= {name: np.nan_to_num(seen[name], posinf=0.0, neginf=0.0) for name in odd}
-        history = self._past.reshape(self.num, -1)
+    def observation(self, lost: bool, rows: NDArray[np.int64] | None = None) -> Any:
+        """What these rows (None: all) see now, in the form of `spaces`; `lost`: whether it may not be finite."""
+        now, past = self.env.observe(), self._past
+        if rows is not None:
+            now, past = {s.name: now[s.name][rows] for s in self.task.policy}, past[rows]
+        history = past.reshape(len(past), past.shape[1] * past.shape[2])
         if self.named:
-            shown = {s.name: np.array(seen[s.name], s.dtype) for s in self.task.policy}
-            return shown | {"history": history.copy()} if history.size else shown
-        flat = {s.name: seen[s.name].reshape(self.num, -1) for s in self.task.policy} | {"history": history}
-        return np.concatenate([f.evaluate(flat) for f in self._features], axis=-1, dtype=np.float32)
+            if lost:
+                now = {name: np.nan_to_num(value, posinf=0.0, neginf=0.0) for name, value in now.items()}
+            named = {s.name: np.array(now[s.name], s.dtype) for s in self.task.policy}
+            return named | {"history": history.copy()} if history.size else named
+        flat = [now[s.name] if len(s.shape) == 1 else now[s.name].reshape(-1, s.size) for s in self.task.policy]
+        shown = np.empty((len(history), len(self._features.places)), np.float32)
+        self._kernels.features(*self._features, np.concatenate([*flat, history], axis=1, dtype=np.float32), shown)
+        return shown
 
     def close(self) -> None:
         """Free the worlds."""
@@ -140,11 +142,11 @@ class Worlds:
             self._env = None
 
 
-def row(observation: Any, index: int) -> Any:
+def row(observation: Any, index: int, copy: bool = False) -> Any:
     """One environment's part of a batched observation."""
     if isinstance(observation, dict):
-        return {name: value[index] for name, value in observation.items()}
-    return observation[index]
+        return {name: row(value, index, copy) for name, value in observation.items()}
+    return observation[index].copy() if copy else observation[index]
 
 
 def _terms(step: Step) -> Mapping[str, Array]:
@@ -229,7 +231,7 @@ class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
             self.worlds.seed(int(self.np_random.integers(2**31)))
             self._seeded, mask = True, None
         asked = np.ones(self.num_envs, bool) if mask is None else np.asarray(mask, bool)
-        self.worlds.begin(np.flatnonzero(for_whole_worlds(self.worlds.task, asked)))
+        self.worlds.begin(np.flatnonzero(for_whole_worlds(self.worlds.agents, asked)))
         return self.worlds.observation(True), {}
 
     def step(
@@ -244,13 +246,18 @@ class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
             ended = np.flatnonzero(done)
             info["final_obs"] = np.full(self.num_envs, None, dtype=object)
             for index in ended:
-                info["final_obs"][index] = row(observation, int(index))
+                info["final_obs"][index] = row(observation, int(index), copy=True)
             counted: dict[str, Array] = {"episode_return": self.worlds.gained, "episode_length": self.worlds.length}
             info["final_info"] = {name: np.where(done, value, 0) for name, value in counted.items()}
             info["final_info"] |= {f"_{name}": done for name in counted}
             info["_final_obs"] = info["_final_info"] = done
             self.worlds.begin(ended)
-            observation = self.worlds.observation(False)
+            begun = self.worlds.observation(False, ended)
+            if isinstance(observation, dict):
+                for name, value in begun.items():
+                    observation[name][ended] = value
+            else:
+                observation[ended] = begun
         return observation, step.reward, step.terminated, truncated, info
 
     def close_extras(self, **_: Any) -> None:

@@ -90,7 +90,7 @@ def rollout(
         step = env.step(commands)
         begun = np.zeros(num, bool)
         since += step.success | (since >= 0)
-        over = for_whole_worlds(task, (since >= linger) | step.terminated)
+        over = for_whole_worlds(agents, (since >= linger) | step.terminated)
         for world in map(int, np.flatnonzero(busy)):
             rows = [*range(agents * world, agents * (world + 1))]
             for row in rows:

@@ -8,39 +8,33 @@ and the seed alone decide about it, whatever the batch it is in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.conditions import Conditions, Draws, Gusts, apply
-from sim.engines import Engine, render
+from sim.engines import Engine, reader, render
 from sim.engines import make as make_engine
+from sim.engines.vector import rows as kernels
+from sim.engines.vector.streams import streams
+from sim.engines.vector.tables import bound_table, cost_table
 from sim.env import Step
 from sim.imperfect import Imperfect
 from sim.randomize import Array, Drawn, draw_robots, redraw
 from sim.robots import quadrotor
-from sim.spec import limits, pack, size, slices, unpack
+from sim.spec import limits, pack, size, slices
 from sim.tasks import HISTORY, EngineTask
+from sim.terms import Bound, Cost
 
-BLOCK = 64  # episodes that are drawn together; those that nobody asks for cost little
+BLOCK = 256  # episodes that are drawn together; those that nobody asks for cost little
 KEPT = 16  # blocks that are remembered
+DRAWN = ("state", "parameters", "base", "chance", "rest")  # kinds of what is drawn as an episode begins
 SENSORS, LATER, AIR = range(3)  # an episode's own streams of random numbers
 
 
-@dataclass
-class _Block:
-    """What chance decides of BLOCK episodes as they begin."""
-
-    state: dict[str, Array]  # by engine name (BLOCK, k)
-    motion: Array
-    robots: Drawn
-    draws: Draws
-    latency: Array  # (BLOCK, sensors and actuators) in control steps
-
-
 class _Signals(dict[str, Array]):
-    """Noise-free signals by name, (n, k); what is not there yet is read from the engine."""
+    """Noise-free signals by name, (n, k): views of a table, and what is not in it read from the engine."""
 
     def __init__(self, engine: Engine, known: Mapping[str, Array]) -> None:
         super().__init__(known)
@@ -48,7 +42,6 @@ class _Signals(dict[str, Array]):
 
     def __missing__(self, name: str) -> Array:
         value: Array = self._engine.read(name)
-        self[name] = value
         return value
 
 
@@ -76,15 +69,16 @@ class SimEnv:
         factor = c.noise if c.noise is not None else float(c.vary)
         self._late = factor > 0.0  # whether sensors are
         late = max(s.delay_range()[1] for s in task.policy) * task.rate_hz if self._late else 0.0
-        self._sensors = Imperfect(task.policy, num, task.episode_steps, factor, late)
+        self._sensors = Imperfect(task.policy, num, factor, late)
         slow = max(s.delay_range()[1] for s in task.commands) * task.rate_hz if c.vary else 0.0
         longest = slow if c.delay is None else float(np.max(c.delay)) * task.rate_hz
-        self._actuators = Imperfect(task.commands, num, task.episode_steps, 0.0, longest)
+        self._actuators = Imperfect(task.commands, num, 0.0, longest)
         self._low, self._high = limits(task.commands)
         self._every = np.arange(num, dtype=np.int64)
         self._gusts = Gusts(c.gust, c.gust_time * task.rate_hz, num) if c.wind or c.gust else None
         self._steady, self._own_wind = np.zeros((2, num, 3), np.float32)
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, Array] = {}
+        self._drawn: dict[str, dict[str, slice]] = {kind: {} for kind in DRAWN}
         self._later: list[np.random.Generator] = [np.random.default_rng(0)] * num
         self._base: dict[str, Array] = {}
         self._motion = np.zeros((num, 0), np.float32)
@@ -92,27 +86,46 @@ class SimEnv:
         remembered = task.history if HISTORY in slices(task.policy) else 0
         self._remembered = remembered * size(task.commands)
         # Newest first; the last two at least, for what changes between them.
-        self._past = np.full((max(2, remembered), num, size(task.commands)), task.initial_action, np.float32)
-        # What is scored as an episode ends: truth and command of each row's control steps.
-        self._recorded = (*task.policy, *task.commands)
-        self._log = np.zeros((num if judged else 0, task.episode_steps, size(self._recorded)), np.float32)
-        self._truth = np.zeros((num, size(task.policy)), np.float32)
-        self._sensed = np.zeros((num, size(task.policy)), np.float32)
-        self._signals: Mapping[str, Array] = {}
+        self._past = np.full((num, max(2, remembered), size(task.commands)), task.initial_action, np.float32)
+        # What is scored as an episode ends: truth and command of the last control steps, in the place of older ones.
+        self._recorded, self._now = (*task.policy, *task.commands), 0
+        self._log = np.zeros((task.episode_steps, num if judged else 0, size(self._recorded)), np.float32)
+        self._signals: _Signals  # views of `_table` (n, columns)
+        self._columns: dict[str, slice] = {}
+        self._shown = slices(task.policy).items()
+        self._seen = size(task.policy)
+        self._terms = (*(cost.name for cost in task.costs), "alive")
 
-    def _block(self, number: int) -> _Block:
+    def _block(self, number: int) -> Array:
+        """What chance decides of BLOCK episodes as they begin, (BLOCK, columns): `_drawn` says where what is."""
         if number not in self._blocks:
             if len(self._blocks) == KEPT:
                 del self._blocks[min(self._blocks)]
-            streams = np.random.SeedSequence([self.seed, number]).spawn(4)
-            starts, vehicles, air, links = (np.random.default_rng(s) for s in streams)
-            state = {name: value.astype(np.float32) for name, value in self.task.reset(starts, BLOCK).items()}
+            task = self.task
+            seeds = np.random.SeedSequence([self.seed, number]).spawn(4)
+            starts, vehicles, air, links = (np.random.default_rng(s) for s in seeds)
+            state = task.reset(starts, BLOCK)
             motion = state.pop("motion", np.zeros((BLOCK, 0), np.float32))
-            robots = draw_robots(self.task.robot, self.task.vary if self.conditions.vary else (), vehicles, BLOCK)
-            low, high = np.array([s.delay_range() for s in (*self.task.policy, *self.task.commands)]).T
-            latency = links.uniform(low, high, (BLOCK, len(low))) * self.task.rate_hz
-            draws = Draws.of(vehicles, air, BLOCK)
-            self._blocks[number] = _Block(state, motion, robots, draws, latency.astype(np.float32))
+            robots = draw_robots(task.robot, task.vary if self.conditions.vary else (), vehicles, BLOCK)
+            low, high = np.array([s.delay_range() for s in (*task.policy, *task.commands)]).T
+            latency = links.uniform(low, high, (BLOCK, len(low))) * task.rate_hz
+            chance = vars(Draws.of(vehicles, air, BLOCK))
+            rest = {"motion": motion.reshape(BLOCK, -1), "latency": latency}
+            if self._motion.shape[1:] != motion.shape[1:]:
+                self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
+            kinds = {
+                "state": state,
+                "parameters": robots.parameters,
+                "base": robots.base,
+                "chance": chance,
+                "rest": rest,
+            }
+            parts, end = [np.zeros((BLOCK, 0), np.float32)], 0
+            for kind, named in kinds.items():
+                for name, value in named.items():
+                    parts.append(value)
+                    self._drawn[kind][name] = slice(end, end := end + value.shape[1])
+            self._blocks[number] = np.concatenate(parts, axis=1, dtype=np.float32)
         return self._blocks[number]
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -120,40 +133,38 @@ class SimEnv:
             return
         order = np.argsort(np.asarray(rows))
         where, numbers = np.asarray(rows)[order], np.asarray(episodes)[order]
-        which, place = np.unique(numbers // BLOCK, return_inverse=True)
-        blocks, index = [self._block(int(number)) for number in which], BLOCK * place + numbers % BLOCK
+        which = sorted({*(numbers // BLOCK).tolist()})
+        blocks, place = [self._block(number) for number in which], np.searchsorted(which, numbers // BLOCK)
+        values = (blocks[0] if len(blocks) == 1 else np.concatenate(blocks))[BLOCK * place + numbers % BLOCK]
 
-        def chosen(parts: Sequence[Array]) -> Array:
-            """Of what each block holds (BLOCK, ...), the rows of these episodes."""
-            picked: Array = (parts[0] if len(parts) == 1 else np.concatenate(parts))[index]
-            return picked
+        def named(kind: str) -> dict[str, Array]:
+            return {name: values[:, at] for name, at in self._drawn[kind].items()}
 
-        def named(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-            return {name: chosen([part[name] for part in parts]) for name in parts[0]}
-
-        mask = None if len(where) == self.num else np.isin(self._every, where)
-        drawn = Drawn(*(named([block.robots[k] for block in blocks]) for k in range(2)))
-        draws = Draws.joined(block.draws for block in blocks).rows(index)
-        robots = self._robots(where, drawn, draws)
+        mask = None if len(where) == self.num else self._mask(where)
+        rest, chance = named("rest"), Draws(**named("chance"))
+        robots = self._robots(where, Drawn(named("parameters"), named("base")), chance)
         self.engine.set_parameters(mask, robots.parameters)
-        self.engine.reset(mask, named([block.state for block in blocks]))
-        motion = chosen([block.motion for block in blocks])
-        if self._motion.shape[1:] != motion.shape[1:]:
-            self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
-        self._motion[where] = motion
+        self.engine.reset(mask, named("state"))
+        self._motion[where] = rest["motion"].reshape(-1, *self._motion.shape[1:])
         for name, value in robots.base.items():
             self._base.setdefault(name, np.zeros((self.num, value.shape[1]), np.float32))[where] = value
         self._steps[where] = 0
-        self._past[:, where] = self.task.initial_action
+        self._past[where] = self.task.initial_action
         if self._changing:
             for row, rng in zip(where, self._streams(numbers, LATER), strict=True):
                 self._later[row] = rng
         if self._gusts is not None:
-            self._steady[where] = self.conditions.wind * draws.wind
+            self._steady[where] = self.conditions.wind * chance.wind
             self._own_wind[where] = self.engine.read("wind")[where]
             self._gusts.begin(where, self._streams(numbers, AIR))
             self._blow(where)
-        self._begin_channels(where, numbers, chosen([block.latency for block in blocks]))
+        self._begin_channels(where, numbers, rest["latency"])
+
+    def _mask(self, rows: Any) -> NDArray[np.bool_]:
+        """(num,): whether it is one of these rows."""
+        mask = np.zeros(self.num, bool)
+        mask[rows] = True
+        return mask
 
     def _streams(self, numbers: Array, purpose: int) -> list[np.random.Generator]:
         """Random numbers of these episodes for that purpose."""
@@ -169,20 +180,22 @@ class SimEnv:
                 robots.parameters.setdefault(name, nominal(name))
         return robots
 
-    def _begin_channels(self, where: NDArray[np.int64], numbers: Array, latency: Array) -> None:
+    def _begin_channels(self, where: NDArray[np.int64], numbers: NDArray[np.int64], latency: Array) -> None:
         task, c, sensors = self.task, self.conditions, len(self.task.policy)
         slow = latency[:, sensors:] if c.vary else np.zeros_like(latency[:, sensors:])
         if c.delay is not None:
             given = np.asarray(c.delay, np.float32) * np.float32(task.rate_hz)
             slow = np.broadcast_to(given if given.ndim == 0 else given[where][:, None], slow.shape)
-        self._actuators.begin(where, slow, self._physical(self._past[0, where]))
+        stream = streams(self.seed, numbers, SENSORS)
+        self._actuators.begin(where, slow, self._physical(self._past[where, 0]), stream)
         self._look()
-        truth = self._truth[where]
+        started = {"delay": self._actuators.delay, "action": self._past[:, 0], "action_change": 0.0 * self._past[:, 0]}
+        for name, value in started.items():
+            self._signals[name][where] = value[where]
+        truth = self._table[where]
         late = latency[:, :sensors] if self._late else np.zeros_like(latency[:, :sensors])
-        self._sensors.begin(where, late, truth, self._streams(numbers, SENSORS) if self._sensors.random else ())
-        sensed = self._sensed.copy()
-        sensed[where] = self._sensors.send(truth, where)
-        self._sensed = sensed
+        self._sensors.begin(where, late, truth, stream)
+        self._sensors.send(truth, where)
 
     def _physical(self, action: Array) -> Array:
         """Commands (n, k) in their units for actions in [-1, 1]."""
@@ -190,36 +203,52 @@ class SimEnv:
         return physical
 
     def _look(self) -> None:
-        """Noise-free signals now; what nobody asks for is not read."""
-        known = {"delay": self._actuators.delay, "action": self._past[0]}
-        known["action_change"] = self._past[0] - self._past[1]
+        """Noise-free signals now."""
+        known = self.task.reference(self._motion, (self._steps / self.task.rate_hz).astype(np.float32))
         if self._remembered:
-            known[HISTORY] = self._past.swapaxes(0, 1).reshape(self.num, -1)[:, : self._remembered]
-        targets = self.task.reference(self._motion, (self._steps / self.task.rate_hz).astype(np.float32))
-        self._signals = _Signals(self.engine, {**known, **targets})
-        self._truth = np.concatenate([self._signals[s.name] for s in self.task.policy], axis=-1)
+            known[HISTORY] = self._past.reshape(self.num, -1)[:, : self._remembered]
+        if not self._columns:
+            self._arrange(known)
+        self._read(self._table)
+        for name, value in known.items():
+            self._signals[name][:] = value
+
+    def _arrange(self, targets: Mapping[str, Array]) -> None:
+        """Give every signal its columns in the table: first the policy's, then those that only a critic sees."""
+        task, action = self.task, self._past[:, 0]
+        known = {**targets, "delay": self._actuators.delay, "action": action, "action_change": action}
+        terms: tuple[Cost | Bound, ...] = (*task.costs, *task.bounds)
+        used = [name for term in terms for name in (term.signal, term.minus) if name]
+        declared = [s.name for s in (*task.policy, *task.privileged)]
+        end = 0
+        for name in dict.fromkeys([*declared, *used, *known]):
+            width = np.shape(known[name] if name in known else self.engine.read(name))[1]
+            self._columns[name] = slice(end, end := end + width)
+        self._table = np.zeros((self.num, end), np.float32)
+        self._signals = _Signals(self.engine, {name: self._table[:, at] for name, at in self._columns.items()})
+        self._read = reader(self.engine, {n: at for n, at in self._columns.items() if n not in known})
+        self._acted = self._columns["action"].start, self._columns["action_change"].start
+        self._costs, self._bounds = cost_table(task.costs, self._columns), bound_table(task.bounds, self._columns)
 
     def observe(self) -> dict[str, Array]:
-        return {
-            **unpack(self.task.policy, self._sensed),
-            **{s.name: self._signals[s.name] for s in self.task.privileged},
-        }
+        shown, now = self._sensors.arrived, self._table.copy()
+        seen = {name: shown[:, at] for name, at in self._shown}
+        seen |= {s.name: seen[s.name].reshape(self.num, *s.shape) for s in self.task.policy if len(s.shape) > 1}
+        return seen | {s.name: now[:, self._columns[s.name]] for s in self.task.privileged}
 
     def truth(self) -> dict[str, Array]:
-        return {name: self._signals[name] for name in self._told}
+        return {name: self._signals[name].copy() for name in self._told}
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        told = np.clip(pack(self.task.commands, command).astype(np.float32, copy=False), self._low, self._high)
-        if self.judged:
-            at = np.minimum(self._steps, self.task.episode_steps - 1)
-            self._log[self._every, at] = np.concatenate([self._truth, told], axis=-1)
+        told = pack(self.task.commands, command)
+        log = self._log[self._now % len(self._log)]
+        kernels.command(told, self._low, self._high, self._past, self._table, *self._acted, log)
         self.engine.step(self._actuators.send(told, self._every))
         self._steps += 1
-        action = 2.0 * (told - self._low) / (self._high - self._low) - 1.0
-        self._past = np.concatenate([action[None], self._past[:-1]])
+        self._now += 1
         self._change()
         self._look()
-        self._sensed = self._sensors.send(self._truth, self._every)
+        self._sensors.send(self._table, self._every)
         if self.judged:
             return self._judge()
         nothing = np.zeros(self.num, bool)
@@ -227,25 +256,18 @@ class SimEnv:
 
     def _judge(self) -> Step:
         """Reward and its terms, success of those that are at their end, and who is lost."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            gone = ~np.isfinite(self._truth).all(axis=1)
-            gone |= np.asarray(self.task.terminated(self._signals))
-            terms: dict[str, Array] = {c.name: np.asarray(c.evaluate(self._signals)) for c in self.task.costs}
-            terms["alive"] = (~gone).astype(np.float32)
-            reward: Array = np.float32(self.task.alive_bonus) * terms["alive"]
-            for cost in self.task.costs:
-                reward = reward - np.float32(cost.weight) * terms[cost.name]
-        if gone.any():  # what is lost may be anywhere
-            reward = np.nan_to_num(reward, posinf=0.0, neginf=0.0)
-        success = np.zeros(self.num, bool)
-        over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~gone)
-        if len(over):
+        gone = np.empty(self.num, bool)
+        terms, reward = np.empty((len(self.task.costs) + 1, self.num), np.float32), np.empty(self.num, np.float32)
+        bonus, success = np.float32(self.task.alive_bonus), np.zeros(self.num, bool)
+        kernels.judge(*self._bounds, *self._costs, self._table, self._seen, bonus, gone, terms, reward)
+        if self._steps.max() >= self.task.episode_steps:
+            over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~gone)
             success[over] = np.asarray(self.task.score(self._flight(over))["success"]) > 0.5
-        return Step(reward.astype(np.float32), success, gone, terms)
+        return Step(reward, success, gone, dict(zip(self._terms, terms, strict=True)))
 
     def _flight(self, rows: NDArray[np.int64]) -> dict[str, Array]:
-        """What was recorded of these rows' episodes, by name (steps, n, k)."""
-        record = self._log[rows].swapaxes(0, 1)
+        """What was recorded of these rows' last `episode_steps` control steps, by name (steps, n, k)."""
+        record = np.roll(self._log[:, rows], -self._now, axis=0)
         return {name: record[..., where] for name, where in slices(self._recorded).items()}
 
     def _change(self) -> None:
@@ -264,7 +286,7 @@ class SimEnv:
             if name == "wind" and self._gusts is not None:
                 self._own_wind[rows] = drawn
             else:
-                self.engine.set_parameters(np.isin(self._every, rows), {name: np.stack(drawn)})
+                self.engine.set_parameters(self._mask(rows), {name: np.stack(drawn)})
         if self._gusts is not None:
             self._blow(self._every)
         if self.conditions.load == 1.0:
@@ -279,7 +301,7 @@ class SimEnv:
         """The wind of the coming control step."""
         if self._gusts is not None:
             wind = self._own_wind[rows] + self._steady[rows] + self._gusts.next(rows)
-            self.engine.set_parameters(np.isin(self._every, rows), {"wind": wind.astype(np.float32)})
+            self.engine.set_parameters(self._mask(rows), {"wind": wind.astype(np.float32)})
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """The robot and its target as the film shows them."""

@@ -7,7 +7,7 @@ travel as rotation matrices (9 numbers, row-major, body to world).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,19 +136,14 @@ def slices(group: Group) -> dict[str, slice]:
     return found
 
 
-def _missing(group: Group, names: Iterable[str]) -> list[str]:
-    present = set(names)
-    return [signal.name for signal in group if signal.name not in present]
-
-
 def pack(group: Group, values: Mapping[str, Array]) -> Array:
     """Concatenate named values (..., *shape) into one float32 array (..., size).
 
     Raises KeyError when a signal is missing and ValueError when a shape is wrong; names outside the group are ignored.
     """
-    missing = _missing(group, values)
-    if missing:
-        raise KeyError(f"missing signal(s) {', '.join(missing)}; got {', '.join(sorted(values)) or 'none'}")
+    if not all(signal.name in values for signal in group):
+        missing = ", ".join(signal.name for signal in group if signal.name not in values)
+        raise KeyError(f"missing signal(s) {missing}; got {', '.join(sorted(values)) or 'none'}")
     parts: list[Array] = []
     leading: tuple[int, ...] | None = None
     for signal in group:
@@ -163,7 +158,7 @@ def pack(group: Group, values: Mapping[str, Array]) -> Array:
             raise ValueError(
                 f"signal {signal.name!r}: leading shape {lead} differs from {leading} of {group[0].name!r}"
             )
-        parts.append(value.reshape(*lead, signal.size))
+        parts.append(value if rank == 1 else value.reshape(*lead, signal.size))
     return np.concatenate(parts, axis=-1) if parts else np.zeros((0,), np.float32)
 
 

@@ -1,6 +1,6 @@
-"""Two small languages: what a task's policy looks at (`Feature`) and what it should achieve (`Cost`).
+"""Small languages: what a task's policy looks at (`Feature`), what it should achieve (`Cost`) and avoid (`Bound`).
 
-Both are data, so that each consumer compiles the same declaration: the environment (torch), the fused trainer (Numba,
+All are data, so that each consumer compiles the same declaration: the environment (torch), the fused trainer (Numba,
 with the derivative) and the exported ONNX graph. `evaluate` is the reference meaning, for numpy arrays and torch
 tensors alike.
 """
@@ -8,7 +8,7 @@ tensors alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -88,6 +88,28 @@ class Cost:
         xp = namespace(x)
         norm = xp.sqrt(square + self.softening**2)
         return norm if self.shape == "norm" else xp.log1p(norm)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far a robot may go: where the norm of (signal - minus) exceeds `limit`, in the signal's unit, it is lost."""
+
+    signal: str
+    limit: float
+    minus: str | None = None
+
+    def exceeded(self, values: Mapping[str, Any]) -> Any:
+        """(...,) bool from values (..., k); works on numpy arrays and torch tensors."""
+        x = values[self.signal] if self.minus is None else values[self.signal] - values[self.minus]
+        return (x * x).sum(-1) > self.limit**2
+
+
+def lost(bounds: Sequence[Bound], values: Mapping[str, Any]) -> Any:
+    """Whether any of them is exceeded, (...,) bool; False where there are none."""
+    beyond: Any = False
+    for bound in bounds:
+        beyond = bound.exceeded(values) | beyond
+    return beyond
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from sim.engines import render
 from sim.randomize import Array, draw_robots, redraw
 from sim.spec import Group, size
 from sim.tasks import EngineTask
+from sim.terms import lost
 
 POOL = 1024  # episodes whose random numbers are drawn at once: partial resets take rows and cost no numpy calls
 DUMPS = 3  # files written about diverged environments, at most
@@ -173,7 +174,7 @@ class VecEnv:
         if self.autoreset and bool(bad.any()):
             self._report(bad, before)
             signals.update({name: torch.where(bad[:, None], 0.0, value) for name, value in signals.items()})
-        terminated = self.task.terminated(signals) | bad
+        terminated = lost(self.task.bounds, signals) | bad
         truncated = (self._steps >= self._limit) & ~terminated
         terms = torch.stack([*(cost.evaluate(signals) for cost in self.task.costs), 1.0 - terminated.float()], -1)
         terms = torch.where(bad[:, None], 0.0, terms)

@@ -75,7 +75,7 @@ class WorldVecEnv:
     def reset(self, mask: Tensor | None = None) -> Observation:
         """Begin the next episodes where `mask` (n,) bool is set (None: everywhere); the observation of all."""
         asked = np.ones(self.num_envs, bool) if mask is None else mask.cpu().numpy()
-        rows = np.flatnonzero(for_whole_worlds(self.task, asked))
+        rows = np.flatnonzero(for_whole_worlds(agents_of(self.task), asked))
         if len(rows):
             self._begin(rows)
         return self.observation
@@ -128,7 +128,7 @@ class WorldVecEnv:
         length = np.array([len(sent) for sent in self._sent])
         self._since = self._since + (outcome.success | (self._since >= 0))
         over = (self._since >= self.linger) | outcome.terminated | (length >= self.task.episode_steps)
-        over = for_whole_worlds(self.task, over)
+        over = for_whole_worlds(agents_of(self.task), over)
         truncated = over & ~outcome.terminated
         final = self.observation = self._look()
         info = {"episode_return": self._tensor(self._return), "episode_length": self._tensor(length)}

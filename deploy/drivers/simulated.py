@@ -117,7 +117,7 @@ class Simulated(Connecting):
             self.pictures.append(np.stack([self.env.render(row, *PICTURE) for row in rows]))
         step, columns = self.env.step(commands), {}
         if self._ends_early:
-            self._decided |= for_whole_worlds(self.task, step.success | step.terminated)
+            self._decided |= for_whole_worlds(self.agents, step.success | step.terminated)
             self.done = bool(self._decided.all())
             judged = {"success": step.success, "terminated": step.terminated, "reward": step.reward}
             columns = {name: value[:, None].astype(np.float32) for name, value in judged.items()}

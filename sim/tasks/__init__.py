@@ -20,7 +20,7 @@ from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Group, Signal, numbers, pictures, size
-from sim.terms import Cost, Curriculum, Feature
+from sim.terms import Bound, Cost, Curriculum, Feature
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -161,6 +161,7 @@ class EngineTask(Task, Protocol):
     history: int  # how many of its own past actions the policy sees
     initial_action: float  # [-1, 1]: what the history holds, and the robot executes, before the first command
     costs: tuple[Cost, ...]
+    bounds: tuple[Bound, ...]  # beyond them it is lost; time limits are the environment's business
     alive_bonus: float  # added to the reward per step, for learners that care about termination
     curriculum: tuple[Curriculum, ...]
     vary: tuple[Vary, ...]
@@ -176,9 +177,6 @@ class EngineTask(Task, Protocol):
 
     def reference(self, motion: Any, time: Any) -> dict[str, Any]:
         """The target signals (n, k) at `time` (n,) seconds into the episode; numpy arrays or torch tensors."""
-
-    def terminated(self, signals: Mapping[str, Any]) -> Any:
-        """(n,) bool: lost, given noise-free signals by name (n, k). Time limits are the environment's business."""
 
 
 def features_of(task: Task) -> tuple[Feature, ...]:

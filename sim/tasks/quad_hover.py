@@ -21,7 +21,7 @@ from sim.robots import robot
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal
 from sim.tasks import Recipes, targets
-from sim.terms import Cost, Curriculum, Feature
+from sim.terms import Bound, Cost, Curriculum, Feature
 
 # The sensor noise of "Learning to Fly in Seconds": m, 1, m/s, rad/s.
 NOISE = {"position": 0.001, "rotation": 0.001, "linear_velocity": 0.002, "angular_velocity": 0.002}
@@ -232,6 +232,10 @@ class QuadHover:
             self.costs, self.curriculum = l2f_reward(self.initial_action)
         if config.variation == "wide":
             self.lost_distance = max(self.lost_distance, FAR)
+        self.bounds: tuple[Bound, ...] = (
+            Bound("position", self.lost_distance, minus="target_position"),
+            Bound("angular_velocity", self.lost_rate),
+        )
         width, (fast, slow), ends = VARIATIONS[config.variation]
         if config.robust:
             width, fast, slow = max(width, ROBUST[0]), min(fast, ROBUST[1][0]), max(slow, ROBUST[1][1])
@@ -274,11 +278,6 @@ class QuadHover:
 
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
         return {"target_position": targets.position_at(motion_, time)}
-
-    def terminated(self, signals: Mapping[str, Any]) -> Any:
-        error = signals["position"] - signals["target_position"]
-        rate = signals["angular_velocity"]
-        return ((error * error).sum(-1) > self.lost_distance**2) | ((rate * rate).sum(-1) > self.lost_rate**2)
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """The cascaded PID, which is told the rotors' speeds; NoExpertError where vehicles differ too much for one."""

@@ -12,6 +12,7 @@ from deploy.drivers.tasks import task_for
 from deploy.loop import HandshakeError, run
 from sim import simulation
 from sim.conditions import Conditions, Gusts
+from sim.engines.vector.streams import streams
 from sim.imperfect import Imperfect
 from sim.randomize import Bias, Delay, Dropout, Noise
 from sim.spec import Signal
@@ -333,12 +334,12 @@ class Sent:
     def send(self, values):
         if not self.made.sent.any():
             late = np.full((len(self.rows), 1), self.delay, np.float32)
-            self.made.begin(self.rows, late, values, np.random.default_rng(0).spawn(len(self.rows)))
+            self.made.begin(self.rows, late, values, streams(0, self.rows, 0))
         return self.made.send(values, self.rows)
 
 
 def channel(signal, n=1, delay=0.0, factor=1.0):
-    made = Imperfect((signal,), n, 20, factor, delay)
+    made = Imperfect((signal,), n, factor, delay)
     return Sent(made, delay)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sim.randomize import Vary
 from sim.spec import Signal
-from sim.terms import Cost, Feature
+from sim.terms import Bound, Cost, Feature
 
 WIDTH = 0.3  # m between the wheels
 LAG = 0.1  # s, of the motors
@@ -84,6 +84,7 @@ class RoverReach:
     scores = {"success": "%", "distance": "m"}
     goal = "goal_position"
     features = (Feature("goal_position", minus="position"), Feature("heading"))
+    bounds = (Bound("position", 10.0),)
     costs = (Cost("distance", "position", 1.0, "norm", minus="goal_position"), Cost("effort", "action", 0.01))
     history, initial_action, alive_bonus, curriculum = 0, 0.0, 0.0, ()
     corruption = {"goal_position": 0.2, "wheel_speed": 0.2}
@@ -101,9 +102,6 @@ class RoverReach:
 
     def reference(self, motion, time):
         return {"goal_position": motion[..., 0]}
-
-    def terminated(self, signals):
-        return (signals["position"] ** 2).sum(-1) > 100.0
 
     def expert(self, signals):
         away = signals["goal_position"] - signals["position"]

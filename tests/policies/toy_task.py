@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from sim.spec import Signal
-from sim.terms import Cost, Feature
+from sim.terms import Bound, Cost, Feature
 
 
 class PointEngine:
@@ -47,6 +47,8 @@ class PointTask:
     curriculum = ()
     scores = {"success": "1"}
 
+    bounds = (Bound("position", 3.0),)
+
     def __init__(self, costs=COSTS, alive_bonus=0.0):
         self.costs, self.alive_bonus = costs, alive_bonus
         self.robot = SimpleNamespace(
@@ -65,9 +67,6 @@ class PointTask:
 
     def reference(self, motion, time):
         return {}
-
-    def terminated(self, signals):
-        return signals["position"][:, 0].abs() > 3.0
 
     def score(self, flight):
         return {"success": (np.abs(flight["position"][-1, :, 0]) < 0.1).astype(np.float32)}

@@ -21,8 +21,8 @@ def test_rows_of_a_world_have_one_number_and_one_end():
     assert agents_of(task) == 3 and agents_of(ToyReach()) == 1
     assert episode_numbers(task, 6, 4).tolist() == [4, 4, 4, 5, 5, 5]
     some = np.array([False, True, False, False, False, False])
-    assert for_whole_worlds(task, some).tolist() == [True] * 3 + [False] * 3
-    assert for_whole_worlds(ToyReach(), some).tolist() == some.tolist()
+    assert for_whole_worlds(3, some).tolist() == [True] * 3 + [False] * 3
+    assert for_whole_worlds(1, some).tolist() == some.tolist()
 
 
 def test_rows_must_be_whole_worlds():

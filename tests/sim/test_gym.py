@@ -74,7 +74,7 @@ def test_seeds_decide_and_no_seed_differs():
 
 @pytest.mark.parametrize("observation", sim.gym.OBSERVATIONS)
 def test_vector_interface(observation):
-    envs = make_vec(observation=observation, config={"episode_s": 0.1})
+    envs = make_vec(observation=observation, config={"episode_s": 0.1, "rotor_speed": 0.0})
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     seen, info = envs.reset(seed=0)
     assert envs.observation_space.contains(seen) and info == {}

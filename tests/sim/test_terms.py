@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sim.terms import SHAPES, Cost, Curriculum, Feature
+from sim.engines.vector import rows
+from sim.engines.vector.tables import bound_table, cost_table, feature_table
+from sim.terms import SHAPES, Bound, Cost, Curriculum, Feature, lost
 
 NUMBERS = st.floats(-1e3, 1e3, width=32)
 PAIRS = st.integers(1, 5).flatmap(
@@ -50,6 +52,50 @@ def test_squash_compresses_but_keeps_sign_and_order(pair, squash):
     assert (np.sign(y) == np.sign(x)).all()
     small = np.array([[1e-4 * squash]])
     np.testing.assert_allclose(Feature("a", squash=squash).evaluate({"a": small}), small, rtol=1e-6)
+
+
+@given(PAIRS, st.booleans(), SCALES, SQUASHES)
+def test_features_from_a_table_mean_the_same(pair, difference, scale, squash):
+    values = dict(zip(("a", "b"), pair, strict=True))
+    task = (Feature("b"), Feature("a", "b" if difference else None, scale, squash))
+    table = feature_table(task, {"a": slice(0, 9), "b": slice(9, 12)})
+    found = np.zeros((len(pair[0]), 12), np.float32)
+    rows.features(*table, np.concatenate(pair, axis=1), found)
+    np.testing.assert_array_equal(found[:, :3], values["b"])
+    np.testing.assert_allclose(found[:, 3:], task[1].evaluate(values), rtol=1e-5, atol=1e-5)
+
+
+@given(PAIRS, st.sampled_from(SHAPES), st.booleans(), st.floats(0.0, 2.0, width=32))
+def test_rewards_from_a_table_mean_the_same(pair, shape, difference, offset):
+    values = {"a": pair[0], "b": pair[0][::-1].copy()}
+    plain = shape == "attitude"
+    costs = (
+        Cost("c", "a", 0.5, shape, "b" if difference and not plain else None, 0.0 if plain else offset),
+        Cost("d", "b", 2.0, softening=0.1),
+    )
+    n, table = len(pair[0]), cost_table(costs, {"a": slice(0, 9), "b": slice(9, 18)})
+    limits = (Bound("a", 900.0), Bound("a", 500.0, "b"))
+    bounds = bound_table(limits, {"a": slice(0, 9), "b": slice(9, 18)})
+    gone, terms, reward = np.zeros(n, bool), np.zeros((3, n), np.float32), np.zeros(n, np.float32)
+    rows.judge(
+        bounds, table, np.concatenate([values["a"], values["b"]], axis=1), 18, np.float32(7.0), gone, terms, reward
+    )
+    for term, cost in zip(terms, costs, strict=False):
+        np.testing.assert_allclose(term, cost.evaluate(values), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(gone, lost(limits, values))
+    np.testing.assert_array_equal(terms[2], ~gone)
+    np.testing.assert_allclose(reward, 7.0 * terms[2] - 0.5 * terms[0] - 2.0 * terms[1], rtol=1e-4, atol=1e-3)
+
+
+def test_what_is_not_finite_is_lost_and_earns_nothing():
+    table = cost_table((Cost("c", "a", 1.0),), {"a": slice(0, 1)})
+    values = np.array([[1.0], [np.nan], [np.inf], [2.0]], np.float32)
+    bounds = bound_table((), {"a": slice(0, 1)})
+    gone, terms, reward = np.zeros(4, bool), np.zeros((2, 4), np.float32), np.zeros(4, np.float32)
+    rows.judge(*bounds, *table, values, 1, np.float32(1.0), gone, terms, reward)
+    assert gone.tolist() == [False, True, True, False] and reward.tolist() == [0.0, 0.0, 0.0, -3.0]
+    with pytest.raises(ValueError, match="uses 'b', which is not there; there are: a"):
+        cost_table((Cost("c", "b", 1.0),), {"a": slice(0, 1)})
 
 
 def test_minus_repeats_over_previews():

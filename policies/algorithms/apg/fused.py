@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg import fused_plan
 from policies.algorithms.apg.fused_network import CHUNK, ONE, ZERO
-from policies.algorithms.apg.fused_plan import ATTITUDE, HUGE, NORM, SQUARE, TAPS, load_dynamics
+from policies.algorithms.apg.fused_plan import HUGE, TAPS, load_dynamics
 from sim.engines.vector.blocks import block, inlined, kernel, part
+from sim.engines.vector.rows import ATTITUDE, NORM, SQUARE
 from sim.engines.vector.simd import ALL, LANES, select, total
 
 Array = NDArray[np.float32]

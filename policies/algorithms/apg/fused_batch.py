@@ -16,6 +16,7 @@ from sim.engines.vector.simd import LANES
 from sim.randomize import delay_weights, draw_robots, redraw
 from sim.spec import slices
 from sim.tasks import EngineTask
+from sim.terms import lost
 
 Array = NDArray[np.float32]
 
@@ -181,11 +182,11 @@ class Vehicles:
             self._dump(int(np.flatnonzero(broken)[0]))
             self.diverged += int(broken.sum())
         with np.errstate(invalid="ignore", over="ignore"):
-            lost = np.asarray(self.task.terminated(self.signals())) | broken
-        self.restart(lost | (self.age >= longest))
+            gone = lost(self.task.bounds, self.signals()) | broken
+        self.restart(gone | (self.age >= longest))
         if self._changing:
             self._redraw()
-        return int(lost.sum())
+        return int(gone.sum())
 
     def _redraw(self) -> None:
         """Change what changes within a flight, at the first window's end after it is due."""

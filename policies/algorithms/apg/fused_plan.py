@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from policies.algorithms.apg.fused_network import CHUNK, Layout
 from sim.engines.vector.simd import LANES
-from sim.spec import slices
+from sim.engines.vector.tables import cost_table, feature_table
+from sim.spec import limits, slices
 from sim.tasks import EngineTask
 
 Array = NDArray[np.float32]
@@ -20,8 +21,6 @@ Array = NDArray[np.float32]
 DYNAMICS = {"flight": "sim.engines.flight.dynamics"}
 
 TAPS = 4  # commands that a delay may reach back over: the new one and three past ones
-SQUARE, NORM, LOG, ATTITUDE = 0, 1, 2, 3
-SHAPES = {"square": SQUARE, "norm": NORM, "log": LOG, "attitude": ATTITUDE}
 HUGE = np.float32(1e18)  # a value beyond it is lost
 
 
@@ -109,39 +108,24 @@ def make_plan(task: EngineTask) -> Plan:
     seen = {**rows, "history": slice(after, after + width * task.history)}
     weighed = {**rows, "action": slice(after, after + width), "action_change": slice(after + width, after + 2 * width)}
 
-    def where(table: dict[str, slice], name: str) -> slice:
-        if name not in table:
-            raise ValueError(f"{name!r} is not available to the fused trainer, which has: {', '.join(table)}")
-        return table[name]
-
-    feature_row, feature_minus, scale, squash = [], [], [], []
-    for feature in task.features:
-        source = where(seen, feature.signal)
-        base = where(seen, feature.minus) if feature.minus else None
-        for k in range(source.stop - source.start):
-            feature_row.append(source.start + k)
-            feature_minus.append(-1 if base is None else base.start + k % (base.stop - base.start))
-            scale.append(feature.scale)
-            squash.append(1.0 / feature.squash if feature.squash else 0.0)
-    costs = [(where(weighed, c.signal), where(weighed, c.minus).start if c.minus else -1, c) for c in task.costs]
-    low = np.concatenate([np.full(c.size, c.low) for c in task.commands])
-    high = np.concatenate([np.full(c.size, c.high) for c in task.commands])
+    features, costs = feature_table(task.features, seen), cost_table(task.costs, weighed)
+    low, high = (end.astype(np.float64) for end in limits(task.commands))
     return Plan(
         signals=shift,
         exogenous=after - shift,
         actions=width,
         history=task.history,
-        feature_row=np.array(feature_row),
-        feature_minus=np.array(feature_minus),
-        feature_scale=np.array(scale, np.float32),
-        feature_squash=np.array(squash, np.float32),
-        cost_row=np.array([w.start for w, _, _ in costs]),
-        cost_rows=np.array([w.stop - w.start for w, _, _ in costs]),
-        cost_minus=np.array([m for _, m, _ in costs]),
-        cost_shape=np.array([SHAPES[c.shape] for _, _, c in costs]),
-        cost_weight=np.array([c.weight for _, _, c in costs], np.float32),
-        cost_soft=np.array([c.softening**2 for _, _, c in costs], np.float32),
-        cost_offset=np.array([c.offset for _, _, c in costs], np.float32),
+        feature_row=features.places[:, 0].copy(),
+        feature_minus=features.places[:, 1].copy(),
+        feature_scale=features.numbers[:, 0].copy(),
+        feature_squash=features.numbers[:, 1].copy(),
+        cost_row=costs.places[:, 0].copy(),
+        cost_rows=costs.places[:, 1].copy(),
+        cost_minus=costs.places[:, 2].copy(),
+        cost_shape=costs.places[:, 3].copy(),
+        cost_weight=costs.numbers[:, 0].copy(),
+        cost_soft=costs.numbers[:, 1].copy(),
+        cost_offset=costs.numbers[:, 2].copy(),
         command_centre=((high + low) / 2.0).astype(np.float32),
         command_half=((high - low) / 2.0).astype(np.float32),
     )

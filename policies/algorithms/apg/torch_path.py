@@ -32,6 +32,7 @@ from sim.channel import Channel
 from sim.engines.vector.simd import LANES
 from sim.spec import slices
 from sim.tasks import EngineTask, reward_of
+from sim.terms import lost
 
 
 class Sensing:
@@ -236,9 +237,8 @@ class Differentiated:
         features = [f.evaluate(flown.known) for f in self.task.features]
         seen = torch.cat([*features, *(flown.known[s.name] for s in self.task.privileged)], -1)
         with torch.no_grad():
-            lost = self.task.terminated({name: value.detach().flatten(0, 1) for name, value in flown.known.items()})
-        lost = lost.reshape(seen.shape[:2]) | ~flown.alive
-        return View(seen, lost.cummax(0).values)
+            beyond = lost(self.task.bounds, flown.known) | ~flown.alive
+        return View(seen, beyond.cummax(0).values)
 
     def loss(self, cost: Tensor, view: View | None = None) -> Tensor:
         """The mean of the costs (T, n); with a critic's view of the window: discounted, plus the value of its end."""

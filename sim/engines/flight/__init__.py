@@ -5,13 +5,22 @@ The equations and their adjoint are in `dynamics.py`; here they are laid over bl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sim.engines.flight import dynamics
-from sim.engines.flight.dynamics import COMMAND_ROWS, PARAMETER_ROWS, REST, SIGNAL_ROWS, STATE, STATE_ROWS
+from sim.engines.flight.rows import (
+    COLUMNS,
+    COMMAND_ROWS,
+    PARAMETER_ROWS,
+    REST,
+    SIGNAL_ROWS,
+    STATE,
+    STATE_ROWS,
+    derive_values,
+)
 from sim.engines.vector.blocks import block, blocks, from_lanes, kernel, to_lanes
 from sim.engines.vector.simd import ALL, LANES
 from sim.randomize import Array
@@ -64,6 +73,33 @@ def sense_adjoint_blocks(state, gradient, g_state):
         dynamics.sense_adjoint(s, g, gs, ALL)
 
 
+@kernel
+def fill(values, lanes):
+    """lanes (blocks, k, LANES) from values (n, k)."""
+    for vehicle in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            lanes[vehicle // LANES, k, vehicle % LANES] = values[vehicle, k]
+
+
+@kernel
+def gather_rows(state, signals, parameters, rows, columns, table):
+    """table (n, k) at `columns` (count,) from rows of the state, the signals and, last, parameters (n, count)."""
+    for place in range(state.shape[0]):
+        first = place * LANES
+        lanes = min(LANES, table.shape[0] - first)
+        for k in range(len(rows)):
+            row, column = rows[k], columns[k]
+            if row < STATE_ROWS:
+                for lane in range(lanes):
+                    table[first + lane, column] = state[place, row, lane]
+            elif row < STATE_ROWS + SIGNAL_ROWS:
+                for lane in range(lanes):
+                    table[first + lane, column] = signals[place, row - STATE_ROWS, lane]
+            else:
+                for lane in range(lanes):
+                    table[first + lane, column] = parameters[first + lane, row - STATE_ROWS - SIGNAL_ROWS]
+
+
 class Flight:
     """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares one airspace."""
 
@@ -80,7 +116,11 @@ class Flight:
             raise ValueError(f"Flight runs on the CPU, {self.cuda} on a GPU; got device {device!r}")
         self.robot, self.num, self.dt, self.device = robot, num, dt, device
         self.substeps, self.downwash = substeps, downwash
-        self.parameters = {k: np.tile(v, (num, 1)) for k, v in robot.parameters().items()}
+        nominal = robot.parameters()
+        self._values = np.tile(np.concatenate([nominal[name] for name in COLUMNS]), (num, 1))
+        self.parameters = {name: self._values[:, at] for name, at in COLUMNS.items()}
+        self._substep = np.float32(dt / substeps)
+        self._changes = 0  # of the parameters so far
         self.state = to_lanes(np.tile(REST, (num, 1)))
         self._command = np.zeros((blocks(num), COMMAND_ROWS, LANES), np.float32)
         self._signals = np.zeros((blocks(num), SIGNAL_ROWS, LANES), np.float32)
@@ -88,11 +128,12 @@ class Flight:
         self._derive(self._index(None))
 
     def _derive(self, index: Any, wash: Array | None = None) -> None:
-        chosen = {name: value[index] for name, value in self.parameters.items()}
+        values = self._values[index]
         if wash is not None:
-            chosen["force"] = chosen["force"] + wash
+            values[:, COLUMNS["force"]] += wash
         place, lane = divmod(index, LANES)
-        self.derived[place, :, lane] = dynamics.derive(chosen, self.dt / self.substeps)
+        self.derived[place, :, lane] = derive_values(values, self.dt / self.substeps)
+        self._changes += 1
 
     def _index(self, mask: Any | None) -> Any:
         return np.arange(self.num) if mask is None else np.flatnonzero(np.asarray(mask, bool))
@@ -109,14 +150,8 @@ class Flight:
     def step(self, command: Any) -> None:
         if self.downwash:
             self._derive(self._index(None), self._wash())
-        self._fill(self._command, command)
-        step_blocks(self.state, self.derived, self._command, np.float32(self.dt / self.substeps), self.substeps)
-
-    def _fill(self, lanes: Array, values: Any) -> None:
-        whole, rest = divmod(self.num, LANES)
-        lanes[:whole] = values[: whole * LANES].reshape(whole, LANES, values.shape[1]).transpose(0, 2, 1)
-        if rest:
-            lanes[whole, :, :rest] = values[whole * LANES :].T
+        fill(np.ascontiguousarray(command, np.float32), self._command)
+        step_blocks(self.state, self.derived, self._command, self._substep, self.substeps)
 
     def read(self, name: str) -> Array:
         if name in STATE:
@@ -128,6 +163,28 @@ class Flight:
             return self.parameters[name].copy()
         choices = ", ".join([*STATE, "rotation", *self.parameters])
         raise KeyError(f"a quadrotor in flight has no {name!r}; it has: {choices}")
+
+    def reader(self, where: Mapping[str, slice]) -> Callable[[Array], None]:
+        sources = {name: at.start for name, at in STATE.items()} | {"rotation": STATE_ROWS + 3}
+        sources |= {name: STATE_ROWS + SIGNAL_ROWS + at.start for name, at in COLUMNS.items()}
+        if unknown := set(where).difference(sources):
+            raise KeyError(f"a quadrotor in flight has no {unknown.pop()!r}; it has: {', '.join(sources)}")
+        pairs = sorted(
+            (sources[name] + k, at.start + k) for name, at in where.items() for k in range(at.stop - at.start)
+        )
+        rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+        moving = int(np.searchsorted(rows, STATE_ROWS + SIGNAL_ROWS))  # those after them change rarely
+        copied = -1
+
+        def read(table: Array) -> None:
+            nonlocal copied
+            if "rotation" in where:
+                sense_blocks(self.state, self._signals)
+            count = moving if copied == self._changes else len(rows)
+            copied = self._changes
+            gather_rows(self.state, self._signals, self._values, rows[:count], columns[:count], table)
+
+        return read
 
     def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
         index = self._index(mask)

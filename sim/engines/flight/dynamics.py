@@ -16,45 +16,40 @@ from typing import Any
 
 import numpy as np
 
+from sim.engines.flight.rows import (
+    BODY_RATE,
+    COMMAND_ROWS,
+    CURVE,
+    DECAY_DOWN,
+    DECAY_UP,
+    DRAG,
+    GROUND,
+    GYRO,
+    LIFT,
+    LOWEST,
+    PARAMETER_ROWS,
+    PITCH,
+    POSITION,
+    PUSH,
+    QUATERNION,
+    REST,
+    ROLL,
+    ROTOR,
+    SIGNAL_ROWS,
+    SIGNALS,
+    STATE,
+    STATE_ROWS,
+    TWIST,
+    VELOCITY,
+    WIND,
+    YAW,
+    derive,
+)
 from sim.engines.vector.blocks import inlined
 from sim.engines.vector.simd import select
 
-# Rows of the state.
-POSITION, QUATERNION, VELOCITY, BODY_RATE, ROTOR = 0, 3, 7, 10, 13
-STATE_ROWS = 17
-COMMAND_ROWS = 4
-# Rows of what the policy may sense: position, rotation matrix (row-major), velocity, body rate.
-SIGNAL_ROWS = 18
-
-# Rows of the derived parameters.
-LIFT = 0  # 4: thrust_scale / mass
-ROLL, PITCH, YAW = 4, 8, 12  # 4 each: angular acceleration per newton of rotor thrust
-CURVE = 16  # 3: c0, c1, c2
-GYRO = 19  # 3: (Jy - Jz) / Jx and cyclic
-DECAY_UP, DECAY_DOWN = 22, 23  # exp(-h / (2 tau)) over half a substep
-DRAG = 24  # 3: drag / mass
-WIND = 27  # 3
-PUSH = 30  # 3: external force / mass + gravity
-TWIST = 33  # 3: external torque / inertia
-GROUND, LOWEST = 36, 37  # gain (radius / 4)^2; the height below which the effect grows no more
-PARAMETER_ROWS = 38
-
-# What `sense` gives, and the state by name.
-SIGNALS = {
-    "position": slice(0, 3),
-    "rotation": slice(3, 12),
-    "linear_velocity": slice(12, 15),
-    "angular_velocity": slice(15, 18),
-}
-STATE = {
-    "position": slice(0, 3),
-    "quaternion": slice(3, 7),
-    "linear_velocity": slice(7, 10),
-    "angular_velocity": slice(10, 13),
-    "rotor_speed": slice(13, 17),
-}
-REST = np.zeros(STATE_ROWS, np.float32)
-REST[QUATERNION] = 1.0
+# With the equations, what their users need of the layout.
+__all__ = ["COMMAND_ROWS", "PARAMETER_ROWS", "REST", "SIGNALS", "SIGNAL_ROWS", "STATE", "STATE_ROWS", "derive"]
 
 HALF, ONE, TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 ZERO, THREE = np.float32(0.0), np.float32(3.0)
@@ -450,35 +445,3 @@ def signals_of(state: Any) -> dict[str, Any]:
         "linear_velocity": state[:, STATE["linear_velocity"]],
         "angular_velocity": state[:, STATE["angular_velocity"]],
     }
-
-
-def derive(parameters: dict[str, Any], substep: float) -> Any:
-    """The rows (n, PARAMETER_ROWS) in float64 that the kernels read, from physical parameters name -> (n, k)."""
-    q = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
-    mass, inertia, scale = q["mass"], q["inertia"], q["thrust_scale"]
-    x, y = q["rotor_position"][:, 0::2], q["rotor_position"][:, 1::2]
-    jx, jy, jz = inertia[:, 0:1], inertia[:, 1:2], inertia[:, 2:3]
-    gravity = np.array([0.0, 0.0, -9.81])
-    rise, fall = (np.exp(-0.5 * substep / (q[k] * q["rotor_lag"])) for k in ("rise_time", "fall_time"))
-    quarter = q["propeller_radius"] / 4.0
-    return np.concatenate(
-        [
-            scale / mass,
-            y * scale / jx,
-            -x * scale / jy,
-            q["rotor_direction"] * q["torque_ratio"] * scale / jz,
-            q["thrust_curve"],
-            (jy - jz) / jx,
-            (jz - jx) / jy,
-            (jx - jy) / jz,
-            rise,
-            fall,
-            q["drag"] / mass,
-            q["wind"],
-            q["force"] / mass + gravity,
-            q["torque"] / inertia,
-            q["ground_effect"] * quarter**2,
-            quarter,
-        ],
-        axis=1,
-    )

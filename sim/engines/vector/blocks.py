@@ -35,7 +35,7 @@ def _cache_folder() -> Path:
     """
     digest = hashlib.sha256()
     folder = Path(__file__).parent
-    for source in sorted((*folder.glob("*.py"), *folder.parent.glob("*/dynamics.py"))):
+    for source in sorted((*folder.glob("*.py"), *folder.parent.glob("*/*.py"))):
         digest.update(source.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sim2metal"
     try:

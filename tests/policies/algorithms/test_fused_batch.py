@@ -47,7 +47,7 @@ def test_targets_move_with_time_or_stand_still() -> None:
 
 def test_gusts_change_vehicles_in_flight_and_a_copy_continues_alike() -> None:
     batch, other = vehicles(robust=True), vehicles(seed=9, robust=True)
-    batch.task.lost_distance = batch.task.lost_rate = 1e9
+    batch.task.bounds = ()
     before, wind, mass = derived(batch), batch.parameters["wind"].copy(), batch.parameters["mass"].copy()
     batch.after_window(10 * WINDOW)  # 0.64 s: nothing is due yet
     assert (derived(batch) == before).all()
@@ -58,7 +58,7 @@ def test_gusts_change_vehicles_in_flight_and_a_copy_continues_alike() -> None:
     other.load_state_dict(batch.state_dict())
     for _ in range(2):  # 2.56 s: the battery sags
         for one in (batch, other):
-            one.task.lost_distance = one.task.lost_rate = 1e9
+            one.task.bounds = ()
             one.after_window(10 * WINDOW)
     share = batch.parameters["thrust_scale"] / batch.base["thrust_scale"]
     np.testing.assert_allclose(share, np.broadcast_to(share[:, :1], share.shape), rtol=1e-6)

@@ -16,6 +16,7 @@ from sim.robots import robot
 from sim.robots.quadrotors import SENSED
 from sim.tasks import targets
 from sim.tasks.quad_hover import random_tilt
+from sim.terms import lost
 from tests.sim.vehicles import VEHICLES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -177,9 +178,9 @@ def test_termination_agrees_between_numpy_and_torch(name):
         "target_position": np.zeros((200, 3), np.float32),
         "angular_velocity": rng.normal(size=(200, 3)).astype(np.float32) * 15.0,
     }
-    lost = task.terminated(signals)
-    assert 0 < lost.sum() < 200
-    assert (lost == task.terminated({k: torch.from_numpy(v) for k, v in signals.items()}).numpy()).all()
+    gone = lost(task.bounds, signals)
+    assert 0 < gone.sum() < 200
+    assert (gone == lost(task.bounds, {k: torch.from_numpy(v) for k, v in signals.items()}).numpy()).all()
 
 
 @pytest.mark.parametrize(
