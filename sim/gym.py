@@ -29,7 +29,6 @@ from sim.env import (
     Env,
     Step,
     carried_out,
-    episode_numbers,
     for_whole_worlds,
     make_env,
     whole_worlds,
@@ -103,9 +102,9 @@ class Worlds:
 
     def begin(self, rows: NDArray[np.int64]) -> None:
         """The next episodes in these rows, which are those of whole worlds."""
-        begun = episode_numbers(self.task, len(rows), self._next).tolist()
-        self.env.reset(rows.tolist(), begun)
-        self._next = begun[-1] + 1 if begun else self._next
+        worlds = len(rows) // self.agents
+        self.env.reset(rows.tolist(), [self._next + k for k in range(worlds) for _ in range(self.agents)])
+        self._next += worlds
         self._past[rows] = self._initial
         self.length[rows], self.gained[rows] = 0, 0.0
 

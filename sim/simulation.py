@@ -113,15 +113,9 @@ class SimEnv:
             rest = {"motion": motion.reshape(BLOCK, -1), "latency": latency}
             if self._motion.shape[1:] != motion.shape[1:]:
                 self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
-            kinds = {
-                "state": state,
-                "parameters": robots.parameters,
-                "base": robots.base,
-                "chance": chance,
-                "rest": rest,
-            }
+            drawn = (state, robots.parameters, robots.base, chance, rest)
             parts, end = [np.zeros((BLOCK, 0), np.float32)], 0
-            for kind, named in kinds.items():
+            for kind, named in zip(DRAWN, drawn, strict=True):
                 for name, value in named.items():
                     parts.append(value)
                     self._drawn[kind][name] = slice(end, end := end + value.shape[1])

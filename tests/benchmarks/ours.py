@@ -1,5 +1,8 @@
 """Our engines as contestants of simulators.py: hovering Crazyflies under a held command, 10 ms per step."""
 
+import importlib
+import itertools
+
 import numpy as np
 from stepping import serve
 
@@ -62,7 +65,33 @@ def environment(num):
     return lambda: env.step(action)
 
 
+def through_gymnasium(name, scale, centre):
+    """`step` as users of Gymnasium call it, and `reset` of what has ended; actions `centre` + `scale` * random."""
+
+    def prepare(num):
+        import gymnasium
+
+        importlib.import_module("sim.gym")  # registers the name
+        rng = np.random.default_rng(0)
+        env = gymnasium.make(name) if num == 1 else gymnasium.make_vec(name, num, "vector_entry_point")
+        env.reset(seed=0)
+        actions = [(centre + scale * rng.uniform(-1.0, 1.0, env.action_space.shape)) for _ in range(64)]
+        turn = itertools.cycle(action.astype(np.float32) for action in actions)
+
+        def advance():
+            _, _, terminated, truncated, _ = env.step(next(turn))
+            if num == 1 and (terminated or truncated):
+                env.reset()
+
+        return advance
+
+    return prepare
+
+
+HOVER = tasks.make("quad_hover").initial_action
 CONTESTANTS = {
+    "gymnasium": through_gymnasium("sim2metal/quad_hover-v0", 0.1, HOVER),
+    "half cheetah": through_gymnasium("HalfCheetah-v5", 1.0, 0.0),
     "kernel": kernel,
     "step": step("flight"),
     "step and read": step_and_read,

@@ -31,7 +31,7 @@ class Contestant:
     step: str  # what one step advances
     observation: str
     baseline: str = ""
-    largest: int = SIZES[-1]  # environments; more would take minutes to set up
+    sizes: tuple[int, ...] = SIZES  # environments; more would take minutes to set up
 
 
 CONTESTANTS = {
@@ -41,8 +41,16 @@ CONTESTANTS = {
     "quad_hover, `VecEnv.step`": Contestant(
         "ours", "environment", "RK4", "10 ms", "33 numbers, noise, latency, reward, resets"
     ),
-    "our MuJoCo engine": Contestant("ours", "mujoco", "RK4", "10 ms in 2.5 ms", "no", "flight, `step`", 4096),
-    "our PyBullet engine": Contestant("ours", "bullet", "leapfrog", "10 ms in 2.5 ms", "no", "flight, `step`", 4096),
+    "quad_hover, Gymnasium": Contestant(
+        "ours", "gymnasium", "RK4", "10 ms", "33 numbers, noise, latency, reward, resets", sizes=(1, 1024)
+    ),
+    "HalfCheetah-v5, Gymnasium": Contestant(
+        "ours", "half cheetah", "Euler", "50 ms in 10 ms", "17 numbers, reward", "quad_hover, Gymnasium", (1,)
+    ),
+    "our MuJoCo engine": Contestant("ours", "mujoco", "RK4", "10 ms in 2.5 ms", "no", "flight, `step`", SIZES[:3]),
+    "our PyBullet engine": Contestant(
+        "ours", "bullet", "leapfrog", "10 ms in 2.5 ms", "no", "flight, `step`", SIZES[:3]
+    ),
     "l2f 2.0.18, step": Contestant("l2f", "step", "RK4", "10 ms", "no", "flight, `step`"),
     "l2f 2.0.18, step and observe": Contestant(
         "l2f", "step and observe", "RK4", "10 ms", "82 numbers, noise", "flight, `step` and `read`"
@@ -99,11 +107,12 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
             processes[needed] = Process(needed)
         except MissingPeerError as error:
             _give_up(rows, needed, error)
-    for num in (1, 32) if quick else SIZES:
+    sizes = {name: CONTESTANTS[name].sizes[: 1 if quick else None] for name in names}
+    for num in sorted({num for each in sizes.values() for num in each}):
         for _ in range(rounds):
             for name, row in rows.items():
                 contestant = CONTESTANTS[name]
-                if num > contestant.largest or "missing" in row:
+                if num not in sizes[name] or "missing" in row:
                     continue
                 try:
                     one = processes[contestant.process].measure(contestant.kind, num, seconds)

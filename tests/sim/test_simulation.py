@@ -92,6 +92,16 @@ def test_an_episode_ends_when_it_is_lost_and_succeeds_at_its_end_only():
     assert np.isfinite(reward).all() and reward[-1][0] > reward[-1][1]
 
 
+def test_a_command_that_is_not_a_number_loses_its_row_and_no_other():
+    env = SimEnv(make("quad_hover"), 3, 0)
+    env.reset(range(3), range(3))
+    command = commands(env)
+    command["motor_command"][1, 2] = np.nan
+    lost = [env.step(command).terminated for _ in range(5)][-1]
+    assert lost.tolist() == [False, True, False]
+    assert all(np.isfinite(value[[0, 2]]).all() for value in env.observe().values())
+
+
 @pytest.mark.parametrize(("task", "share"), [("quad_hover", 0.95), ("quad_track", 0.75)])
 def test_the_expert_without_memory_can_do_it(task, share):
     made = make(task)

@@ -15,6 +15,14 @@ SQUARE, NORM, LOG, ATTITUDE = 0, 1, 2, 3  # the shapes of costs
 ZERO, ONE, TWO, THREE, QUARTER = (np.float32(x) for x in (0.0, 1.0, 2.0, 3.0, 0.25))
 
 
+@inlined
+def _within(value, low, high):
+    """The value, or the limit that it exceeds; what is not a number stays that, so that it is noticed."""
+    if value < low:
+        return low
+    return high if value > high else value
+
+
 @kernel
 def command(told, low, high, past, table, action, change, log):
     """Clip told (n, k) and remember it as an action in [-1, 1] in past (n, steps, k), the newest first.
@@ -29,7 +37,7 @@ def command(told, low, high, past, table, action, change, log):
             for k in range(width):
                 past[row, tap, k] = past[row, tap - 1, k]
         for k in range(width):
-            told[row, k] = min(max(told[row, k], low[k]), high[k])
+            told[row, k] = _within(told[row, k], low[k], high[k])
             past[row, 0, k] = TWO * (told[row, k] - low[k]) / (high[k] - low[k]) - ONE
             table[row, action + k] = past[row, 0, k]
             table[row, change + k] = past[row, 0, k] - past[row, 1, k]
@@ -48,7 +56,7 @@ def spread(action, low, half, past, command):
             for k in range(past.shape[2]):
                 past[row, tap, k] = past[row, tap - 1, k]
         for k in range(action.shape[1]):
-            told = min(max(action[row, k], -ONE), ONE)
+            told = _within(action[row, k], -ONE, ONE)
             command[row, k] = low[k] + (told + ONE) * half[k]
             if past.shape[1]:
                 past[row, 0, k] = told
