@@ -22,7 +22,6 @@ from deploy.codegen.weights import FORMATS, Format
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
 from deploy.trust.text import c_comment, c_string
-from sim import spec
 from sim.spec import Signal
 
 FIRMWARE = Path(__file__).parents[2] / "firmware"
@@ -221,8 +220,6 @@ class Source:
             raise GraphError(f"unknown weights {weights!r}; choices: {', '.join(WEIGHTS)}")
         for group in (policy.inputs, policy.outputs, policy.state):
             members(s.name for s in group)
-        if seen := spec.pictures(policy.inputs):
-            raise GraphError(f"the policy sees pictures ({seen[0].name}); C is for policies of numbers alone")
         self.policy, self.weights = policy, weights
         self.title = c_comment(f"{policy.name} ({policy.task}, {policy.robot})")
         try:

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy import run
-from deploy.codegen.onnx_graph import GraphError
-from deploy.codegen.source import generate
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.runtimes import CompiledPolicy
 from policies import collect
 from policies.algorithms import ALGORITHMS
 from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning, Demonstrations
@@ -22,7 +21,8 @@ from policies.collect import Config, NoisyExpert, demonstrate, episodes, stored,
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
 from policies.learning.encoders import EncoderConfig, Encoders, _moved
-from policies.models.chunking import ChunkPolicy, NoiseTable
+from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
+from policies.models.controller import Mlp
 from policies.models.export import export, random_signals, serialise
 from policies.models.vision import ObservationEncoder
 from policies.runner import checkpoint
@@ -162,10 +162,15 @@ def test_pictures_in_the_vectors_are_those_that_were_shown(cloned, tmp_path):
             PolicyFile.from_bytes(serialise(onnx.load(tmp_path / "policy.onnx"), metadata), "damaged")
 
 
-def test_c_is_refused(cloned, tmp_path):
-    export(cloned.controller(), tmp_path / "policy.onnx")
-    with pytest.raises(GraphError, match=r"the policy sees pictures \(camera\); C is for policies of numbers alone"):
-        generate(str(tmp_path / "policy.onnx"))
+def test_c_computes_the_same(cloned, tmp_path):
+    base, rng = cloned.cloning.denoiser(), np.random.default_rng(2)
+    actor = Mlp([(rng.normal(size=(base.noise_size, base.observed)), np.zeros(base.noise_size))])
+    policy = export(ChunkPolicy.from_task(ToySight(), base, Steering(actor, 1.5), 2), tmp_path / "policy.onnx")
+    compiled = CompiledPolicy(policy)
+    policy.reset(2), compiled.reset(2)
+    for _ in range(10):
+        signals = {name: value for s in policy.inputs for name, value in random_signals((s,), 2, rng).items()}
+        np.testing.assert_allclose(compiled.step(signals)["velocity"], policy.step(signals)["velocity"], atol=1e-5)
 
 
 def test_points_are_normalised_in_the_end_and_nothing_else_changes():
