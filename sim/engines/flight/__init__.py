@@ -118,7 +118,8 @@ class Flight:
         self.substeps, self.downwash = substeps, downwash
         nominal = robot.parameters()
         self._values = np.tile(np.concatenate([nominal[name] for name in COLUMNS]), (num, 1))
-        self.parameters = {name: self._values[:, at] for name, at in COLUMNS.items()}
+        self.parameters = {k: np.tile(v, (num, 1)) for k, v in nominal.items()}  # a robot may have more of its own
+        self.parameters |= {name: self._values[:, at] for name, at in COLUMNS.items()}
         self._substep = np.float32(dt / substeps)
         self._changes = 0  # of the parameters so far
         self.state = to_lanes(np.tile(REST, (num, 1)))
@@ -167,11 +168,9 @@ class Flight:
     def reader(self, where: Mapping[str, slice]) -> Callable[[Array], None]:
         sources = {name: at.start for name, at in STATE.items()} | {"rotation": STATE_ROWS + 3}
         sources |= {name: STATE_ROWS + SIGNAL_ROWS + at.start for name, at in COLUMNS.items()}
-        if unknown := set(where).difference(sources):
-            raise KeyError(f"a quadrotor in flight has no {unknown.pop()!r}; it has: {', '.join(sources)}")
-        pairs = sorted(
-            (sources[name] + k, at.start + k) for name, at in where.items() for k in range(at.stop - at.start)
-        )
+        others = {name: at for name, at in where.items() if name not in sources}
+        known = [(sources[name], at) for name, at in where.items() if name in sources]
+        pairs = sorted((source + c - at.start, c) for source, at in known for c in range(at.start, at.stop))
         rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
         moving = int(np.searchsorted(rows, STATE_ROWS + SIGNAL_ROWS))  # those after them change rarely
         copied = -1
@@ -183,6 +182,8 @@ class Flight:
             count = moving if copied == self._changes else len(rows)
             copied = self._changes
             gather_rows(self.state, self._signals, self._values, rows[:count], columns[:count], table)
+            for name, at in others.items():
+                table[:, at] = self.read(name)
 
         return read
 
