@@ -113,10 +113,10 @@ class Worlds:
         physical = np.empty((self.num, len(self._low)), np.float32)
         self._kernels.spread(np.ascontiguousarray(actions, np.float32), self._low, self._half, self._past, physical)
         step = self.env.step({name: physical[:, at].reshape(-1, *shape) for name, shape, at in self._parts})
-        self.length += 1
-        self.gained += step.reward
-        over = step.terminated | step.success | (self.length >= self.task.episode_steps)
-        return step, for_whole_worlds(self.agents, over) & ~step.terminated
+        truncated, last = np.empty(self.num, bool), self.task.episode_steps
+        outcome = (step.reward, step.success, step.terminated)
+        self._kernels.tally(*outcome, last, self.agents, self.length, self.gained, truncated)
+        return step, truncated
 
     def observation(self, lost: bool, rows: NDArray[np.int64] | None = None) -> Any:
         """What these rows (None: all) see now, in the form of `spaces`; `lost`: whether it may not be finite."""

@@ -92,7 +92,8 @@ class SimEnv:
         self._log = np.zeros((task.episode_steps, num if judged else 0, size(self._recorded)), np.float32)
         self._signals: _Signals  # views of `_table` (n, columns)
         self._columns: dict[str, slice] = {}
-        self._shown = slices(task.policy).items()
+        self._shown, self._hidden = slices(task.policy).items(), list[tuple[str, slice]]()
+        self._tall = [(s.name, s.shape) for s in (*task.policy, *task.privileged) if len(s.shape) > 1]
         self._seen = size(task.policy)
         self._terms = (*(cost.name for cost in task.costs), "alive")
 
@@ -221,14 +222,18 @@ class SimEnv:
         self._table = np.zeros((self.num, end), np.float32)
         self._signals = _Signals(self.engine, {name: self._table[:, at] for name, at in self._columns.items()})
         self._read = reader(self.engine, {n: at for n, at in self._columns.items() if n not in known})
+        self._hidden = [(s.name, self._columns[s.name]) for s in task.privileged]
         self._acted = self._columns["action"].start, self._columns["action_change"].start
         self._costs, self._bounds = cost_table(task.costs, self._columns), bound_table(task.bounds, self._columns)
 
     def observe(self) -> dict[str, Array]:
         shown, now = self._sensors.arrived, self._table.copy()
         seen = {name: shown[:, at] for name, at in self._shown}
-        seen |= {s.name: seen[s.name].reshape(self.num, *s.shape) for s in self.task.policy if len(s.shape) > 1}
-        return seen | {s.name: now[:, self._columns[s.name]] for s in self.task.privileged}
+        for name, at in self._hidden:
+            seen[name] = now[:, at]
+        for name, shape in self._tall:
+            seen[name] = seen[name].reshape(self.num, *shape)
+        return seen
 
     def truth(self) -> dict[str, Array]:
         return {name: self._signals[name].copy() for name in self._told}
@@ -253,9 +258,9 @@ class SimEnv:
         gone = np.empty(self.num, bool)
         terms, reward = np.empty((len(self.task.costs) + 1, self.num), np.float32), np.empty(self.num, np.float32)
         bonus, success = np.float32(self.task.alive_bonus), np.zeros(self.num, bool)
-        kernels.judge(*self._bounds, *self._costs, self._table, self._seen, bonus, gone, terms, reward)
-        if self._steps.max() >= self.task.episode_steps:
-            over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~gone)
+        limits, last = (*self._bounds, *self._costs), self.task.episode_steps
+        if kernels.judge(*limits, self._table, self._seen, bonus, self._steps, last, gone, terms, reward):
+            over = np.flatnonzero((self._steps >= last) & ~gone)
             success[over] = np.asarray(self.task.score(self._flight(over))["success"]) > 0.5
         return Step(reward, success, gone, dict(zip(self._terms, terms, strict=True)))
 

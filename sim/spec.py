@@ -145,20 +145,16 @@ def pack(group: Group, values: Mapping[str, Array]) -> Array:
         missing = ", ".join(signal.name for signal in group if signal.name not in values)
         raise KeyError(f"missing signal(s) {missing}; got {', '.join(sorted(values)) or 'none'}")
     parts: list[Array] = []
-    leading: tuple[int, ...] | None = None
     for signal in group:
         value = np.asarray(values[signal.name], dtype=np.float32)
         rank = len(signal.shape)
         if value.shape[value.ndim - rank :] != signal.shape:
             raise ValueError(f"signal {signal.name!r}: shape {value.shape} does not end in {signal.shape}")
-        lead = value.shape[: value.ndim - rank]
-        if leading is None:
-            leading = lead
-        elif lead != leading:
-            raise ValueError(
-                f"signal {signal.name!r}: leading shape {lead} differs from {leading} of {group[0].name!r}"
-            )
-        parts.append(value if rank == 1 else value.reshape(*lead, signal.size))
+        part = value if rank == 1 else value.reshape(*value.shape[: value.ndim - rank], signal.size)
+        if parts and part.shape[:-1] != parts[0].shape[:-1]:
+            lead, first = part.shape[:-1], parts[0].shape[:-1]
+            raise ValueError(f"signal {signal.name!r}: leading shape {lead} differs from {first} of {group[0].name!r}")
+        parts.append(part)
     return np.concatenate(parts, axis=-1) if parts else np.zeros((0,), np.float32)
 
 

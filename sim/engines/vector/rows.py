@@ -63,6 +63,22 @@ def spread(action, low, half, past, command):
 
 
 @kernel
+def tally(reward, success, terminated, limit, agents, length, gained, truncated):
+    """Count a step into length and gained (n,); truncated (n,): whose episode ends now without being lost.
+
+    It ends with success, when lost, or after `limit` steps, for all `agents` rows of a world when it does for one.
+    """
+    for first in range(0, len(reward), agents):
+        over = False
+        for row in range(first, first + agents):
+            length[row] += 1
+            gained[row] += reward[row]
+            over |= success[row] or terminated[row] or length[row] >= limit
+        for row in range(first, first + agents):
+            truncated[row] = over and not terminated[row]
+
+
+@kernel
 def begin(rows, late, values, owner, std, own, delay, weights, past, bias, sent, stream):
     """Begin these rows with latency late (count, signals), in control steps, as if values (count, P or more) had held.
 
@@ -151,13 +167,13 @@ def _square(values, row, place, offset):
 
 
 @kernel
-def judge(bounds, limits, costs, numbers, values, seen, bonus, lost, terms, reward):
+def judge(bounds, limits, costs, numbers, values, seen, bonus, steps, limit, lost, terms, reward):
     """Who is lost (n,), each unweighted cost, terms (costs + 1, n), and the reward (n,), `bonus` - the costs.
 
     Of values (n, columns), the first `seen` of which must be finite. The last term is 1 where a row is not lost.
-    Rewards that are not finite count as zero.
+    Rewards that are not finite count as zero. Returns whether some row that is not lost has made `limit` steps.
     """
-    last = len(costs)
+    last, ended = len(costs), False
     for row in range(len(values)):
         gone = False
         for k in range(seen):
@@ -165,6 +181,7 @@ def judge(bounds, limits, costs, numbers, values, seen, bonus, lost, terms, rewa
         for k in range(len(bounds)):
             gone |= _square(values, row, bounds[k], ZERO) > limits[k, 0]
         lost[row] = gone
+        ended |= steps[row] >= limit and not gone
         terms[last, row] = ZERO if gone else ONE
         total = ZERO if gone else bonus
         for term in range(last):
@@ -180,3 +197,4 @@ def judge(bounds, limits, costs, numbers, values, seen, bonus, lost, terms, rewa
             terms[term, row] = cost
             total -= numbers[term, 0] * cost
         reward[row] = total if np.isfinite(total) else ZERO
+    return ended
