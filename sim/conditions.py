@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -80,8 +79,7 @@ class Conditions:
         """The conditions that are not nominal."""
         return {f.name: getattr(self, f.name) for f in fields(Conditions) if getattr(self, f.name) != f.default}
 
-    @functools.cached_property
-    def changes_robots(self) -> bool:
+    def change_robots(self) -> bool:
         """Whether robots begin their episodes otherwise than nominal, or than as they vary."""
         return any(self._is_changed(name) for name in ("mass", "thrust", "rotor_lag", "force", "push", "damage"))
 
@@ -171,8 +169,6 @@ def apply(conditions: Conditions, rows: Any, drawn: Drawn, draws: Draws, nominal
     `rows` (n,) are the environments that they are for, as conditions may be one number each; `nominal` gives a
     parameter's value (n, k) where none was drawn.
     """
-    if not conditions.changes_robots:
-        return drawn
     c, values, base = conditions, dict(drawn.parameters), dict(drawn.base)
 
     def column(value: float | Array) -> Array:

@@ -63,6 +63,7 @@ class SimEnv:
         self.engine: Engine = make_engine(task.engine, task.robot, num, self.dt)
         self._nominal = task.robot.parameters()
         c.check(self._nominal, task.robot.name)
+        self._changed = c.change_robots()
         filmed = ("quaternion",) if quadrotor(task.robot) else ()  # from its flight
         self._told = (*filmed, *(s.name for s in task.policy))
         self._changing = [v for v in task.vary if v.every is not None] if c.vary else []
@@ -111,7 +112,7 @@ class SimEnv:
             low, high = np.array([s.delay_range() for s in (*task.policy, *task.commands)]).T
             latency = links.uniform(low, high, (BLOCK, len(low))) * task.rate_hz
             chance = vars(Draws.of(vehicles, air, BLOCK))
-            rest = {"motion": motion.reshape(BLOCK, -1), "latency": latency}
+            rest: dict[str, Any] = {"motion": motion.reshape(BLOCK, -1), "latency": latency}
             if self._motion.shape[1:] != motion.shape[1:]:
                 self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
             drawn = (state, robots.parameters, robots.base, chance, rest)
@@ -169,7 +170,7 @@ class SimEnv:
         def nominal(name: str) -> Array:
             return np.tile(self._nominal[name], (len(where), 1))
 
-        robots = apply(self.conditions, where, drawn, draws, nominal)
+        robots = apply(self.conditions, where, drawn, draws, nominal) if self._changed else drawn
         if self.conditions.load != 1.0:  # which the episode before may have picked up
             for name in ("mass", "inertia"):
                 robots.parameters.setdefault(name, nominal(name))
