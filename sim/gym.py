@@ -141,11 +141,11 @@ class Worlds:
             self._env = None
 
 
-def row(observation: Any, index: int, copy: bool = False) -> Any:
-    """One environment's part of a batched observation."""
+def row(observation: Any, index: Any) -> Any:
+    """One environment's part of a batched observation, or that of some."""
     if isinstance(observation, dict):
-        return {name: row(value, index, copy) for name, value in observation.items()}
-    return observation[index].copy() if copy else observation[index]
+        return {name: value[index] for name, value in observation.items()}
+    return observation[index]
 
 
 def _terms(step: Step) -> Mapping[str, Array]:
@@ -244,8 +244,9 @@ class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
         if done.any():
             ended = np.flatnonzero(done)
             info["final_obs"] = np.full(self.num_envs, None, dtype=object)
-            for index in ended:
-                info["final_obs"][index] = row(observation, int(index), copy=True)
+            last = row(observation, ended)  # a copy
+            for place, index in enumerate(ended):
+                info["final_obs"][index] = row(last, place)
             counted: dict[str, Array] = {"episode_return": self.worlds.gained, "episode_length": self.worlds.length}
             info["final_info"] = {name: np.where(done, value, 0) for name, value in counted.items()}
             info["final_info"] |= {f"_{name}": done for name in counted}
