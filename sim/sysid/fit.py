@@ -70,11 +70,12 @@ def rotor_speeds(command: Array, delay: Array, rise: Array, fall: Array, dt: flo
     border = np.empty((len(delay), steps + 1, *command.shape[1:]))
     middle = np.empty((len(delay), steps, *command.shape[1:]))
     speed = border[:, 0] = np.broadcast_to(command[0], border[:, 0].shape)
-    for k in range(steps):
-        wanted = (1.0 - part) * command[np.maximum(k - whole, 0)] + part * command[np.maximum(k - whole - 1, 0)]
-        decay = np.where(wanted > speed, up, down)
-        half = middle[:, k] = wanted + (speed - wanted) * decay
-        speed = border[:, k + 1] = wanted + (half - wanted) * decay
+    late = np.arange(steps)[:, None] - whole
+    wanted = (1.0 - part) * command[np.maximum(late, 0)] + part * command[np.maximum(late - 1, 0)]  # (steps, variants)
+    for k, now in enumerate(wanted):
+        decay = np.where(now > speed, up, down)
+        half = middle[:, k] = now + (speed - now) * decay
+        speed = border[:, k + 1] = now + (half - now) * decay
     return border, middle
 
 
