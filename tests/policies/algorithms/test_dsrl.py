@@ -48,7 +48,7 @@ def success(task, controller, count=200):
     return np.mean([e.succeeded for e in episodes(task, Flown(controller, 8), count, stream(0, 99))])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_steers_a_mediocre_base_to_the_goal():
     task = ToyReach()
     learner = Dsrl(task, QUICK, 0)

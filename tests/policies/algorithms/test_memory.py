@@ -81,7 +81,7 @@ def test_the_expert_flies_what_it_demonstrates():
     assert np.mean([episode.succeeded for episode in shown]) >= 0.94
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dagger_learns_to_fly():
     """The default recipe, with a quarter of its steps; without past actions nothing ever hovers."""
     recipe = QuadHover.recipes["dagger"]["default"]

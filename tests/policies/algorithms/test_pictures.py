@@ -181,6 +181,7 @@ def check_that_it_learns(algorithm, least=0.85):
     assert blinded(algorithm) < 0.4
 
 
+@pytest.mark.long
 def test_ppo_learns_what_only_the_picture_tells():
     check_that_it_learns(Ppo(ToySight(), PpoConfig(**LEARNING, **ON_POLICY, total_steps=36_000), 3))
 

@@ -158,7 +158,7 @@ def test_it_learns_to_go_to_zero(monkeypatch):
     assert metrics[-1]["progress"] == 1.0 and metrics[-1]["env_steps"] <= 40_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_learns_on_the_quadrotor():
     settings = {
         "num_envs": 256,

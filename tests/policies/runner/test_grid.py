@@ -213,7 +213,7 @@ def test_every_training_report_carries_the_worst_cell(small, tmp_path, monkeypat
     assert evaluate(policy, episodes=4).success == policy.metadata["evaluation"]["success"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_default_recipe_holds_its_grid(tmp_path):
     made = train(compose(["seed=7", "report=false", f"out={tmp_path / 'run'}"]))
     policy = PolicyFile.load(made)
