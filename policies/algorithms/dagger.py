@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from policies.algorithms.bc import BaseConfig, Demonstrations, chunked
+from policies.algorithms.bc import BaseConfig
+from policies.learning.demonstrations import Demonstrations, chunked
 from policies.learning.interveners import EXPERT, Adviser, Opening, Watch
 from policies.learning.interventions import InterventionEpisode, Supervision
 from policies.learning.online import OnlineLearner

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.algorithms import LearningError
-from policies.algorithms.bc import chunked
 from policies.algorithms.dagger import Corrected, CorrectionConfig
+from policies.learning.demonstrations import chunked
 from policies.learning.interveners import Opening, opening
 from policies.learning.interventions import InterventionEpisode
 from policies.models.controller import Array

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.algorithms import LearningError
-from policies.algorithms.bc import chunked
 from policies.algorithms.dsrl import Dsrl
 from policies.algorithms.dsrl_na import DsrlNa, DsrlNaConfig
 from policies.learning.chunk_rollout import Transition
+from policies.learning.demonstrations import chunked
 from policies.learning.interveners import Watch, opening
 from policies.learning.interventions import InterventionEpisode, Supervision
 from policies.models.chunking import Base

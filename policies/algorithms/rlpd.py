@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.algorithms.bc import Shown
 from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.learning.actor_critic import executed, memory
 from policies.learning.base import Measured
 from policies.learning.buffers import ReplayBuffer
 from policies.learning.chunk_rollout import Transition
+from policies.learning.demonstrations import Shown
 from policies.learning.online import OnlineConfig, OnlineFinetuning
 from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
 from policies.models.controller import Policy

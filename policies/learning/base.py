@@ -15,7 +15,8 @@ import torch
 
 from deploy.remote.client import Client
 from policies.algorithms import LearningError
-from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, Shown
+from policies.algorithms.bc import BaseConfig, Cloning
+from policies.learning.demonstrations import Demonstrations, Shown
 from policies.learning.networks import Normalizer
 from policies.models.chunking import ChunkPolicy, NoiseTable, Planner, Steering
 from policies.models.pretrained import ServerBase, Stored, fit, front

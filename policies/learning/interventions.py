@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.algorithms import LearningError
-from policies.algorithms.bc import Demonstrations
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
+from policies.learning.demonstrations import Demonstrations
 from policies.learning.interveners import Intervener, Opening, action_of
 from policies.learning.online import REPORT, TRAINING, OnlineFinetuning
 from policies.models.chunking import Base

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from policies.algorithms import LearningError
-from policies.algorithms.bc import Cloning, Demonstrations, check, chunked, demonstrated
+from policies.algorithms.bc import Cloning, check
 from policies.collect import DEMONSTRATIONS
 from policies.learning.asymmetric import AsymmetricObservation
 from policies.learning.base import Origin, Served, origin
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout, Transition
+from policies.learning.demonstrations import Demonstrations, chunked, demonstrated
 from policies.learning.hindsight import Hindsight
 from policies.learning.networks import Stateful
 from policies.models.chunking import Base

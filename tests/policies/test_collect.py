@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from policies import collect
-from policies.algorithms.bc import BaseConfig, Cloning, demonstrations
+from policies.algorithms.bc import BaseConfig, Cloning
 from policies.collect import Config, PolicyActor, demonstrate, episodes, stored, stream
 from policies.datasets import Dataset, DatasetError
+from policies.learning.demonstrations import demonstrations
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from sim.env import NoExpertError

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
-from policies.algorithms.bc import Shown
 from policies.algorithms.rlpd import Rlpd, RlpdConfig
+from policies.learning.demonstrations import Shown
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.resumed import learned

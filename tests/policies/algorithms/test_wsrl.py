@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from deploy.policy_file import PolicyFile
-from policies.algorithms.bc import Shown
 from policies.algorithms.wsrl import Wsrl, WsrlConfig
+from policies.learning.demonstrations import Shown
 from policies.runner.config import compose
 from policies.train import train
 from tests.policies.algorithms.test_dsrl import success

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning, Demonstrations
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning
 from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.learning import edm
+from policies.learning.demonstrations import Demonstrations
 from policies.models.chunking import Denoiser
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.models.test_chunking import base

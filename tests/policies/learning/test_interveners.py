@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.algorithms.bc import chunked
+from policies.learning.demonstrations import chunked
 from policies.learning.interveners import Adviser, Expert, Watch, action_of, opening
 from policies.learning.interventions import InterventionRollout
 from policies.models.controller import physical

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, schedule, signal_share
+from policies.algorithms.bc import BaseConfig, Cloning, schedule, signal_share
+from policies.learning.demonstrations import Demonstrations
 from policies.learning.networks import linear_layers, mlp
 from policies.models.chunking import ChunkPolicy, NoiseTable, Schedule, Steering
 from policies.models.controller import Mlp

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from deploy.runtimes import CompiledPolicy
-from policies.algorithms.bc import BaseConfig, Cloning, Demonstrations, embed
+from policies.algorithms.bc import BaseConfig, Cloning, embed
+from policies.learning.demonstrations import Demonstrations
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.denoiser import goal, guided
 from policies.models.export import export

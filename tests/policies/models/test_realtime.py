@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from deploy.inspect import describe
 from deploy.runtimes import CompiledPolicy
-from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning, Demonstrations
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning
+from policies.learning.demonstrations import Demonstrations
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.controller import physical
 from policies.models.export import export

@@ -14,12 +14,13 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.runtimes import CompiledPolicy
 from policies import collect
 from policies.algorithms import ALGORITHMS
-from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning, Demonstrations
+from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning
 from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.algorithms.dsrl_na import DsrlNa
 from policies.collect import Config, NoisyExpert, demonstrate, episodes, stored, stream
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
+from policies.learning.demonstrations import Demonstrations
 from policies.learning.encoders import EncoderConfig, Encoders, _moved
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
 from policies.models.controller import Mlp

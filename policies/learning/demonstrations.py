@@ -1,0 +1,83 @@
+"""Demonstrations: from whom, and every step of theirs with the chunk of actions that followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.algorithms import LearningError
+from policies.collect import demonstrate, stored
+from policies.models.controller import Array, normalised
+from sim import spec
+from sim.rollout import Episode
+from sim.tasks import Task
+
+
+@dataclass
+class Shown:
+    """Demonstrations, in chunks."""
+
+    horizon: int = 4  # actions in a chunk
+    episodes: int = 80  # demonstrated by the task's expert
+    corruption: float = 1.0  # of the expert; 1 is mediocre, 0 perfect
+    demonstrations: str = ""  # folder of a dataset; its first `episodes` are taken instead
+
+    def __post_init__(self) -> None:
+        for name in ("horizon", "episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.corruption < 0.0:
+            raise ValueError(f"corruption must be at least 0, got {self.corruption}")
+
+
+def chunked(action: Array, horizon: int) -> Array:
+    """From every step of (n, k) the next actions, the last one held beyond the end: (n, horizon * k)."""
+    ahead = np.minimum(np.arange(len(action))[:, None] + np.arange(horizon), len(action) - 1)
+    chunks: Array = action[ahead].reshape(len(action), -1)
+    return chunks
+
+
+@dataclass
+class Demonstrations:
+    """Every step of the episodes: what was seen (n, o) and the chunk that followed (n, horizon * k) in [-1, 1]."""
+
+    observation: Array  # numbers
+    chunk: Array
+    pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)  # (n, height, width, 3)
+
+    @classmethod
+    def of(cls, episodes: list[Episode], task: Task, horizon: int) -> Demonstrations:
+        """After an episode's end its last action is held. ValueError names an episode that is not finite."""
+        seen, chunks = [], []
+        for episode in episodes:
+            observation = spec.pack(spec.numbers(task.policy), episode.signals)
+            action = normalised(task.commands, episode.commands)
+            if not (np.isfinite(observation).all() and np.isfinite(action).all()):
+                raise ValueError(f"demonstration {episode.number} holds a value that is not finite")
+            seen.append(observation)
+            chunks.append(chunked(action, horizon))
+        if not seen:
+            raise ValueError("there is no demonstration")
+        shown = {s.name: np.concatenate([e.signals[s.name] for e in episodes]) for s in spec.pictures(task.policy)}
+        return cls(np.concatenate(seen), np.concatenate(chunks).astype(np.float32), shown)
+
+
+def demonstrated(task: Task, config: Shown, seed: int) -> list[Episode]:
+    """Of the task's expert, or from the dataset that the settings name; LearningError when none of them succeeds."""
+    if config.demonstrations:
+        shown = stored(task, config.demonstrations, config.episodes)
+    else:
+        shown = sorted(demonstrate(task, config.episodes, seed, config.corruption), key=lambda e: e.number)
+    if not any(episode.succeeded for episode in shown):
+        raise LearningError(
+            f"none of the {len(shown)} demonstrations succeeds, so there is nothing to learn: "
+            "lower algorithm.base.corruption, raise algorithm.base.episodes, or take other data"
+        )
+    return shown
+
+
+def demonstrations(task: Task, config: Shown, seed: int) -> Demonstrations:
+    """What a base learns from: `demonstrated`."""
+    return Demonstrations.of(demonstrated(task, config, seed), task, config.horizon)
