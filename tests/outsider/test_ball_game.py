@@ -14,7 +14,6 @@ from pettingzoo.test import parallel_api_test
 
 import sim.gym  # noqa: F401  # which registers it
 from deploy import PolicyFile
-from deploy.runtimes import CompiledPolicy
 from policies.algorithms import ALGORITHMS, algorithm_class, check_needs
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.evaluate import evaluate
@@ -22,7 +21,7 @@ from policies.models.export import export
 from sim.parallel import TaskParallelEnv
 from sim.tasks import make
 from sim.vec_world import vector_env
-from tests.outsider.test_car import HERE, PAGE, command
+from tests.outsider.test_car import HERE, PAGE, check_compiled, command
 from tests.test_product import learner
 
 GAME = "tests.outsider.ball_game:BallGame"
@@ -88,10 +87,7 @@ def test_both_learn_from_the_camera_and_c_sees_it_too(name: str, tmp_path: Path)
     assert [(s.name, s.dtype) for s in policy.inputs] == [("camera", "uint8")]
     assert policy.types["camera"] is np.uint8
     assert evaluate(policy, task=task, episodes=2, filmed=1).pictures[0].shape == (1, 240, 240, 3)
-    signals = {"camera": np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), np.uint8)}
-    compiled = CompiledPolicy(policy)
-    compiled.reset(2), policy.reset(2)
-    np.testing.assert_allclose(compiled.step(signals)["velocity"], policy.step(signals)["velocity"], atol=1e-5)
+    check_compiled(policy)
 
 
 def test_the_commands(tmp_path):
@@ -105,11 +101,7 @@ def test_the_commands(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["episodes"] == 5
     flown = ("driver=simulated", "task=ball_game:BallGame", "episodes=2")
     assert "4 robot(s)" in command("deploy.run", f"policy={policy}", *flown)
-    file = PolicyFile.load(policy)
-    compiled = CompiledPolicy(file)
-    compiled.reset(1), file.reset(1)
-    signals = {s.name: np.full((1, *s.shape), 0.3, np.float32) for s in file.inputs}
-    np.testing.assert_allclose(compiled.step(signals)["velocity"], file.step(signals)["velocity"], atol=1e-4)
+    check_compiled(PolicyFile.load(policy))
 
 
 @pytest.mark.long

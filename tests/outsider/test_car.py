@@ -52,6 +52,17 @@ def test_every_algorithm_trains_it_or_says_what_it_lacks(name: str, tmp_path):
     assert (EngineTask in algorithm_class(name).needs) == (not (tmp_path / "policy.onnx").exists())
 
 
+def check_compiled(policy: PolicyFile) -> None:
+    """What is compiled from its C answers as the file itself does, whatever kind of signals it reads."""
+    rng, compiled = np.random.default_rng(0), CompiledPolicy(policy)
+    compiled.reset(2), policy.reset(2)
+    most = {"float32": 1.0, "uint8": 256.0}
+    signals = {s.name: rng.uniform(0.0, most[s.dtype], (2, *s.shape)).astype(s.dtype) for s in policy.inputs}
+    answers = compiled.step(signals)
+    for name, value in policy.step(signals).items():
+        np.testing.assert_allclose(answers[name], value, atol=1e-5)
+
+
 def test_the_commands(tmp_path):
     few = [
         "algorithm.total_steps=8192",
@@ -71,12 +82,7 @@ def test_the_commands(tmp_path):
     assert report["episodes"] == 30 and report["engine"] == "its own physics"
     assert "success" in command("deploy.run", f"policy={policy}", "driver=simulated", "task=car:Car", "episodes=2")
     assert "goal_position" in command("deploy.inspect", f"policy={policy}")
-    file = PolicyFile.load(policy)
-    compiled = CompiledPolicy(file)
-    compiled.reset(1), file.reset(1)
-    signals = {s.name: np.ones((1, *s.shape), np.float32) for s in file.inputs}
-    for name, value in file.step(signals).items():
-        np.testing.assert_allclose(compiled.step(signals)[name], value, atol=1e-4)
+    check_compiled(PolicyFile.load(policy))
     command("policies.collect", "task=car:Car", f"out={tmp_path}/data", "episodes=3")
     assert (tmp_path / "data" / "meta" / "info.json").is_file()
 

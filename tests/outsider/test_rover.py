@@ -3,13 +3,11 @@
 import warnings
 
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 from deploy import PolicyFile
 from deploy.drivers.simulated import Simulated
-from deploy.runtimes import CompiledPolicy
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.evaluate import evaluate
@@ -18,6 +16,7 @@ from policies.runner import plots, report
 from sim.conditions import Conditions
 from sim.env import make_env
 from sim.tasks import make
+from tests.outsider.test_car import check_compiled
 from tests.sim.test_gym import UNBOUNDED
 from tests.test_product import check_cell
 
@@ -56,11 +55,7 @@ def test_it_is_graded_drawn_filmed_and_compiled(tmp_path):
     assert graded.engine == task.engine and 0.0 < graded.score["distance"].mean < 10.0
     for made in (plots.drawn(graded, str(tmp_path / "plot.png")), report.video(graded, str(tmp_path / "film.mp4"))):
         assert (tmp_path / made).stat().st_size > 1000
-    compiled = CompiledPolicy(policy)
-    compiled.reset(1), policy.reset(1)
-    signals = {s.name: np.ones((1, *s.shape), np.float32) for s in policy.inputs}
-    for name, value in policy.step(signals).items():
-        np.testing.assert_allclose(compiled.step(signals)[name], value, atol=1e-4)
+    check_compiled(policy)
 
 
 @pytest.mark.parametrize(("condition", "lacks"), [("mass", "no mass"), ("wind", "no wind"), ("force", "no force and")])
