@@ -49,6 +49,7 @@ class Dsrl(OnlineLearner):
 
     def __init__(self, task: Task, config: DsrlConfig, seed: int, device: str = "cpu") -> None:
         self.run = self.Run(task, config, seed, device)
+        self.run.believe(config.success)
         self.task, self.config, self.generator = self.run.task, config, self.run.generator
         self.cloning = self.run.cloning
         rows, width = self.cloning.noise

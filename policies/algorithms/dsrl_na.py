@@ -60,7 +60,7 @@ class DsrlNa(Dsrl):
         replay.add(x=seen, w=w, made=chunks, next_x=following, **executed(made))
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0 and self.memory.prior is not None:
+        if self.memory.prior is not None:
             self._store(self.memory.prior, self.run.transitions())
         super().prepare(updates)
 

@@ -82,6 +82,7 @@ class Expo(OnlineLearner):
 
     def __init__(self, task: Task, config: ExpoConfig, seed: int, device: str = "cpu") -> None:
         self.run = OnlineFinetuning(task, config, seed, device)
+        self.run.believe(config.success)
         self.run.every_step = config.every_step
         self.task, self.config, self.generator = self.run.task, config, self.run.generator
         self.cloning = self.run.cloning
@@ -141,7 +142,7 @@ class Expo(OnlineLearner):
         replay.add(**seen, proposed=torch.from_numpy(proposed), next_proposed=following, **executed(made))
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0 and self.memory.prior is not None:
+        if self.memory.prior is not None:
             made = self.run.transitions()
             self._store(self.memory.prior, made, self._propose(self.run.base, np.stack([t.x for t in made])))
         for _ in range(updates // self.config.critic_updates):

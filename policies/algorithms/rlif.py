@@ -109,7 +109,7 @@ class Rlif(DsrlNa):
         self.prepare(self.config.head_start)
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0 and self.memory.prior is not None:  # rewards are others than those of `dsrl_na`
+        if self.memory.prior is not None:  # rewards are others than those of `dsrl_na`
             for episode in self.run.demonstrations:
                 if episode.succeeded:
                     self._store(

@@ -104,7 +104,7 @@ class Rlpd(Dsrl):
         return {"x": x, "w": kept.pop("chunk"), "next_x": next_x, **kept}
 
     def prepare(self, updates: int) -> None:
-        if self.config.shown > 0.0 and self.memory.prior is not None:
+        if self.memory.prior is not None:
             self.memory.prior.add(**self._rows(self.run.transitions()))
         super().prepare(updates)
 

@@ -201,10 +201,10 @@ def judges(critics: Critics, normalizer: Normalizer) -> CriticEnsemble:
 
 
 def memory(capacity: int, shown: float) -> ReplayBuffer:
-    """Of own experience, and of demonstrations, which are a share of what is drawn."""
+    """Of own experience; where demonstrations are to be a share of what is drawn, with a `prior` for them."""
     if not 0.0 <= shown < 1.0:
         raise ValueError(f"shown, the share of the demonstrations, lies between 0 and 1, got {shown}")
-    return ReplayBuffer(capacity, ReplayBuffer(capacity), shown)
+    return ReplayBuffer(capacity, ReplayBuffer(capacity) if shown > 0.0 else None, shown)
 
 
 def executed(made: Sequence[Transition]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ from policies.models.vision import ObservationEncoder
 from sim.env import NoExpertError, stream
 from sim.rollout import Episode
 from sim.tasks import Task, remembering
+
+if TYPE_CHECKING:
+    from deploy.policy_file import PolicyFile
 
 TRAINING = int.from_bytes(b"steering")  # mixed into the seed of the episodes
 REPORT = 100  # control steps between two rows of metrics
@@ -85,14 +88,13 @@ class OnlineFinetuning:
     ) -> None:
         """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)
-        file = getattr(config, "success", "")
-        self.judge = success_file(file, task) if file else None
         kind = origin(config.base, kind)
         task = task if issubclass(kind, Served) else remembering(task)
         self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
         self.cloning = kind(task, config.base, self.generator)
         self.hindsight: Hindsight | None = None
+        self.judge: PolicyFile | None = None  # says what succeeded in the simulator's place
         self.every_step = False  # transitions from within chunks, too, of which nothing was chosen
         self.insight = AsymmetricObservation(task.policy, self.cloning.observed)
         self.env_steps = 0
@@ -136,6 +138,10 @@ class OnlineFinetuning:
         if count:
             horizon, where = self.config.base.horizon, self.insight.where()
             self.hindsight = Hindsight(self.task, count, self.rewards, horizon, self.seed, where)
+
+    def believe(self, file: str) -> None:
+        """Let that classifier say what succeeded; "" leaves it to the simulator."""
+        self.judge = success_file(file, self.task) if file else None
 
     def reveal(self) -> None:
         """Let critics see what is privileged, if anything is."""

@@ -72,7 +72,7 @@ def test_the_warm_up_is_the_frozen_actors_and_leaves_no_demonstration_in_the_mem
     list(running)
     (finished, then, count), memory = prepared[0], learner.memory
     assert finished >= 4 and torch.equal(then, frozen) and not torch.equal(weights(learner), frozen)
-    assert memory.prior.size == 0 and 0 < count < memory.size == len(kept)
+    assert memory.prior is None and 0 < count < memory.size == len(kept)
     assert np.array_equal(memory.data["w"][: len(kept)].numpy(), np.stack(kept))
 
 

@@ -139,7 +139,7 @@ def test_without_demonstrations(file):
     """Nobody shows anything, if nothing is to be learned from it."""
     learner = given(file.path, DsrlNa, shown=0.0)
     learner.task.expert = None
-    assert list(learner.learn())[-1]["env_steps"] == 100.0 and not learner.memory.prior.size
+    assert list(learner.learn())[-1]["env_steps"] == 100.0 and learner.memory.prior is None
 
 
 def test_a_base_that_sees_pictures(tmp_path):
