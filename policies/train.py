@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.system import extras
-from policies.algorithms import Algorithm, HasBaselines, LearningError, LostBaseError, algorithm_class, check_needs
+from policies.algorithms import Algorithm, HasBaselines, HasProvenance, LearningError, LostBaseError, algorithm_for
 from policies.runner import checkpoint, cli, config
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
@@ -104,8 +104,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
         made_at()  # a SOURCE_DATE_EPOCH that is none is refused before anything is trained
         task: Task = task_class(settings.task)(settings.task_config)
         task = with_engine(task, options.engine)
-        kind = algorithm_class(settings.algorithm)
-        check_needs(settings.algorithm, kind, task)
+        kind = algorithm_for(settings.algorithm, task)
         made = kind(task, settings.algorithm_config, options.seed, device=options.device)
     except (ValueError, KeyError) as error:
         raise RunError(_plain(error)) from error
@@ -274,7 +273,7 @@ def _export(
         "seconds": round(clock.laps["training"], 3),
         "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
         "randomisation": randomisation(task),
-        **getattr(algorithm, "provenance", dict)(),
+        **(algorithm.provenance() if isinstance(algorithm, HasProvenance) else {}),
     }
     try:
         return export(algorithm.controller(), folder / POLICY, training=lasting(training))

@@ -42,8 +42,7 @@ class LostBaseError(LearningError):
 class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 
-    `Config` is a mutable dataclass. A class may also carry `recipes`: name -> {"algorithm.KEY" or "task.KEY": value},
-    the settings that `quality=NAME` and `robust=true` stand for; a task may carry `recipes` per algorithm.
+    `Config` is a mutable dataclass. What an algorithm may be besides: `HasRecipes`, `HasBaselines`, `HasProvenance`.
     """
 
     Config: type
@@ -79,6 +78,26 @@ class HasBaselines(Protocol):
         """Controllers by name, worst first."""
 
 
+@runtime_checkable
+class HasProvenance(Protocol):
+    """An algorithm that may begin with what others trained."""
+
+    def provenance(self) -> dict[str, Any]:
+        """What the policy file tells of that."""
+
+
+@runtime_checkable
+class HasRecipes(Protocol):
+    """An algorithm with settings that `quality=NAME` and `robust=true` stand for; a task has its own, per algorithm."""
+
+    recipes: dict[str, dict[str, Any]]  # name -> "algorithm.KEY" or "task.KEY" -> value
+
+
+def recipes_of(kind: Any) -> dict[str, dict[str, Any]]:
+    """The recipes of a class of algorithms."""
+    return kind.recipes if isinstance(kind, HasRecipes) else {}
+
+
 ABILITIES = {
     EngineTask: "an engine that carries it out, features and costs",
     HasExpert: "a scripted expert",
@@ -107,3 +126,10 @@ def check_needs(name: str, kind: Any, task: Task) -> None:
 def algorithm_class(name: str) -> Any:
     """The algorithm class of that name, or of "module:Class"; ValueError lists the choices."""
     return load("algorithm", name, ALGORITHMS)
+
+
+def algorithm_for(name: str, task: Task) -> Any:
+    """The same; ValueError also where it does not fit the task."""
+    kind = algorithm_class(name)
+    check_needs(name, kind, task)
+    return kind

@@ -15,9 +15,11 @@ from typing import Any
 
 from deploy.system import extras
 from policies.algorithms import algorithm_class
+from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
 from sim.engines import BENCHES, ENGINES
 from sim.registry import StrangerError, names_from
+from sim.tasks import recipes_of as recipes_of_task
 from sim.tasks import task_class
 
 DEFAULTS = {"task": "quad_hover", "algorithm": "apg"}
@@ -286,8 +288,8 @@ def _apply_recipes(composed: Any, names: Mapping[str, str], said: set[str]) -> N
     """`quality` and `robust` name settings that the algorithm, or the task for it, declares as `recipes`."""
     from omegaconf import OmegaConf
 
-    general: Mapping[str, Any] = getattr(_class("algorithm", names["algorithm"]), "recipes", {})
-    special: Mapping[str, Any] = getattr(_class("task", names["task"]), "recipes", {}).get(names["algorithm"], {})
+    general = recipes_of_algorithm(_class("algorithm", names["algorithm"]))
+    special = recipes_of_task(_class("task", names["task"]), names["algorithm"])
     known = {"default", *general, *special} - {"robust"}
     if composed.quality not in known:
         where = f" of {names['algorithm']} on {names['task']}"

@@ -47,7 +47,7 @@ FAMILIES = {
 PLACE = "place"  # in a setting's metadata: it says where something is on this machine, which is nobody else's business
 IDENTITY = "sha256"  # the setting that says which robot's files a policy was made with, where a task has them
 
-# Algorithm -> name of the recipe -> setting -> value; see `policies.algorithms.Algorithm`.
+# Algorithm -> name of the recipe -> setting -> value; see `policies.algorithms.HasRecipes`.
 Recipes = dict[str, dict[str, dict[str, Any]]]
 
 
@@ -94,6 +94,13 @@ class HasExpert(Protocol):
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """A scripted expert's commands (n, *shape) for noise-free signals, the privileged ones too."""
+
+
+@runtime_checkable
+class HasRecipes(Protocol):
+    """A task with settings by which algorithms learn it."""
+
+    recipes: Recipes
 
 
 @runtime_checkable
@@ -233,6 +240,11 @@ def varied(task: Task) -> tuple[Vary, ...]:
 def grid_of(task: Task) -> Grid | None:
     """The grid of conditions that a task declares, if it does."""
     return task.grid if isinstance(task, HasGrid) else None
+
+
+def recipes_of(kind: Any, algorithm: str) -> dict[str, dict[str, Any]]:
+    """The recipes that a class of tasks has for an algorithm."""
+    return kind.recipes.get(algorithm, {}) if isinstance(kind, HasRecipes) else {}
 
 
 def reward_of(task: Task) -> Callable[[Mapping[str, Any]], Any] | None:
