@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from types import SimpleNamespace
@@ -33,12 +34,12 @@ def sentence(error: BaseException) -> str:
     return f"{text}; if ROS 2 has it, it {ELSEWHERE}" if unknown else text
 
 
-class Action:
-    """Something that a launch description may contain. Subclasses carry out `execute`."""
+class Action(ABC):
+    """Something that a launch description may contain."""
 
+    @abstractmethod
     def execute(self, context: LaunchContext) -> Iterable[Action] | None:
         """Do it; what is to be done next."""
-        raise NotImplementedError(f"{type(self).__name__}.execute")
 
 
 class LaunchContext:

@@ -44,13 +44,7 @@ def main(argv: Sequence[str]) -> None:
         return
     (config,) = cli.parse(argv, Config)
     secret = read_key(config.key) if config.key else None
-    try:
-        import rclpy
-    except ModuleNotFoundError as error:
-        if error.name != "rclpy":
-            raise
-        raise ValueError("deploy.ros2.ask needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'") from None
-    network.keep_to_this_machine()
+    rclpy = network.middleware("deploy.ros2.ask")
     rclpy.init()
     try:
         node = rclpy.create_node("ask", namespace=config.namespace or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 RANGE = "ROS_AUTOMATIC_DISCOVERY_RANGE"  # ROS 2's own: LOCALHOST, SUBNET, OFF or SYSTEM_DEFAULT
 PEERS = "ROS_STATIC_PEERS"  # ROS 2's own: other machines, by name
@@ -26,6 +27,18 @@ def keep_to_this_machine(environment: MutableMapping[str, str] = os.environ) -> 
     alone = environment.get(RANGE, "").upper() == "LOCALHOST" and not environment.get(PEERS)
     if alone and not any(environment.get(name) for name in PROFILES):
         environment[PROFILES[0]] = str(LOOPBACK)
+
+
+def middleware(who: str) -> Any:
+    """rclpy, kept to this machine; ValueError says that `who` needs it where it is not installed."""
+    try:
+        import rclpy
+    except ModuleNotFoundError as error:
+        if error.name != "rclpy":
+            raise
+        raise ValueError(f"{who} needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'") from None
+    keep_to_this_machine()
+    return rclpy
 
 
 def insecure(error: Exception) -> str:

@@ -47,13 +47,7 @@ def run(node: str) -> int:
 
 
 def _spin(name: str) -> int:
-    try:
-        import rclpy
-    except ModuleNotFoundError as error:
-        if error.name != "rclpy":
-            raise
-        raise ValueError("a ROS 2 node needs rclpy: source your ROS 2, or pip install 'sim2metal[ros]'") from None
-    network.keep_to_this_machine()
+    rclpy = network.middleware("a ROS 2 node")
     from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
     from rclpy.signals import SignalHandlerOptions
 

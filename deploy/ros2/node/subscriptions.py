@@ -80,7 +80,6 @@ class Letterbox:
     def __init__(self, node: Node, kind: Any, topic: str, quality: QoSProfile) -> None:
         self.node, self.kind = node, kind
         quality.depth = MOST
-        self.unreadable = 0  # messages that are not of the kind that their publisher said
         self.subscription = node.create_subscription(
             kind, topic, lambda message: None, quality, callback_group=_NoExecutor()
         )
@@ -108,7 +107,6 @@ class Letterbox:
         try:
             return deserialize_message(letter.content, self.kind)
         except (RuntimeError, ValueError, UnicodeDecodeError, MemoryError):
-            self.unreadable += 1
             return None
 
     def wait(self, patience: float) -> None:
