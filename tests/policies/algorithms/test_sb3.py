@@ -27,7 +27,7 @@ def test_stable_baselines_trains_on_it():
             settings = {"n_steps": 512, "batch_size": 256, "n_epochs": 5, "learning_rate": 1e-3, "seed": 0}
             learner = PPO("MlpPolicy", envs, policy_kwargs={"log_std_init": -1.0}, **settings)
             returns = []
-            for _ in range(6):
+            for _ in range(10):
                 learner.learn(2048, reset_num_timesteps=False)
                 returns.append(np.mean([episode["r"] for episode in learner.ep_info_buffer]))
         finally:
