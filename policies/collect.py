@@ -25,7 +25,8 @@ from sim import spec
 from sim.env import Array, expert_of, make_env, stream, with_engine
 from sim.rollout import Act, Episode, rollout
 from sim.spec import Group
-from sim.tasks import HISTORY, Task, history_of, initial_action, make, sensed
+from sim.tasks import Task, history_of, initial_action, make, sensed
+from sim.terms import HISTORY
 
 if TYPE_CHECKING:
     from policies.datasets import Feature

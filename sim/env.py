@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sim.conditions import Conditions
 from sim.engines import ENGINES
 from sim.registry import load
+from sim.spec import Group
 from sim.tasks import EngineTask, HasExpert, OwnWorld, Task, agents_of
 
 Array = NDArray[Any]
@@ -69,6 +70,28 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free what it holds."""
+
+
+@runtime_checkable
+class SensesTogether(Protocol):
+    """An environment that has all that its policy senses in one array."""
+
+    def sensed(self) -> Array:
+        """The policy's numbers, one signal after the other, (blocks, size, LANES), until the next step or reset."""
+
+
+def sensor(env: Env, group: Group) -> Callable[[], Array]:
+    """The same of any environment with this policy."""
+    if isinstance(env, SensesTogether):
+        return env.sensed
+
+    from sim.engines.vector.blocks import to_lanes  # compiled, which costs time to import
+
+    def sensed() -> Array:
+        now = env.observe()
+        return to_lanes(np.concatenate([now[s.name].reshape(env.num, -1) for s in group], axis=1))
+
+    return sensed
 
 
 def make_env(task: Task, num: int, seed: int, several: bool = False) -> Env:

@@ -31,6 +31,7 @@ from sim.env import (
     carried_out,
     for_whole_worlds,
     make_env,
+    sensor,
     whole_worlds,
     with_engine,
 )
@@ -53,7 +54,7 @@ class Worlds:
 
     def __init__(self, task: str, num: int, engine: str, observation: str, config: Mapping[str, Any] | None) -> None:
         from sim.engines.vector import rows as kernels  # importing this module registers names, and should cost little
-        from sim.engines.vector.tables import feature_table
+        from sim.engines.vector.tables import feature_runs
 
         if observation not in OBSERVATIONS:
             raise ValueError(f"observation {observation!r} is not one of {', '.join(OBSERVATIONS)}")
@@ -72,7 +73,8 @@ class Worlds:
         self._past = np.zeros((num, 0 if own else carried_out(self.task).history, size(self.task.commands)), np.float32)
         columns = slices(self.task.policy)
         columns["history"] = slice(end := size(self.task.policy), end + self._past[0].size)
-        self._kernels, self._features = kernels, feature_table(tasks.features_of(self.task), columns)
+        self._kernels, self._features = kernels, feature_runs(tasks.features_of(self.task), columns)
+        self._seen = int(self._features.places[:, 3].sum())  # numbers
         self.length, self.gained = np.zeros(num, np.int64), np.zeros(num, np.float32)  # of the open episodes
         self._next = 0  # number of the next episode
         self._env: Env | None = None
@@ -89,7 +91,7 @@ class Worlds:
         past = self._past[0].size
         action: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (len(self._low),), np.float32)
         if not self.named:
-            return spaces.Box(-np.inf, np.inf, (len(self._features.places),), np.float32), action
+            return spaces.Box(-np.inf, np.inf, (self._seen,), np.float32), action
         signals: dict[str, spaces.Space[Any]] = {s.name: signal_space(s) for s in self.task.policy}
         if past:
             signals["history"] = spaces.Box(-1.0, 1.0, (past,), np.float32)
@@ -98,13 +100,14 @@ class Worlds:
     def seed(self, seed: int) -> None:
         """Other episodes, from the first one on."""
         self.close()
-        self._env, self._next = make_env(self.task, self.num, seed, several=True), 0
+        env = self._env = make_env(self.task, self.num, seed, several=True)
+        self._sensed, self._next = sensor(env, self.task.policy), 0
 
     def begin(self, rows: NDArray[np.int64]) -> None:
         """The next episodes in these rows, which are those of whole worlds."""
-        worlds = len(rows) // self.agents
-        self.env.reset(rows.tolist(), [self._next + k for k in range(worlds) for _ in range(self.agents)])
-        self._next += worlds
+        numbers = self._next + np.arange(len(rows)) // self.agents
+        self.env.reset(rows.tolist(), numbers.tolist())
+        self._next += len(rows) // self.agents
         self._past[rows] = self._initial
         self.length[rows], self.gained[rows] = 0, 0.0
 
@@ -120,19 +123,19 @@ class Worlds:
 
     def observation(self, lost: bool, rows: NDArray[np.int64] | None = None) -> Any:
         """What these rows (None: all) see now, in the form of `spaces`; `lost`: whether it may not be finite."""
-        now, past = self.env.observe(), self._past
-        if rows is not None:
-            now, past = {s.name: now[s.name][rows] for s in self.task.policy}, past[rows]
-        history = past.reshape(len(past), past.shape[1] * past.shape[2])
-        if self.named:
-            if lost:
-                now = {name: np.nan_to_num(value, posinf=0.0, neginf=0.0) for name, value in now.items()}
-            named = {s.name: np.array(now[s.name], s.dtype) for s in self.task.policy}
-            return named | {"history": history.copy()} if history.size else named
-        flat = [now[s.name] if len(s.shape) == 1 else now[s.name].reshape(-1, s.size) for s in self.task.policy]
-        shown = np.empty((len(history), len(self._features.places)), np.float32)
-        self._kernels.features(*self._features, np.concatenate([*flat, history], axis=1, dtype=np.float32), shown)
-        return shown
+        past = self._past.reshape(self.num, -1)
+        if not self.named:
+            shown = np.empty((self.num if rows is None else len(rows), self._seen), np.float32)
+            if rows is None:
+                self._kernels.features(*self._features, self._sensed(), past, shown)
+            else:
+                self._kernels.features_of(rows, *self._features, self._sensed(), past, shown)
+            return shown
+        at, now = slice(None) if rows is None else rows, self.env.observe()
+        named = {s.name: np.array(now[s.name][at], s.dtype) for s in self.task.policy}
+        if lost:
+            named = {name: np.nan_to_num(value, posinf=0.0, neginf=0.0) for name, value in named.items()}
+        return named | {"history": past[at].copy()} if past.size else named
 
     def close(self) -> None:
         """Free the worlds."""
@@ -241,12 +244,11 @@ class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
         done = step.terminated | truncated
         info: dict[str, Any] = {"reward_terms": _terms(step)}
         observation = self.worlds.observation(bool(step.terminated.any()))
-        if done.any():
-            ended = np.flatnonzero(done)
+        if len(ended := done.nonzero()[0]):
             info["final_obs"] = np.full(self.num_envs, None, dtype=object)
             last = row(observation, ended)  # a copy
-            for place, index in enumerate(ended):
-                info["final_obs"][index] = row(last, place)
+            each = (row(last, place) for place in range(len(ended))) if self.worlds.named else last
+            info["final_obs"][ended] = np.fromiter(each, object, len(ended))
             counted: dict[str, Array] = {"episode_return": self.worlds.gained, "episode_length": self.worlds.length}
             info["final_info"] = {name: np.where(done, value, 0) for name, value in counted.items()}
             info["final_info"] |= {f"_{name}": done for name in counted}

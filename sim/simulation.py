@@ -17,6 +17,8 @@ from sim.conditions import Conditions, Draws, Gusts, apply
 from sim.engines import Engine, reader, render
 from sim.engines import make as make_engine
 from sim.engines.vector import rows as kernels
+from sim.engines.vector.blocks import from_lanes, to_lanes
+from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import streams
 from sim.engines.vector.tables import bound_table, cost_table
 from sim.env import Step
@@ -24,25 +26,13 @@ from sim.imperfect import Imperfect
 from sim.randomize import Array, Drawn, draw_robots, redraw
 from sim.robots import quadrotor
 from sim.spec import limits, pack, size, slices
-from sim.tasks import HISTORY, EngineTask
-from sim.terms import Bound, Cost
+from sim.tasks import EngineTask
+from sim.terms import HISTORY, Bound, Cost
 
 BLOCK = 256  # episodes that are drawn together; those that nobody asks for cost little
 KEPT = 16  # blocks that are remembered
 DRAWN = ("state", "parameters", "base", "chance", "rest")  # kinds of what is drawn as an episode begins
 SENSORS, LATER, AIR = range(3)  # an episode's own streams of random numbers
-
-
-class _Signals(dict[str, Array]):
-    """Noise-free signals by name, (n, k): views of a table, and what is not in it read from the engine."""
-
-    def __init__(self, engine: Engine, known: Mapping[str, Array]) -> None:
-        super().__init__(known)
-        self._engine = engine
-
-    def __missing__(self, name: str) -> Array:
-        value: Array = self._engine.read(name)
-        return value
 
 
 class SimEnv:
@@ -63,18 +53,22 @@ class SimEnv:
         self.engine: Engine = make_engine(task.engine, task.robot, num, self.dt)
         self._nominal = task.robot.parameters()
         c.check(self._nominal, task.robot.name)
-        self._changed = c.change_robots()
+        self._changed = c.change_robots() or c.load != 1.0
         filmed = ("quaternion",) if quadrotor(task.robot) else ()  # from its flight
         self._told = (*filmed, *(s.name for s in task.policy))
         self._changing = [v for v in task.vary if v.every is not None] if c.vary else []
+        self._latency = np.array([s.delay_range() for s in (*task.policy, *task.commands)]).T  # s, lowest and highest
         factor = c.noise if c.noise is not None else float(c.vary)
         self._late = factor > 0.0  # whether sensors are
         late = max(s.delay_range()[1] for s in task.policy) * task.rate_hz if self._late else 0.0
         self._sensors = Imperfect(task.policy, num, factor, late)
         slow = max(s.delay_range()[1] for s in task.commands) * task.rate_hz if c.vary else 0.0
         longest = slow if c.delay is None else float(np.max(c.delay)) * task.rate_hz
-        self._actuators = Imperfect(task.commands, num, 0.0, longest)
+        self._actuators = Imperfect(task.commands, num, 0.0, longest, size(task.policy))
         self._low, self._high = limits(task.commands)
+        self._initial = np.full(len(self._low), task.initial_action, np.float32)
+        still = np.tile(np.float32(self._physical(self._initial)), (num, 1))
+        self._still, self._executed = to_lanes(still), still
         self._every = np.arange(num, dtype=np.int64)
         self._gusts = Gusts(c.gust, c.gust_time * task.rate_hz, num) if c.wind or c.gust else None
         self._steady, self._own_wind = np.zeros((2, num, 3), np.float32)
@@ -87,11 +81,13 @@ class SimEnv:
         remembered = task.history if HISTORY in slices(task.policy) else 0
         self._remembered = remembered * size(task.commands)
         # Newest first; the last two at least, for what changes between them.
-        self._past = np.full((num, max(2, remembered), size(task.commands)), task.initial_action, np.float32)
+        self._past = to_lanes(np.tile(self._initial, (num, max(2, remembered))))
         # What is scored as an episode ends: truth and command of the last control steps, in the place of older ones.
         self._recorded, self._now = (*task.policy, *task.commands), 0
-        self._log = np.zeros((task.episode_steps, num if judged else 0, size(self._recorded)), np.float32)
-        self._signals: _Signals  # views of `_table` (n, columns)
+        self._log = np.zeros(
+            (task.episode_steps if judged else 1, *to_lanes(np.zeros((num, size(self._recorded)))).shape), np.float32
+        )
+        self._table: Array  # (blocks, columns, LANES), noise-free signals now
         self._columns: dict[str, slice] = {}
         self._shown, self._hidden = slices(task.policy).items(), list[tuple[str, slice]]()
         self._tall = [(s.name, s.shape) for s in (*task.policy, *task.privileged) if len(s.shape) > 1]
@@ -109,9 +105,9 @@ class SimEnv:
             state = task.reset(starts, BLOCK)
             motion = state.pop("motion", np.zeros((BLOCK, 0), np.float32))
             robots = draw_robots(task.robot, task.vary if self.conditions.vary else (), vehicles, BLOCK)
-            low, high = np.array([s.delay_range() for s in (*task.policy, *task.commands)]).T
+            low, high = self._latency
             latency = links.uniform(low, high, (BLOCK, len(low))) * task.rate_hz
-            chance = vars(Draws.of(vehicles, air, BLOCK))
+            chance = vars(Draws.of(vehicles, air, BLOCK)) if self._changed or self._gusts is not None else {}
             rest: dict[str, Any] = {"motion": motion.reshape(BLOCK, -1), "latency": latency}
             if self._motion.shape[1:] != motion.shape[1:]:
                 self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
@@ -127,34 +123,42 @@ class SimEnv:
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         if not len(rows):
             return
-        order = np.argsort(np.asarray(rows))
-        where, numbers = np.asarray(rows)[order], np.asarray(episodes)[order]
-        which = sorted({*(numbers // BLOCK).tolist()})
-        blocks, place = [self._block(number) for number in which], np.searchsorted(which, numbers // BLOCK)
-        values = (blocks[0] if len(blocks) == 1 else np.concatenate(blocks))[BLOCK * place + numbers % BLOCK]
+        where, numbers = np.asarray(rows, np.int64), np.asarray(episodes, np.int64)
+        if (where[1:] < where[:-1]).any():
+            order = np.argsort(where)
+            where, numbers = where[order], numbers[order]
+        drawn = self._episodes(numbers)
 
         def named(kind: str) -> dict[str, Array]:
-            return {name: values[:, at] for name, at in self._drawn[kind].items()}
+            return {name: drawn[:, at] for name, at in self._drawn[kind].items()}
 
         mask = None if len(where) == self.num else self._mask(where)
-        rest, chance = named("rest"), Draws(**named("chance"))
-        robots = self._robots(where, Drawn(named("parameters"), named("base")), chance)
+        rest, robots = named("rest"), Drawn(named("parameters"), named("base"))
+        if self._changed:
+            robots = self._robots(where, robots, Draws(**named("chance")))
         self.engine.set_parameters(mask, robots.parameters)
         self.engine.reset(mask, named("state"))
         self._motion[where] = rest["motion"].reshape(-1, *self._motion.shape[1:])
         for name, value in robots.base.items():
             self._base.setdefault(name, np.zeros((self.num, value.shape[1]), np.float32))[where] = value
         self._steps[where] = 0
-        self._past[where] = self.task.initial_action
         if self._changing:
             for row, rng in zip(where, self._streams(numbers, LATER), strict=True):
                 self._later[row] = rng
         if self._gusts is not None:
-            self._steady[where] = self.conditions.wind * chance.wind
+            self._steady[where] = self.conditions.wind * named("chance")["wind"]
             self._own_wind[where] = self.engine.read("wind")[where]
             self._gusts.begin(where, self._streams(numbers, AIR))
             self._blow(where)
         self._begin_channels(where, numbers, rest["latency"])
+
+    def _episodes(self, numbers: NDArray[np.int64]) -> Array:
+        """What was drawn of these episodes, (count, columns)."""
+        block, place = np.divmod(numbers, BLOCK)
+        if block[0] == block[-1] and (block == block[0]).all():
+            return self._block(int(block[0]))[place]
+        which, index = np.unique(block, return_inverse=True)
+        return np.concatenate([self._block(int(number)) for number in which])[BLOCK * index + place]
 
     def _mask(self, rows: Any) -> NDArray[np.bool_]:
         """(num,): whether it is one of these rows."""
@@ -162,7 +166,7 @@ class SimEnv:
         mask[rows] = True
         return mask
 
-    def _streams(self, numbers: Array, purpose: int) -> list[np.random.Generator]:
+    def _streams(self, numbers: NDArray[np.int64], purpose: int) -> list[np.random.Generator]:
         """Random numbers of these episodes for that purpose."""
         return [np.random.default_rng([self.seed, int(number), purpose]) for number in numbers]
 
@@ -170,7 +174,7 @@ class SimEnv:
         def nominal(name: str) -> Array:
             return np.tile(self._nominal[name], (len(where), 1))
 
-        robots = apply(self.conditions, where, drawn, draws, nominal) if self._changed else drawn
+        robots = apply(self.conditions, where, drawn, draws, nominal)
         if self.conditions.load != 1.0:  # which the episode before may have picked up
             for name in ("mass", "inertia"):
                 robots.parameters.setdefault(name, nominal(name))
@@ -183,36 +187,39 @@ class SimEnv:
             given = np.asarray(c.delay, np.float32) * np.float32(task.rate_hz)
             slow = np.broadcast_to(given if given.ndim == 0 else given[where][:, None], slow.shape)
         stream = streams(self.seed, numbers, SENSORS)
-        self._actuators.begin(where, slow, self._physical(self._past[where, 0]), stream)
-        self._look()
-        started = {"delay": self._actuators.delay, "action": self._past[:, 0], "action_change": 0.0 * self._past[:, 0]}
-        for name, value in started.items():
-            self._signals[name][where] = value[where]
-        truth = self._table[where]
+        if not self._columns:
+            self._arrange()
+        self._actuators.begin(where, slow, self._still, stream)
+        kernels.start(where, self._initial, self._actuators.delay, self._started, self._past, self._table)
+        self._look(where)
         late = latency[:, :sensors] if self._late else np.zeros_like(latency[:, :sensors])
-        self._sensors.begin(where, late, truth, stream)
-        self._sensors.send(truth, where)
+        self._sensors.begin(where, late, self._table, stream)
+        self._sensors.send(self._table, where)
 
     def _physical(self, action: Array) -> Array:
         """Commands (n, k) in their units for actions in [-1, 1]."""
         physical: Array = self._low + np.float32(0.5) * (action + np.float32(1.0)) * (self._high - self._low)
         return physical
 
-    def _look(self) -> None:
-        """Noise-free signals now."""
-        known = self.task.reference(self._motion, (self._steps / self.task.rate_hz).astype(np.float32))
-        if self._remembered:
-            known[HISTORY] = self._past.reshape(self.num, -1)[:, : self._remembered]
-        if not self._columns:
-            self._arrange(known)
-        self._read(self._table)
-        for name, value in known.items():
-            self._signals[name][:] = value
+    def _look(self, rows: NDArray[np.int64] | None = None) -> None:
+        """Noise-free signals now, of these rows at least; None: of all."""
+        which = self._every if rows is None else rows
+        self._read(self._table, rows)
+        for name, value in self._known(which).items():
+            kernels.tell(value, which, self._columns[name].start, self._table)
 
-    def _arrange(self, targets: Mapping[str, Array]) -> None:
+    def _known(self, rows: NDArray[np.int64]) -> dict[str, Array]:
+        """Of the signals now, what the task tells of these rows, and their past actions if they are seen."""
+        motion, steps = (self._motion, self._steps) if rows is self._every else (self._motion[rows], self._steps[rows])
+        known = self.task.reference(motion, (steps / self.task.rate_hz).astype(np.float32))
+        if self._remembered:
+            known[HISTORY] = from_lanes(self._past[:, : self._remembered], self.num)[rows]
+        return known
+
+    def _arrange(self) -> None:
         """Give every signal its columns in the table: first the policy's, then those that only a critic sees."""
-        task, action = self.task, self._past[:, 0]
-        known = {**targets, "delay": self._actuators.delay, "action": action, "action_change": action}
+        task, still = self.task, self._executed
+        known = {**self._known(self._every), "delay": self._actuators.delay, "action": still, "action_change": still}
         terms: tuple[Cost | Bound, ...] = (*task.costs, *task.bounds)
         used = [name for term in terms for name in (term.signal, term.minus) if name]
         declared = [s.name for s in (*task.policy, *task.privileged)]
@@ -220,35 +227,46 @@ class SimEnv:
         for name in dict.fromkeys([*declared, *used, *known]):
             width = np.shape(known[name] if name in known else self.engine.read(name))[1]
             self._columns[name] = slice(end, end := end + width)
-        self._table = np.zeros((self.num, end), np.float32)
-        self._signals = _Signals(self.engine, {name: self._table[:, at] for name, at in self._columns.items()})
+        self._table = to_lanes(np.zeros((self.num, end)))
         self._read = reader(self.engine, {n: at for n, at in self._columns.items() if n not in known})
         self._hidden = [(s.name, self._columns[s.name]) for s in task.privileged]
+        self._started = np.array([self._columns[name].start for name in ("delay", "action", "action_change")])
         self._acted = self._columns["action"].start, self._columns["action_change"].start
         self._costs, self._bounds = cost_table(task.costs, self._columns), bound_table(task.bounds, self._columns)
 
     def observe(self) -> dict[str, Array]:
-        shown, now = self._sensors.arrived, self._table.copy()
+        shown = from_lanes(self._sensors.arrived, self.num)
         seen = {name: shown[:, at] for name, at in self._shown}
-        for name, at in self._hidden:
-            seen[name] = now[:, at]
+        for name, _ in self._hidden:
+            seen[name] = self._true(name)
         for name, shape in self._tall:
             seen[name] = seen[name].reshape(self.num, *shape)
         return seen
 
+    def sensed(self) -> Array:
+        return self._sensors.arrived
+
     def truth(self) -> dict[str, Array]:
-        return {name: self._signals[name].copy() for name in self._told}
+        return {name: self._true(name) for name in self._told}
+
+    def _true(self, name: str) -> Array:
+        """A noise-free signal now, (n, k)."""
+        if name in self._columns:
+            return from_lanes(self._table[:, self._columns[name]], self.num)
+        value: Array = self.engine.read(name)
+        return value
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        told = pack(self.task.commands, command)
         log = self._log[self._now % len(self._log)]
+        told = pack(self.task.commands, command)
         kernels.command(told, self._low, self._high, self._past, self._table, *self._acted, log)
-        self.engine.step(self._actuators.send(told, self._every))
+        kernels.take(self._actuators.send(log), self._executed)
+        self.engine.step(self._executed)
         self._steps += 1
         self._now += 1
         self._change()
         self._look()
-        self._sensors.send(self._table, self._every)
+        self._sensors.send(self._table)
         if self.judged:
             return self._judge()
         nothing = np.zeros(self.num, bool)
@@ -267,7 +285,8 @@ class SimEnv:
 
     def _flight(self, rows: NDArray[np.int64]) -> dict[str, Array]:
         """What was recorded of these rows' last `episode_steps` control steps, by name (steps, n, k)."""
-        record = np.roll(self._log[:, rows], -self._now, axis=0)
+        place, lane = np.divmod(rows, LANES)
+        record = np.roll(np.moveaxis(self._log[:, place, :, lane], 0, 1), -self._now, axis=0)
         return {name: record[..., where] for name, where in slices(self._recorded).items()}
 
     def _change(self) -> None:
@@ -305,7 +324,7 @@ class SimEnv:
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """The robot and its target as the film shows them."""
-        goal = np.asarray(self._signals[self.task.goal])[row]
+        goal = self._true(self.task.goal)[row]
         return render(self.engine, self.task.robot, row, goal, height, width)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+HISTORY = "history"  # the signal of a policy's own past actions
 SHAPES = ("square", "norm", "log", "attitude")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -51,22 +51,32 @@ class Engine(Protocol):
         """Set physical parameters of the robots in `mask` from name -> (count, k); others keep theirs."""
 
 
+class Reads(Protocol):
+    """Writes some signals into their columns of an array (blocks, k, LANES) at each call, always the same array."""
+
+    def __call__(self, table: NDArray[np.float32], robots: NDArray[np.int64] | None = None) -> None:
+        """Of these robots (count,), at least; None: of all."""
+
+
 @runtime_checkable
 class ReadsTogether(Protocol):
     """An engine that reads several signals at once faster than one after the other."""
 
-    def reader(self, where: Mapping[str, slice]) -> Callable[[NDArray[np.float32]], None]:
-        """Writes these signals into these columns of an array (num, k) at each call, always the same array."""
+    def reader(self, where: Mapping[str, slice]) -> Reads:
+        """Of these signals, into these columns."""
 
 
-def reader(engine: Engine, where: Mapping[str, slice]) -> Callable[[NDArray[np.float32]], None]:
+def reader(engine: Engine, where: Mapping[str, slice]) -> Reads:
     """The same of any engine."""
     if isinstance(engine, ReadsTogether):
         return engine.reader(where)
+    from sim.engines.vector.rows import tell  # compiled, which costs time to import
 
-    def read(table: NDArray[np.float32]) -> None:
+    everyone = np.arange(engine.num)
+
+    def read(table: NDArray[np.float32], robots: NDArray[np.int64] | None = None) -> None:
         for name, at in where.items():
-            table[:, at] = engine.read(name)
+            tell(np.asarray(engine.read(name), np.float32), everyone, at.start, table)
 
     return read
 

@@ -20,7 +20,7 @@ from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Group, Signal, numbers, pictures, size
-from sim.terms import Bound, Cost, Curriculum, Feature
+from sim.terms import HISTORY, Bound, Cost, Curriculum, Feature
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -199,9 +199,6 @@ def agents_of(task: Task) -> int:
 def teams_of(task: Task) -> tuple[int, ...]:
     """The team of each of a world's agents."""
     return task.teams if isinstance(task, MultiAgent) else (0,)
-
-
-HISTORY = "history"
 
 
 def remembering(task: Task) -> Task:

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sim.engines.vector import rows
-from sim.engines.vector.tables import bound_table, cost_table, feature_table
-from sim.terms import SHAPES, Bound, Cost, Curriculum, Feature, lost
+from sim.engines.vector.blocks import to_lanes
+from sim.engines.vector.tables import bound_table, cost_table, feature_runs
+from sim.terms import HISTORY, SHAPES, Bound, Cost, Curriculum, Feature, lost
 
 NUMBERS = st.floats(-1e3, 1e3, width=32)
-PAIRS = st.integers(1, 5).flatmap(
+PAIRS = st.integers(1, 20).flatmap(
     lambda n: st.tuples(
         hnp.arrays(np.float32, (n, 9), elements=NUMBERS), hnp.arrays(np.float32, (n, 3), elements=NUMBERS)
     )
@@ -58,11 +59,17 @@ def test_squash_compresses_but_keeps_sign_and_order(pair, squash):
 def test_features_from_a_table_mean_the_same(pair, difference, scale, squash):
     values = dict(zip(("a", "b"), pair, strict=True))
     task = (Feature("b"), Feature("a", "b" if difference else None, scale, squash))
-    table = feature_table(task, {"a": slice(0, 9), "b": slice(9, 12)})
-    found = np.zeros((len(pair[0]), 12), np.float32)
-    rows.features(*table, np.concatenate(pair, axis=1), found)
+    where = {"a": slice(0, 9), "b": slice(9, 12), HISTORY: slice(12, 16)}
+    n, table = len(pair[0]), feature_runs((*task, Feature(HISTORY, scale=scale)), where)
+    past = np.linspace(-1.0, 1.0, 4 * n, dtype=np.float32).reshape(n, 4)
+    found, some = np.zeros((n, 16), np.float32), np.zeros((2, 16), np.float32)
+    seen = to_lanes(np.concatenate(pair, axis=1))
+    rows.features(*table, seen, past, found)
+    rows.features_of(np.array([n - 1, 0]), *table, seen, past, some)
+    np.testing.assert_array_equal(some, found[[n - 1, 0]])
+    np.testing.assert_allclose(found[:, 12:], np.float32(scale) * past, rtol=1e-6)
     np.testing.assert_array_equal(found[:, :3], values["b"])
-    np.testing.assert_allclose(found[:, 3:], task[1].evaluate(values), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[:, 3:12], task[1].evaluate(values), rtol=1e-5, atol=1e-5)
 
 
 @given(PAIRS, st.sampled_from(SHAPES), st.booleans(), st.floats(0.0, 2.0, width=32))
@@ -78,7 +85,7 @@ def test_rewards_from_a_table_mean_the_same(pair, shape, difference, offset):
     bounds = bound_table(limits, {"a": slice(0, 9), "b": slice(9, 18)})
     gone, terms, reward = np.zeros(n, bool), np.zeros((3, n), np.float32), np.zeros(n, np.float32)
     known = np.concatenate([values["a"], values["b"]], axis=1)
-    ended = rows.judge(*bounds, *table, known, 18, np.float32(7.0), np.arange(n), 3, gone, terms, reward)
+    ended = rows.judge(*bounds, *table, to_lanes(known), 18, np.float32(7.0), np.arange(n), 3, gone, terms, reward)
     assert ended == (not gone[3:].all())
     for term, cost in zip(terms, costs, strict=False):
         np.testing.assert_allclose(term, cost.evaluate(values), rtol=1e-4, atol=1e-4)
@@ -92,10 +99,12 @@ def test_what_is_not_finite_is_lost_and_earns_nothing():
     values = np.array([[1.0], [np.nan], [np.inf], [2.0]], np.float32)
     bounds = bound_table((), {"a": slice(0, 1)})
     gone, terms, reward = np.zeros(4, bool), np.zeros((2, 4), np.float32), np.zeros(4, np.float32)
-    rows.judge(*bounds, *table, values, 1, np.float32(1.0), np.zeros(4, np.int64), 1, gone, terms, reward)
+    rows.judge(*bounds, *table, to_lanes(values), 1, np.float32(1.0), np.zeros(4, np.int64), 1, gone, terms, reward)
     assert gone.tolist() == [False, True, True, False] and reward.tolist() == [0.0, 0.0, 0.0, -3.0]
     with pytest.raises(ValueError, match="uses 'b', which is not there; there are: a"):
         cost_table((Cost("c", "b", 1.0),), {"a": slice(0, 1)})
+    with pytest.raises(ValueError, match="a feature of the history has a scale, but no minus and no squash"):
+        feature_runs((Feature(HISTORY, squash=1.0),), {HISTORY: slice(0, 1)})
 
 
 def test_minus_repeats_over_previews():

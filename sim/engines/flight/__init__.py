@@ -5,12 +5,13 @@ The equations and their adjoint are in `dynamics.py`; here they are laid over bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sim.engines.flight import dynamics
+from sim.engines.flight.reading import Reader
 from sim.engines.flight.rows import (
     COLUMNS,
     COMMAND_ROWS,
@@ -82,22 +83,12 @@ def fill(values, lanes):
 
 
 @kernel
-def gather_rows(state, signals, parameters, rows, columns, table):
-    """table (n, k) at `columns` (count,) from rows of the state, the signals and, last, parameters (n, count)."""
-    for place in range(state.shape[0]):
-        first = place * LANES
-        lanes = min(LANES, table.shape[0] - first)
-        for k in range(len(rows)):
-            row, column = rows[k], columns[k]
-            if row < STATE_ROWS:
-                for lane in range(lanes):
-                    table[first + lane, column] = state[place, row, lane]
-            elif row < STATE_ROWS + SIGNAL_ROWS:
-                for lane in range(lanes):
-                    table[first + lane, column] = signals[place, row - STATE_ROWS, lane]
-            else:
-                for lane in range(lanes):
-                    table[first + lane, column] = parameters[first + lane, row - STATE_ROWS - SIGNAL_ROWS]
+def put(values, vehicles, lanes):
+    """Vehicles (count,) in lanes (blocks, k, LANES) from values (count, k)."""
+    for index in range(len(vehicles)):
+        place, lane = vehicles[index] // LANES, vehicles[index] % LANES
+        for k in range(values.shape[1]):
+            lanes[place, k, lane] = values[index, k]
 
 
 class Flight:
@@ -117,36 +108,37 @@ class Flight:
         self.robot, self.num, self.dt, self.device = robot, num, dt, device
         self.substeps, self.downwash = substeps, downwash
         nominal = robot.parameters()
-        self._values = np.tile(np.concatenate([nominal[name] for name in COLUMNS]), (num, 1))
+        self.values = np.tile(np.concatenate([nominal[name] for name in COLUMNS]), (num, 1))
         self.parameters = {k: np.tile(v, (num, 1)) for k, v in nominal.items()}  # a robot may have more of its own
-        self.parameters |= {name: self._values[:, at] for name, at in COLUMNS.items()}
+        self.parameters |= {name: self.values[:, at] for name, at in COLUMNS.items()}
         self._substep = np.float32(dt / substeps)
-        self._changes = 0  # of the parameters so far
+        self._readers: list[Reader] = []
         self.state = to_lanes(np.tile(REST, (num, 1)))
         self._command = np.zeros((blocks(num), COMMAND_ROWS, LANES), np.float32)
-        self._signals = np.zeros((blocks(num), SIGNAL_ROWS, LANES), np.float32)
+        self.signals = np.zeros((blocks(num), SIGNAL_ROWS, LANES), np.float32)
         self.derived = np.zeros((blocks(num), PARAMETER_ROWS, LANES), np.float32)
         self._derive(self._index(None))
 
     def _derive(self, index: Any, wash: Array | None = None) -> None:
-        values = self._values[index]
+        values = self.values[index]
         if wash is not None:
             values[:, COLUMNS["force"]] += wash
-        place, lane = divmod(index, LANES)
-        self.derived[place, :, lane] = derive_values(values, self.dt / self.substeps)
-        self._changes += 1
+        put(derive_values(values, self.dt / self.substeps), index, self.derived)
+        for reader in self._readers:
+            reader.changed[index] = True
 
     def _index(self, mask: Any | None) -> Any:
-        return np.arange(self.num) if mask is None else np.flatnonzero(np.asarray(mask, bool))
+        return np.arange(self.num) if mask is None else np.asarray(mask, bool).nonzero()[0]
 
     def reset(self, mask: Any | None, state: Mapping[str, Any]) -> None:
-        place, lane = divmod(self._index(mask), LANES)
-        rows = np.tile(REST, (len(place), 1))
+        index = self._index(mask)
+        rows = np.empty((len(index), STATE_ROWS), np.float32)
+        rows[:] = REST
         for name, value in state.items():
             if name not in STATE:
                 raise KeyError(f"a quadrotor has no state {name!r}; it has: {', '.join(STATE)}")
             rows[:, STATE[name]] = value
-        self.state[place, :, lane] = rows
+        put(rows, index, self.state)
 
     def step(self, command: Any) -> None:
         if self.downwash:
@@ -158,34 +150,17 @@ class Flight:
         if name in STATE:
             return from_lanes(self.state[:, STATE[name]], self.num)
         if name == "rotation":
-            sense_blocks(self.state, self._signals)
-            return from_lanes(self._signals[:, 3:12], self.num)
+            sense_blocks(self.state, self.signals)
+            return from_lanes(self.signals[:, 3:12], self.num)
         if name in self.parameters:
             return self.parameters[name].copy()
         choices = ", ".join([*STATE, "rotation", *self.parameters])
         raise KeyError(f"a quadrotor in flight has no {name!r}; it has: {choices}")
 
-    def reader(self, where: Mapping[str, slice]) -> Callable[[Array], None]:
-        sources = {name: at.start for name, at in STATE.items()} | {"rotation": STATE_ROWS + 3}
-        sources |= {name: STATE_ROWS + SIGNAL_ROWS + at.start for name, at in COLUMNS.items()}
-        others = {name: at for name, at in where.items() if name not in sources}
-        known = [(sources[name], at) for name, at in where.items() if name in sources]
-        pairs = sorted((source + c - at.start, c) for source, at in known for c in range(at.start, at.stop))
-        rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
-        moving = int(np.searchsorted(rows, STATE_ROWS + SIGNAL_ROWS))  # those after them change rarely
-        copied = -1
-
-        def read(table: Array) -> None:
-            nonlocal copied
-            if "rotation" in where:
-                sense_blocks(self.state, self._signals)
-            count = moving if copied == self._changes else len(rows)
-            copied = self._changes
-            gather_rows(self.state, self._signals, self._values, rows[:count], columns[:count], table)
-            for name, at in others.items():
-                table[:, at] = self.read(name)
-
-        return read
+    def reader(self, where: Mapping[str, slice]) -> Reader:
+        made = Reader(self, where)
+        self._readers.append(made)
+        return made
 
     def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
         index = self._index(mask)

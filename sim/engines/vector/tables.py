@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sim.engines.vector.rows import ATTITUDE, LOG, NORM, SQUARE
 from sim.randomize import Array
-from sim.terms import Bound, Cost, Feature
+from sim.terms import HISTORY, Bound, Cost, Feature
 
 CODES = {"square": SQUARE, "norm": NORM, "log": LOG, "attitude": ATTITUDE}
 
@@ -55,6 +55,28 @@ def feature_table(features: Sequence[Feature], where: Mapping[str, slice]) -> Ta
             places.append((source.start + k, -1 if base is None else base.start + k % (base.stop - base.start)))
             numbers.append((feature.scale, 1.0 / feature.squash if feature.squash else 0.0))
     return _table(places, numbers, (2, 2))
+
+
+def feature_runs(features: Sequence[Feature], where: Mapping[str, slice]) -> Table:
+    """The same with neighbours that are alike together: (column, subtracted column or -1, place, how many).
+
+    ValueError for a feature of past actions that is more than a factor on them.
+    """
+    for feature in features:
+        if feature.minus == HISTORY or (feature.signal == HISTORY and (feature.minus or feature.squash)):
+            raise ValueError("a feature of the history has a scale, but no minus and no squash, nor is it one")
+    runs: list[list[int]] = []
+    numbers: list[tuple[float, float]] = []
+    places, factors = (values.tolist() for values in feature_table(features, where))
+    for place, ((column, minus), (scale, inverse)) in enumerate(zip(places, factors, strict=True)):
+        last = runs[-1] if runs and numbers[-1] == (scale, inverse) else [0, 0, 0, 0]
+        following = last[0] + last[3], last[1] + last[3] if last[1] >= 0 else -1
+        if last[3] and (column, minus) == following:
+            last[3] += 1
+        else:
+            runs.append([column, minus, place, 1])
+            numbers.append((scale, inverse))
+    return _table(runs, numbers, (4, 2))
 
 
 def cost_table(costs: Sequence[Cost], where: Mapping[str, slice]) -> Table:

@@ -8,8 +8,9 @@ from policies.algorithms.dagger import Dagger, DaggerConfig
 from policies.collect import ACTION, STATE, _frames, _read, demonstrate, episodes
 from policies.models.export import export
 from sim.env import make_env
-from sim.tasks import HISTORY, make, remembering, sensed
+from sim.tasks import make, remembering, sensed
 from sim.tasks.quad_hover import QuadHover
+from sim.terms import HISTORY
 from tests.policies.toy_reach import ToyReach
 
 SMALL = {"kind": "regression", "horizon": 1, "hidden": [32, 32], "corruption": 0.0}

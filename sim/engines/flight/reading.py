@@ -1,0 +1,83 @@
+"""The state and the parameters of vehicles in flight, as columns of one array; see `sim.engines.ReadsTogether`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engines.flight import dynamics
+from sim.engines.flight.rows import COLUMNS, QUATERNION, SIGNAL_ROWS, SIGNALS, STATE, STATE_ROWS
+from sim.engines.vector.blocks import block, kernel
+from sim.engines.vector.rows import tell
+from sim.engines.vector.simd import ALL, LANES
+from sim.randomize import Array
+
+if TYPE_CHECKING:
+    from sim.engines.flight import Flight
+
+ROTATION = STATE_ROWS + SIGNALS["rotation"].start  # rows of what is read: state, signals, parameters
+PARAMETERS = STATE_ROWS + SIGNAL_ROWS
+
+
+@kernel
+def gather_rows(state, sense, rows, columns, table):
+    """table (blocks, k, LANES) at `columns` (count,) from rows of the state and, if `sense`, of the signals."""
+    signals: Any = np.zeros((SIGNAL_ROWS, LANES), np.float32)
+    for place in range(len(state)):
+        s, t = block(state, place, STATE_ROWS), block(table, place, table.shape[1])
+        if sense:
+            dynamics.sense(s, signals, ALL)
+        for k in range(len(rows)):
+            if rows[k] < STATE_ROWS:
+                t[columns[k], ALL] = s[rows[k], ALL]
+            else:
+                t[columns[k], ALL] = signals[rows[k] - STATE_ROWS, ALL]
+
+
+@kernel
+def gather_some(state, parameters, robots, rows, columns, table):
+    """The same of some robots (count,), with parameters (n, columns)."""
+    for robot in robots:
+        place, lane = robot // LANES, robot % LANES
+        s = block(state, place, STATE_ROWS)
+        q = QUATERNION
+        r = dynamics.rotation(s[q, lane], s[q + 1, lane], s[q + 2, lane], s[q + 3, lane])
+        for k in range(len(rows)):
+            row, column = rows[k], columns[k]
+            if row < STATE_ROWS:
+                table[place, column, lane] = s[row, lane]
+            elif row < PARAMETERS:
+                table[place, column, lane] = r[row - ROTATION]
+            else:
+                table[place, column, lane] = parameters[robot, row - PARAMETERS]
+
+
+class Reader:
+    """Writes these signals of `flight` into these columns of an array (blocks, k, LANES), always the same one."""
+
+    def __init__(self, flight: Flight, where: Mapping[str, slice]) -> None:
+        sources = {name: at.start for name, at in STATE.items()} | {"rotation": ROTATION}
+        sources |= {name: PARAMETERS + at.start for name, at in COLUMNS.items()}
+        self.flight, self.others = flight, {name: at for name, at in where.items() if name not in sources}
+        self.changed = np.ones(flight.num, bool)  # vehicles with parameters that were not read yet
+        known = [(sources[name], at) for name, at in where.items() if name in sources]
+        pairs = sorted((source + c - at.start, c) for source, at in known for c in range(at.start, at.stop))
+        rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+        moving = int(np.searchsorted(rows, PARAMETERS))  # those after them change rarely
+        self.moving, self.fixed = (rows[:moving], columns[:moving]), (rows[moving:], columns[moving:])
+        self.senses, self.everyone = "rotation" in where, np.arange(flight.num)
+
+    def __call__(self, table: Array, robots: NDArray[np.int64] | None = None) -> None:
+        flight = self.flight
+        if robots is None:
+            gather_rows(flight.state, self.senses, *self.moving, table)
+        else:
+            gather_some(flight.state, flight.values, robots, *self.moving, table)
+        if self.changed.any():
+            gather_some(flight.state, flight.values, self.changed.nonzero()[0], *self.fixed, table)
+            self.changed[:] = False
+        for name, at in self.others.items():
+            tell(flight.read(name), self.everyone, at.start, table)
