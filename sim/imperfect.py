@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sim.engines.vector import rows as kernels
 from sim.engines.vector.blocks import blocks
 from sim.engines.vector.simd import LANES
-from sim.engines.vector.streams import Streams
+from sim.engines.vector.streams import QUANTILES, Streams
 from sim.randomize import Array
 from sim.spec import Group
 
@@ -34,6 +34,7 @@ class Imperfect:
         sizes = [s.size for s in group]
         self.first, self.owner = first, np.repeat(np.arange(len(group)), sizes)  # the signal of each element
         self.noise, self._bias_std = each([s.noise_std() for s in group]), each([s.bias_std() for s in group])
+        self._noisy = np.flatnonzero(self.noise)
         dropout = np.array([s.dropout_probability() for s in group], np.float32) * np.float32(factor > 0.0)
         self.dropout = dropout if dropout.any() else dropout[:0]
         width, self.taps = len(self.owner), math.ceil(longest - 1e-9) + 1
@@ -58,7 +59,8 @@ class Imperfect:
 
     def send(self, values: Array, rows: NDArray[np.int64] | None = None) -> Array:
         """What has arrived (blocks, P, LANES) after what these rows (None: all) send; the same array at each call."""
-        how = self.first, self.owner, self.weights, self.past, self.noise, self.bias, self.dropout, self.last
+        noise, lost = (QUANTILES, self._noisy, self.noise), (self.dropout, self.last)
+        how = self.first, self.owner, self.weights, self.past, *noise, self.bias, *lost
         if rows is None:
             kernels.send(values, *how, self.sent, self._stream, self.arrived)
         else:

@@ -29,7 +29,7 @@ from sim.spec import limits, pack, size, slices
 from sim.tasks import EngineTask
 from sim.terms import HISTORY, Bound, Cost
 
-BLOCK = 256  # episodes that are drawn together; those that nobody asks for cost little
+BLOCK = 1024  # episodes that are drawn together; those that nobody asks for cost little
 KEPT = 16  # blocks that are remembered
 DRAWN = ("state", "parameters", "base", "chance", "rest")  # kinds of what is drawn as an episode begins
 SENSORS, LATER, AIR = range(3)  # an episode's own streams of random numbers
@@ -154,11 +154,15 @@ class SimEnv:
 
     def _episodes(self, numbers: NDArray[np.int64]) -> Array:
         """What was drawn of these episodes, (count, columns)."""
-        block, place = np.divmod(numbers, BLOCK)
-        if block[0] == block[-1] and (block == block[0]).all():
-            return self._block(int(block[0]))[place]
-        which, index = np.unique(block, return_inverse=True)
-        return np.concatenate([self._block(int(number)) for number in which])[BLOCK * index + place]
+        block = numbers // BLOCK
+        if (block == block[0]).all():
+            drawn = self._block(int(block[0]))
+            index = numbers - BLOCK * block[0]
+        else:
+            which, index = np.unique(block, return_inverse=True)
+            drawn, index = np.concatenate([self._block(int(k)) for k in which]), BLOCK * index + numbers % BLOCK
+        found: Array = drawn[index]
+        return found
 
     def _mask(self, rows: Any) -> NDArray[np.bool_]:
         """(num,): whether it is one of these rows."""

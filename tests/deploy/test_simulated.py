@@ -1,3 +1,4 @@
+import copy
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from deploy.drivers.tasks import task_for
 from deploy.loop import HandshakeError, run
 from sim import simulation
 from sim.conditions import Conditions, Gusts
+from sim.engines.vector.blocks import from_lanes, to_lanes
 from sim.engines.vector.streams import streams
 from sim.imperfect import Imperfect
 from sim.randomize import Bias, Delay, Dropout, Noise
@@ -329,13 +331,17 @@ class Sent:
     """What arrives of one signal; the first value counts as sent before."""
 
     def __init__(self, made, delay):
-        self.made, self.delay, self.rows = made, delay, np.arange(len(made.sent))
+        self.made, self.delay, self.rows, self.begun = made, delay, np.arange(len(made.sent)), False
 
     def send(self, values):
-        if not self.made.sent.any():
+        if not self.begun:
+            self.begun = True
             late = np.full((len(self.rows), 1), self.delay, np.float32)
-            self.made.begin(self.rows, late, values, streams(0, self.rows, 0))
-        return self.made.send(values, self.rows)
+            self.made.begin(self.rows, late, to_lanes(values), streams(0, self.rows, 0))
+        one_by_one = from_lanes(copy.deepcopy(self.made).send(to_lanes(values), self.rows), len(values))
+        together = from_lanes(self.made.send(to_lanes(values)), len(values))
+        np.testing.assert_allclose(together, one_by_one, rtol=1e-6)
+        return together
 
 
 def channel(signal, n=1, delay=0.0, factor=1.0):

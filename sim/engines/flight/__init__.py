@@ -20,7 +20,7 @@ from sim.engines.flight.rows import (
     SIGNAL_ROWS,
     STATE,
     STATE_ROWS,
-    derive_values,
+    derive_rows,
 )
 from sim.engines.vector.blocks import block, blocks, from_lanes, kernel, to_lanes
 from sim.engines.vector.simd import ALL, LANES
@@ -91,6 +91,18 @@ def put(values, vehicles, lanes):
             lanes[place, k, lane] = values[index, k]
 
 
+@kernel
+def derive_vehicles(values, vehicles, substep, lanes):
+    """Vehicles (count,) in lanes (blocks, PARAMETER_ROWS, LANES) from physical parameters (n, columns)."""
+    given, derived = np.empty((1, values.shape[1])), np.empty((1, PARAMETER_ROWS))
+    for vehicle in vehicles:
+        for k in range(values.shape[1]):
+            given[0, k] = values[vehicle, k]
+        derive_rows(given, substep, derived)
+        for k in range(PARAMETER_ROWS):
+            lanes[vehicle // LANES, k, vehicle % LANES] = derived[0, k]
+
+
 class Flight:
     """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares one airspace."""
 
@@ -120,10 +132,11 @@ class Flight:
         self._derive(self._index(None))
 
     def _derive(self, index: Any, wash: Array | None = None) -> None:
-        values = self.values[index]
+        values = self.values
         if wash is not None:
+            values = values.copy()
             values[:, COLUMNS["force"]] += wash
-        put(derive_values(values, self.dt / self.substeps), index, self.derived)
+        derive_vehicles(values, index, self.dt / self.substeps, self.derived)
         for reader in self._readers:
             reader.changed[index] = True
 

@@ -108,4 +108,4 @@ def to_lanes(values: NDArray[Any], dtype: Any = np.float32) -> NDArray[Any]:
 
 def from_lanes(values: NDArray[Any], n: int) -> NDArray[Any]:
     """(blocks, rows, LANES) -> (n, rows), a copy."""
-    return np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(-1, values.shape[1])[:n]
+    return values.transpose(0, 2, 1).copy().reshape(-1, values.shape[1])[:n]  # of one column, too

@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.engines.vector.blocks import block, inlined, kernel
 from sim.engines.vector.simd import ALL, LANES, select
-from sim.engines.vector.streams import normal, uniform
+from sim.engines.vector.streams import normal, normals, uniform
 
 SQUARE, NORM, LOG, ATTITUDE = 0, 1, 2, 3  # the shapes of costs
 ZERO, HALF, ONE, TWO, THREE, QUARTER = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0, 3.0, 0.25))
@@ -148,13 +148,9 @@ def begin(rows, late, values, owner, std, own, delay, weights, past, bias, sent,
 
 
 @inlined
-def _chance(row, lane, noise, dropout, sent, stream, added, lost):
+def _chance(row, lane, quantiles, noisy, dropout, sent, stream, added, lost):
     """What chance decides of a row at this control step: added (P, LANES), and which signals are lost."""
-    state = stream[row]
-    for k in range(len(noise)):
-        if noise[k] > ZERO:
-            drawn, state = normal(state)
-            added[k, lane] = drawn
+    state = normals(stream[row], quantiles, noisy, added, lane)
     for k in range(len(dropout)):
         drawn, state = uniform(state)
         lost[k, lane] = ONE if drawn < dropout[k] and sent[row] > 0 else ZERO
@@ -187,13 +183,13 @@ def _deliver(values, first, owner, weights, past, noise, added, bias, dropout, l
 
 
 @kernel
-def send(values, first, owner, weights, past, noise, bias, dropout, last, sent, stream, out):
+def send(values, first, owner, weights, past, quantiles, noisy, noise, bias, dropout, last, sent, stream, out):
     """What arrives in out of values from column `first` on, of all rows."""
     added, lost = np.zeros((len(owner), LANES), np.float32), np.zeros((len(dropout), LANES), np.float32)
     for place in range(len(out)):
         if len(noise) or len(dropout):
             for lane in range(min(LANES, len(sent) - place * LANES)):
-                _chance(place * LANES + lane, lane, noise, dropout, sent, stream, added, lost)
+                _chance(place * LANES + lane, lane, quantiles, noisy, dropout, sent, stream, added, lost)
         v, w = block(values, place, values.shape[1]), block(weights, place, weights.shape[1])
         p, b = block(past, place, past.shape[1]), block(bias, place, bias.shape[1])
         o, held = block(out, place, out.shape[1]), block(last, place, last.shape[1])
@@ -201,12 +197,14 @@ def send(values, first, owner, weights, past, noise, bias, dropout, last, sent, 
 
 
 @kernel
-def send_rows(rows, values, first, owner, weights, past, noise, bias, dropout, last, sent, stream, out):
+def send_rows(
+    rows, values, first, owner, weights, past, quantiles, noisy, noise, bias, dropout, last, sent, stream, out
+):
     """The same of these rows (count,)."""
     added, lost = np.zeros((len(owner), LANES), np.float32), np.zeros((len(dropout), LANES), np.float32)
     for row in rows:
         place, lane = row // LANES, row % LANES
-        _chance(row, lane, noise, dropout, sent, stream, added, lost)
+        _chance(row, lane, quantiles, noisy, dropout, sent, stream, added, lost)
         v, w = block(values, place, values.shape[1]), block(weights, place, weights.shape[1])
         p, b = block(past, place, past.shape[1]), block(bias, place, bias.shape[1])
         o, held = block(out, place, out.shape[1]), block(last, place, last.shape[1])

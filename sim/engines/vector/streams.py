@@ -3,12 +3,14 @@
 The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", figure 16):
 a stream is one 64-bit number, and a row's noise costs nanoseconds instead of a call. Normal numbers come from the
 ziggurat of 256 layers (Marsaglia and Tsang 2000, "The ziggurat method for generating random variables"), with the
-layer and the position in it from different bits (Doornik 2005).
+layer and the position in it from different bits (Doornik 2005). Where there are many, sixteen bits each choose among
+equally likely quantiles, with the exact distribution beyond the outermost.
 """
 
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +42,21 @@ def _ziggurat() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 ENDS, DENSITY = _ziggurat()
 WIDTH = 2.0**-52 * ENDS[:-1]  # of a layer, per unit of a signed number of 53 bits
 INSIDE = (2.0**52 * ENDS[1:] / ENDS[:-1]).astype(np.int64)  # below it, a number is under the layer above, too
+
+
+CELLS = 2**16  # equally likely ones of the normal distribution
+OUTERMOST = NormalDist().inv_cdf(1.0 - 1.0 / CELLS)  # the end of the last but one
+FIRST_CELL, LAST = np.uint64(0), np.uint64(CELLS - 1)
+BITS = np.uint64(16)
+
+
+def _quantiles() -> NDArray[np.float32]:
+    """The middle (CELLS,) of each."""
+    upper = np.array([*map(NormalDist().inv_cdf, (np.arange(CELLS // 2, CELLS) + 0.5) / CELLS)], np.float32)
+    return np.concatenate([-upper[::-1], upper])
+
+
+QUANTILES = _quantiles()  # an argument of kernels: a constant of this size takes long to compile
 
 
 @inlined
@@ -85,18 +102,34 @@ def normal(state):
         if abs(place) < INSIDE[layer]:
             return x, state
         if layer == 0:
-            return _tail(state, x)
+            return _tail(state, x, RIGHTMOST)
         height, state = uniform(state)
         if DENSITY[layer] + height * (DENSITY[layer + 1] - DENSITY[layer]) < math.exp(-HALF * x * x):
             return x, state
 
 
 @inlined
-def _tail(state, side):
-    """Beyond the rightmost layer, on the side of the sign of `side` (Marsaglia 1964)."""
+def _tail(state, side, beyond):
+    """A normal number that is larger than `beyond`, with the sign of `side` (Marsaglia 1964)."""
     while True:
         first, state = uniform(state)
         second, state = uniform(state)
-        x, y = -math.log(ONE - first) / RIGHTMOST, -math.log(ONE - second)
+        x, y = -math.log(ONE - first) / beyond, -math.log(ONE - second)
         if y + y > x * x:
-            return math.copysign(RIGHTMOST + x, side), state
+            return math.copysign(beyond + x, side), state
+
+
+@inlined
+def normals(state, quantiles, places, out, lane):
+    """Standard normal numbers in the rows `places` (count,) of out (rows, LANES); the stream after them."""
+    word = state
+    for k in range(len(places)):
+        if k % 4 == 0:
+            state += GOLDEN
+            word = mixed(state)
+        cell = word & LAST
+        out[places[k], lane] = quantiles[cell]
+        if cell in (FIRST_CELL, LAST):
+            out[places[k], lane] = _tail(mixed(state + np.uint64(k + 1)), quantiles[cell], OUTERMOST)[0]
+        word = word >> BITS
+    return state

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sim.engines.vector.blocks import kernel
+from sim.engines.vector.blocks import from_lanes, kernel, to_lanes
 from sim.engines.vector.simd import ALL, LANES, select, total
 
 ROWS = 16
@@ -74,3 +74,12 @@ def test_nan_is_not_hidden() -> None:
     exercise(x, y, out, ALL)
     assert np.isnan(out[[0, 1, 2, 3, 6, 7, 11, 12, 13, 14]][:, 5]).all()
     assert np.isfinite(np.delete(out, 5, axis=1)).all()
+
+
+@given(st.integers(1, 40), st.integers(1, 5))
+def test_lanes_and_back_is_a_copy(n, columns):
+    values = np.arange(n * columns, dtype=np.float32).reshape(n, columns)
+    lanes = to_lanes(values)
+    back = from_lanes(lanes, n)
+    lanes[:] = -1.0
+    np.testing.assert_array_equal(back, values)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engines.vector.blocks import kernel
-from sim.engines.vector.streams import mixed, normal, streams, uniform
+from sim.engines.vector.streams import OUTERMOST, QUANTILES, mixed, normal, normals, streams, uniform
 
 
 @kernel
@@ -24,6 +24,12 @@ def drawn(state, out, gaussian):
 
 
 @kernel
+def many(state, quantiles, places, out):
+    for row in range(len(out)):
+        normals(state[row], quantiles, places, out[row], 0)
+
+
+@kernel
 def mixed_in_place(values):
     for k in range(len(values)):
         values[k] = mixed(values[k])
@@ -33,6 +39,13 @@ def sample(rows, columns, gaussian=True, seed=0, purpose=0):
     out = np.zeros((len(rows), columns))
     drawn(streams(seed, np.asarray(rows), purpose), out, gaussian)
     return out
+
+
+def together(rows, columns):
+    """Normal numbers (rows, columns) of sixteen bits each."""
+    out = np.zeros((len(rows), columns, 1), np.float32)
+    many(streams(0, np.asarray(rows), 0), QUANTILES, np.arange(columns), out)
+    return out[..., 0]
 
 
 def distance(values, cumulative):
@@ -54,19 +67,31 @@ def test_they_are_distributed_as_they_should(gaussian, cumulative, shape):
     assert distance(values, cumulative) < 1.95 / math.sqrt(values.size)  # one draw in a thousand is further away
 
 
-def test_the_tail_of_normal_numbers_is_there():
-    values = np.abs(sample(range(4000), 1000))
-    for limit in (3.0, 3.6541528853610088, 4.2):
+@pytest.mark.parametrize("shape", [(200, 1000), (50_000, 4)])
+def test_those_of_sixteen_bits_are_normal_too(shape):
+    assert distance(together(range(shape[0]), shape[1]), gauss) < 1.95 / math.sqrt(shape[0] * shape[1])
+    assert abs((QUANTILES.astype(float) ** 2).mean() - 1.0) < 1e-4 and np.all(np.diff(QUANTILES) > 0.0)
+
+
+@pytest.mark.parametrize("draw", [sample, together])
+def test_the_tail_of_normal_numbers_is_there(draw):
+    values = np.abs(draw(range(40_000), 100).astype(np.float64))
+    beyond = values[values > OUTERMOST]
+    assert len(beyond) > 100 and len(set(beyond)) == len(beyond)  # quantiles would repeat
+    for limit in (3.0, 3.6541528853610088, 4.2, 4.5):
         wanted = math.erfc(limit / math.sqrt(2.0)) * values.size
         assert abs((values > limit).sum() - wanted) < 4.0 * math.sqrt(wanted)
 
 
-def test_streams_and_their_numbers_do_not_depend_on_each_other():
-    values = sample(range(500), 400)
+@pytest.mark.parametrize("draw", [sample, together])
+def test_streams_and_their_numbers_do_not_depend_on_each_other(draw):
+    values = draw(range(500), 400)
     along, across = (
         np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in ((values[:, 1:], values[:, :-1]), (values[1:], values[:-1]))
     )
     assert max(abs(along), abs(across)) < 0.01
+    for apart in (2, 3, 4):  # of one word, and of the next
+        assert abs(np.corrcoef(values[:, apart:].ravel(), values[:, :-apart].ravel())[0, 1]) < 0.01
     for other in (sample(range(500), 400, seed=1), sample(range(500), 400, purpose=1)):
         assert abs(np.corrcoef(values.ravel(), other.ravel())[0, 1]) < 0.01
 
