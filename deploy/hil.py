@@ -198,7 +198,7 @@ def main(argv: Sequence[str]) -> None:
     policy = PolicyFile.load(config.policy, config.trust)
     chip, cost = connect(policy, config.port, config.compiler, config.weights)
     report = evaluate(policy, chip, config, cost)
-    chip.port.close()
+    chip.close()
     print("\n".join(printable(line, cli.LONGEST) for line in describe(report, policy)))
     if config.json:
         Path(config.json).write_text(json.dumps({**asdict(report), "equal": report.equal}, indent=1) + "\n")

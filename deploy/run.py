@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from deploy import cli
-from deploy.drivers import DRIVERS, Driver, driver_class
+from deploy.drivers import DRIVERS, Driver, clock_of, driver_class, transfers
 from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
@@ -95,13 +94,12 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
     flown = controller(policy, config.controller)
     log = None if config.log is None else Recorder(config.log, policy, driver, guard, config.controller)
     settle = config.settle if driver.real_time else 0.0
-    clock = getattr(driver, "clock", time.perf_counter)  # some follow the rhythm of their robot
     record, who = None, "Ctrl-C or SIGTERM"
     try:
         with realtime.realtime(config.priority if driver.real_time else 0) as refused:
             for line in refused:
                 print(f"warning: {line}", file=sys.stderr)
-            record = run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log, clock=clock)
+            record = run(flown, driver, guard, steps, transfer=transfer, settle=settle, log=log, clock=clock_of(driver))
     finally:
         interrupted = record is not None and record.interrupted
         trouble = "" if log is None else log.close("interrupted", who) if interrupted else log.close()
@@ -131,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
     print("\n".join(describe(limits, guard)), flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:
-        record = fly(policy, driver, guard, config, getattr(driver_config, "transfer", False))
+        record = fly(policy, driver, guard, config, transfers(driver_config))
     finally:
         signal.signal(signal.SIGTERM, before)
     lines = [*_summary(record, driver), f"policy {policy.name}: {policy.standing}"]

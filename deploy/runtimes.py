@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,14 @@ class CompiledPolicy:
             if not self._library.policy_step(*pointers):
                 self._commands[k] = np.nan
         return {name: values.reshape(shape).copy() for name, values, shape in self._returned}
+
+
+@runtime_checkable
+class Connected(Protocol):
+    """A controller at the other end of a line, to a chip."""
+
+    def close(self) -> None:
+        """Hang up."""
 
 
 def controller(policy: PolicyFile, kind: str) -> Policy:

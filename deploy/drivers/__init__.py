@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,31 @@ class Driver(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop."""
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """A driver that follows the rhythm of its robot, not that of this computer."""
+
+    def clock(self) -> float:
+        """s, of the loop's control steps."""
+
+
+@runtime_checkable
+class Transferable(Protocol):
+    """Settings of a driver that may fly policies made for another robot."""
+
+    transfer: bool
+
+
+def clock_of(driver: Driver) -> Callable[[], float]:
+    """What the loop reads the time from."""
+    return driver.clock if isinstance(driver, Paced) else time.perf_counter
+
+
+def transfers(config: Any) -> bool:
+    """Whether these settings of a driver allow another robot than the policy was made for."""
+    return isinstance(config, Transferable) and config.transfer
 
 
 class Connecting:

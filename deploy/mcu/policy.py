@@ -51,6 +51,10 @@ class OnChip:
         self._decoder = Decoder(max(self._answer_size, 6 + 64))
         self._greet()
 
+    def close(self) -> None:
+        """Give the line back."""
+        self.port.close()
+
     def _greet(self) -> None:
         """Wait for the chip and compare what it runs with the file."""
         payload = self._request("H", b"", 1.5, answer="R")

@@ -33,7 +33,7 @@ from deploy.ros2.node.journal import Journal
 from deploy.ros2.node.parameters import declare, setting
 from deploy.ros2.node.subscriptions import every
 from deploy.ros2.ros2_control import FORWARD, WAYS
-from deploy.runtimes import CONTROLLERS, controller
+from deploy.runtimes import CONTROLLERS, Connected, controller
 from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.ladder import NONE, OFF, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
@@ -247,8 +247,8 @@ class PolicyNode(LifecycleNode):
     def _release(self, why: str) -> TransitionCallbackReturn:
         if self.driver is not None:
             self.driver.close()
-        if close := getattr(self._controller, "close", None):  # the line to a chip
-            close()
+        if self._controller is not None and isinstance(self._controller, Connected):
+            self._controller.close()
         self.file = self.driver = self._controller = None
         self.ended = why
         return SUCCESS

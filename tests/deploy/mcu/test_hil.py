@@ -22,6 +22,7 @@ from deploy.mcu.policy import OnChip
 from deploy.mcu.ports import QEMU, EmulatedPort, LinkError, SerialPort
 from deploy.mcu.protocol import Decoder, crc16, frame
 from deploy.policy_file import PolicyFile
+from deploy.runtimes import Connected
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small
 
@@ -347,7 +348,10 @@ def test_a_serial_device_carries_a_flight(policy, image):
         chip.reset()
         assert np.isfinite(commands(chip, policy, 20)).all()
         assert 0.0 < np.median(chip.statistics.round_trips) < 5.0
-        line.close()
+        assert isinstance(chip, Connected) and not isinstance(policy, Connected)
+        chip.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            line.write(b"x")
     finally:
         done.set()
         thread.join()
