@@ -121,8 +121,8 @@ class Worlds:
         self._kernels.tally(*outcome, last, self.agents, self.length, self.gained, truncated)
         return step, truncated
 
-    def observation(self, lost: bool, rows: NDArray[np.int64] | None = None) -> Any:
-        """What these rows (None: all) see now, in the form of `spaces`; `lost`: whether it may not be finite."""
+    def observation(self, rows: NDArray[np.int64] | None = None) -> Any:
+        """What these rows (None: all) see now, in the form of `spaces`; zero for what is not finite."""
         past = self._past.reshape(self.num, -1)
         if not self.named:
             shown = np.empty((self.num if rows is None else len(rows), self._seen), np.float32)
@@ -132,9 +132,8 @@ class Worlds:
                 self._kernels.features_of(rows, *self._features, self._sensed(), past, shown)
             return shown
         at, now = slice(None) if rows is None else rows, self.env.observe()
-        named = {s.name: np.array(now[s.name][at], s.dtype) for s in self.task.policy}
-        if lost:
-            named = {name: np.nan_to_num(value, posinf=0.0, neginf=0.0) for name, value in named.items()}
+        seen = {s.name: np.array(now[s.name][at], s.dtype) for s in self.task.policy}
+        named = {name: np.nan_to_num(value, copy=False, posinf=0.0, neginf=0.0) for name, value in seen.items()}
         return named | {"history": past[at].copy()} if past.size else named
 
     def close(self) -> None:
@@ -184,14 +183,14 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]]):
             self.worlds.seed(int(self.np_random.integers(2**31)))
             self._seeded = True
         self.worlds.begin(np.zeros(1, np.int64))
-        return row(self.worlds.observation(False), 0), {}
+        return row(self.worlds.observation(), 0), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance one control step; `info["reward_terms"]` are the unweighted terms by name."""
         step, truncated = self.worlds.advance(np.asarray(action).reshape(1, -1))
         terminated = bool(step.terminated[0])
         info = {"reward_terms": {name: float(value[0]) for name, value in _terms(step).items()}}
-        observation = row(self.worlds.observation(terminated), 0)
+        observation = row(self.worlds.observation(), 0)
         return observation, float(step.reward[0]), terminated, bool(truncated[0]), info
 
     def close(self) -> None:
@@ -234,7 +233,7 @@ class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
             self._seeded, mask = True, None
         asked = np.ones(self.num_envs, bool) if mask is None else np.asarray(mask, bool)
         self.worlds.begin(np.flatnonzero(for_whole_worlds(self.worlds.agents, asked)))
-        return self.worlds.observation(True), {}
+        return self.worlds.observation(), {}
 
     def step(
         self, actions: NDArray[np.float32]
@@ -243,9 +242,9 @@ class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
         step, truncated = self.worlds.advance(np.asarray(actions))
         done = step.terminated | truncated
         info: dict[str, Any] = {"reward_terms": _terms(step)}
-        observation = self.worlds.observation(bool(step.terminated.any()))
+        observation = self.worlds.observation()
         if len(ended := done.nonzero()[0]):
-            info["final_obs"] = np.full(self.num_envs, None, dtype=object)
+            info["final_obs"] = np.empty(self.num_envs, object)
             last = row(observation, ended)  # a copy
             each = (row(last, place) for place in range(len(ended))) if self.worlds.named else last
             info["final_obs"][ended] = np.fromiter(each, object, len(ended))
@@ -254,7 +253,7 @@ class TaskVectorEnv(VectorEnv[Any, NDArray[np.float32], NDArray[Any]]):
             info["final_info"] |= {f"_{name}": done for name in counted}
             info["_final_obs"] = info["_final_info"] = done
             self.worlds.begin(ended)
-            begun = self.worlds.observation(False, ended)
+            begun = self.worlds.observation(ended)
             if isinstance(observation, dict):
                 for name, value in begun.items():
                     observation[name][ended] = value

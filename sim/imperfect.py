@@ -7,8 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.vector import rows as kernels
+from sim.engines.vector import channels
 from sim.engines.vector.blocks import blocks
+from sim.engines.vector.channels import Channel
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import QUANTILES, Streams
 from sim.randomize import Array
@@ -32,37 +33,41 @@ class Imperfect:
             return np.zeros((blocks(num), columns, LANES), np.float32)
 
         sizes = [s.size for s in group]
-        self.first, self.owner = first, np.repeat(np.arange(len(group)), sizes)  # the signal of each element
-        self.noise, self._bias_std = each([s.noise_std() for s in group]), each([s.bias_std() for s in group])
-        self._noisy = np.flatnonzero(self.noise)
+        owner = np.repeat(np.arange(len(group)), sizes)
+        noise, self._bias_std = each([s.noise_std() for s in group]), each([s.bias_std() for s in group])
         dropout = np.array([s.dropout_probability() for s in group], np.float32) * np.float32(factor > 0.0)
-        self.dropout = dropout if dropout.any() else dropout[:0]
-        width, self.taps = len(self.owner), math.ceil(longest - 1e-9) + 1
+        dropout = dropout if dropout.any() else dropout[:0]
+        width, self.taps = len(owner), math.ceil(longest - 1e-9) + 1
         self.delay = np.zeros((num, len(group)), np.float32)  # control steps
-        self.weights, self.past = lanes(self.taps * width), lanes(self.taps * width)  # newest first
-        self.bias, self.last = lanes(len(self._bias_std)), lanes(width if len(self.dropout) else 0)
-        self.sent = np.zeros(num, np.int64)
-        self.arrived = lanes(width)  # this control step
-        self._stream = np.zeros(num, np.uint64)
+        self.channel = Channel(
+            first,
+            owner,
+            weights=lanes(self.taps * width),
+            past=lanes(self.taps * width),
+            quantiles=QUANTILES,
+            noisy=np.flatnonzero(noise),
+            noise=noise,
+            bias=lanes(len(self._bias_std)),
+            dropout=dropout,
+            last=lanes(width if len(dropout) else 0),
+            sent=np.zeros(num, np.int64),
+            stream=np.zeros(num, np.uint64),
+            arrived=lanes(width),
+        )
 
     def begin(self, rows: NDArray[np.int64], delay: Array, values: Array, stream: Streams) -> None:
         """Begin an episode in these rows: `delay` (count, signals) in control steps, as if values had held until now.
 
         The first P of them. `stream` (count,) are the rows' own random numbers.
         """
-        longest = kernels.begin(
-            rows, delay, values, self.owner, self._bias_std, stream, self.delay, self.weights, self.past, self.bias,
-            self.sent, self._stream,
-        )  # fmt: skip
+        longest = channels.begin(rows, delay, values, self._bias_std, stream, self.delay, self.channel)
         if longest > self.taps - 1:
             raise ValueError(f"a delay of {longest:.2f} control steps needs more than {self.taps} stored values")
 
     def send(self, values: Array, rows: NDArray[np.int64] | None = None) -> Array:
         """What has arrived (blocks, P, LANES) after what these rows (None: all) send; the same array at each call."""
-        noise, lost = (QUANTILES, self._noisy, self.noise), (self.dropout, self.last)
-        how = self.first, self.owner, self.weights, self.past, *noise, self.bias, *lost
         if rows is None:
-            kernels.send(values, *how, self.sent, self._stream, self.arrived)
+            channels.send(self.channel, values)
         else:
-            kernels.send_rows(rows, values, *how, self.sent, self._stream, self.arrived)
-        return self.arrived
+            channels.send_rows(self.channel, values, rows)
+        return self.channel.arrived

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.conditions import Conditions, Draws, Gusts, apply
-from sim.engines import Engine, reader, render
+from sim.engines import Engine, Prepares, StepsWhole, reader, render
 from sim.engines import make as make_engine
 from sim.engines.vector import rows as kernels
 from sim.engines.vector.blocks import from_lanes, to_lanes
+from sim.engines.vector.rows import Orders, Outcome, Rules, World
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import streams
 from sim.engines.vector.tables import bound_table, cost_table
@@ -33,6 +34,9 @@ BLOCK = 1024  # episodes that are drawn together; those that nobody asks for cos
 KEPT = 16  # blocks that are remembered
 DRAWN = ("state", "parameters", "base", "chance", "rest")  # kinds of what is drawn as an episode begins
 SENSORS, LATER, AIR = range(3)  # an episode's own streams of random numbers
+
+
+_NOTHING = np.zeros((BLOCK, 0), np.float32)
 
 
 class SimEnv:
@@ -54,6 +58,8 @@ class SimEnv:
         self._nominal = task.robot.parameters()
         c.check(self._nominal, task.robot.name)
         self._changed = c.change_robots() or c.load != 1.0
+        # Robots that begin as they were drawn.
+        self._prepares = self.engine if isinstance(self.engine, Prepares) and not self._changed else None
         filmed = ("quaternion",) if quadrotor(task.robot) else ()  # from its flight
         self._told = (*filmed, *(s.name for s in task.policy))
         self._changing = [v for v in task.vary if v.every is not None] if c.vary else []
@@ -67,12 +73,11 @@ class SimEnv:
         self._actuators = Imperfect(task.commands, num, 0.0, longest, size(task.policy))
         self._low, self._high = limits(task.commands)
         self._initial = np.full(len(self._low), task.initial_action, np.float32)
-        still = np.tile(np.float32(self._physical(self._initial)), (num, 1))
-        self._still, self._executed = to_lanes(still), still
+        self._still = to_lanes(np.tile(np.float32(self._physical(self._initial)), (num, 1)))
         self._every = np.arange(num, dtype=np.int64)
         self._gusts = Gusts(c.gust, c.gust_time * task.rate_hz, num) if c.wind or c.gust else None
         self._steady, self._own_wind = np.zeros((2, num, 3), np.float32)
-        self._blocks: dict[int, Array] = {}
+        self._blocks: dict[int, tuple[Array, Array]] = {}
         self._drawn: dict[str, dict[str, slice]] = {kind: {} for kind in DRAWN}
         self._later: list[np.random.Generator] = [np.random.default_rng(0)] * num
         self._base: dict[str, Array] = {}
@@ -94,8 +99,11 @@ class SimEnv:
         self._seen = size(task.policy)
         self._terms = (*(cost.name for cost in task.costs), "alive")
 
-    def _block(self, number: int) -> Array:
-        """What chance decides of BLOCK episodes as they begin, (BLOCK, columns): `_drawn` says where what is."""
+    def _block(self, number: int) -> tuple[Array, Array]:
+        """What chance decides of BLOCK episodes as they begin, (BLOCK, columns): `_drawn` says where what is.
+
+        And what an engine has made of it that prepares episodes.
+        """
         if number not in self._blocks:
             if len(self._blocks) == KEPT:
                 del self._blocks[min(self._blocks)]
@@ -111,13 +119,14 @@ class SimEnv:
             rest: dict[str, Any] = {"motion": motion.reshape(BLOCK, -1), "latency": latency}
             if self._motion.shape[1:] != motion.shape[1:]:
                 self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
+            prepared = self._prepares.prepare(BLOCK, state, robots.parameters) if self._prepares else _NOTHING
             drawn = (state, robots.parameters, robots.base, chance, rest)
             parts, end = [np.zeros((BLOCK, 0), np.float32)], 0
             for kind, named in zip(DRAWN, drawn, strict=True):
                 for name, value in named.items():
                     parts.append(value)
                     self._drawn[kind][name] = slice(end, end := end + value.shape[1])
-            self._blocks[number] = np.concatenate(parts, axis=1, dtype=np.float32)
+            self._blocks[number] = np.concatenate(parts, axis=1, dtype=np.float32), prepared
         return self._blocks[number]
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -127,17 +136,20 @@ class SimEnv:
         if (where[1:] < where[:-1]).any():
             order = np.argsort(where)
             where, numbers = where[order], numbers[order]
-        drawn = self._episodes(numbers)
+        drawn, prepared = self._episodes(numbers)
 
         def named(kind: str) -> dict[str, Array]:
             return {name: drawn[:, at] for name, at in self._drawn[kind].items()}
 
-        mask = None if len(where) == self.num else self._mask(where)
         rest, robots = named("rest"), Drawn(named("parameters"), named("base"))
         if self._changed:
             robots = self._robots(where, robots, Draws(**named("chance")))
-        self.engine.set_parameters(mask, robots.parameters)
-        self.engine.reset(mask, named("state"))
+        if self._prepares:
+            self._prepares.begin(where, prepared)
+        else:
+            mask = None if len(where) == self.num else self._mask(where)
+            self.engine.set_parameters(mask, robots.parameters)
+            self.engine.reset(mask, named("state"))
         self._motion[where] = rest["motion"].reshape(-1, *self._motion.shape[1:])
         for name, value in robots.base.items():
             self._base.setdefault(name, np.zeros((self.num, value.shape[1]), np.float32))[where] = value
@@ -147,22 +159,22 @@ class SimEnv:
                 self._later[row] = rng
         if self._gusts is not None:
             self._steady[where] = self.conditions.wind * named("chance")["wind"]
-            self._own_wind[where] = self.engine.read("wind")[where]
+            self._own_wind[where] = robots.parameters.get("wind", self._nominal["wind"])
             self._gusts.begin(where, self._streams(numbers, AIR))
             self._blow(where)
         self._begin_channels(where, numbers, rest["latency"])
 
-    def _episodes(self, numbers: NDArray[np.int64]) -> Array:
-        """What was drawn of these episodes, (count, columns)."""
+    def _episodes(self, numbers: NDArray[np.int64]) -> tuple[Array, Array]:
+        """The rows of these episodes in their blocks, (count, columns)."""
         block = numbers // BLOCK
         if (block == block[0]).all():
-            drawn = self._block(int(block[0]))
+            drawn, prepared = self._block(int(block[0]))
             index = numbers - BLOCK * block[0]
         else:
             which, index = np.unique(block, return_inverse=True)
-            drawn, index = np.concatenate([self._block(int(k)) for k in which]), BLOCK * index + numbers % BLOCK
-        found: Array = drawn[index]
-        return found
+            drawn, prepared = map(np.concatenate, zip(*(self._block(int(k)) for k in which), strict=True))
+            index = BLOCK * index + numbers % BLOCK
+        return drawn[index], prepared[index]
 
     def _mask(self, rows: Any) -> NDArray[np.bool_]:
         """(num,): whether it is one of these rows."""
@@ -222,8 +234,8 @@ class SimEnv:
 
     def _arrange(self) -> None:
         """Give every signal its columns in the table: first the policy's, then those that only a critic sees."""
-        task, still = self.task, self._executed
-        known = {**self._known(self._every), "delay": self._actuators.delay, "action": still, "action_change": still}
+        task, still, targets = self.task, from_lanes(self._still, self.num), self._known(self._every)
+        known = {**targets, "delay": self._actuators.delay, "action": still, "action_change": still}
         terms: tuple[Cost | Bound, ...] = (*task.costs, *task.bounds)
         used = [name for term in terms for name in (term.signal, term.minus) if name]
         declared = [s.name for s in (*task.policy, *task.privileged)]
@@ -235,11 +247,23 @@ class SimEnv:
         self._read = reader(self.engine, {n: at for n, at in self._columns.items() if n not in known})
         self._hidden = [(s.name, self._columns[s.name]) for s in task.privileged]
         self._started = np.array([self._columns[name].start for name in ("delay", "action", "action_change")])
-        self._acted = self._columns["action"].start, self._columns["action_change"].start
-        self._costs, self._bounds = cost_table(task.costs, self._columns), bound_table(task.bounds, self._columns)
+        bonus, where = np.float32(task.alive_bonus), self._columns
+        tables = (*bound_table(task.bounds, where), *cost_table(task.costs, where))
+        told = [np.arange(where[name].start, where[name].stop) for name in targets]
+        self._world = World(
+            Orders(self._low, self._high, self._past, where["action"].start, where["action_change"].start),
+            self._actuators.channel,
+            self._sensors.channel,
+            Rules(*tables, self._seen, bonus, task.episode_steps),
+            self._steps,
+            self._table,
+            np.concatenate([np.zeros(0, np.int64), *told]),
+        )
+        steady = self.judged and not (self._changing or self._gusts or self.conditions.load != 1.0)
+        self._whole = self._read if steady and isinstance(self._read, StepsWhole) else None
 
     def observe(self) -> dict[str, Array]:
-        shown = from_lanes(self._sensors.arrived, self.num)
+        shown = from_lanes(self._sensors.channel.arrived, self.num)
         seen = {name: shown[:, at] for name, at in self._shown}
         for name, _ in self._hidden:
             seen[name] = self._true(name)
@@ -248,7 +272,7 @@ class SimEnv:
         return seen
 
     def sensed(self) -> Array:
-        return self._sensors.arrived
+        return self._sensors.channel.arrived
 
     def truth(self) -> dict[str, Array]:
         return {name: self._true(name) for name in self._told}
@@ -263,29 +287,31 @@ class SimEnv:
     def step(self, command: Mapping[str, Array]) -> Step:
         log = self._log[self._now % len(self._log)]
         told = pack(self.task.commands, command)
-        kernels.command(told, self._low, self._high, self._past, self._table, *self._acted, log)
-        kernels.take(self._actuators.send(log), self._executed)
-        self.engine.step(self._executed)
         self._steps += 1
         self._now += 1
+        outcome = Outcome(
+            np.empty(self.num, bool), np.empty((len(self._terms), self.num), np.float32), np.empty(self.num, np.float32)
+        )
+        if self._whole is not None:
+            known = np.concatenate([*self._known(self._every).values()], axis=1, dtype=np.float32)
+            return self._outcome(outcome, self._whole.whole_step(told, known, self._world, log, outcome))
+        kernels.command(told, self._world.orders, self._table, log)
+        self.engine.step(from_lanes(self._actuators.send(log), self.num))
         self._change()
         self._look()
         self._sensors.send(self._table)
         if self.judged:
-            return self._judge()
+            return self._outcome(outcome, kernels.judge(self._world.rules, self._table, self._steps, outcome))
         nothing = np.zeros(self.num, bool)
         return Step(np.zeros(self.num, np.float32), nothing, nothing)
 
-    def _judge(self) -> Step:
-        """Reward and its terms, success of those that are at their end, and who is lost."""
-        gone = np.empty(self.num, bool)
-        terms, reward = np.empty((len(self.task.costs) + 1, self.num), np.float32), np.empty(self.num, np.float32)
-        bonus, success = np.float32(self.task.alive_bonus), np.zeros(self.num, bool)
-        limits, last = (*self._bounds, *self._costs), self.task.episode_steps
-        if kernels.judge(*limits, self._table, self._seen, bonus, self._steps, last, gone, terms, reward):
-            over = np.flatnonzero((self._steps >= last) & ~gone)
+    def _outcome(self, made: Outcome, ended: bool) -> Step:
+        """With the success of those that are at their end."""
+        success = np.zeros(self.num, bool)
+        if ended:
+            over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~made.lost)
             success[over] = np.asarray(self.task.score(self._flight(over))["success"]) > 0.5
-        return Step(reward, success, gone, dict(zip(self._terms, terms, strict=True)))
+        return Step(made.reward, success, made.lost, dict(zip(self._terms, made.terms, strict=True)))
 
     def _flight(self, rows: NDArray[np.int64]) -> dict[str, Array]:
         """What was recorded of these rows' last `episode_steps` control steps, by name (steps, n, k)."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
+
+if TYPE_CHECKING:
+    from sim.engines.vector.rows import Outcome, World
 
 ENGINES = {
     "flight": "sim.engines.flight:Flight",
@@ -51,6 +54,17 @@ class Engine(Protocol):
         """Set physical parameters of the robots in `mask` from name -> (count, k); others keep theirs."""
 
 
+@runtime_checkable
+class Prepares(Protocol):
+    """An engine that can work out beforehand with what episodes begin."""
+
+    def prepare(self, count: int, state: Mapping[str, Any], parameters: Mapping[str, Any]) -> NDArray[np.float32]:
+        """(count, columns), from what is to be reset and set; parameters left out are nominal."""
+
+    def begin(self, robots: NDArray[np.int64], prepared: NDArray[np.float32]) -> None:
+        """Begin with rows (count, columns) of that."""
+
+
 class Reads(Protocol):
     """Writes some signals into their columns of an array (blocks, k, LANES) at each call, always the same array."""
 
@@ -64,6 +78,19 @@ class ReadsTogether(Protocol):
 
     def reader(self, where: Mapping[str, slice]) -> Reads:
         """Of these signals, into these columns."""
+
+
+@runtime_checkable
+class StepsWhole(Protocol):
+    """A reader whose engine carries out a control step at once, from the commands to the rewards."""
+
+    def whole_step(
+        self, told: NDArray[np.float32], known: NDArray[np.float32], world: World, log: Any, outcome: Outcome
+    ) -> bool:
+        """Under commands told (num, k), which `log` takes, with known (num, columns) of what no engine knows.
+
+        As step by step: `sim.engines.vector.rows` says what. Whether some row that is not lost has made its last step.
+        """
 
 
 def reader(engine: Engine, where: Mapping[str, slice]) -> Reads:

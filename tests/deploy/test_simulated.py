@@ -331,7 +331,7 @@ class Sent:
     """What arrives of one signal; the first value counts as sent before."""
 
     def __init__(self, made, delay):
-        self.made, self.delay, self.rows, self.begun = made, delay, np.arange(len(made.sent)), False
+        self.made, self.delay, self.rows, self.begun = made, delay, np.arange(len(made.delay)), False
 
     def send(self, values):
         if not self.begun:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.env import make_env
+from sim.conditions import Conditions
+from sim.env import evaluation_env, make_env
 from sim.simulation import BLOCK, SimEnv
 from sim.tasks import make
 
@@ -58,6 +59,18 @@ def test_a_row_that_begins_anew_leaves_the_others_alone(numbers, before):
 def flown_again(env, name, steps, number):
     env.reset([1], [number])
     return flown(env, 1, steps)[name]
+
+
+@pytest.mark.parametrize("conditions", [Conditions(wind=5.0), Conditions(vary=True, gust=2.0, load=1.2, force=0.1)])
+def test_conditions_of_an_episode_do_not_depend_on_the_one_before(conditions):
+    used, fresh = (evaluation_env(make("quad_hover"), 2, 7, conditions) for _ in range(2))
+    used.reset([0, 1], [0, 1])
+    flown(used, 0, 260)
+    used.reset([1], [2])
+    fresh.reset([0, 1], [0, 2])
+    ours, theirs = flown(used, 1), flown(fresh, 1)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name])
 
 
 def test_another_seed_is_another_episode():

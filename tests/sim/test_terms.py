@@ -85,7 +85,8 @@ def test_rewards_from_a_table_mean_the_same(pair, shape, difference, offset):
     bounds = bound_table(limits, {"a": slice(0, 9), "b": slice(9, 18)})
     gone, terms, reward = np.zeros(n, bool), np.zeros((3, n), np.float32), np.zeros(n, np.float32)
     known = np.concatenate([values["a"], values["b"]], axis=1)
-    ended = rows.judge(*bounds, *table, to_lanes(known), 18, np.float32(7.0), np.arange(n), 3, gone, terms, reward)
+    rules = rows.Rules(*bounds, *table, 18, np.float32(7.0), 3)
+    ended = rows.judge(rules, to_lanes(known), np.arange(n), rows.Outcome(gone, terms, reward))
     assert ended == (not gone[3:].all())
     for term, cost in zip(terms, costs, strict=False):
         np.testing.assert_allclose(term, cost.evaluate(values), rtol=1e-4, atol=1e-4)
@@ -99,7 +100,8 @@ def test_what_is_not_finite_is_lost_and_earns_nothing():
     values = np.array([[1.0], [np.nan], [np.inf], [2.0]], np.float32)
     bounds = bound_table((), {"a": slice(0, 1)})
     gone, terms, reward = np.zeros(4, bool), np.zeros((2, 4), np.float32), np.zeros(4, np.float32)
-    rows.judge(*bounds, *table, to_lanes(values), 1, np.float32(1.0), np.zeros(4, np.int64), 1, gone, terms, reward)
+    rules = rows.Rules(*bounds, *table, 1, np.float32(1.0), 1)
+    rows.judge(rules, to_lanes(values), np.zeros(4, np.int64), rows.Outcome(gone, terms, reward))
     assert gone.tolist() == [False, True, True, False] and reward.tolist() == [0.0, 0.0, 0.0, -3.0]
     with pytest.raises(ValueError, match="uses 'b', which is not there; there are: a"):
         cost_table((Cost("c", "b", 1.0),), {"a": slice(0, 1)})

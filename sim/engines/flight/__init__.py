@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engines.flight import dynamics
+from sim.engines.flight.control_step import WholeStep
 from sim.engines.flight.reading import Reader
 from sim.engines.flight.rows import (
     COLUMNS,
@@ -103,6 +105,44 @@ def derive_vehicles(values, vehicles, substep, lanes):
             lanes[vehicle // LANES, k, vehicle % LANES] = derived[0, k]
 
 
+@kernel
+def derive_prepared(prepared, substep):
+    """The derived parameters in prepared (count, STATE_ROWS + PARAMETER_ROWS + columns) from the physical ones."""
+    first = STATE_ROWS + PARAMETER_ROWS
+    given, derived = np.empty((1, prepared.shape[1] - first)), np.empty((1, PARAMETER_ROWS))
+    for index in range(len(prepared)):
+        for k in range(given.shape[1]):
+            given[0, k] = prepared[index, first + k]
+        derive_rows(given, substep, derived)
+        for k in range(PARAMETER_ROWS):
+            prepared[index, STATE_ROWS + k] = derived[0, k]
+
+
+@kernel
+def begin_vehicles(prepared, vehicles, state, derived, values):
+    """Vehicles (count,) in lanes from prepared (count, STATE_ROWS + PARAMETER_ROWS + columns), values (n, columns)."""
+    for index in range(len(vehicles)):
+        vehicle = vehicles[index]
+        place, lane = vehicle // LANES, vehicle % LANES
+        for k in range(STATE_ROWS):
+            state[place, k, lane] = prepared[index, k]
+        for k in range(PARAMETER_ROWS):
+            derived[place, k, lane] = prepared[index, STATE_ROWS + k]
+        for k in range(values.shape[1]):
+            values[vehicle, k] = prepared[index, STATE_ROWS + PARAMETER_ROWS + k]
+
+
+def _rows(count: int, state: Mapping[str, Any]) -> Array:
+    """States (count, STATE_ROWS) from name -> (count, k)."""
+    rows = np.empty((count, STATE_ROWS), np.float32)
+    rows[:] = REST
+    for name, value in state.items():
+        if name not in STATE:
+            raise KeyError(f"a quadrotor has no state {name!r}; it has: {', '.join(STATE)}")
+        rows[:, STATE[name]] = value
+    return rows
+
+
 class Flight:
     """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares one airspace."""
 
@@ -120,10 +160,11 @@ class Flight:
         self.robot, self.num, self.dt, self.device = robot, num, dt, device
         self.substeps, self.downwash = substeps, downwash
         nominal = robot.parameters()
-        self.values = np.tile(np.concatenate([nominal[name] for name in COLUMNS]), (num, 1))
+        self.nominal = np.concatenate([nominal[name] for name in COLUMNS])
+        self.values = np.tile(self.nominal, (num, 1))
         self.parameters = {k: np.tile(v, (num, 1)) for k, v in nominal.items()}  # a robot may have more of its own
         self.parameters |= {name: self.values[:, at] for name, at in COLUMNS.items()}
-        self._substep = np.float32(dt / substeps)
+        self.substep = np.float32(dt / substeps)
         self._readers: list[Reader] = []
         self.state = to_lanes(np.tile(REST, (num, 1)))
         self._command = np.zeros((blocks(num), COMMAND_ROWS, LANES), np.float32)
@@ -140,24 +181,38 @@ class Flight:
         for reader in self._readers:
             reader.changed[index] = True
 
+    def prepare(self, count: int, state: Mapping[str, Any], parameters: Mapping[str, Any]) -> Array:
+        prepared = np.empty((count, STATE_ROWS + PARAMETER_ROWS + len(self.nominal)), np.float32)
+        prepared[:, :STATE_ROWS] = _rows(count, state)
+        values = prepared[:, STATE_ROWS + PARAMETER_ROWS :]
+        values[:] = self.nominal
+        for name, value in parameters.items():
+            values[:, self._column(name)] = value
+        derive_prepared(prepared, self.dt / self.substeps)
+        return prepared
+
+    def begin(self, robots: NDArray[np.int64], prepared: Array) -> None:
+        begin_vehicles(prepared, robots, self.state, self.derived, self.values)
+        for reader in self._readers:
+            reader.changed[robots] = True
+
+    def _column(self, name: str) -> slice:
+        if name not in COLUMNS:
+            raise KeyError(f"a quadrotor has no parameter {name!r}; it has: {', '.join(COLUMNS)}")
+        return COLUMNS[name]
+
     def _index(self, mask: Any | None) -> Any:
         return np.arange(self.num) if mask is None else np.asarray(mask, bool).nonzero()[0]
 
     def reset(self, mask: Any | None, state: Mapping[str, Any]) -> None:
         index = self._index(mask)
-        rows = np.empty((len(index), STATE_ROWS), np.float32)
-        rows[:] = REST
-        for name, value in state.items():
-            if name not in STATE:
-                raise KeyError(f"a quadrotor has no state {name!r}; it has: {', '.join(STATE)}")
-            rows[:, STATE[name]] = value
-        put(rows, index, self.state)
+        put(_rows(len(index), state), index, self.state)
 
     def step(self, command: Any) -> None:
         if self.downwash:
             self._derive(self._index(None), self._wash())
         fill(np.ascontiguousarray(command, np.float32), self._command)
-        step_blocks(self.state, self.derived, self._command, self._substep, self.substeps)
+        step_blocks(self.state, self.derived, self._command, self.substep, self.substeps)
 
     def read(self, name: str) -> Array:
         if name in STATE:
@@ -172,6 +227,8 @@ class Flight:
 
     def reader(self, where: Mapping[str, slice]) -> Reader:
         made = Reader(self, where)
+        if not (made.others or self.downwash):
+            made = WholeStep(self, where)
         self._readers.append(made)
         return made
 

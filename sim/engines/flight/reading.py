@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sim.engines.flight import dynamics
 from sim.engines.flight.rows import COLUMNS, QUATERNION, SIGNAL_ROWS, SIGNALS, STATE, STATE_ROWS
-from sim.engines.vector.blocks import block, kernel
+from sim.engines.vector.blocks import block, inlined, kernel
 from sim.engines.vector.rows import tell
 from sim.engines.vector.simd import ALL, LANES
 from sim.randomize import Array
@@ -22,19 +22,24 @@ ROTATION = STATE_ROWS + SIGNALS["rotation"].start  # rows of what is read: state
 PARAMETERS = STATE_ROWS + SIGNAL_ROWS
 
 
+@inlined
+def gathered(state, signals, sense, rows, columns, table):
+    """One block's columns of table (k, LANES) from rows of the state and, if `sense`, of the signals."""
+    if sense:
+        dynamics.sense(state, signals, ALL)
+    for k in range(len(rows)):
+        if rows[k] < STATE_ROWS:
+            table[columns[k], ALL] = state[rows[k], ALL]
+        else:
+            table[columns[k], ALL] = signals[rows[k] - STATE_ROWS, ALL]
+
+
 @kernel
 def gather_rows(state, sense, rows, columns, table):
-    """table (blocks, k, LANES) at `columns` (count,) from rows of the state and, if `sense`, of the signals."""
+    """The same of all blocks."""
     signals: Any = np.zeros((SIGNAL_ROWS, LANES), np.float32)
     for place in range(len(state)):
-        s, t = block(state, place, STATE_ROWS), block(table, place, table.shape[1])
-        if sense:
-            dynamics.sense(s, signals, ALL)
-        for k in range(len(rows)):
-            if rows[k] < STATE_ROWS:
-                t[columns[k], ALL] = s[rows[k], ALL]
-            else:
-                t[columns[k], ALL] = signals[rows[k] - STATE_ROWS, ALL]
+        gathered(block(state, place, STATE_ROWS), signals, sense, rows, columns, block(table, place, table.shape[1]))
 
 
 @kernel
@@ -67,17 +72,19 @@ class Reader:
         pairs = sorted((source + c - at.start, c) for source, at in known for c in range(at.start, at.stop))
         rows, columns = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
         moving = int(np.searchsorted(rows, PARAMETERS))  # those after them change rarely
+        self.all = rows, columns
         self.moving, self.fixed = (rows[:moving], columns[:moving]), (rows[moving:], columns[moving:])
         self.senses, self.everyone = "rotation" in where, np.arange(flight.num)
 
     def __call__(self, table: Array, robots: NDArray[np.int64] | None = None) -> None:
         flight = self.flight
-        if robots is None:
-            gather_rows(flight.state, self.senses, *self.moving, table)
+        if robots is not None:
+            gather_some(flight.state, flight.values, robots, *self.all, table)
+            self.changed[robots] = False
         else:
-            gather_some(flight.state, flight.values, robots, *self.moving, table)
-        if self.changed.any():
-            gather_some(flight.state, flight.values, self.changed.nonzero()[0], *self.fixed, table)
-            self.changed[:] = False
+            gather_rows(flight.state, self.senses, *self.moving, table)
+            if self.changed.any():
+                gather_some(flight.state, flight.values, self.changed.nonzero()[0], *self.fixed, table)
+                self.changed[:] = False
         for name, at in self.others.items():
             tell(flight.read(name), self.everyone, at.start, table)

@@ -1,4 +1,4 @@
-"""What an environment computes for every row at a control step: commands, imperfect sensing, features, rewards.
+"""What an environment computes for every row at a control step: commands, features, rewards.
 
 Arrays are (blocks, columns, LANES), so that a batch costs one call, and sixteen rows one instruction; what comes from
 outside or goes there is (n, columns). The tables are those of `sim.engines.vector.tables`.
@@ -7,13 +7,15 @@ outside or goes there is (n, columns). The tables are those of `sim.engines.vect
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engines.vector.blocks import block, inlined, kernel
+from sim.engines.vector.channels import Channel
 from sim.engines.vector.simd import ALL, LANES, select
-from sim.engines.vector.streams import normal, normals, uniform
+from sim.randomize import Array
 
 SQUARE, NORM, LOG, ATTITUDE = 0, 1, 2, 3  # the shapes of costs
 ZERO, HALF, ONE, TWO, THREE, QUARTER = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0, 3.0, 0.25))
@@ -37,39 +39,44 @@ def tell(values, rows, first, table):
             table[place, first + k, lane] = values[index, k]
 
 
-@kernel
-def take(lanes, values):
-    """values (n, k) from lanes (blocks, k, LANES)."""
-    for place in range(len(lanes)):
-        for row in range(place * LANES, min(place * LANES + LANES, len(values))):
-            for k in range(values.shape[1]):
-                values[row, k] = lanes[place, k, row % LANES]
+class Orders(NamedTuple):
+    """What becomes of commands: limits (k,), the last actions, newest first, and their columns in the table."""
+
+    low: Array
+    high: Array
+    past: Array  # (blocks, steps * k, LANES), in [-1, 1]
+    action: int
+    change: int  # of the difference from the one before
 
 
-@kernel
-def command(told, low, high, past, table, action, change, log):
-    """Clip told (n, k) and remember it as an action in [-1, 1] in the k first rows of past, the newest.
+@inlined
+def ordered(told, orders, place, table, log):
+    """Clip one block of told (n, k) into the last k rows of log, which takes the first rows of the table, too.
 
-    log takes the first rows of the table, and then, in its last k, what was told. The table's columns from `action` on
-    take the action, those from `change` on its difference from the one before.
+    What was told is an action in [-1, 1] then, the newest of the past ones.
     """
-    width, before = told.shape[1], log.shape[1] - told.shape[1]
+    width, before = told.shape[1], len(log) - told.shape[1]
+    first = place * LANES
+    past = block(orders.past, place, orders.past.shape[1])
+    low, high = orders.low, orders.high
+    for k in range(before):
+        log[k, ALL] = table[k, ALL]
+    for k in range(width):
+        for lane in range(min(LANES, len(told) - first)):
+            log[before + k, lane] = _within(told[first + lane, k], low[k], high[k])
+    for k in range(len(past) - 1, width - 1, -1):
+        past[k, ALL] = past[k - width, ALL]
+    for k in range(width):
+        past[k, ALL] = TWO * (log[before + k, ALL] - low[k]) / (high[k] - low[k]) - ONE
+        table[orders.action + k, ALL] = past[k, ALL]
+        table[orders.change + k, ALL] = past[k, ALL] - past[width + k, ALL]
+
+
+@kernel
+def command(told, orders, table, log):
+    """The same of all blocks."""
     for place in range(len(table)):
-        first = place * LANES
-        lanes = min(LANES, len(told) - first)
-        t, p = block(table, place, table.shape[1]), block(past, place, past.shape[1])
-        o = block(log, place, log.shape[1])
-        for k in range(before):
-            o[k, ALL] = t[k, ALL]
-        for k in range(width):
-            for lane in range(lanes):
-                o[before + k, lane] = _within(told[first + lane, k], low[k], high[k])
-        for k in range(past.shape[1] - 1, width - 1, -1):
-            p[k, ALL] = p[k - width, ALL]
-        for k in range(width):
-            p[k, ALL] = TWO * (o[before + k, ALL] - low[k]) / (high[k] - low[k]) - ONE
-            t[action + k, ALL] = p[k, ALL]
-            t[change + k, ALL] = p[k, ALL] - p[width + k, ALL]
+        ordered(told, orders, place, block(table, place, table.shape[1]), block(log, place, log.shape[1]))
 
 
 @kernel
@@ -118,97 +125,6 @@ def tally(reward, success, terminated, limit, agents, length, gained, truncated)
             over |= success[row] or terminated[row] or length[row] >= limit
         for row in range(first, first + agents):
             truncated[row] = over and not terminated[row]
-
-
-@kernel
-def begin(rows, late, values, owner, std, own, delay, weights, past, bias, sent, stream):
-    """Begin these rows with latency late (count, signals), in control steps, as if the first values had held.
-
-    `weights` blend linearly between control steps; `own` (count,) are the rows' streams of random numbers. Returns the
-    longest latency.
-    """
-    width, longest = len(owner), ZERO
-    taps = past.shape[1] // width
-    for index in range(len(rows)):
-        row, state = rows[index], own[index]
-        place, lane = row // LANES, row % LANES
-        for k in range(delay.shape[1]):
-            delay[row, k] = late[index, k]
-            longest = max(longest, delay[row, k])
-        for k in range(width):
-            for tap in range(taps):
-                weight = max(ZERO, ONE - abs(late[index, owner[k]] - tap))
-                weights[place, tap * width + k, lane] = weight
-                past[place, tap * width + k, lane] = values[place, k, lane]
-        for k in range(len(std)):
-            drawn, state = normal(state)
-            bias[place, k, lane] = std[k] * np.float32(drawn)
-        sent[row], stream[row] = 0, state
-    return longest
-
-
-@inlined
-def _chance(row, lane, quantiles, noisy, dropout, sent, stream, added, lost):
-    """What chance decides of a row at this control step: added (P, LANES), and which signals are lost."""
-    state = normals(stream[row], quantiles, noisy, added, lane)
-    for k in range(len(dropout)):
-        drawn, state = uniform(state)
-        lost[k, lane] = ONE if drawn < dropout[k] and sent[row] > 0 else ZERO
-    stream[row] = state
-    sent[row] += 1
-
-
-@inlined
-def _deliver(values, first, owner, weights, past, noise, added, bias, dropout, lost, last, out, lane):
-    """What arrives of values from the row `first` on; everything is (rows, LANES)."""
-    width = len(owner)
-    taps = weights.shape[0] // width
-    for k in range(width):
-        x = values[first + k, lane]
-        if taps > 1:
-            for tap in range(taps - 1, 0, -1):
-                past[tap * width + k, lane] = past[(tap - 1) * width + k, lane]
-            past[k, lane] = x
-            x = x * weights[k, lane]
-            for tap in range(1, taps):
-                x = x + weights[tap * width + k, lane] * past[tap * width + k, lane]
-        if len(noise):
-            x = x + noise[k] * added[k, lane]
-        if len(bias):
-            x = x + bias[k, lane]
-        if len(dropout):
-            x = select(lost[owner[k], lane] > HALF, last[k, lane], x)
-            last[k, lane] = x
-        out[k, lane] = x
-
-
-@kernel
-def send(values, first, owner, weights, past, quantiles, noisy, noise, bias, dropout, last, sent, stream, out):
-    """What arrives in out of values from column `first` on, of all rows."""
-    added, lost = np.zeros((len(owner), LANES), np.float32), np.zeros((len(dropout), LANES), np.float32)
-    for place in range(len(out)):
-        if len(noise) or len(dropout):
-            for lane in range(min(LANES, len(sent) - place * LANES)):
-                _chance(place * LANES + lane, lane, quantiles, noisy, dropout, sent, stream, added, lost)
-        v, w = block(values, place, values.shape[1]), block(weights, place, weights.shape[1])
-        p, b = block(past, place, past.shape[1]), block(bias, place, bias.shape[1])
-        o, held = block(out, place, out.shape[1]), block(last, place, last.shape[1])
-        _deliver(v, first, owner, w, p, noise, added, b, dropout, lost, held, o, ALL)
-
-
-@kernel
-def send_rows(
-    rows, values, first, owner, weights, past, quantiles, noisy, noise, bias, dropout, last, sent, stream, out
-):
-    """The same of these rows (count,)."""
-    added, lost = np.zeros((len(owner), LANES), np.float32), np.zeros((len(dropout), LANES), np.float32)
-    for row in rows:
-        place, lane = row // LANES, row % LANES
-        _chance(row, lane, quantiles, noisy, dropout, sent, stream, added, lost)
-        v, w = block(values, place, values.shape[1]), block(weights, place, weights.shape[1])
-        p, b = block(past, place, past.shape[1]), block(bias, place, bias.shape[1])
-        o, held = block(out, place, out.shape[1]), block(last, place, last.shape[1])
-        _deliver(v, first, owner, w, p, noise, added, b, dropout, lost, held, o, lane)
 
 
 @inlined
@@ -285,44 +201,82 @@ def _square(values, places, index, offset):
     return total
 
 
-@kernel
-def judge(bounds, limits, costs, numbers, table, seen, bonus, steps, limit, lost, terms, reward):
-    """Who is lost (n,), each unweighted cost, terms (costs + 1, n), and the reward (n,), `bonus` - the costs.
+class Rules(NamedTuple):
+    """What a row earns, and when it is lost; see `sim.engines.vector.tables`."""
 
-    Of the table, the first `seen` columns of which must be finite. The last term is 1 where a row is not lost.
-    Rewards that are not finite count as zero. Returns whether some row that is not lost has made `limit` steps.
+    bounds: NDArray[np.int64]
+    limits: Array
+    costs: NDArray[np.int64]
+    numbers: Array
+    seen: int  # the first columns of the table must be finite
+    bonus: np.float32  # per step that is not lost
+    last: int  # steps of an episode
+
+
+class World(NamedTuple):
+    """What a control step of n rows reads and writes, besides the engine's own."""
+
+    orders: Orders
+    actuators: Channel
+    sensors: Channel
+    rules: Rules
+    steps: NDArray[np.int64]  # (n,) of the episodes, this one included
+    table: Array  # (blocks, columns, LANES) of noise-free signals
+    places: NDArray[np.int64]  # columns of what no engine knows
+
+
+class Outcome(NamedTuple):
+    """What a step brought: who is lost (n,), each unweighted cost, and 1 where not lost (costs + 1, n), reward (n,)."""
+
+    lost: NDArray[np.bool_]
+    terms: Array
+    reward: Array
+
+
+@inlined
+def judged(rules, place, t, steps, kept, outcome):
+    """Judge one block of the table; whether some row that is not lost has made its last step.
+
+    Rewards that are not finite count as zero. `kept` is room for costs + 2 rows.
     """
-    last, ended = len(costs), False
-    kept: Any = np.zeros((last + 2, LANES), np.float32)
+    last, ended = len(rules.costs), False
+    lost, terms, reward = outcome.lost, outcome.terms, outcome.reward
+    kept[last, ALL] = ONE
+    alive = kept[last, ALL]
+    for k in range(rules.seen):
+        alive = select(abs(t[k, ALL]) <= LARGEST, alive, ZERO)
+    for k in range(len(rules.bounds)):
+        alive = select(_square(t, rules.bounds, k, ZERO) > rules.limits[k, 0], ZERO, alive)
+    kept[last, ALL] = alive
+    total = rules.bonus * alive
+    for term in range(last):
+        first, shape = rules.costs[term, 0], rules.costs[term, 3]
+        if shape == ATTITUDE:
+            cost = QUARTER * (THREE - t[first, ALL] - t[first + 4, ALL] - t[first + 8, ALL])
+        else:
+            cost = _square(t, rules.costs, term, rules.numbers[term, 2])
+            if shape != SQUARE:
+                cost = math.sqrt(cost + rules.numbers[term, 1])
+        kept[term, ALL] = cost
+        if shape == LOG:
+            for lane in range(LANES):
+                kept[term, lane] = np.log1p(kept[term, lane])
+        total = total - rules.numbers[term, 0] * kept[term, ALL]
+    kept[last + 1, ALL] = select(abs(total) <= LARGEST, total, ZERO)
+    for lane in range(min(LANES, len(lost) - place * LANES)):
+        row = place * LANES + lane
+        lost[row] = kept[last, lane] < HALF
+        ended |= steps[row] >= rules.last and not lost[row]
+        reward[row] = kept[last + 1, lane]
+        for term in range(last + 1):
+            terms[term, row] = kept[term, lane]
+    return ended
+
+
+@kernel
+def judge(rules, table, steps, outcome):
+    """The same of all blocks."""
+    ended, kept = False, np.zeros((len(rules.costs) + 2, LANES), np.float32)
     for place in range(len(table)):
-        t = block(table, place, table.shape[1])
-        kept[last, ALL] = ONE
-        alive = kept[last, ALL]
-        for k in range(seen):
-            alive = select(abs(t[k, ALL]) <= LARGEST, alive, ZERO)
-        for k in range(len(bounds)):
-            alive = select(_square(t, bounds, k, ZERO) > limits[k, 0], ZERO, alive)
-        kept[last, ALL] = alive
-        total = bonus * alive
-        for term in range(last):
-            first, shape = costs[term, 0], costs[term, 3]
-            if shape == ATTITUDE:
-                cost = QUARTER * (THREE - t[first, ALL] - t[first + 4, ALL] - t[first + 8, ALL])
-            else:
-                cost = _square(t, costs, term, numbers[term, 2])
-                if shape != SQUARE:
-                    cost = math.sqrt(cost + numbers[term, 1])
-            kept[term, ALL] = cost
-            if shape == LOG:
-                for lane in range(LANES):
-                    kept[term, lane] = np.log1p(kept[term, lane])
-            total = total - numbers[term, 0] * kept[term, ALL]
-        kept[last + 1, ALL] = select(abs(total) <= LARGEST, total, ZERO)
-        for lane in range(min(LANES, len(lost) - place * LANES)):
-            row = place * LANES + lane
-            lost[row] = kept[last, lane] < HALF
-            ended |= steps[row] >= limit and not lost[row]
-            reward[row] = kept[last + 1, lane]
-            for term in range(last + 1):
-                terms[term, row] = kept[term, lane]
+        ended |= judged(rules, place, block(table, place, table.shape[1]), steps, kept, outcome)
     return ended

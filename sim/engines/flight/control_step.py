@@ -1,0 +1,60 @@
+"""A control step of vehicles in flight in one pass: commands, latency, physics, sensing, rewards.
+
+The same functions as where each has a pass of its own (`sim.simulation`), so that the numbers are equal; but a block of
+vehicles stays in the cache from its commands to its reward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.engines.flight import dynamics
+from sim.engines.flight.reading import Reader, gathered
+from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, SIGNAL_ROWS, STATE_ROWS
+from sim.engines.vector.blocks import block, kernel
+from sim.engines.vector.channels import room, sent
+from sim.engines.vector.rows import Outcome, World, judged, ordered
+from sim.engines.vector.simd import ALL, LANES
+from sim.randomize import Array
+
+
+@kernel
+def control_step(told, known, world, vehicles, sense, rows, columns, log, outcome):
+    """Advance all vehicles under told (n, k); whether some that is not lost has made its last step.
+
+    `vehicles` are (state, derived parameters, s of a substep, substeps); `rows` of theirs are read into `columns`.
+    """
+    state, derived, h, substeps = vehicles
+    actuators, sensors, table = world.actuators, world.sensors, world.table
+    late, lost = room(actuators)
+    added, dropped = room(sensors)
+    signals: Any = np.zeros((SIGNAL_ROWS, LANES), np.float32)
+    kept: Any = np.zeros((len(world.rules.costs) + 2, LANES), np.float32)
+    ended = False
+    for place in range(len(table)):
+        t, o = block(table, place, table.shape[1]), block(log, place, log.shape[1])
+        ordered(told, world.orders, place, t, o)
+        sent(actuators, place, o, late, lost)
+        s, p = block(state, place, STATE_ROWS), block(derived, place, PARAMETER_ROWS)
+        c = block(actuators.arrived, place, COMMAND_ROWS)
+        for _ in range(substeps):
+            dynamics.advance(s, p, c, s, ALL, h)
+        gathered(s, signals, sense, rows, columns, t)
+        for lane in range(min(LANES, len(told) - place * LANES)):
+            for k in range(len(world.places)):
+                t[world.places[k], lane] = known[place * LANES + lane, k]
+        sent(sensors, place, t, added, dropped)
+        ended |= judged(world.rules, place, t, world.steps, kept, outcome)
+    return ended
+
+
+class WholeStep(Reader):
+    """A reader that carries out whole control steps, too."""
+
+    def whole_step(self, told: Array, known: Array, world: World, log: Array, outcome: Outcome) -> bool:
+        flight = self.flight
+        vehicles = flight.state, flight.derived, flight.substep, flight.substeps
+        ended: bool = control_step(told, known, world, vehicles, self.senses, *self.moving, log, outcome)
+        return ended
