@@ -61,6 +61,28 @@ def flown_again(env, name, steps, number):
     return flown(env, 1, steps)[name]
 
 
+@pytest.mark.parametrize("task", ["quad_hover", "quad_track"])
+def test_a_step_in_one_pass_is_that_in_several(task):
+    """Where a load is picked up, and in gusts, there are several."""
+    whole, several = (make_env(make(task, variation="wide"), 21, seed=4) for _ in range(2))
+    for env in (whole, several):
+        env.reset(range(21), range(21))
+    assert whole._whole is not None
+    several._whole = None
+    for k in range(40):
+        made, wanted = (env.step(commands(env, 0.5 + 0.02 * (k % 7))) for env in (whole, several))
+        np.testing.assert_array_equal(made.reward, wanted.reward)
+        np.testing.assert_array_equal(made.terminated, wanted.terminated)
+        for name, value in wanted.terms.items():
+            np.testing.assert_array_equal(made.terms[name], value)
+        ours, theirs = whole.observe() | whole.truth(), several.observe() | several.truth()
+        for name, value in theirs.items():
+            np.testing.assert_array_equal(ours[name], value)
+        if k % 10 == 9:
+            for env in (whole, several):
+                env.reset([3, 17], [100 + k, 200 + k])
+
+
 @pytest.mark.parametrize("conditions", [Conditions(wind=5.0), Conditions(vary=True, gust=2.0, load=1.2, force=0.1)])
 def test_conditions_of_an_episode_do_not_depend_on_the_one_before(conditions):
     used, fresh = (evaluation_env(make("quad_hover"), 2, 7, conditions) for _ in range(2))
