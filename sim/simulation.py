@@ -259,14 +259,14 @@ class SimEnv:
             self._table,
             np.concatenate([np.zeros(0, np.int64), *told]),
         )
-        steady = self.judged and not (self._changing or self._gusts or self.conditions.load != 1.0)
+        steady = not (self._changing or self._gusts or self.conditions.load != 1.0)
         self._whole = self._read if steady and isinstance(self._read, StepsWhole) else None
 
     def observe(self) -> dict[str, Array]:
-        shown = from_lanes(self._sensors.channel.arrived, self.num)
+        shown, now = from_lanes(self._sensors.channel.arrived, self.num), from_lanes(self._table, self.num)
         seen = {name: shown[:, at] for name, at in self._shown}
-        for name, _ in self._hidden:
-            seen[name] = self._true(name)
+        for name, at in self._hidden:
+            seen[name] = now[:, at]
         for name, shape in self._tall:
             seen[name] = seen[name].reshape(self.num, *shape)
         return seen
@@ -275,14 +275,8 @@ class SimEnv:
         return self._sensors.channel.arrived
 
     def truth(self) -> dict[str, Array]:
-        return {name: self._true(name) for name in self._told}
-
-    def _true(self, name: str) -> Array:
-        """A noise-free signal now, (n, k)."""
-        if name in self._columns:
-            return from_lanes(self._table[:, self._columns[name]], self.num)
-        value: Array = self.engine.read(name)
-        return value
+        now, known = from_lanes(self._table, self.num), self._columns
+        return {name: now[:, known[name]] if name in known else self.engine.read(name) for name in self._told}
 
     def step(self, command: Mapping[str, Array]) -> Step:
         log = self._log[self._now % len(self._log)]
@@ -294,14 +288,16 @@ class SimEnv:
         )
         if self._whole is not None:
             known = np.concatenate([*self._known(self._every).values()], axis=1, dtype=np.float32)
-            return self._outcome(outcome, self._whole.whole_step(told, known, self._world, log, outcome))
-        kernels.command(told, self._world.orders, self._table, log)
-        self.engine.step(from_lanes(self._actuators.send(log), self.num))
-        self._change()
-        self._look()
-        self._sensors.send(self._table)
+            ended = self._whole.whole_step(told, known, self._world, log, outcome)
+        else:
+            kernels.command(told, self._world.orders, self._table, log)
+            self.engine.step(from_lanes(self._actuators.send(log), self.num))
+            self._change()
+            self._look()
+            self._sensors.send(self._table)
+            ended = kernels.judge(self._world.rules, self._table, self._steps, outcome)
         if self.judged:
-            return self._outcome(outcome, kernels.judge(self._world.rules, self._table, self._steps, outcome))
+            return self._outcome(outcome, ended)
         nothing = np.zeros(self.num, bool)
         return Step(np.zeros(self.num, np.float32), nothing, nothing)
 
@@ -354,7 +350,7 @@ class SimEnv:
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """The robot and its target as the film shows them."""
-        goal = self._true(self.task.goal)[row]
+        goal = from_lanes(self._table[:, self._columns[self.task.goal]], self.num)[row]
         return render(self.engine, self.task.robot, row, goal, height, width)
 
     def close(self) -> None:
