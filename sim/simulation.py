@@ -259,7 +259,8 @@ class SimEnv:
             self._table,
             np.concatenate([np.zeros(0, np.int64), *told]),
         )
-        steady = not (self._changing or self._gusts or self.conditions.load != 1.0)
+        # Nothing changes between the physics and the sensors, and what no engine knows does not depend on the command.
+        steady = not (self._changing or self._gusts or self.conditions.load != 1.0 or self._remembered)
         self._whole = self._read if steady and isinstance(self._read, StepsWhole) else None
 
     def observe(self) -> dict[str, Array]:
