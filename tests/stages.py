@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 CLOSING = re.compile(r"=+ (.+) in [\d.]+s(?: \([\d:]+\))? =+")
 COUNT = re.compile(r"(\d+) (failed|passed|skipped|xfailed|xpassed|error)s?\b")
@@ -25,8 +26,14 @@ def commands(cores: int, everything: bool, words: list[str]) -> dict[str, list[s
     workers = ["-n", str(min(cores, MOST)), "--dist", "loadfile", "--no-loadscope-reorder"] if cores > 1 else []
     return {
         "side by side": [*pytest, *workers, "-m", f"not timed{short}", *words],
-        "timed": [*pytest, "-m", f"timed{short}", *words],
+        "timed": [*pytest, "-m", f"timed{short}", *(words or marked("timed"))],
     }
+
+
+def marked(name: str) -> list[str]:
+    """The files with this mark: importing all others would take a quarter of a minute."""
+    files = sorted(Path("tests").rglob("test_*.py"))
+    return [str(file) for file in files if f"mark.{name}" in file.read_text(encoding="utf-8")]
 
 
 def watched(command: list[str], counts: Counter[str], failures: list[str]) -> int:

@@ -75,6 +75,15 @@ def test_one_core_has_no_workers():
     assert "-n" in stages.commands(2, False, [])["side by side"] and "-n" not in stages.commands(2, False, [])["timed"]
 
 
+def test_what_is_timed_is_found_without_importing_the_rest(tmp_path, monkeypatch):
+    (tmp_path / "tests" / "deep").mkdir(parents=True)
+    (tmp_path / "tests" / "deep" / "test_a.py").write_text(MARKED.format("", "timed") + PASSES.format("one"))
+    (tmp_path / "tests" / "test_b.py").write_text(PASSES.format("two"))
+    monkeypatch.chdir(tmp_path)
+    assert stages.commands(2, False, [])["timed"][3:] == ["-m", "timed and not long", "tests/deep/test_a.py"]
+    assert stages.commands(2, False, ["-x"])["timed"][3:] == ["-m", "timed and not long", "-x"]
+
+
 def test_the_closing_line_is_like_pytests():
     counts = Counter(passed=3, failed=1, skipped=2)
     assert stages.closing_line(counts, 61.5).strip("=") == " 1 failed, 3 passed, 2 skipped in 61.50s (0:01:01) "

@@ -78,9 +78,11 @@ def test_a_step_in_one_pass_is_that_in_several(task):
         ours, theirs = whole.observe() | whole.truth(), several.observe() | several.truth()
         for name, value in theirs.items():
             np.testing.assert_array_equal(ours[name], value)
-        if k % 10 == 9:
-            for env in (whole, several):
+        for env in (whole, several):
+            if k % 10 == 9:
                 env.reset([3, 17], [100 + k, 200 + k])
+            if k == 15:  # by somebody else
+                env.engine.set_parameters(np.arange(21) == 5, {"mass": np.full((1, 1), 0.04, np.float32)})
 
 
 @pytest.mark.parametrize("conditions", [Conditions(wind=5.0), Conditions(vary=True, gust=2.0, load=1.2, force=0.1)])

@@ -208,7 +208,13 @@ class Flight:
         index = self._index(mask)
         put(_rows(len(index), state), index, self.state)
 
+    def check(self, command: Any) -> None:
+        """ValueError unless there are as many commands as motors, for each vehicle."""
+        if np.shape(command) != (self.num, COMMAND_ROWS):
+            raise ValueError(f"{self.num} quadrotors take {COMMAND_ROWS} commands each, got {np.shape(command)}")
+
     def step(self, command: Any) -> None:
+        self.check(command)
         if self.downwash:
             self._derive(self._index(None), self._wash())
         fill(np.ascontiguousarray(command, np.float32), self._command)
@@ -226,9 +232,8 @@ class Flight:
         raise KeyError(f"a quadrotor in flight has no {name!r}; it has: {choices}")
 
     def reader(self, where: Mapping[str, slice]) -> Reader:
-        made = Reader(self, where)
-        if not (made.others or self.downwash):
-            made = WholeStep(self, where)
+        known = all(name in STATE or name in COLUMNS or name == "rotation" for name in where)
+        made = (WholeStep if known and not self.downwash else Reader)(self, where)
         self._readers.append(made)
         return made
 

@@ -55,6 +55,8 @@ class WholeStep(Reader):
 
     def whole_step(self, told: Array, known: Array, world: World, log: Array, outcome: Outcome) -> bool:
         flight = self.flight
+        flight.check(told)
+        self.catch_up(world.table)
         vehicles = flight.state, flight.derived, flight.substep, flight.substeps
         ended: bool = control_step(told, known, world, vehicles, self.senses, *self.moving, log, outcome)
         return ended

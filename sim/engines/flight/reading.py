@@ -83,8 +83,12 @@ class Reader:
             self.changed[robots] = False
         else:
             gather_rows(flight.state, self.senses, *self.moving, table)
-            if self.changed.any():
-                gather_some(flight.state, flight.values, self.changed.nonzero()[0], *self.fixed, table)
-                self.changed[:] = False
+            self.catch_up(table)
         for name, at in self.others.items():
             tell(flight.read(name), self.everyone, at.start, table)
+
+    def catch_up(self, table: Array) -> None:
+        """Read the parameters that were changed."""
+        if self.changed.any():
+            gather_some(self.flight.state, self.flight.values, self.changed.nonzero()[0], *self.fixed, table)
+            self.changed[:] = False

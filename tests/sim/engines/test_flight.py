@@ -174,3 +174,10 @@ def test_unknown_names_are_refused_with_the_choices() -> None:
         engine.set_parameters(None, {"thrust": np.ones((1, 1))})
     with pytest.raises(ValueError, match="airspaces of 3"):
         Flight(robot("crazyflie"), 4, STEP, downwash=3)
+
+
+def test_commands_of_another_shape_are_refused():
+    engine = Flight(robot("crazyflie"), 2, STEP)
+    for wrong in (np.zeros((2, 3), np.float32), np.zeros((1, 4), np.float32)):
+        with pytest.raises(ValueError, match="2 quadrotors take 4 commands each, got"):
+            engine.step(wrong)
