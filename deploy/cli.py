@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deploy.system import extras, streams
+from deploy.system import extras, interrupts, streams
 from deploy.trust.text import printable
 
 # What bad input ends in, and an installation that lacks something.
@@ -132,7 +132,8 @@ def call(main: Callable[[Sequence[str]], None], arguments: Sequence[str] | None 
     """
     streams.opened()
     try:
-        main(sys.argv[1:] if arguments is None else arguments)
+        with interrupts.come_again():
+            main(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
     except EXPECTED as error:
         if isinstance(error, BrokenPipeError) and streams.is_gone():

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -71,6 +73,19 @@ def test_call_ends_quietly_on_ctrl_c(capsys):
 
     assert cli.call(interrupted, []) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_ctrl_c_in_a_callback_of_a_compiler_is_not_lost():
+    program = """
+import ctypes, signal, sys, time
+from deploy import cli
+def main(argv):
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+    time.sleep(20)
+sys.exit(cli.call(main, []))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=15)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_usage_names_every_key_and_default():
