@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from sim.conditions import Conditions
 from sim.env import evaluation_env, make_env
+from sim.randomize import Vary
+from sim.robots.quadrotors import Quadrotor
 from sim.simulation import BLOCK, SimEnv
 from sim.tasks import make
 
@@ -154,3 +156,22 @@ def test_rows_are_drawn():
     env.reset([0, 1], [0, 1])
     pictures = [env.render(row, 60, 80) for row in range(2)]
     assert pictures[0].shape == (60, 80, 3) and (pictures[0] != pictures[1]).any()
+
+
+class Painted(Quadrotor):
+    """A vehicle with a parameter that no equation reads."""
+
+    def parameters(self):
+        return {"colour": np.array([1.0, 2.0], np.float32)} | super().parameters()
+
+
+def test_a_parameter_of_ones_own_varies_too():
+    task = make("quad_hover")
+    task.robot = Painted(**vars(task.robot))
+    task.vary = (*task.vary, Vary("colour", 0.5, 1.5))
+    env = make_env(task, 3, seed=0)
+    env.reset(range(3), range(3))
+    env.step(commands(env))
+    colour = env.engine.read("colour")
+    assert len(np.unique(colour[:, 0])) == 3
+    np.testing.assert_allclose(colour[:, 1], 2.0 * colour[:, 0])

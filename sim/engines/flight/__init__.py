@@ -22,7 +22,7 @@ from sim.engines.flight.rows import (
     SIGNAL_ROWS,
     STATE,
     STATE_ROWS,
-    derive_rows,
+    derive_values,
 )
 from sim.engines.vector.blocks import block, blocks, from_lanes, kernel, to_lanes
 from sim.engines.vector.simd import ALL, LANES
@@ -94,31 +94,6 @@ def put(values, vehicles, lanes):
 
 
 @kernel
-def derive_vehicles(values, vehicles, substep, lanes):
-    """Vehicles (count,) in lanes (blocks, PARAMETER_ROWS, LANES) from physical parameters (n, columns)."""
-    given, derived = np.empty((1, values.shape[1])), np.empty((1, PARAMETER_ROWS))
-    for vehicle in vehicles:
-        for k in range(values.shape[1]):
-            given[0, k] = values[vehicle, k]
-        derive_rows(given, substep, derived)
-        for k in range(PARAMETER_ROWS):
-            lanes[vehicle // LANES, k, vehicle % LANES] = derived[0, k]
-
-
-@kernel
-def derive_prepared(prepared, substep):
-    """The derived parameters in prepared (count, STATE_ROWS + PARAMETER_ROWS + columns) from the physical ones."""
-    first = STATE_ROWS + PARAMETER_ROWS
-    given, derived = np.empty((1, prepared.shape[1] - first)), np.empty((1, PARAMETER_ROWS))
-    for index in range(len(prepared)):
-        for k in range(given.shape[1]):
-            given[0, k] = prepared[index, first + k]
-        derive_rows(given, substep, derived)
-        for k in range(PARAMETER_ROWS):
-            prepared[index, STATE_ROWS + k] = derived[0, k]
-
-
-@kernel
 def begin_vehicles(prepared, vehicles, state, derived, values):
     """Vehicles (count,) in lanes from prepared (count, STATE_ROWS + PARAMETER_ROWS + columns), values (n, columns)."""
     for index in range(len(vehicles)):
@@ -160,10 +135,11 @@ class Flight:
         self.robot, self.num, self.dt, self.device = robot, num, dt, device
         self.substeps, self.downwash = substeps, downwash
         nominal = robot.parameters()
-        self.nominal = np.concatenate([nominal[name] for name in COLUMNS])
+        nominal = {name: nominal[name] for name in COLUMNS} | nominal  # a robot may have more of its own, after these
+        self.nominal, ends = np.concatenate([*nominal.values()]), np.cumsum([len(v) for v in nominal.values()])
+        self.columns = {k: slice(end - len(v), end) for (k, v), end in zip(nominal.items(), ends, strict=True)}
         self.values = np.tile(self.nominal, (num, 1))
-        self.parameters = {k: np.tile(v, (num, 1)) for k, v in nominal.items()}  # a robot may have more of its own
-        self.parameters |= {name: self.values[:, at] for name, at in COLUMNS.items()}
+        self.parameters = {name: self.values[:, at] for name, at in self.columns.items()}
         self.substep = np.float32(dt / substeps)
         self._readers: list[Reader] = []
         self.state = to_lanes(np.tile(REST, (num, 1)))
@@ -173,11 +149,10 @@ class Flight:
         self._derive(self._index(None))
 
     def _derive(self, index: Any, wash: Array | None = None) -> None:
-        values = self.values
+        values = self.values[index]
         if wash is not None:
-            values = values.copy()
             values[:, COLUMNS["force"]] += wash
-        derive_vehicles(values, index, self.dt / self.substeps, self.derived)
+        put(derive_values(values, self.dt / self.substeps), index, self.derived)
         for reader in self._readers:
             reader.changed[index] = True
 
@@ -188,7 +163,7 @@ class Flight:
         values[:] = self.nominal
         for name, value in parameters.items():
             values[:, self._column(name)] = value
-        derive_prepared(prepared, self.dt / self.substeps)
+        prepared[:, STATE_ROWS : STATE_ROWS + PARAMETER_ROWS] = derive_values(values, self.dt / self.substeps)
         return prepared
 
     def begin(self, robots: NDArray[np.int64], prepared: Array) -> None:
@@ -197,9 +172,9 @@ class Flight:
             reader.changed[robots] = True
 
     def _column(self, name: str) -> slice:
-        if name not in COLUMNS:
-            raise KeyError(f"a quadrotor has no parameter {name!r}; it has: {', '.join(COLUMNS)}")
-        return COLUMNS[name]
+        if name not in self.columns:
+            raise KeyError(f"a quadrotor has no parameter {name!r}; it has: {', '.join(self.columns)}")
+        return self.columns[name]
 
     def _index(self, mask: Any | None) -> Any:
         return np.arange(self.num) if mask is None else np.asarray(mask, bool).nonzero()[0]
@@ -240,9 +215,7 @@ class Flight:
     def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:
         index = self._index(mask)
         for name, value in parameters.items():
-            if name not in self.parameters:
-                raise KeyError(f"a quadrotor has no parameter {name!r}; it has: {', '.join(self.parameters)}")
-            self.parameters[name][index] = value
+            self.values[index, self._column(name)] = value
         self._derive(index)
 
     def _wash(self) -> Array:
