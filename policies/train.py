@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,6 +25,7 @@ from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.log import Log, Progress
 from policies.runner.mistakes import SettingsError
+from policies.runner.profiling import profiled
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
 from sim.env import NoExpertError, with_engine
@@ -68,7 +70,8 @@ def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clo
     clock.lap("start")
     background.start()
     stop.wait()
-    with Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress:
+    profile = profiled(folder) if settings.options.profile else nullcontext()
+    with Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress, profile:
         saver = Saver(folder, settings, algorithm, log)
         try:
             for metrics in algorithm.learn():

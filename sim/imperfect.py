@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class Imperfect:
 
         sizes = [s.size for s in group]
         owner = np.repeat(np.arange(len(group)), sizes)
-        noise, self._bias_std = each([s.noise_std() for s in group]), each([s.bias_std() for s in group])
+        noise, self.bias_std = each([s.noise_std() for s in group]), each([s.bias_std() for s in group])
         dropout = np.array([s.dropout_probability() for s in group], np.float32) * np.float32(factor > 0.0)
         dropout = dropout if dropout.any() else dropout[:0]
         width, self.taps = len(owner), math.ceil(longest - 1e-9) + 1
@@ -47,7 +48,7 @@ class Imperfect:
             quantiles=QUANTILES,
             noisy=np.flatnonzero(noise),
             noise=noise,
-            bias=lanes(len(self._bias_std)),
+            bias=lanes(len(self.bias_std)),
             dropout=dropout,
             last=lanes(width if len(dropout) else 0),
             sent=np.zeros(num, np.int64),
@@ -55,12 +56,17 @@ class Imperfect:
             arrived=lanes(width),
         )
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that changes within episodes, by name."""
+        names = ("weights", "past", "bias", "last", "sent", "stream", "arrived")
+        return {"delay": self.delay} | {name: getattr(self.channel, name) for name in names}
+
     def begin(self, rows: NDArray[np.int64], delay: Array, values: Array, stream: Streams) -> None:
         """Begin an episode in these rows: `delay` (count, signals) in control steps, as if values had held until now.
 
         The first P of them. `stream` (count,) are the rows' own random numbers.
         """
-        longest = channels.begin(rows, delay, values, self._bias_std, stream, self.delay, self.channel)
+        longest = channels.begin(rows, delay, values, self.bias_std, stream, self.delay, self.channel)
         if longest > self.taps - 1:
             raise ValueError(f"a delay of {longest:.2f} control steps needs more than {self.taps} stored values")
 

@@ -133,3 +133,28 @@ class Curriculum:
         if math.log(self.start) + times * math.log(self.factor) >= math.log(self.limit):
             return self.limit
         return self.start * self.factor**times
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """How signals change when the world is seen in a mirror: name -> (from where, signs).
+
+    Element i of the mirrored signal is signs[i] times element places[i] of the signal; longer signals repeat the
+    pattern (the points of a path, past actions). Single numbers that are not named stay as they are. A task with
+    mirrors says: whoever acts as the mirror image of somebody in the mirrored world gets the mirrored world back.
+    """
+
+    changes: Mapping[str, tuple[Sequence[int], Sequence[float]]]
+
+    def of(self, name: str, size: int) -> tuple[list[int], list[float]]:
+        """Places and signs for all elements of a signal; ValueError where the mirror does not know it."""
+        if name not in self.changes:
+            if size == 1:
+                return [0], [1.0]
+            raise ValueError(f"the mirror does not say what becomes of {name!r}; it knows {', '.join(self.changes)}")
+        places, signs = self.changes[name]
+        repeat, rest = divmod(size, len(places))
+        if rest:
+            raise ValueError(f"the mirror changes {len(places)} elements of {name!r}, which has {size}")
+        shifted = [place + len(places) * k for k in range(repeat) for place in places]
+        return shifted, [float(sign) for sign in signs] * repeat

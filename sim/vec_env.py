@@ -224,6 +224,7 @@ class VecEnv:
             "pool_rng": self._pool_rng,
             "pool_taken": self._taken,
             "pool_easy": self._pool_easy,
+            "pool_lengths": list(self._pool_lengths),
             "noise_rng": self._generator.get_state(),
             "later_rng": self._later_rng.bit_generator.state,
             "base": {name: value.copy() for name, value in self._base.items()},
@@ -244,6 +245,8 @@ class VecEnv:
         self._command.load_state_dict(state["command"])
         self._seed = int(state["seed"])
         self._rng.bit_generator.state, self.easy = state["pool_rng"], float(state["pool_easy"])
+        shortest, longest = state["pool_lengths"]
+        self.lengths = float(shortest), float(longest)
         self._fill_pool()
         self._taken = int(state["pool_taken"])
         self._generator.set_state(torch.as_tensor(state["noise_rng"], dtype=torch.uint8).cpu())
@@ -276,7 +279,8 @@ class VecEnv:
         return torch.cat([feature.evaluate(values) for feature in self.task.features], -1)
 
     def _fill_pool(self) -> None:
-        self._pool_rng, self._pool_easy = self._rng.bit_generator.state, self.easy  # so that it can be drawn again
+        self._pool_rng = self._rng.bit_generator.state  # so that it can be drawn again
+        self._pool_easy, self._pool_lengths = self.easy, self.lengths
         count = max(POOL, self.num_envs)
         state = self.task.reset(self._rng, count)
         if self.easy > 0.0:

@@ -32,6 +32,7 @@ class WorldVecEnv:
 
     term_names = ("reward", "success")
     easy = 1.0  # starts are the world's own
+    lengths = (1.0, 1.0)
     dump_dir: Path | None = None
 
     def __init__(

@@ -24,6 +24,7 @@ HOMES = {
         "sim/engines/flight/*.py",
         "sim/engines/vector/*.py",
         "policies/algorithms/*/fused*.py",
+        "policies/learning/fused/*.py",
     ],
     "llvmlite": ["sim/engines/vector/simd.py", "sim/engines/vector/blocks.py"],
     "mujoco": [
@@ -126,7 +127,7 @@ TABLES = {
     "sim/robots/__init__.py",
     "policies/algorithms/__init__.py",
 }
-NOUNS = ("sim/tasks/", "sim/robots/", "sim/env.py", "sim/simulation.py", "sim/vec_env.py", "sim/vec_world.py")
+NOUNS = ("sim/tasks/", "sim/robots/", "sim/env.py", "sim/simulation/", "sim/vec_env.py", "sim/vec_world.py")
 SUBJECTS = {"task", "robot", "env", "world"}
 
 # A module has at most 400 lines, a folder at most 16 modules. What is longer today: this list only shrinks.

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.learning import edm
+from policies.learning import cosine, edm
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrations
-from policies.learning.encoders import EncoderConfig, Encoders
-from policies.learning.networks import Normalizer, Stateful, cosine, descend, mlp
+from policies.learning.encoders import Encoders
+from policies.learning.networks import Normalizer, Stateful, descend, mlp
 from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Planner, Schedule, Steering
 from policies.models.controller import Array, Policy
 from policies.models.denoiser import goal, guided
 from policies.models.realtime import check as check_plan
 from policies.models.realtime import planned
-from policies.models.vision import ObservationEncoder
+from policies.models.vision import EncoderConfig, ObservationEncoder
 from sim import spec
 from sim.tasks import Task, remembering
 

@@ -19,19 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from policies.learning import cosine
 from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
-from policies.learning.encoders import SHARP, EncoderConfig, Encoders, PictureActor, columns, kept
-from policies.learning.networks import (
-    Ensemble,
-    Normalizer,
-    Stateful,
-    cosine,
-    descend,
-    linear_layers,
-    mlp,
-    squashed_sample,
-)
+from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
+from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, linear_layers, mlp, squashed_sample
 from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.vision import EncoderConfig
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action

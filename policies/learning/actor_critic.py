@@ -16,18 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.learning import cosine
 from policies.learning.buffers import ReplayBuffer
 from policies.learning.chunk_rollout import Transition
-from policies.learning.networks import (
-    Ensemble,
-    Normalizer,
-    Stateful,
-    cosine,
-    descend,
-    ensemble_layers,
-    linear_layers,
-    mlp,
-)
+from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, ensemble_layers, linear_layers, mlp
 from policies.learning.online import OnlineConfig
 from policies.models.action_selection import CriticEnsemble
 from policies.models.controller import Mlp

@@ -6,14 +6,13 @@ In training a picture is moved by a few pixels at random (DrQ, Yarats et al. 202
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from policies.learning.networks import orthogonal
 from policies.models.controller import Array
-from policies.models.vision import KERNEL, KeypointEncoder, grid
+from policies.models.vision import KERNEL, EncoderConfig, KeypointEncoder, grid
 from sim.spec import Group
 
 WHITE = 255.0
@@ -21,22 +20,6 @@ WHITE = 255.0
 # trial and error hardly hears them there; sharper first weights spread them.
 SHARP = 8.0
 PICTURE = "picture."  # before its name in a buffer
-
-
-@dataclass
-class EncoderConfig:
-    """Settings of the encoders, one for each picture that the task shows."""
-
-    channels: list[int] = field(default_factory=lambda: [16, 32, 32])  # of the convolutions; the last are looked for
-    strides: list[int] = field(default_factory=lambda: [2, 2, 2])
-    shift: int = 2  # pixels by which a picture is moved at most, each way
-    draws: int = 4  # of noise and time per picture: a batch holds so many times fewer pictures
-
-    def __post_init__(self) -> None:
-        if not self.channels or len(self.channels) != len(self.strides):
-            raise ValueError(f"needs one stride per convolution, got {self.channels} and {self.strides}")
-        if min(*self.channels, *self.strides, self.draws) < 1 or self.shift < 0:
-            raise ValueError("needs channels, strides and draws >= 1 and shift >= 0")
 
 
 class Encoders(nn.Module):

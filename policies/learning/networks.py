@@ -109,10 +109,12 @@ def ensemble_layers(ensemble: Ensemble, normalizer: Normalizer) -> tuple[list[Ar
 class Normalizer:
     """Running mean and variance of (..., k) samples. Linear (no clipping), so that it folds into a network's layer.
 
-    Statistics are float64 and all of `state_dict`; what is applied is their float32 rounding.
+    With each update, what is known already counts `kept` as much as before. Statistics are float64 and all of
+    `state_dict`; what is applied is their float32 rounding.
     """
 
-    def __init__(self, size: int, device: str = "cpu", smallest_std: float | Tensor = 1e-3) -> None:
+    def __init__(self, size: int, device: str = "cpu", smallest_std: float | Tensor = 1e-3, kept: float = 1.0) -> None:
+        self.kept = kept
         self.smallest = torch.as_tensor(smallest_std, dtype=torch.float32, device=device)
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.variance = torch.ones(size, dtype=torch.float64, device=device)
@@ -128,7 +130,7 @@ class Normalizer:
         if not x.shape[-1]:
             return
         x = x.detach().reshape(-1, x.shape[-1]).double()
-        total = self.count + len(x)
+        total = round(self.kept * self.count) + len(x)
         mean, share = x.mean(0), len(x) / total
         delta = mean - self.mean
         self.variance = self.variance + share * (x.var(0, unbiased=False) - self.variance + (1.0 - share) * delta**2)
@@ -168,11 +170,6 @@ class Normalizer:
         self.variance = torch.as_tensor(state["variance"], device=device).clone()
         self.count = int(state["count"])
         self._refresh()
-
-
-def cosine(done: float, first: float, last: float) -> float:
-    """Half a cosine from `first` to `last` while `done` goes from 0 to 1."""
-    return last + 0.5 * (1.0 + math.cos(math.pi * done)) * (first - last)
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from policies.datasets.labels import UNKNOWN, Labelled
-from policies.learning.encoders import WHITE, EncoderConfig, Encoders
-from policies.learning.networks import Ensemble, Normalizer, cosine, descend, ensemble_layers
+from policies.learning import cosine
+from policies.learning.encoders import WHITE, Encoders
+from policies.learning.networks import Ensemble, Normalizer, descend, ensemble_layers
 from policies.models.action_selection import CriticEnsemble
 from policies.models.controller import Array
 from policies.models.success import distances, places
-from policies.models.vision import ObservationEncoder
+from policies.models.vision import EncoderConfig, ObservationEncoder
 from sim import spec
 from sim.spec import Group
 

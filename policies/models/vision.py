@@ -29,6 +29,22 @@ def grid(height: int, width: int) -> Array:
 
 
 @dataclass
+class EncoderConfig:
+    """Settings of the encoders, one for each picture that the task shows."""
+
+    channels: list[int] = field(default_factory=lambda: [16, 32, 32])  # of the convolutions; the last are looked for
+    strides: list[int] = field(default_factory=lambda: [2, 2, 2])
+    shift: int = 2  # pixels by which a picture is moved at most, each way
+    draws: int = 4  # of noise and time per picture: a batch holds so many times fewer pictures
+
+    def __post_init__(self) -> None:
+        if not self.channels or len(self.channels) != len(self.strides):
+            raise ValueError(f"needs one stride per convolution, got {self.channels} and {self.strides}")
+        if min(*self.channels, *self.strides, self.draws) < 1 or self.shift < 0:
+            raise ValueError("needs channels, strides and draws >= 1 and shift >= 0")
+
+
+@dataclass
 class KeypointEncoder:
     """Convolutions with ReLU between them, and for each channel of the last one the mean place of its softmax.
 

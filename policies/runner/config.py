@@ -27,7 +27,13 @@ CLASSES: dict[str, Callable[[str], Any]] = {"task": task_class, "algorithm": alg
 PRESETS = Path(__file__).parent / "presets"
 # What a table does not hold: module:Attribute, or a robot's file.
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*|.+\.(xml|mjcf|urdf)", re.IGNORECASE)
-RESUMABLE = ("resume", "report", "evaluation_episodes", "checkpoint_s")  # what may be said when continuing a run
+RESUMABLE = (
+    "resume",
+    "report",
+    "evaluation_episodes",
+    "checkpoint_s",
+    "profile",
+)  # what may be said when continuing a run
 
 
 class RunError(Exception):
@@ -49,6 +55,7 @@ class Options:
     report: bool = True  # fly the policy file afterwards: table, plots, video
     evaluation_episodes: int = 200  # of the report
     checkpoint_s: float = 10.0  # s between checkpoints
+    profile: bool = False  # write where the training's time went
 
     def __post_init__(self) -> None:
         engines = ENGINES | BENCHES

@@ -194,6 +194,8 @@ class Progress:
         self._task: Any = None
         self._first: tuple[float, float] | None = None  # time, progress
         self._shown = 0.0
+        self._counted = (0.0, 0.0)  # environment steps when they were shown last, and when that was
+        self._speed = ""
 
     def update(self, metrics: Mapping[str, float]) -> None:
         """Show the newest metrics; cheap when called often."""
@@ -210,16 +212,26 @@ class Progress:
         if terminal and not self._ready.is_set():
             return
         self._shown = now
+        described = f"{_described(metrics)}{self._per_second(float(metrics.get('env_steps', 0.0)), now)}"
         if terminal:
-            self._draw(done, _described(metrics), self._left(now, done))
+            self._draw(done, described, self._left(now, done))
         elif now - self._first[0] >= LINE_S:
-            line = f"{self._title}  {done:4.0%}  {_described(metrics)}  {_minutes(self._left(now, done))} left"
+            line = f"{self._title}  {done:4.0%}  {described}  {_minutes(self._left(now, done))} left"
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 
     def _explain(self) -> None:
         sys.stdout.write(f"{self._title}: compiling kernels, which later runs find in the cache ...\n")
         sys.stdout.flush()
+
+    def _per_second(self, steps: float, now: float) -> str:
+        """Environment steps per second since they were last counted, at least a second ago."""
+        before, then = self._counted
+        if then == 0.0 or now - then >= 1.0:
+            self._counted = (steps, now)
+            if then and steps > before:
+                self._speed = f"  {_thousands((steps - before) / (now - then))} steps/s"
+        return self._speed
 
     def _left(self, now: float, done: float) -> float:
         assert self._first is not None
@@ -255,6 +267,10 @@ def _described(metrics: Mapping[str, float]) -> str:
         shown.append(f"success {float(metrics['success']):.0%}")
     shown += [f"{name} {float(metrics[name]):.3g}" for name in ("reward", "loss") if name in metrics][:1]
     return "  ".join(shown)
+
+
+def _thousands(count: float) -> str:
+    return f"{count:.0f}" if count < 1e3 else f"{count / 1e3:.3g} k" if count < 1e6 else f"{count / 1e6:.3g} M"
 
 
 def _minutes(seconds: float) -> str:

@@ -20,7 +20,7 @@ from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Group, Signal, numbers, pictures, size
-from sim.terms import HISTORY, Bound, Cost, Curriculum, Feature
+from sim.terms import HISTORY, Bound, Cost, Curriculum, Feature, Mirror
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -119,6 +119,13 @@ class Relabelable(Protocol):
 
     def reached(self, achieved: Array, goal: Array) -> Any:
         """Whether what was achieved (n, k) counts as the goal (n, k), (n,) bool."""
+
+
+@runtime_checkable
+class HasMirrors(Protocol):
+    """A task that is the same in mirrors."""
+
+    mirrors: tuple[Mirror, ...]  # whatever their order, they lead to the same image
 
 
 @runtime_checkable
@@ -227,6 +234,11 @@ def initial_action(task: Task) -> float:
 def history_of(task: Task) -> int:
     """How many of its own past actions a task's policy sees."""
     return task.history if isinstance(task, EngineTask) else 0
+
+
+def mirrors_of(task: Task) -> tuple[Mirror, ...]:
+    """The mirrors in which a task is the same."""
+    return task.mirrors if isinstance(task, HasMirrors) else ()
 
 
 def varied(task: Task) -> tuple[Vary, ...]:

@@ -46,6 +46,7 @@ class PointTask:
     vary = ()
     curriculum = ()
     scores = {"success": "1"}
+    envelope = {}
 
     bounds = (Bound("position", 3.0),)
 

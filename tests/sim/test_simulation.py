@@ -9,7 +9,8 @@ from sim.conditions import Conditions
 from sim.env import evaluation_env, make_env
 from sim.randomize import Vary
 from sim.robots.quadrotors import Quadrotor
-from sim.simulation import BLOCK, SimEnv
+from sim.simulation import SimEnv
+from sim.simulation.draws import BLOCK
 from sim.tasks import make
 
 

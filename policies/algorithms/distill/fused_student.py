@@ -13,7 +13,7 @@ import numpy as np
 
 from policies.algorithms.apg import fused
 from policies.algorithms.apg import fused_network as network
-from policies.algorithms.apg.fused_network import CHUNK, ONE, TWO, ZERO
+from policies.algorithms.apg.fused_network import CHUNK, ONE, ZERO
 from policies.models.controller import Gru
 from sim.engines.vector.blocks import block, kernel
 from sim.engines.vector.simd import ALL, LANES, total
@@ -86,7 +86,7 @@ def imitate(layout, weights, gradient, segment, scratch, first, count, steps):
             for i in range(actions):
                 gap = y[layout.action + i, ALL] - label[i, ALL]
                 error += total(gap * gap)
-                g[layout.action + i, ALL] = TWO * weight * gap
+                g[layout.action + i, ALL] = (weight + weight) * gap
             for i in range(size):
                 g_hidden[i, ALL] *= goes_on[0, ALL]
             network.gru_backward(scratch.transposed, layout, y, g, g_hidden)

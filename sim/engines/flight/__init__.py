@@ -24,7 +24,7 @@ from sim.engines.flight.rows import (
     STATE_ROWS,
     derive_values,
 )
-from sim.engines.vector.blocks import block, blocks, from_lanes, kernel, to_lanes
+from sim.engines.vector.blocks import block, blocks, from_lanes, inlined, kernel, to_lanes
 from sim.engines.vector.simd import ALL, LANES
 from sim.randomize import Array
 from sim.robots.quadrotors import Quadrotor
@@ -93,18 +93,23 @@ def put(values, vehicles, lanes):
             lanes[place, k, lane] = values[index, k]
 
 
+@inlined
+def begun_vehicle(prepared, index, vehicle, state, derived, values):
+    """One vehicle from row `index` of what was prepared; see `begin_vehicles`."""
+    place, lane = vehicle // LANES, vehicle % LANES
+    for k in range(STATE_ROWS):
+        state[place, k, lane] = prepared[index, k]
+    for k in range(PARAMETER_ROWS):
+        derived[place, k, lane] = prepared[index, STATE_ROWS + k]
+    for k in range(values.shape[1]):
+        values[vehicle, k] = prepared[index, STATE_ROWS + PARAMETER_ROWS + k]
+
+
 @kernel
 def begin_vehicles(prepared, vehicles, state, derived, values):
     """Vehicles (count,) in lanes from prepared (count, STATE_ROWS + PARAMETER_ROWS + columns), values (n, columns)."""
     for index in range(len(vehicles)):
-        vehicle = vehicles[index]
-        place, lane = vehicle // LANES, vehicle % LANES
-        for k in range(STATE_ROWS):
-            state[place, k, lane] = prepared[index, k]
-        for k in range(PARAMETER_ROWS):
-            derived[place, k, lane] = prepared[index, STATE_ROWS + k]
-        for k in range(values.shape[1]):
-            values[vehicle, k] = prepared[index, STATE_ROWS + PARAMETER_ROWS + k]
+        begun_vehicle(prepared, index, vehicles[index], state, derived, values)
 
 
 def _rows(count: int, state: Mapping[str, Any]) -> Array:

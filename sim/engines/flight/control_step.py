@@ -13,11 +13,40 @@ import numpy as np
 from sim.engines.flight import dynamics
 from sim.engines.flight.reading import Reader, gathered
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, SIGNAL_ROWS, STATE_ROWS
-from sim.engines.vector.blocks import block, kernel
+from sim.engines.vector.blocks import block, inlined, kernel
 from sim.engines.vector.channels import room, sent
 from sim.engines.vector.rows import Outcome, World, judged, ordered
 from sim.engines.vector.simd import ALL, LANES
 from sim.randomize import Array
+
+
+@inlined
+def moved(place, told, known, world, vehicles, sense, rows, columns, log, outcome, room):
+    """One block's control step; `log` (k, LANES) and `room` are for what it needs in between. See `control_step`."""
+    state, derived, h, substeps = vehicles
+    late, lost, added, dropped, signals, kept = room
+    actuators, sensors = world.actuators, world.sensors
+    t = block(world.table, place, world.table.shape[1])
+    ordered(told, world.orders, place, t, log)
+    sent(actuators, place, log, late, lost)
+    s, p = block(state, place, STATE_ROWS), block(derived, place, PARAMETER_ROWS)
+    c = block(actuators.arrived, place, COMMAND_ROWS)
+    for _ in range(substeps):
+        dynamics.advance(s, p, c, s, ALL, h)
+    gathered(s, signals, sense, rows, columns, t)
+    for lane in range(min(LANES, len(told) - place * LANES)):
+        for k in range(len(world.places)):
+            t[world.places[k], lane] = known[place * LANES + lane, k]
+    sent(sensors, place, t, added, dropped)
+    return judged(world.rules, place, t, world.steps, kept, outcome)
+
+
+@inlined
+def rooms(world):
+    """For `moved`."""
+    signals: Any = np.zeros((SIGNAL_ROWS, LANES), np.float32)
+    kept: Any = np.zeros((len(world.rules.costs) + 2, LANES), np.float32)
+    return (*room(world.actuators), *room(world.sensors), signals, kept)
 
 
 @kernel
@@ -26,27 +55,10 @@ def control_step(told, known, world, vehicles, sense, rows, columns, log, outcom
 
     `vehicles` are (state, derived parameters, s of a substep, substeps); `rows` of theirs are read into `columns`.
     """
-    state, derived, h, substeps = vehicles
-    actuators, sensors, table = world.actuators, world.sensors, world.table
-    late, lost = room(actuators)
-    added, dropped = room(sensors)
-    signals: Any = np.zeros((SIGNAL_ROWS, LANES), np.float32)
-    kept: Any = np.zeros((len(world.rules.costs) + 2, LANES), np.float32)
-    ended = False
-    for place in range(len(table)):
-        t, o = block(table, place, table.shape[1]), block(log, place, log.shape[1])
-        ordered(told, world.orders, place, t, o)
-        sent(actuators, place, o, late, lost)
-        s, p = block(state, place, STATE_ROWS), block(derived, place, PARAMETER_ROWS)
-        c = block(actuators.arrived, place, COMMAND_ROWS)
-        for _ in range(substeps):
-            dynamics.advance(s, p, c, s, ALL, h)
-        gathered(s, signals, sense, rows, columns, t)
-        for lane in range(min(LANES, len(told) - place * LANES)):
-            for k in range(len(world.places)):
-                t[world.places[k], lane] = known[place * LANES + lane, k]
-        sent(sensors, place, t, added, dropped)
-        ended |= judged(world.rules, place, t, world.steps, kept, outcome)
+    rest, ended = rooms(world), False
+    for place in range(len(world.table)):
+        o = block(log, place, log.shape[1])
+        ended |= moved(place, told, known, world, vehicles, sense, rows, columns, o, outcome, rest)
     return ended
 
 

@@ -42,22 +42,28 @@ def gather_rows(state, sense, rows, columns, table):
         gathered(block(state, place, STATE_ROWS), signals, sense, rows, columns, block(table, place, table.shape[1]))
 
 
+@inlined
+def gathered_row(state, parameters, robot, rows, columns, table):
+    """The same of one robot, with parameters (n, columns)."""
+    place, lane = robot // LANES, robot % LANES
+    s = block(state, place, STATE_ROWS)
+    q = QUATERNION
+    r = dynamics.rotation(s[q, lane], s[q + 1, lane], s[q + 2, lane], s[q + 3, lane])
+    for k in range(len(rows)):
+        row, column = rows[k], columns[k]
+        if row < STATE_ROWS:
+            table[place, column, lane] = s[row, lane]
+        elif row < PARAMETERS:
+            table[place, column, lane] = r[row - ROTATION]
+        else:
+            table[place, column, lane] = parameters[robot, row - PARAMETERS]
+
+
 @kernel
 def gather_some(state, parameters, robots, rows, columns, table):
-    """The same of some robots (count,), with parameters (n, columns)."""
+    """The same of some robots (count,)."""
     for robot in robots:
-        place, lane = robot // LANES, robot % LANES
-        s = block(state, place, STATE_ROWS)
-        q = QUATERNION
-        r = dynamics.rotation(s[q, lane], s[q + 1, lane], s[q + 2, lane], s[q + 3, lane])
-        for k in range(len(rows)):
-            row, column = rows[k], columns[k]
-            if row < STATE_ROWS:
-                table[place, column, lane] = s[row, lane]
-            elif row < PARAMETERS:
-                table[place, column, lane] = r[row - ROTATION]
-            else:
-                table[place, column, lane] = parameters[robot, row - PARAMETERS]
+        gathered_row(state, parameters, robot, rows, columns, table)
 
 
 class Reader:

@@ -33,6 +33,28 @@ class Channel(NamedTuple):
     arrived: Array  # (blocks, P, LANES) this control step
 
 
+@inlined
+def begun(row, late, index, values, std, own, delay, channel):
+    """Begin one row with latency late[index], as if the first values had held; see `begin`. Returns the longest."""
+    owner, weights, past, bias = channel.owner, channel.weights, channel.past, channel.bias
+    width, longest = len(owner), ZERO
+    taps = past.shape[1] // width
+    place, lane, state = row // LANES, row % LANES, own
+    for k in range(delay.shape[1]):
+        delay[row, k] = late[index, k]
+        longest = max(longest, delay[row, k])
+    for k in range(width):
+        for tap in range(taps):
+            weight = max(ZERO, ONE - abs(late[index, owner[k]] - tap))
+            weights[place, tap * width + k, lane] = weight
+            past[place, tap * width + k, lane] = values[place, k, lane]
+    for k in range(len(std)):
+        drawn, state = normal(state)
+        bias[place, k, lane] = std[k] * np.float32(drawn)
+    channel.sent[row], channel.stream[row] = 0, state
+    return longest
+
+
 @kernel
 def begin(rows, late, values, std, own, delay, channel):
     """Begin these rows with latency late (count, signals), in control steps, as if the first values had held.
@@ -40,24 +62,9 @@ def begin(rows, late, values, std, own, delay, channel):
     They blend linearly between control steps; `own` (count,) are the rows' streams of random numbers, `std` the
     offsets' standard deviations. Returns the longest latency.
     """
-    owner, weights, past, bias = channel.owner, channel.weights, channel.past, channel.bias
-    width, longest = len(owner), ZERO
-    taps = past.shape[1] // width
+    longest = ZERO
     for index in range(len(rows)):
-        row, state = rows[index], own[index]
-        place, lane = row // LANES, row % LANES
-        for k in range(delay.shape[1]):
-            delay[row, k] = late[index, k]
-            longest = max(longest, delay[row, k])
-        for k in range(width):
-            for tap in range(taps):
-                weight = max(ZERO, ONE - abs(late[index, owner[k]] - tap))
-                weights[place, tap * width + k, lane] = weight
-                past[place, tap * width + k, lane] = values[place, k, lane]
-        for k in range(len(std)):
-            drawn, state = normal(state)
-            bias[place, k, lane] = std[k] * np.float32(drawn)
-        channel.sent[row], channel.stream[row] = 0, state
+        longest = max(longest, begun(rows[index], late, index, values, std, own[index], delay, channel))
     return longest
 
 
@@ -127,11 +134,17 @@ def send(channel, values):
         sent(channel, place, block(values, place, values.shape[1]), added, lost)
 
 
+@inlined
+def sent_row(channel, row, values, added, lost):
+    """Send one row of values (blocks, columns, LANES)."""
+    place, lane = row // LANES, row % LANES
+    _chance(channel, row, lane, added, lost)
+    _deliver(channel, place, block(values, place, values.shape[1]), added, lost, lane)
+
+
 @kernel
 def send_rows(channel, values, rows):
     """The same of these rows (count,)."""
     added, lost = room(channel)
     for row in rows:
-        place, lane = row // LANES, row % LANES
-        _chance(channel, row, lane, added, lost)
-        _deliver(channel, place, block(values, place, values.shape[1]), added, lost, lane)
+        sent_row(channel, row, values, added, lost)

@@ -79,22 +79,27 @@ def command(told, orders, table, log):
         ordered(told, orders, place, block(table, place, table.shape[1]), block(log, place, log.shape[1]))
 
 
+@inlined
+def started(row, initial, delay, columns, past, table):
+    """Begin one row; see `start`."""
+    width, place, lane = len(initial), row // LANES, row % LANES
+    for k in range(delay.shape[1]):
+        table[place, columns[0] + k, lane] = delay[row, k]
+    for k in range(past.shape[1]):
+        past[place, k, lane] = initial[k % width]
+    for k in range(width):
+        table[place, columns[1] + k, lane] = initial[k]
+        table[place, columns[2] + k, lane] = ZERO
+
+
 @kernel
 def start(rows, initial, delay, columns, past, table):
     """Begin these rows (count,) with the action initial (k,): in past, and in table.
 
     `columns` are the first ones of delay (n, commands), of the action, and of its change.
     """
-    width = len(initial)
     for row in rows:
-        place, lane = row // LANES, row % LANES
-        for k in range(delay.shape[1]):
-            table[place, columns[0] + k, lane] = delay[row, k]
-        for k in range(past.shape[1]):
-            past[place, k, lane] = initial[k % width]
-        for k in range(width):
-            table[place, columns[1] + k, lane] = initial[k]
-            table[place, columns[2] + k, lane] = ZERO
+        started(row, initial, delay, columns, past, table)
 
 
 @kernel

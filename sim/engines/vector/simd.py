@@ -253,6 +253,38 @@ def _overload_setitem(array, index, value):
 
 
 @intrinsic
+def repeated(typing_context, array, index):  # Numba's compiler protocol
+    """The number at that place in the memory of an array (vectors, LANES), in all lanes."""
+
+    def generate(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        number = builder.load(builder.gep(view.data, [arguments[1]]))
+        kind = ir.VectorType(number.type, LANES)
+        one = builder.insert_element(ir.Constant(kind, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+        order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), order)
+
+    return Vector(array.dtype)(array, types.intp), generate
+
+
+def _exchange(distance: int) -> Any:
+    """Lanes whose numbers differ by that power of two in each other's place."""
+
+    @intrinsic
+    def exchanged(typing_context, vector):
+        def generate(context, builder, sig, arguments):
+            order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [k ^ distance for k in range(LANES)])
+            return builder.shuffle_vector(arguments[0], arguments[0], order)
+
+        return vector(vector), generate
+
+    return exchanged
+
+
+exchanged_1, exchanged_2, exchanged_4 = _exchange(1), _exchange(2), _exchange(4)
+
+
+@intrinsic
 def total(typing_context, vector):
     """The sum over lanes."""
 

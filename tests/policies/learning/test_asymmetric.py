@@ -16,9 +16,9 @@ from policies.algorithms.rlpd import Rlpd
 from policies.datasets import Dataset, Writer
 from policies.learning.asymmetric import AsymmetricObservation
 from policies.learning.base import Origin
-from policies.learning.encoders import EncoderConfig
 from policies.learning.networks import Normalizer
 from policies.models.export import export
+from policies.models.vision import EncoderConfig
 from sim.env import NoExpertError
 from sim.spec import Signal
 from tests.policies.algorithms.test_rlpd import small as rlpd_small

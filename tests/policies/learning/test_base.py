@@ -16,13 +16,13 @@ from policies.algorithms.expo import Expo, Residual
 from policies.algorithms.rlif import Rlif
 from policies.algorithms.rlpd import Rlpd
 from policies.learning.base import Origin
-from policies.learning.encoders import EncoderConfig
 from policies.models.action_selection import BestOfN
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
 from policies.models.denoiser import guided
 from policies.models.export import export
 from policies.models.pretrained import Stored
 from policies.models.realtime import planned
+from policies.models.vision import EncoderConfig
 from policies.runner.config import RunError, compose
 from policies.train import train
 from tests.deploy.sample_policy import small as plain

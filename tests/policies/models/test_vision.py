@@ -21,11 +21,11 @@ from policies.collect import Config, NoisyExpert, demonstrate, episodes, stored,
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
 from policies.learning.demonstrations import Demonstrations
-from policies.learning.encoders import EncoderConfig, Encoders, _moved
+from policies.learning.encoders import Encoders, _moved
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
 from policies.models.controller import Mlp
 from policies.models.export import export, random_signals, serialise
-from policies.models.vision import ObservationEncoder
+from policies.models.vision import EncoderConfig, ObservationEncoder
 from policies.runner import checkpoint
 from policies.runner.config import compose
 from sim.registry import load

@@ -7,7 +7,7 @@ and the seed alone decide about it, whatever the batch it is in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,34 +24,37 @@ from sim.engines.vector.streams import streams
 from sim.engines.vector.tables import bound_table, cost_table
 from sim.env import Step
 from sim.imperfect import Imperfect
-from sim.randomize import Array, Drawn, draw_robots, redraw
+from sim.randomize import Array, Drawn, redraw
 from sim.robots import quadrotor
+from sim.simulation.draws import EpisodeDraws, Practice
 from sim.spec import limits, pack, size, slices
 from sim.tasks import EngineTask
 from sim.terms import HISTORY, Bound, Cost
 
-BLOCK = 1024  # episodes that are drawn together; those that nobody asks for cost little
-KEPT = 16  # blocks that are remembered
-DRAWN = ("state", "parameters", "base", "chance", "rest")  # kinds of what is drawn as an episode begins
 SENSORS, LATER, AIR = range(3)  # an episode's own streams of random numbers
-
-
-_NOTHING = np.zeros((BLOCK, 0), np.float32)
 
 
 class SimEnv:
     """`num` robots of a task, all in one batch of its engine.
 
     Without `conditions`, vehicles, latency and noise vary as the task declares. With `judged`, episodes end when they
-    are lost, and are scored as they end; without, a robot is stepped on whatever became of it, as a real one.
+    are lost, and are scored as they end; without, a robot is stepped on whatever became of it, as a real one. With
+    `practice` they are a learner's, who ends them after `limit` (num,) control steps.
     """
 
     def __init__(
-        self, task: EngineTask, num: int, seed: int, conditions: Conditions | None = None, judged: bool = True
+        self,
+        task: EngineTask,
+        num: int,
+        seed: int,
+        conditions: Conditions | None = None,
+        judged: bool = True,
+        practice: Practice | None = None,
     ) -> None:
         if num < 1:
             raise ValueError(f"needs at least one robot, got num={num}")
-        self.task, self.num, self.seed, self.judged = task, num, seed, judged
+        self.task, self.num, self.seed, self.judged, self.practice = task, num, seed, judged, practice
+        self.limit = np.full(num, task.episode_steps, np.int64)
         self.conditions = c = conditions or Conditions(vary=True)
         self.dt = 1.0 / task.rate_hz
         self.engine: Engine = make_engine(task.engine, task.robot, num, self.dt)
@@ -77,16 +80,16 @@ class SimEnv:
         self._every = np.arange(num, dtype=np.int64)
         self._gusts = Gusts(c.gust, c.gust_time * task.rate_hz, num) if c.wind or c.gust else None
         self._steady, self._own_wind = np.zeros((2, num, 3), np.float32)
-        self._blocks: dict[int, tuple[Array, Array]] = {}
-        self._drawn: dict[str, dict[str, slice]] = {kind: {} for kind in DRAWN}
+        self._draws = EpisodeDraws(task, seed, c, practice, self._prepares)
         self._later: list[np.random.Generator] = [np.random.default_rng(0)] * num
         self._base: dict[str, Array] = {}
-        self._motion = np.zeros((num, 0), np.float32)
-        self._steps = np.zeros(num, np.int64)  # of the episode
+        self.motion = np.zeros((num, 0), np.float32)
+        self.steps = np.zeros(num, np.int64)  # of the episode
         remembered = task.history if HISTORY in slices(task.policy) else 0
         self._remembered = remembered * size(task.commands)
         # Newest first; the last two at least, for what changes between them.
-        self._past = to_lanes(np.tile(self._initial, (num, max(2, remembered))))
+        kept = max(2, remembered, task.history if practice else 0)
+        self._past = to_lanes(np.tile(self._initial, (num, kept)))
         # What is scored as an episode ends: truth and command of the last control steps, in the place of older ones.
         self._recorded, self._now = (*task.policy, *task.commands), 0
         self._log = np.zeros(
@@ -99,36 +102,6 @@ class SimEnv:
         self._seen = size(task.policy)
         self._terms = (*(cost.name for cost in task.costs), "alive")
 
-    def _block(self, number: int) -> tuple[Array, Array]:
-        """What chance decides of BLOCK episodes as they begin, (BLOCK, columns): `_drawn` says where what is.
-
-        And what an engine has made of it that prepares episodes.
-        """
-        if number not in self._blocks:
-            if len(self._blocks) == KEPT:
-                del self._blocks[min(self._blocks)]
-            task = self.task
-            seeds = np.random.SeedSequence([self.seed, number]).spawn(4)
-            starts, vehicles, air, links = (np.random.default_rng(s) for s in seeds)
-            state = task.reset(starts, BLOCK)
-            motion = state.pop("motion", np.zeros((BLOCK, 0), np.float32))
-            robots = draw_robots(task.robot, task.vary if self.conditions.vary else (), vehicles, BLOCK)
-            low, high = self._latency
-            latency = links.uniform(low, high, (BLOCK, len(low))) * task.rate_hz
-            chance = vars(Draws.of(vehicles, air, BLOCK)) if self._changed or self._gusts is not None else {}
-            rest: dict[str, Any] = {"motion": motion.reshape(BLOCK, -1), "latency": latency}
-            if self._motion.shape[1:] != motion.shape[1:]:
-                self._motion = np.zeros((self.num, *motion.shape[1:]), np.float32)
-            prepared = self._prepares.prepare(BLOCK, state, robots.parameters) if self._prepares else _NOTHING
-            drawn = (state, robots.parameters, robots.base, chance, rest)
-            parts, end = [np.zeros((BLOCK, 0), np.float32)], 0
-            for kind, named in zip(DRAWN, drawn, strict=True):
-                for name, value in named.items():
-                    parts.append(value)
-                    self._drawn[kind][name] = slice(end, end := end + value.shape[1])
-            self._blocks[number] = np.concatenate(parts, axis=1, dtype=np.float32), prepared
-        return self._blocks[number]
-
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         if not len(rows):
             return
@@ -136,11 +109,13 @@ class SimEnv:
         if (where[1:] < where[:-1]).any():
             order = np.argsort(where)
             where, numbers = where[order], numbers[order]
-        drawn, prepared = self._episodes(numbers)
+        drawn, prepared = self._draws.rows(numbers)
 
         def named(kind: str) -> dict[str, Array]:
-            return {name: drawn[:, at] for name, at in self._drawn[kind].items()}
+            return self._draws.named(kind, drawn)
 
+        if self.motion.shape[1:] != self._draws.motion:
+            self.motion = np.zeros((self.num, *self._draws.motion), np.float32)
         rest, robots = named("rest"), Drawn(named("parameters"), named("base"))
         if self._changed:
             robots = self._robots(where, robots, Draws(**named("chance")))
@@ -150,10 +125,10 @@ class SimEnv:
             mask = None if len(where) == self.num else self._mask(where)
             self.engine.set_parameters(mask, robots.parameters)
             self.engine.reset(mask, named("state"))
-        self._motion[where] = rest["motion"].reshape(-1, *self._motion.shape[1:])
+        self.motion[where] = rest["motion"].reshape(-1, *self.motion.shape[1:])
         for name, value in robots.base.items():
             self._base.setdefault(name, np.zeros((self.num, value.shape[1]), np.float32))[where] = value
-        self._steps[where] = 0
+        self.steps[where], self.limit[where] = 0, rest["limit"][:, 0]
         if self._changing:
             for row, rng in zip(where, self._streams(numbers, LATER), strict=True):
                 self._later[row] = rng
@@ -163,18 +138,6 @@ class SimEnv:
             self._gusts.begin(where, self._streams(numbers, AIR))
             self._blow(where)
         self._begin_channels(where, numbers, rest["latency"])
-
-    def _episodes(self, numbers: NDArray[np.int64]) -> tuple[Array, Array]:
-        """The rows of these episodes in their blocks, (count, columns)."""
-        block = numbers // BLOCK
-        if (block == block[0]).all():
-            drawn, prepared = self._block(int(block[0]))
-            index = numbers - BLOCK * block[0]
-        else:
-            which, index = np.unique(block, return_inverse=True)
-            drawn, prepared = map(np.concatenate, zip(*(self._block(int(k)) for k in which), strict=True))
-            index = BLOCK * index + numbers % BLOCK
-        return drawn[index], prepared[index]
 
     def _mask(self, rows: Any) -> NDArray[np.bool_]:
         """(num,): whether it is one of these rows."""
@@ -226,7 +189,7 @@ class SimEnv:
 
     def _known(self, rows: NDArray[np.int64]) -> dict[str, Array]:
         """Of the signals now, what the task tells of these rows, and their past actions if they are seen."""
-        motion, steps = (self._motion, self._steps) if rows is self._every else (self._motion[rows], self._steps[rows])
+        motion, steps = (self.motion, self.steps) if rows is self._every else (self.motion[rows], self.steps[rows])
         known = self.task.reference(motion, (steps / self.task.rate_hz).astype(np.float32))
         if self._remembered:
             known[HISTORY] = from_lanes(self._past[:, : self._remembered], self.num)[rows]
@@ -255,13 +218,19 @@ class SimEnv:
             self._actuators.channel,
             self._sensors.channel,
             Rules(*tables, self._seen, bonus, task.episode_steps),
-            self._steps,
+            self.steps,
             self._table,
             np.concatenate([np.zeros(0, np.int64), *told]),
         )
         # Nothing changes between the physics and the sensors, and what no engine knows does not depend on the command.
         steady = not (self._changing or self._gusts or self.conditions.load != 1.0 or self._remembered)
-        self._whole = self._read if steady and isinstance(self._read, StepsWhole) else None
+        self._whole: StepsWhole | None = self._read if steady and isinstance(self._read, StepsWhole) else None
+
+    def follow_curriculum(self, steps: int) -> None:
+        """Weigh the costs as the task's curriculum does after that many environment steps; after a reset."""
+        weights = {item.name: item.weight(steps) for item in self.task.curriculum}
+        for row, cost in enumerate(self.task.costs):
+            self._world.rules.numbers[row, 0] = weights.get(cost.name, cost.weight)
 
     def observe(self) -> dict[str, Array]:
         shown, now = from_lanes(self._sensors.channel.arrived, self.num), from_lanes(self._table, self.num)
@@ -282,7 +251,7 @@ class SimEnv:
     def step(self, command: Mapping[str, Array]) -> Step:
         log = self._log[self._now % len(self._log)]
         told = pack(self.task.commands, command)
-        self._steps += 1
+        self.steps += 1
         self._now += 1
         outcome = Outcome(
             np.empty(self.num, bool), np.empty((len(self._terms), self.num), np.float32), np.empty(self.num, np.float32)
@@ -296,7 +265,7 @@ class SimEnv:
             self._change()
             self._look()
             self._sensors.send(self._table)
-            ended = kernels.judge(self._world.rules, self._table, self._steps, outcome)
+            ended = kernels.judge(self._world.rules, self._table, self.steps, outcome)
         if self.judged:
             return self._outcome(outcome, ended)
         nothing = np.zeros(self.num, bool)
@@ -306,7 +275,7 @@ class SimEnv:
         """With the success of those that are at their end."""
         success = np.zeros(self.num, bool)
         if ended:
-            over = np.flatnonzero((self._steps >= self.task.episode_steps) & ~made.lost)
+            over = np.flatnonzero((self.steps >= self.task.episode_steps) & ~made.lost)
             success[over] = np.asarray(self.task.score(self._flight(over))["success"]) > 0.5
         return Step(made.reward, success, made.lost, dict(zip(self._terms, made.terms, strict=True)))
 
@@ -321,9 +290,9 @@ class SimEnv:
         changed: dict[str, tuple[list[int], list[Array]]] = {}
         for item in self._changing:
             period = max(1, round((item.every or 0.0) / self.dt))
-            for row in np.flatnonzero(self._steps % period == 0):
+            for row in np.flatnonzero(self.steps % period == 0):
                 base = {name: value[row : row + 1] for name, value in self._base.items()}
-                now = self._steps[row : row + 1]
+                now = self.steps[row : row + 1]
                 for name, _, values in redraw([item], self._later[row], base, now - 1, now, self.dt):
                     rows, drawn = changed.setdefault(name, ([], []))
                     rows.append(int(row))
@@ -337,7 +306,7 @@ class SimEnv:
             self._blow(self._every)
         if self.conditions.load == 1.0:
             return
-        half = self._steps == self.task.episode_steps // 2
+        half = self.steps == self.task.episode_steps // 2
         if half.any():
             load = np.float32(self.conditions.load)
             heavier = {name: load * self.engine.read(name)[half] for name in ("mass", "inertia")}
@@ -348,6 +317,47 @@ class SimEnv:
         if self._gusts is not None:
             wind = self._own_wind[rows] + self._steady[rows] + self._gusts.next(rows)
             self.engine.set_parameters(self._mask(rows), {"wind": wind.astype(np.float32)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on, for an exact continuation; not the log, from which success is judged."""
+        if self._gusts is not None or self.conditions.load != 1.0:
+            raise ValueError("an environment with gusts or loads is not saved: these are for evaluation")
+        states = self._draws.where["state"]
+        parts: dict[str, Iterable[str]] = {"engine": states, "parameters": self._nominal}
+        engine = {kind: {name: np.array(self.engine.read(name)) for name in names} for kind, names in parts.items()}
+        arrays = {name: value.copy() for name, value in self._arrays().items()}
+        later = [rng.bit_generator.state for rng in self._later] if self._changing else []
+        base = {name: value.copy() for name, value in self._base.items()}
+        practised = [(number, *how.lengths, how.easy) for number, how in self._draws.practised.items()]
+        return {**engine, "arrays": arrays, "base": base, "later": later, "practised": practised, "seed": self.seed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the `state_dict` of an environment with the same arguments."""
+        if (saved := len(state["arrays"]["steps"])) != self.num:
+            raise ValueError(f"the saved state has {saved} environments, this one has {self.num}")
+        self.seed = int(state["seed"])
+        known = {int(block): Practice((short, long), easy) for block, short, long, easy in state["practised"]}
+        self._draws.forget(self.seed, known)
+        if not self._columns:
+            self.reset(range(self.num), range(self.num))  # finds out what there is
+        self.engine.set_parameters(None, {name: np.asarray(v) for name, v in state["parameters"].items()})
+        self.engine.reset(None, {name: np.asarray(v) for name, v in state["engine"].items()})
+        for name, value in self._arrays().items():
+            value[...] = state["arrays"][name]
+        self._base = {name: np.array(value) for name, value in state["base"].items()}
+        if state["later"]:
+            self._later = [np.random.default_rng(0) for _ in range(self.num)]
+            for rng, saved in zip(self._later, state["later"], strict=True):
+                rng.bit_generator.state = saved
+        self._read(self._table)
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """What of an episode is in arrays."""
+        found: dict[str, NDArray[Any]] = {"steps": self.steps, "limit": self.limit, "motion": self.motion}
+        found |= {"past": self._past, "table": self._table}
+        for name, link in (("sensors", self._sensors), ("actuators", self._actuators)):
+            found |= {f"{name}.{key}": value for key, value in link.arrays().items()}
+        return found
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """The robot and its target as the film shows them."""

@@ -1,25 +1,21 @@
-"""PPO: proximal policy optimisation (Schulman et al. 2017), vectorised, with an asymmetric critic.
-
-For engines without gradients. The actor sees the task's features as the robot senses them; the critic sees them without
-noise and delay, and the privileged signals. Both inputs and the value target are normalised by running statistics; the
-actor's are folded into its first layer when it becomes a controller. Of pictures the actor sees the points that it
-learns to find in them; the critic sees these only where nothing is privileged, and does not train the encoder.
-"""
+"""PPO with torch: any task, pictures included, any size of network, on the CPU or a GPU."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from policies.algorithms.ppo.torch_mirrors import Equivariant
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
-from policies.learning.encoders import SHARP, EncoderConfig, Encoders, PictureActor, columns, kept
-from policies.learning.networks import Normalizer, Stateful, cosine, gaussian_log_prob, linear_layers, mlp
+from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
+from policies.learning.fused.symmetry import constant, task_images
+from policies.learning.networks import Normalizer, Stateful, gaussian_log_prob, linear_layers, mlp
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
 from sim.spec import pictures
@@ -27,48 +23,8 @@ from sim.tasks import Task, agents_of, features_of, initial_action
 from sim.vec_env import Observation, VecEnv
 from sim.vec_world import WorldVecEnv, vector_env
 
-
-@dataclass
-class PpoConfig:
-    """Settings of PPO."""
-
-    total_steps: int = 16_000_000  # environment steps in all
-    num_envs: int = 1024
-    rollout_steps: int = 16  # control steps of each environment per iteration
-    epochs: int = 2  # passes over each rollout
-    minibatches: int = 4  # per pass
-    gamma: float = 0.98
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    learning_rate: float = 1e-3  # at the start; a cosine leads to the final one
-    final_learning_rate: float = 1e-5
-    entropy: float = 0.0  # weight of the entropy bonus
-    gradient_clip: float = 1.0  # norm of the whole gradient
-    hidden: list[int] = field(default_factory=lambda: [64, 64])
-    critic_hidden: list[int] = field(default_factory=lambda: [256, 128])  # it must see the cliff coming
-    activation: str = "tanh"
-    sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any; nothing moves them
-    initial_std: float = 0.15  # of the exploration, in actions
-    min_std: float = 0.02
-    lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
-    easy: float = 0.9  # share of episodes with an easier start, at first
-    final_easy: float = 0.3  # and at the end
-    evaluate_every: int = 100  # iterations between evaluations; 0: only the last
-    evaluation_episodes: int = 100
-
-    def __post_init__(self) -> None:
-        counts = ("total_steps", "num_envs", "rollout_steps", "epochs", "minibatches", "evaluation_episodes")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.minibatches > self.num_envs * self.rollout_steps:
-            raise ValueError(f"{self.num_envs * self.rollout_steps} samples do not make {self.minibatches} minibatches")
-        if not (0.0 < self.gamma < 1.0 and 0.0 <= self.gae_lambda <= 1.0):
-            raise ValueError(f"needs 0 < gamma < 1 and 0 <= gae_lambda <= 1, got {self.gamma} and {self.gae_lambda}")
-        if len(self.lengths) != 2:
-            raise ValueError(f"lengths are two shares, of the shortest and the longest episode, got {self.lengths}")
-        if not 0.0 < self.min_std <= self.initial_std:
-            raise ValueError(f"needs 0 < min_std <= initial_std, got {self.min_std} and {self.initial_std}")
+if TYPE_CHECKING:
+    from policies.algorithms.ppo import PpoConfig
 
 
 def smallest_std(env: VecEnv | WorldVecEnv) -> Tensor:
@@ -85,19 +41,15 @@ def smallest_std(env: VecEnv | WorldVecEnv) -> Tensor:
     return torch.tensor(floors, dtype=torch.float32, device=env.device).repeat_interleave(counts)
 
 
-class Ppo(Stateful):
+class TorchPath(Stateful):
     """See the module."""
 
-    Config = PpoConfig
-    needs: tuple[type, ...] = ()
-    takes: tuple[str, ...] = ("agents",)
-    state_parts = ("env", "actor", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
+    state_parts = ("env", "actor", "average", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
     state_values = ("iteration",)
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
-        shortest, longest = config.lengths
-        self.env = vector_env(self.task, config.num_envs, seed, device, (shortest, longest), config.easy)
+        self.env = vector_env(self.task, config.num_envs, seed, device, config.length_shares(0.0), config.easy)
         self.generator = torch.Generator(device)  # exploration and minibatches
         self.generator.manual_seed(seed)
         weights = torch.Generator()
@@ -112,16 +64,36 @@ class Ppo(Stateful):
         seen = env.critic_size + self.shared
         self.critic = mlp([seen, *config.critic_hidden, 1], weights, config.activation).to(device)
         self.log_std = nn.Parameter(torch.full((actions,), math.log(config.initial_std), device=device))
-        self.parameters = [*self.actor.parameters(), self.log_std, *self.critic.parameters()]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
+        self.mirrors = self._mirrors(task)
+        self.average = copy.deepcopy(self.actor).requires_grad_(False)  # of the actor, which is kept
+        self.groups = [*self.actor.parameters(), self.log_std], [*self.critic.parameters()]
+        parameters = [p for group in self.groups for p in group]
+        self.optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5, fused=True)
         self.actor_norm = Normalizer(env.feature_size, device, smallest_std(env))
         self.critic_norm = Normalizer(seen, device)
-        self.value_norm = Normalizer(1, device)
-        self.actor_norm.update(env.features(env.observation))
-        self.critic_norm.update(self._judged(env.observation))
+        self.value_norm = Normalizer(1, device, kept=config.value_memory)
+        self.wander = torch.zeros((config.num_envs, actions), device=device)  # what was explored last
+        self._learn_scales(env.features(env.observation), self._judged(env.observation))
         self.buffer = RolloutBuffer(config.rollout_steps)
-        self.iterations = max(1, config.total_steps // (config.num_envs * config.rollout_steps))
+        self.iterations = config.iterations
         self.iteration = 0
+
+    def _mirrors(self, task: Task) -> list[Equivariant]:
+        """Of actor and critic; none where there are none, or pictures."""
+        found = task_images(task) if self.config.mirrors and not pictures(task.policy) else None
+        if not found:
+            return []
+        seen, judged, actions = found
+        pairs = ((self.actor.network, seen, actions), (self.critic, judged, constant(1, judged)))
+        return [Equivariant(network, inputs, outputs, self.device) for network, inputs, outputs in pairs]
+
+    def _learn_scales(self, x: Tensor, c: Tensor) -> None:
+        """What is usual of what actor and critic see."""
+        norms = self.actor_norm, self.critic_norm
+        for norm, samples in zip(norms, (x, c), strict=True):
+            norm.update(samples)
+        for mirror, norm in zip(self.mirrors, norms, strict=False):
+            mirror.normalise(norm)
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""
@@ -131,6 +103,8 @@ class Ppo(Stateful):
             data, metrics = self._collect()
             metrics |= self._update(data)
             self.iteration += 1
+            share = self.config.averages(self.iteration)
+            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], share)
             metrics["progress"] = self.iteration / self.iterations
             metrics["env_steps"] = float(self.env.total_steps)
             if self.iteration == self.iterations or (every and self.iteration % every == 0):
@@ -141,6 +115,10 @@ class Ppo(Stateful):
     def mean(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """The actions (n, k) of the policy without exploration."""
         return torch.tanh(self.actor(self.actor_norm(features), shown))
+
+    def kept(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
+        """Those of the policy that is kept."""
+        return torch.tanh(self.average(self.actor_norm(features), shown))
 
     @torch.no_grad()
     def _judged(self, observation: Observation) -> Tensor:
@@ -158,7 +136,7 @@ class Ppo(Stateful):
         env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
 
         def act(observation: Observation) -> Tensor:
-            return self.mean(env.features(observation), observation["pictures"])
+            return self.kept(env.features(observation), observation["pictures"])
 
         return env.fly(act)
 
@@ -167,13 +145,16 @@ class Ppo(Stateful):
         """One rollout, flattened to (T n, ...), and what it says about the episodes that ended."""
         env, buffer = self.env, self.buffer
         buffer.clear()
-        std = self.log_std.exp()
+        std, correlation = self.log_std.exp(), self.config.correlation
+        fresh = math.sqrt(1.0 - correlation**2)
         ended: list[Tensor] = []
         bootstraps: list[tuple[int, Tensor, Tensor]] = []
         for t in range(self.config.rollout_steps):
             x, c, shown = env.features(env.observation), self._judged(env.observation), env.observation["pictures"]
             mean = self.mean(x, shown)
-            action = mean + std * torch.randn(mean.shape, generator=self.generator, device=self.device)
+            drawn = torch.randn(mean.shape, generator=self.generator, device=self.device)
+            self.wander = correlation * self.wander + fresh * drawn
+            action = mean + std * self.wander
             log_prob = gaussian_log_prob(action, mean, self.log_std)
             step = env.step(action)
             done, lost = step.done, step.terminated
@@ -187,10 +168,10 @@ class Ppo(Stateful):
         next_value = torch.cat((value[1:], self.value(self._judged(env.observation))[None]))
         for t, rows, c in bootstraps:  # out of time is not out of value
             next_value[t, rows] = self.value(c)
-        gamma, decay = self.config.gamma, self.config.gae_lambda
+        gamma, decay = self.config.discount(self.iteration / self.iterations), self.config.gae_lambda
         advantage = advantages(buffer["reward"], value, next_value, buffer["lost"], buffer["done"], gamma, decay)
         target = value + advantage
-        self.value_norm.update(target[..., None])
+        self._rescale_value(target[..., None])
         normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         inputs = {name: buffer[name] for name in ("x", "c", "action", "log_prob", *columns(shown))}
         data = inputs | {"advantage": normal, "target": target}
@@ -199,6 +180,15 @@ class Ppo(Stateful):
             mean_return, mean_length = torch.cat(ended).mean(0).tolist()
             metrics |= {"episode_return": mean_return, "episode_length": mean_length}
         return {name: values.flatten(0, 1) for name, values in data.items()}, metrics
+
+    @torch.no_grad()
+    def _rescale_value(self, target: Tensor) -> None:
+        """What is usual of the value, and the last layer so that it says the same (PopArt, van Hasselt et al. 2016)."""
+        norm, (weight, bias) = self.value_norm, [*self.critic.parameters()][-2:]
+        shift, std = norm.shift.clone(), norm.std.clone()
+        norm.update(target)
+        weight.mul_(std / norm.std)
+        bias.copy_((std * bias + shift - norm.shift) / norm.std)
 
     def _update(self, data: Batch) -> dict[str, float]:
         """Several passes of minibatch gradient steps over one rollout."""
@@ -210,8 +200,7 @@ class Ppo(Stateful):
             order = torch.randperm(len(x), generator=self.generator, device=self.device)
             for rows in order.chunk(config.minibatches):
                 metrics = self._gradient_step({name: values[rows] for name, values in data.items()})
-        self.actor_norm.update(x)
-        self.critic_norm.update(c)
+        self._learn_scales(x, c)
         return {name: float(value) for name, value in metrics.items()}
 
     def _gradient_step(self, batch: Batch) -> dict[str, Tensor]:
@@ -225,7 +214,12 @@ class Ppo(Stateful):
         loss = policy_loss + value_loss - config.entropy * self.log_std.sum()
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, config.gradient_clip)
+        for mirror in self.mirrors:
+            mirror.average()
+        if self.mirrors and self.log_std.grad is not None:
+            self.mirrors[0].alike(self.log_std.grad)
+        for group in self.groups:
+            nn.utils.clip_grad_norm_(group, config.gradient_clip)
         self.optimizer.step()
         with torch.no_grad():
             self.log_std.clamp_(min=math.log(config.min_std))
@@ -240,15 +234,15 @@ class Ppo(Stateful):
     def _set_schedule(self) -> None:
         config = self.config
         done = self.iteration / self.iterations
-        self.env.easy = config.easy + done * (config.final_easy - config.easy)
-        rate = cosine(done, config.learning_rate, config.final_learning_rate)
+        self.env.easy, rate = config.easy_share(done), config.rate(done)
+        self.env.lengths = config.length_shares(done)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
-        eyes = self.actor.encoders
-        layers = linear_layers(self.actor.network, self.actor_norm.wider(eyes.size))
+        eyes = self.average.encoders
+        layers = linear_layers(self.average.network, self.actor_norm.wider(eyes.size))
         return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes.exported())
 
     def dump_to(self, folder: Path) -> None:
@@ -257,11 +251,12 @@ class Ppo(Stateful):
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next iterations depend on."""
         drawn = {"log_std": self.log_std.detach().clone(), "generator": self.generator.get_state()}
-        return super().state_dict() | drawn
+        return super().state_dict() | drawn | {"wander": self.wander.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
         super().load_state_dict(state)
         with torch.no_grad():
             self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
+        self.wander = torch.as_tensor(state["wander"], device=self.device).clone()
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())

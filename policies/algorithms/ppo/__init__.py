@@ -1,0 +1,179 @@
+"""PPO: proximal policy optimisation (Schulman et al. 2017), vectorised, with an asymmetric critic.
+
+For engines without gradients. The actor sees the task's features as the robot senses them; the critic sees them without
+noise and delay, and the privileged signals. Both inputs and the value target are normalised by running statistics; the
+actor's are folded into its first layer when it becomes a controller. The policy that is kept is an average over the
+end of the training.
+
+Two paths with one meaning: `fused`, without torch, for small networks of numbers; and `torch`, for pictures, large
+networks and GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from policies.learning import exponential
+from policies.models.controller import FeaturePolicy
+from policies.models.vision import EncoderConfig
+from sim.spec import pictures
+from sim.tasks import Task
+
+PATHS = ("auto", "fused", "torch")
+LARGEST = 512  # units of a hidden layer for which the fused kernels are made
+
+
+@dataclass
+class PpoConfig:
+    """Settings of PPO."""
+
+    path: str = "auto"  # fused | torch | auto: fused when task, networks and device allow it
+    threads: int = 0  # of the fused path; 0: one per core, as far as they help. They change no result.
+    total_steps: int = 12_000_000  # environment steps in all
+    num_envs: int = 256
+    rollout_steps: int = 16  # control steps of each environment per iteration
+    epochs: int = 2  # passes over each rollout
+    minibatches: int = 4  # per pass
+    gamma: float = 0.98  # at the start
+    final_gamma: float = 0.0  # in the last third; 0: the same
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    learning_rate: float = 3e-3  # at the start
+    final_learning_rate: float = 3e-5  # reached exponentially
+    entropy: float = 0.0  # weight of the entropy bonus
+    gradient_clip: float = 1.0  # norm of the actor's gradient, and of the critic's
+    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    critic_hidden: list[int] = field(default_factory=lambda: [128, 128])  # it must see the cliff coming
+    activation: str = "tanh"
+    sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any; nothing moves them
+    initial_std: float = 0.25  # of the exploration, in actions
+    min_std: float = 0.02
+    correlation: float = 0.5  # of the exploration with that of the step before
+    mirrors: bool = True  # learn in all mirror images of a task at once, if it declares some
+    value_memory: float = 0.98  # share of what is known of the value's mean and spread that an iteration keeps
+    averaged: float = 0.1  # share of the training, at its end, over which the policy that is kept is averaged
+    lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's, first
+    final_lengths: list[float] = field(default_factory=list)  # and at the end; empty: the same
+    easy: float = 0.9  # share of episodes with an easier start, at first
+    final_easy: float = 0.3  # and at the end
+    evaluate_every: int = 500  # iterations between evaluations; 0: only the last
+    evaluation_episodes: int = 100
+
+    def __post_init__(self) -> None:
+        if self.path not in PATHS:
+            raise ValueError(f"algorithm.path {self.path!r} is not one of {', '.join(PATHS)}")
+        counts = ("total_steps", "num_envs", "rollout_steps", "epochs", "minibatches", "evaluation_episodes")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.threads < 0:
+            raise ValueError(f"threads must not be negative, got {self.threads}")
+        if self.minibatches > self.num_envs * self.rollout_steps:
+            raise ValueError(f"{self.num_envs * self.rollout_steps} samples do not make {self.minibatches} minibatches")
+        if not (0.0 < self.gamma < 1.0 and 0.0 <= self.final_gamma < 1.0):
+            raise ValueError(
+                f"gamma must be between 0 and 1, final_gamma too or 0, got {self.gamma} and {self.final_gamma}"
+            )
+        for name in ("gae_lambda", "value_memory", "averaged"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
+        if not -1.0 < self.correlation < 1.0:
+            raise ValueError(f"correlation must be between -1 and 1, got {self.correlation}")
+        if not 0.0 < self.final_learning_rate <= self.learning_rate:
+            raise ValueError(
+                "needs 0 < final_learning_rate <= learning_rate, got "
+                f"{self.final_learning_rate} and {self.learning_rate}"
+            )
+        if len(self.lengths) != 2 or len(self.final_lengths) not in (0, 2):
+            raise ValueError(
+                "lengths and final_lengths are two shares each, of the shortest and the longest episode, got "
+                f"{self.lengths} and {self.final_lengths}"
+            )
+        if not 0.0 < self.min_std <= self.initial_std:
+            raise ValueError(f"needs 0 < min_std <= initial_std, got {self.min_std} and {self.initial_std}")
+
+    @property
+    def iterations(self) -> int:
+        """How many there are in all."""
+        return max(1, self.total_steps // (self.num_envs * self.rollout_steps))
+
+    def rate(self, done: float) -> float:
+        """The learning rate when so much of the training is done, 0..1."""
+        return exponential(done, self.learning_rate, self.final_learning_rate)
+
+    def discount(self, done: float) -> float:
+        """Gamma then: one minus it falls exponentially in the middle third."""
+        middle = min(1.0, max(0.0, 3.0 * done - 1.0))
+        return 1.0 - exponential(middle, 1.0 - self.gamma, 1.0 - (self.final_gamma or self.gamma))
+
+    def easy_share(self, done: float) -> float:
+        """The share of easier starts then."""
+        return self.easy + done * (self.final_easy - self.easy)
+
+    def length_shares(self, done: float) -> tuple[float, float]:
+        """Of the shortest and the longest episode then."""
+        pairs = zip(self.lengths, self.final_lengths or self.lengths, strict=True)
+        shortest, longest = (first + done * (last - first) for first, last in pairs)
+        return shortest, longest
+
+    def averages(self, iteration: int) -> float:
+        """How much the policy after so many iterations counts in the average: its inverse is how many there are."""
+        first = self.iterations - max(1, round(self.averaged * self.iterations))
+        return 1.0 / max(1, iteration - first)
+
+
+def beyond(task: Task, config: PpoConfig, device: str) -> str:
+    """Why the fused path cannot do it, in words; empty if it can."""
+    if device != "cpu":
+        return f"device={device}"
+    if pictures(task.policy):
+        return "pictures"
+    if max(*config.hidden, *config.critic_hidden) > LARGEST:
+        return f"layers of more than {LARGEST} units"
+    return ""
+
+
+class Ppo:
+    """See the module."""
+
+    Config = PpoConfig
+    needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ("agents",)
+
+    def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
+        self.task, self.config = task, config
+        why = beyond(task, config, device)
+        if config.path == "fused" and why:
+            raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
+        if config.path == "torch" or why:
+            from policies.algorithms.ppo.torch_path import TorchPath
+
+            self.path: Any = TorchPath(task, config, seed, device)
+        else:
+            from policies.algorithms.ppo.fused import Fused
+
+            self.path = Fused(task, config, seed)
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Train to the end of the budget; one yield per rollout and its update."""
+        yield from self.path.learn()
+
+    def controller(self) -> FeaturePolicy:
+        """The policy without exploration, its normaliser folded into the first layer."""
+        made: FeaturePolicy = self.path.controller()
+        return made
+
+    def dump_to(self, folder: Path) -> None:
+        self.path.dump_to(folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next iterations depend on."""
+        state: dict[str, Any] = self.path.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same task and settings."""
+        self.path.load_state_dict(state)

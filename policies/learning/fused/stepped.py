@@ -1,0 +1,187 @@
+"""Rollouts of any task, step by step, for learners: the same samples as `policies.learning.fused.collect` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.learning.fused import rollout
+from policies.learning.fused.network import Perceptron, Scratch
+from policies.learning.fused.rollout import exploration
+from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, samples_of
+from sim.env import Env, carried_out, episode_numbers, for_whole_worlds, make_env, replay, stream
+from sim.randomize import Array
+from sim.simulation import SimEnv
+from sim.simulation.draws import Practice
+from sim.spec import limits, numbers, size, unpack
+from sim.tasks import Task, agents_of, features_of, has_own_world, history_of, initial_action
+from sim.terms import HISTORY
+
+DUMPS = 3  # files written about rows whose state stopped being finite
+TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
+
+
+class Stepped:
+    """`num` rows of a task, `horizon` control steps at a time.
+
+    In a world of the task's own, `practice` counts for nothing: its episodes are as long as they are, and end with
+    success, for all agents when they do for one. Raises ValueError for a policy that is told tokens.
+    """
+
+    def __init__(self, task: Task, num: int, horizon: int, seed: int, practice: Practice, correlation: float) -> None:
+        self.task, self.num, self.horizon, self.practice = task, num, horizon, practice
+        self._own = has_own_world(task)
+        self._open(seed)
+        self._low, high = limits(task.commands)
+        self._half = np.float32(0.5) * (high - self._low)
+        self._first = np.full((history_of(task), len(self._low)), initial_action(task), np.float32)
+        self._past = np.tile(self._first, (num, 1, 1))  # newest first
+        self.actions_sent: list[list[Array]] = [[] for _ in range(num)]  # of the open episodes, in worlds of their own
+        self.numbers, self._following = episode_numbers(task, num), num // agents_of(task)
+        self._gained, self._length = np.zeros(num, np.float32), np.zeros(num, np.int64)
+        self.diverged, self.dump_dir = 0, Path()  # rows whose state stopped being finite; where they are written to
+        self.explore = exploration(seed, num, size(task.commands), correlation)
+        self.steps, self.finals = 0, 0
+        self.env.reset(range(num), self.numbers.tolist())
+        seen, judged = self._look()
+        self.features, self.judged = seen.shape[1], judged.shape[1]
+        actions = size(task.commands)
+        self.samples: Samples = samples_of(num, horizon, self.features, self.judged, actions)
+
+    def _open(self, seed: int) -> None:
+        self._seed, own = seed, stream(seed, TRAINING)
+        self._sim = None if self._own else SimEnv(carried_out(self.task), self.num, own, practice=self.practice)
+        self.env: Env = self._sim or make_env(self.task, self.num, own, several=True)
+
+    def _look(self) -> tuple[Array, Array]:
+        """What the actor (n, features) and the critic (n, judged) see now; zero for what is not finite."""
+        now, past = self.env.observe(), self._past.reshape(self.num, -1)
+        truth = now if self._own else self.env.truth()
+
+        def made(values: Mapping[str, Array]) -> Array:
+            flat = {s.name: values[s.name].reshape(self.num, -1) for s in numbers(self.task.policy)} | {HISTORY: past}
+            parts = [np.zeros((self.num, 0)), *(feature.evaluate(flat) for feature in features_of(self.task))]
+            return np.concatenate(parts, axis=1, dtype=np.float32)
+
+        hidden = [now[s.name].reshape(self.num, -1) for s in self.task.privileged]
+        seen, judged = made(now), np.concatenate([made(truth), *hidden], axis=1, dtype=np.float32)
+        return np.nan_to_num(seen, posinf=0.0, neginf=0.0), np.nan_to_num(judged, posinf=0.0, neginf=0.0)
+
+    def _commands(self, action: Array) -> dict[str, Array]:
+        """Commands by name (n, *shape) for actions (n, k) in [-1, 1]."""
+        return unpack(self.task.commands, self._low + (action + np.float32(1.0)) * self._half)
+
+    def collect(
+        self, actor: Perceptron, scale: Scale, std: Array, scratches: list[Scratch], pool: ThreadPoolExecutor | None
+    ) -> dict[str, float]:
+        """As `policies.learning.fused.collect.Rollouts.collect`."""
+        if self._sim:
+            self._sim.follow_curriculum(self.steps)
+        samples, n, horizon = self.samples, self.num, self.horizon
+        seen_rows = samples.seen.reshape(len(samples.reward), -1)
+        judged_rows = samples.judged.reshape(len(samples.value), -1)
+        ended: list[tuple[float, int, bool]] = []
+        self.finals = 0
+        seen, judged = self._look()
+        for t in range(horizon):
+            first, now = t * n, slice(t * n, t * n + n)
+            seen_rows[now, : self.features], judged_rows[now, : self.judged] = seen, judged
+            rollout.act(first, n, actor.net, scale, std, self.explore, samples, scratches[0])
+            chosen = samples.action.reshape(len(samples.reward), -1)[now, : len(self._low)]
+            told = np.clip(chosen, -1.0, 1.0)
+            step = self.env.step(self._commands(told))
+            if self._past.shape[1]:
+                self._past = np.concatenate([told[:, None], self._past[:, :-1]], axis=1)
+            if self._own:
+                for row in range(n):
+                    self.actions_sent[row].append(told[row].copy())
+            self._length += 1
+            reward = np.nan_to_num(step.reward).astype(np.float32)
+            self._gained += reward
+            most = self._sim.limit if self._sim else self.task.episode_steps
+            over = step.terminated | (self._length >= most) | (step.success if self._own else False)
+            over = for_whole_worlds(agents_of(self.task), over)
+            samples.reward[now], samples.ended[now] = reward, np.where(step.terminated, LOST, GOES_ON)
+            self._write_down(step.terminated, told)
+            seen, judged = self._look()
+            late = np.flatnonzero(over & ~step.terminated)
+            place = (horizon + 1) * n + self.finals
+            judged_rows[place : place + len(late), : self.judged] = judged[late]
+            samples.ended[first + late] = place + np.arange(len(late))
+            self.finals += len(late)
+            rows = np.flatnonzero(over)
+            if len(rows):
+                ended += zip(self._gained[rows], self._length[rows], step.terminated[rows], strict=True)
+                self._begin(rows)
+                seen, judged = self._look()
+        judged_rows[horizon * n : (horizon + 1) * n, : self.judged] = judged
+        self.steps += n * horizon
+        metrics = {"reward": float(samples.reward.mean()), "diverged": float(self.diverged)}
+        if ended:
+            returned, length, lost = np.mean(np.array(ended, np.float64), axis=0).tolist()
+            metrics |= {"episode_return": returned, "episode_length": length, "lost": lost}
+        return metrics
+
+    def _write_down(self, lost: NDArray[np.bool_], told: Array) -> None:
+        """Count the rows whose state stopped being finite, and write some of them down, for replay."""
+        if not lost.any():
+            return
+        now = self.env.observe()
+        for row in np.flatnonzero(lost):
+            signals = {s.name: now[s.name][row] for s in numbers(self.task.policy)}
+            if all(np.isfinite(value).all() for value in signals.values()):
+                continue
+            if self.diverged < DUMPS:
+                self.dump_dir.mkdir(parents=True, exist_ok=True)
+                where = {"row": row, "episode": self.numbers[row], "step": self._length[row], "seed": self._seed}
+                np.savez(self.dump_dir / f"diverged_{self.steps}_{row}.npz", command=told[row], **signals, **where)
+            self.diverged += 1
+
+    def final_ranges(self) -> list[tuple[int, int]]:
+        """Where in `samples.judged` the last states of episodes that ran out of time are."""
+        first = (self.horizon + 1) * self.num
+        return [(first, first + self.finals)]
+
+    def _begin(self, rows: NDArray[np.int64]) -> None:
+        agents = agents_of(self.task)
+        self.numbers[rows] = episode_numbers(self.task, len(rows), self._following)
+        self._following += len(rows) // agents
+        self._gained[rows], self._length[rows], self._past[rows] = 0.0, 0, self._first
+        for row in rows:
+            self.actions_sent[row] = []
+        self.env.reset(rows.tolist(), self.numbers[rows].tolist())
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next rollouts depend on; a world of its own is found again by doing again what was sent."""
+        arrays = {name: value.copy() for name, value in self._arrays().items()}
+        counts = {"following": self._following, "steps": self.steps, "seed": self._seed}
+        if self._sim:
+            return {**arrays, **counts, "env": self._sim.state_dict()}
+        none = np.zeros((0, len(self._low)), np.float32)
+        return {**arrays, **counts, "sent": [np.stack(row) if row else none for row in self.actions_sent]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        if (saved := len(state["numbers"])) != self.num:
+            raise ValueError(f"the saved state has {saved} environments, this one has {self.num}")
+        for name, value in self._arrays().items():
+            value[...] = state[name]
+        self._following, self.steps = int(state["following"]), int(state["steps"])
+        if self._sim:
+            self._sim.load_state_dict(state["env"])
+            return
+        if int(state["seed"]) != self._seed:
+            self.env.close()
+            self._open(int(state["seed"]))
+        self.actions_sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
+        for _ in replay(self.env, self.numbers.tolist(), self.actions_sent, self._commands):
+            pass
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        kept: dict[str, NDArray[Any]] = {"numbers": self.numbers, "gained": self._gained, "length": self._length}
+        return kept | {"past": self._past, "stream": self.explore.stream, "last": self.explore.last}
