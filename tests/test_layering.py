@@ -26,7 +26,7 @@ HOMES = {
         "policies/algorithms/*/fused*.py",
         "policies/learning/fused/*.py",
     ],
-    "llvmlite": ["sim/engines/vector/simd.py", "sim/engines/vector/blocks.py"],
+    "llvmlite": ["sim/engines/vector/simd.py", "sim/engines/vector/half.py", "sim/engines/vector/blocks.py"],
     "mujoco": [
         "sim/engines/mujoco.py",
         "sim/engines/scene.py",

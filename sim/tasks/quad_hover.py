@@ -187,7 +187,22 @@ class QuadHover:
                 "algorithm.min_std": 0.045,
             }
         },
-        "sac": {"default": {"task.history": 8}},
+        "sac": {
+            "default": {
+                "task.history": 8,
+                "algorithm.total_steps": 3_000_000,
+                "algorithm.num_envs": 256,
+                "algorithm.warmup_steps": 20_000,
+                "algorithm.capacity": 500_000,
+                "algorithm.batch_size": 128,
+                "algorithm.updates_per_step": 8,
+                "algorithm.n_step": 3,
+                "algorithm.correlation": 0.7,
+                "algorithm.critic_hidden": [64, 64],
+                "algorithm.final_learning_rate": 1e-5,
+                "algorithm.averaged": 0.3,
+            }
+        },
         "dagger": {
             "default": {
                 "task.history": 16,

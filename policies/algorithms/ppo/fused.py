@@ -13,34 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused import surrogate
-from policies.learning.fused.collect import Rollouts, together
-from policies.learning.fused.moments import Moments
+from policies.learning.fused.collect import together
+from policies.learning.fused.measure import success_rate
+from policies.learning.fused.moments import Moments, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
-from policies.learning.fused.stepped import Stepped
+from policies.learning.fused.stepped import rollouts
 from policies.learning.fused.surrogate import Loss
 from policies.learning.fused.symmetry import Symmetric, constant, task_images
 from policies.models.controller import FeaturePolicy, Mlp
-from sim.env import carried_out, make_env, stream
 from sim.randomize import Array
-from sim.rollout import rollout
 from sim.simulation.draws import Practice
 from sim.spec import size
-from sim.tasks import Task, agents_of, features_of, has_own_world, history_of, initial_action
-from sim.terms import HISTORY
+from sim.tasks import Task, initial_action
 
 if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
 
 PARTS_OF_STATE = ("rollouts", "actor", "critic", "seen", "judged", "value")
 PARTS = 2  # of a minibatch, whose gradients are summed up apart, whether or not there is a thread for each
-MEASURING = int.from_bytes(b"measure")  # mixed into the seed: episodes for the success while training
-
-
-def rollouts(task: Task, config: PpoConfig, seed: int, practice: Practice) -> Rollouts | Stepped:
-    """In a compiled loop where that can be, else step by step."""
-    how = config.num_envs, config.rollout_steps, seed, practice, config.correlation
-    compiled = None if has_own_world(task) else Rollouts.of(carried_out(task), *how)
-    return compiled or Stepped(task, *how)
 
 
 class Fused:
@@ -49,7 +39,8 @@ class Fused:
     def __init__(self, task: Task, config: PpoConfig, seed: int) -> None:
         self.task, self.config, self.seed = task, config, seed
         self.practice = Practice(config.length_shares(0.0), config.easy)
-        self.rollouts = rollouts(task, config, seed, self.practice)
+        how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
+        self.rollouts = rollouts(task, *how)
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
         self.actions = size(task.commands)
@@ -69,9 +60,8 @@ class Fused:
         self.log_std[:] = math.log(config.initial_std)
         self.std = room(3 * outs)  # its logarithm, where there is an action, its inverse
         self.std[outs : 2 * outs].reshape(-1)[: self.actions] = 1.0
-        floors = np.concatenate([np.full(width, 0.5 if name else 1e-3) for name, width in self._widths()])
         images = [found[0], found[1]] if found else [None, None]
-        self.seen = Moments(self.rollouts.features, floors, images=images[0])
+        self.seen = Moments(self.rollouts.features, smallest_std(task), images=images[0])
         self.judged = Moments(self.rollouts.judged, np.full(self.rollouts.judged, 1e-3), images=images[1])
         self.value = Moments(1, np.full(1, 1e-3), kept=config.value_memory)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -81,11 +71,6 @@ class Fused:
         self.gradients = [(room(self.actor.size), room(self.critic.size), np.zeros(4)) for _ in range(PARTS)]
         self.iterations = config.iterations
         self.iteration = 0
-
-    def _widths(self) -> list[tuple[bool, int]]:
-        """Of each feature: whether it is of past actions, and how many numbers."""
-        sizes = {s.name: s.size for s in self.task.policy} | {HISTORY: history_of(self.task) * self.actions}
-        return [(f.signal == HISTORY, sizes[f.signal]) for f in features_of(self.task)]
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""
@@ -104,7 +89,10 @@ class Fused:
             metrics["progress"] = self.iteration / self.iterations
             metrics["env_steps"] = float(self.rollouts.steps)
             if self.iteration == self.iterations or (every and self.iteration % every == 0):
-                metrics["success"] = self.measure(self.config.evaluation_episodes)
+                first = self.iteration * self.config.evaluation_episodes
+                metrics["success"] = success_rate(
+                    *(self.task, self.controller(), self.seed, first, self.config.evaluation_episodes)
+                )
             yield metrics
 
     def _refresh(self) -> None:
@@ -194,28 +182,6 @@ class Fused:
         weight *= std / self.value.std
         bias[:] = (std * bias + mean - self.value.mean) / self.value.std
         self.critic.turn()
-
-    def measure(self, episodes: int) -> float:
-        """The success rate without exploration, on episodes of their own."""
-        rows, policy, first = episodes * agents_of(self.task), self.controller(), self.iteration * episodes
-        env = make_env(self.task, rows, stream(self.seed, MEASURING), several=True)
-        state, numbers = policy.initial_state(rows), range(first, first + episodes)
-
-        def act(signals: Mapping[str, Array], *_: Array) -> Mapping[str, Array]:
-            nonlocal state
-            commands, state = policy.act(signals, state)
-            return commands
-
-        if has_own_world(self.task):
-            played = rollout(self.task, env, act, numbers, truth=True)
-            return float(np.mean([self.task.score(one.flight())["success"] for one in played]))
-        env.reset(range(rows), numbers)
-        flying, done = np.ones(rows, bool), np.zeros(rows, bool)
-        for _ in range(self.task.episode_steps):
-            step = env.step(act(env.observe()))
-            flying &= ~step.terminated
-            done |= step.success & flying
-        return float(done.mean())
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""

@@ -107,11 +107,17 @@ class Rollouts:
         progress.used[:], progress.begun[:], progress.since[:] = 0, -1, 0
 
     def collect(
-        self, actor: Perceptron, scale: Scale, std: Array, scratches: list[Scratch], pool: ThreadPoolExecutor | None
+        self,
+        actor: Perceptron,
+        scale: Scale,
+        std: Array,
+        scratches: list[Scratch],
+        pool: ThreadPoolExecutor | None,
+        squashed: bool = False,
     ) -> dict[str, float]:
         """Fill `samples` with the next steps of all vehicles; what is counted of them.
 
-        `std` as in `policies.learning.fused.surrogate.gradients`. One thread per scratch.
+        `std` and `squashed` as in `policies.learning.fused.rollout.play`. One thread per scratch.
         """
         self.env.follow_curriculum(self.steps)
         progress = self.progress
@@ -121,7 +127,7 @@ class Rollouts:
         def fly(thread: int) -> None:
             play(
                 *(int(bounds[thread]), int(bounds[thread + 1]), self.horizon, self.rows, self.seen, self._spare, SPARE),
-                *(known, progress, self.samples, self.widths, actor.net, scale, std, self._low, self._half),
+                *(known, progress, self.samples, self.widths, actor.net, scale, std, squashed, self._low, self._half),
                 *(self.explore, scratches[thread]),
             )
 

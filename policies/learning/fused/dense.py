@@ -7,15 +7,19 @@ sample that is drawn at random is one piece of memory.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sim.engines.vector.activations import tanh
 from sim.engines.vector.blocks import part
 from sim.engines.vector.simd import ALL, LANES, repeated, select
+from sim.engines.vector.simd import total as total_
 
 NONE, TANH, RELU = range(3)  # activations
 TILE = 8  # samples, or inputs, that are in registers together
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
+EPSILON = np.float32(1e-5)  # of a variance
 
 
 @part
@@ -209,3 +213,47 @@ def slope(kind, y, first, g, place, count):
     if kind == RELU:
         for k in range(count):
             g[place + k, ALL] = select(y[first + k, ALL] > ZERO, g[place + k, ALL], ZERO)
+
+
+@part
+def normalise(y, first, outs, outputs, count, normal, factor, place):
+    """Let the outputs of each sample have mean 0 and variance 1, in place and in `normal`; by which factor."""
+    share = ONE / np.float32(outputs)
+    flat = y.reshape(-1)
+    for s in range(count):
+        at = first + s * outs
+        sum_ = y[at, ALL]
+        for v in range(1, outs):
+            sum_ += y[at + v, ALL]
+        mean = total_(sum_) * share
+        square = sum_ * ZERO
+        for v in range(outs):
+            z = y[at + v, ALL] - mean
+            square += z * z
+        more = np.float32(outs * LANES - outputs)  # lanes that hold nothing
+        f = ONE / np.float32(math.sqrt((total_(square) - more * mean * mean) * share + EPSILON))
+        factor[place + s] = f
+        for v in range(outs):
+            y[at + v, ALL] = (y[at + v, ALL] - mean) * f
+        for k in range(at * LANES + outputs, (at + outs) * LANES):
+            flat[k] = ZERO
+        for v in range(outs):
+            normal[at + v, ALL] = y[at + v, ALL]
+
+
+@part
+def normal_slope(normal, factor, place, first, outs, outputs, count, g):
+    """The gradient of what was normalised from that of what became of it, in place."""
+    share = ONE / np.float32(outputs)
+    flat = g.reshape(-1)
+    for s in range(count):
+        at, f = first + s * outs, factor[place + s]
+        one, along = g[at, ALL], g[at, ALL] * normal[at, ALL]
+        for v in range(1, outs):
+            one += g[at + v, ALL]
+            along += g[at + v, ALL] * normal[at + v, ALL]
+        mean, tilt = total_(one) * share, total_(along) * share
+        for v in range(outs):
+            g[at + v, ALL] = f * (g[at + v, ALL] - mean - normal[at + v, ALL] * tilt)
+        for k in range(at * LANES + outputs, (at + outs) * LANES):
+            flat[k] = ZERO

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused import surrogate
-from policies.learning.fused.network import room, vectors
+from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.surrogate import Scale
 from policies.learning.fused.symmetry import Images
 from sim.randomize import Array
+from sim.spec import size
+from sim.tasks import Task, features_of, history_of
+from sim.terms import HISTORY
+
+SMALLEST = 1e-3  # standard deviation
+
+
+def smallest_std(task: Task) -> NDArray[np.float64]:
+    """The smallest standard deviations (features,) that the actor's features are divided by.
+
+    Its own past actions already have a natural scale, [-1, 1]. Exploration is most of their variance: divided by that,
+    it would look as large as the signals.
+    """
+    sizes = {s.name: s.size for s in task.policy} | {HISTORY: history_of(task) * size(task.commands)}
+    parts = [np.full(sizes[f.signal], 0.5 if f.signal == HISTORY else SMALLEST) for f in features_of(task)]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+class Usual(NamedTuple):
+    """Mean and standard deviation (size,)."""
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+
+def adapt(network: Perceptron, before: Usual, after: Usual) -> None:
+    """Let a network say the same when its inputs are normalised otherwise. What Adam remembers follows."""
+    ratio, shift = after.std / before.std, (after.mean - before.mean) / before.std
+    weight, bias = network.views()[0]
+    bias += shift @ weight
+    weight *= ratio[:, None]
+    for power, remembered in enumerate((network.first, network.second), 1):
+        network.views(remembered)[0][0][...] /= ratio[:, None] ** power
 
 
 class Moments:
@@ -42,6 +75,10 @@ class Moments:
         one, square = self._sums.astype(np.float64).reshape(2, -1)[:, : self.size] / count
         shift = self.scale.mean.reshape(-1)[: self.size].astype(np.float64)
         self._merge(shift + one, np.maximum(square - one**2, 0.0), count)
+
+    @property
+    def usual(self) -> Usual:
+        return Usual(self.mean.copy(), self.std)
 
     def add(self, samples: Array) -> None:
         """Take samples (n, size) into account."""

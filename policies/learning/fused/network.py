@@ -45,6 +45,7 @@ class Net(NamedTuple):
     activation: int  # between them
     weights: Array  # (vectors, LANES); behind the layers there may be more
     turned: Array  # the weights of all layers but the first as (outputs, inputs), for the backward pass
+    normal: bool  # whether hidden layers are normalised before the activation (Ba et al. 2016, without a learned scale)
 
 
 class Scratch(NamedTuple):
@@ -53,6 +54,8 @@ class Scratch(NamedTuple):
     inputs: Array  # (CHUNK * width, LANES)
     values: Array  # each layer's (CHUNK * outs, LANES)
     slopes: Array  # the gradient of each
+    normal: Array  # the values before the activation, where they are normalised
+    factor: Array  # (layers * CHUNK,) of each sample's
 
 
 class Perceptron:
@@ -70,6 +73,7 @@ class Perceptron:
         last_gain: float = 1.0,
         last_bias: float = 0.0,
         more: int = 0,
+        layer_norm: bool = False,
     ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(f"unknown activation {activation!r}; choices: {', '.join(ACTIVATIONS)}")
@@ -82,7 +86,7 @@ class Perceptron:
             place, result = bias + outs, result + CHUNK * outs
             turned += 0 if len(table) == 1 else outputs * width
         self.extra, self.size, self.values = place, place + more, result
-        self.net = Net(np.array(table, np.int64), ACTIVATIONS[activation], room(self.size), room(turned))
+        self.net = Net(np.array(table, np.int64), ACTIVATIONS[activation], room(self.size), room(turned), layer_norm)
         self.gradient, self.first, self.second = (room(self.size) for _ in range(3))
         self.steps = 0
         for matrix, offset in self.views():
@@ -107,7 +111,9 @@ class Perceptron:
 
     def scratch(self) -> Scratch:
         """For one thread."""
-        return Scratch(room(CHUNK * int(self.net.layers[0, WIDTH])), room(self.values), room(self.values))
+        inputs, normal = CHUNK * int(self.net.layers[0, WIDTH]), self.values if self.net.normal else 0
+        factor = np.zeros(CHUNK * len(self.net.layers), np.float32)
+        return Scratch(room(inputs), room(self.values), room(self.values), room(normal), factor)
 
     def turn(self) -> None:
         """After every change of the weights, before the next backward pass."""
@@ -167,8 +173,27 @@ def forward(net, scratch, count):
         dense.fill(net.weights, layer[BIAS], outs, y, result, count)
         dense.product(net.weights, layer[WEIGHT], layer[INPUTS], outs, x, at, layer[WIDTH], y, result, count)
         if index < len(net.layers) - 1:
+            if net.normal:
+                dense.normalise(
+                    *(y, result, outs, layer[OUTPUTS], count, scratch.normal, scratch.factor, index * CHUNK)
+                )
             dense.activate(net.activation, y, result, count * outs)
         x, at = y, result
+
+
+@part
+def descended(net, scratch, index, count):
+    """From the gradient of what layer `index` made to that of what the one before it made."""
+    layer, before = net.layers[index], net.layers[index - 1]
+    width, below = layer[WIDTH], before[RESULT]
+    g = scratch.slopes
+    dense.clear(g, below, count * width)
+    dense.product(net.turned, layer[TURNED], layer[OUTPUTS], width, g, layer[RESULT], layer[OUTS], g, below, count)
+    dense.slope(net.activation, scratch.values, below, g, below, count * width)
+    if net.normal:
+        dense.normal_slope(
+            *(scratch.normal, scratch.factor, (index - 1) * CHUNK, below, width, before[OUTPUTS], count, g)
+        )
 
 
 @part
@@ -176,14 +201,14 @@ def backward(net, scratch, gradient, count):
     """Add to the gradient, from that of the last values in scratch.slopes."""
     y, g = scratch.values, scratch.slopes
     for index in range(len(net.layers) - 1, 0, -1):
-        layer, before = net.layers[index], net.layers[index - 1]
-        outs, width, at, below = layer[OUTS], layer[WIDTH], layer[RESULT], before[RESULT]
+        layer = net.layers[index]
         inputs = (layer[INPUTS] + TILE - 1) // TILE * TILE
-        dense.total(g, at, outs, gradient, layer[BIAS], count)
-        dense.weight_product(g, at, outs, y, below, width, inputs, gradient, layer[WEIGHT], count)
-        dense.clear(g, below, count * width)
-        dense.product(net.turned, layer[TURNED], layer[OUTPUTS], width, g, at, outs, g, below, count)
-        dense.slope(net.activation, y, below, g, below, count * width)
+        dense.total(g, layer[RESULT], layer[OUTS], gradient, layer[BIAS], count)
+        dense.weight_product(
+            *(g, layer[RESULT], layer[OUTS], y, net.layers[index - 1][RESULT], layer[WIDTH], inputs),
+            *(gradient, layer[WEIGHT], count),
+        )
+        descended(net, scratch, index, count)
     layer = net.layers[0]
     inputs = (layer[INPUTS] + TILE - 1) // TILE * TILE
     dense.total(g, layer[RESULT], layer[OUTS], gradient, layer[BIAS], count)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import kernel
 from policies.learning.fused.dense import ONE, TILE, ZERO
-from policies.learning.fused.network import CHUNK, OUTPUTS, OUTS, RESULT, forward
+from policies.learning.fused.network import CHUNK, OUTS, RESULT, forward
+from policies.learning.fused.squashed import chosen
 from policies.learning.fused.surrogate import GOES_ON, LOST, log_density
 from sim.engines.flight.control_step import rooms
 from sim.engines.flight.episodes import begins, steps
@@ -122,13 +123,13 @@ def _written_row(made, count, samples, at, width, lane):
 
 
 @inlined
-def acted(base, row, count, actor, scale, std, explore, every, noise, samples, scratch):
+def acted(base, row, count, actor, scale, std, squashed, explore, every, noise, samples, scratch):
     """The actions of samples base ... base + count - 1, at most CHUNK: the actor's, and what they explore.
 
     The first one explores as explore's `row` does; `every` counts the actions, `noise` has a row for each.
     """
     layer = actor.layers[len(actor.layers) - 1]
-    outs, result, width = layer[OUTS], layer[RESULT], len(scale.mean)
+    outs, result, width, stride = layer[OUTS], layer[RESULT], len(scale.mean), -(-len(every) // LANES)
     for i in range(count):
         for v in range(width):
             x = samples.seen[(base + i) * width + v, ALL]
@@ -138,23 +139,27 @@ def acted(base, row, count, actor, scale, std, explore, every, noise, samples, s
     for i in range(count):
         n = row + i
         explore.stream[n] = normals(explore.stream[n], explore.quantiles, every, noise, 0)
-        at, k = (base + i) * outs, result + i * outs
-        for v in range(outs):
-            samples.action[at + v, ALL] = tanh(scratch.values[k + v, ALL])
         for j in every:
             explore.last[n, j] = explore.keeps * explore.last[n, j] + explore.adds * noise[j, 0]
-            flat[at * LANES + j] += explore.last[n, j] * math.exp(std[j // LANES, j % LANES])
-        samples.log_prob[base + i] = log_density(samples.action, at, scratch.values, k, std, outs)
+        at, k = (base + i) * stride, result + i * outs
+        if squashed:
+            for j in every:
+                flat[at * LANES + j] = chosen(scratch.values, k, j, len(every), explore.last[n, j])[0]
+        else:
+            for v in range(outs):
+                samples.action[at + v, ALL] = tanh(scratch.values[k + v, ALL])
+            for j in every:
+                flat[at * LANES + j] += explore.last[n, j] * math.exp(std[j // LANES, j % LANES])
+            samples.log_prob[base + i] = log_density(samples.action, at, scratch.values, k, std, outs)
 
 
 @kernel
-def act(base, count, actor, scale, std, explore, samples, scratch):
+def act(base, count, actions, actor, scale, std, squashed, explore, samples, scratch):
     """The same of all rows of one step, samples base ... base + count - 1."""
-    actions = actor.layers[len(actor.layers) - 1][OUTPUTS]
     noise, every = np.zeros((actions, LANES), np.float32), np.arange(actions)
     for row in range(0, count, CHUNK):
         n = min(CHUNK, count - row)
-        acted(base + row, row, n, actor, scale, std, explore, every, noise, samples, scratch)
+        acted(base + row, row, n, actor, scale, std, squashed, explore, every, noise, samples, scratch)
 
 
 @inlined
@@ -179,23 +184,24 @@ def _remembered(state, rows, place, lane, out):
 
 @kernel
 def play(first, last, horizon, rows, seen, episodes, spare, known, progress, samples, widths, actor, scale, std,
-         low, half, explore, scratch):  # fmt: skip
+         squashed, low, half, explore, scratch):  # fmt: skip
     """Fly the blocks first ... last - 1 to the end of the rollout, or until episodes are used up.
 
-    known (n, horizon + 1, k): what no engine knows, of the episodes that go on; std: see `surrogate.gradients`.
+    known (n, horizon + 1, k): what no engine knows, of the episodes that go on; std: see `surrogate.gradients`, unless
+    the actor says it itself, of what is `squashed`.
     """
     world = rows.world
     count, actions, kinds = len(rows.limit), len(low), len(world.places)
     rest = rooms(world)
     seen_width, judged_width = widths
     wide = seen.features + len(seen.hidden)
-    made = np.zeros((wide, LANES), np.float32)
+    made, shown = np.zeros((wide, LANES), np.float32), np.zeros((seen.features, LANES), np.float32)
     log = np.zeros((seen.measured + actions, LANES), np.float32)
     noise = np.zeros((actions, LANES), np.float32)
     before: Any = np.zeros((STATE_ROWS, LANES), np.float32)
     every = np.arange(actions)
     told, now = np.zeros((count, actions), np.float32), np.zeros((count, kinds), np.float32)
-    outs = actor.layers[len(actor.layers) - 1][OUTS]
+    stride = -(-actions // LANES)
     for place in range(first, last):
         table = block(world.table, place, world.table.shape[1])
         past = block(world.orders.past, place, world.orders.past.shape[1])
@@ -211,13 +217,13 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
                 break
             if progress.used[place] + LANES > spare:
                 break
-            _made(seen, sensed, past, made)
-            _written(made, seen.features, samples.seen, base, seen_width)
-            acted(base, row, LANES, actor, scale, std, explore, every, noise, samples, scratch)
+            _made(seen, sensed, past, shown)
+            _written(shown, seen.features, samples.seen, base, seen_width)
+            acted(base, row, LANES, actor, scale, std, squashed, explore, every, noise, samples, scratch)
             flat = samples.action.reshape(-1)
             for lane in range(LANES):
                 for i in range(actions):
-                    a = flat[(base + lane) * outs * LANES + i]
+                    a = flat[(base + lane) * stride * LANES + i]
                     told[row + lane, i] = low[i] + (min(max(a, -ONE), ONE) + ONE) * half[i]
                 index, since = progress.begun[row + lane], progress.since[row + lane]
                 for i in range(kinds):
@@ -234,6 +240,7 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
                 late |= world.steps[n] >= rows.limit[n] and not rows.outcome.lost[n]
             if late:
                 _judged(seen, table, past, made)
+                _made(seen, sensed, past, shown)
             for lane in range(LANES):
                 n = row + lane
                 reward, lost = rows.outcome.reward[n], rows.outcome.lost[n]
@@ -251,6 +258,7 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
                     if not lost:
                         at = (horizon + 1) * count + place * LANES * horizon + progress.final[place]
                         _written_row(made, wide, samples.judged, at, judged_width, lane)
+                        _written_row(shown, seen.features, samples.seen, at, seen_width, lane)
                         samples.ended[base + lane] = at
                         progress.final[place] += 1
                     counted[RETURN] += progress.gained[n]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused import rollout
+from policies.learning.fused.collect import Rollouts
 from policies.learning.fused.network import Perceptron, Scratch
 from policies.learning.fused.rollout import exploration
 from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, samples_of
@@ -77,13 +78,19 @@ class Stepped:
         return unpack(self.task.commands, self._low + (action + np.float32(1.0)) * self._half)
 
     def collect(
-        self, actor: Perceptron, scale: Scale, std: Array, scratches: list[Scratch], pool: ThreadPoolExecutor | None
+        self,
+        actor: Perceptron,
+        scale: Scale,
+        std: Array,
+        scratches: list[Scratch],
+        pool: ThreadPoolExecutor | None,
+        squashed: bool = False,
     ) -> dict[str, float]:
         """As `policies.learning.fused.collect.Rollouts.collect`."""
         if self._sim:
             self._sim.follow_curriculum(self.steps)
         samples, n, horizon = self.samples, self.num, self.horizon
-        seen_rows = samples.seen.reshape(len(samples.reward), -1)
+        seen_rows = samples.seen.reshape(len(samples.value), -1)
         judged_rows = samples.judged.reshape(len(samples.value), -1)
         ended: list[tuple[float, int, bool]] = []
         self.finals = 0
@@ -91,7 +98,7 @@ class Stepped:
         for t in range(horizon):
             first, now = t * n, slice(t * n, t * n + n)
             seen_rows[now, : self.features], judged_rows[now, : self.judged] = seen, judged
-            rollout.act(first, n, actor.net, scale, std, self.explore, samples, scratches[0])
+            rollout.act(first, n, len(self._low), actor.net, scale, std, squashed, self.explore, samples, scratches[0])
             chosen = samples.action.reshape(len(samples.reward), -1)[now, : len(self._low)]
             told = np.clip(chosen, -1.0, 1.0)
             step = self.env.step(self._commands(told))
@@ -111,7 +118,8 @@ class Stepped:
             seen, judged = self._look()
             late = np.flatnonzero(over & ~step.terminated)
             place = (horizon + 1) * n + self.finals
-            judged_rows[place : place + len(late), : self.judged] = judged[late]
+            last = slice(place, place + len(late))
+            seen_rows[last, : self.features], judged_rows[last, : self.judged] = seen[late], judged[late]
             samples.ended[first + late] = place + np.arange(len(late))
             self.finals += len(late)
             rows = np.flatnonzero(over)
@@ -185,3 +193,12 @@ class Stepped:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         kept: dict[str, NDArray[Any]] = {"numbers": self.numbers, "gained": self._gained, "length": self._length}
         return kept | {"past": self._past, "stream": self.explore.stream, "last": self.explore.last}
+
+
+def rollouts(
+    task: Task, num: int, horizon: int, seed: int, practice: Practice, correlation: float
+) -> Rollouts | Stepped:
+    """In a compiled loop where that can be, else step by step."""
+    how = num, horizon, seed, practice, correlation
+    compiled = None if has_own_world(task) else Rollouts.of(carried_out(task), *how)
+    return compiled or Stepped(task, *how)

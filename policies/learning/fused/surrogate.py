@@ -26,7 +26,7 @@ MOST = np.float32(20.0)  # of a change of log probability
 class Samples(NamedTuple):
     """A rollout of `rows` environments over T steps, sample t * rows + row; each of whole vectors (vectors, LANES)."""
 
-    seen: Array  # what the actor sees
+    seen: Array  # what the actor sees: as below
     judged: Array  # what the critic sees: of T + 1 steps, then of episodes that ended within their time
     action: Array
     log_prob: Array  # (T * rows,) of the actions when they were taken, but for a constant
@@ -45,7 +45,7 @@ def samples_of(num: int, horizon: int, features: int, judged: int, actions: int)
     n, states = num * horizon, (2 * horizon + 1) * num
     numbers = [np.zeros(n, np.float32) for _ in range(4)]
     return Samples(
-        seen=room(n * vectors(features)),
+        seen=room(states * vectors(features)),
         judged=room(states * vectors(judged)),
         action=room(n * vectors(actions)),
         log_prob=numbers[0],

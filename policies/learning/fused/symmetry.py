@@ -69,6 +69,13 @@ def constant(count: int, of: Images) -> Images:
     return Images(np.zeros((many, count), np.int64) + np.arange(count), np.ones((many, count), np.float32))
 
 
+def beside(*parts: Images) -> Images:
+    """Of vectors that follow one another."""
+    firsts = np.cumsum([0, *(part.places.shape[1] for part in parts)])
+    places = [first + part.places for first, part in zip(firsts, parts, strict=False)]
+    return Images(np.concatenate(places, axis=1), np.concatenate([part.signs for part in parts], axis=1))
+
+
 class Symmetric:
     """Keeps a perceptron equivariant: see the module. ValueError where its layers are no multiples of the images."""
 

@@ -70,7 +70,7 @@ class Unaided(ToySight):
 def learner(kind, seed=0, task=None, **settings):
     cls, few = KINDS[kind]
     made = cls(task or ToySight(), cls.Config(**(NETWORKS | few | settings)), seed)
-    return made.path if kind == "ppo" else made
+    return made.path
 
 
 def run(algorithm, count=10_000):
@@ -140,8 +140,7 @@ def test_the_file_is_the_policy(kind, task, tmp_path):
     assert policy.inputs == algorithm.task.policy and policy.types["camera"] is np.uint8
     observation = pictures(algorithm)
     with torch.no_grad():
-        chosen = algorithm.kept if kind == "ppo" else algorithm.mean
-        wanted = chosen(algorithm.env.features(observation), observation["pictures"]).numpy()
+        wanted = algorithm.kept(algorithm.env.features(observation), observation["pictures"]).numpy()
     signals = {n: v.numpy() for group in ("policy", "pictures") for n, v in observation[group].items()}
     np.testing.assert_allclose(algorithm.controller().act(signals, {})[0]["velocity"], wanted, atol=1e-5)
     policy.reset(5)
@@ -190,7 +189,7 @@ def test_ppo_learns_what_only_the_picture_tells():
 
 @pytest.mark.long
 def test_sac_learns_what_only_the_picture_tells():
-    check_that_it_learns(Sac(ToySight(), SacConfig(**LEARNING, **OFF_POLICY, total_steps=14_000), 0))
+    check_that_it_learns(Sac(ToySight(), SacConfig(**LEARNING, **OFF_POLICY, total_steps=14_000), 0).path)
 
 
 @pytest.mark.long

@@ -118,7 +118,8 @@ def as_torch(path):
         return torch.from_numpy(array.reshape(rows, -1)[:, :size].copy())
 
     judged = numbers(samples.judged, len(samples.value), rollouts.judged)
-    data = {"x": numbers(samples.seen, n, rollouts.features), "c": judged[:n], "action": numbers(samples.action, n, 4)}
+    seen = numbers(samples.seen, len(samples.value), rollouts.features)
+    data = {"x": seen[:n], "c": judged[:n], "action": numbers(samples.action, n, 4)}
     constant = np.float32(0.5 * math.log(2.0 * math.pi) * 4)
     data["log_prob"] = torch.from_numpy(samples.log_prob - constant)
     for name in ("reward", "advantage", "target"):

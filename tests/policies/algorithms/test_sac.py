@@ -27,7 +27,8 @@ SMALL = {"hidden": [16], "critic_hidden": [16]}
 
 
 def learner(seed=0, task=None, **settings):
-    return Sac(task or tasks.make("quad_hover"), SacConfig(**(TINY | SMALL | settings)), seed)
+    config = SacConfig(**(TINY | SMALL | {"path": "torch"} | settings))
+    return Sac(task or tasks.make("quad_hover"), config, seed).path
 
 
 def run(algorithm, count=10_000):
@@ -155,10 +156,23 @@ def test_the_controller_is_the_policy(deterministic):
     run(sac, 5)
     controller, env = sac.controller(), VecEnv(sac.task, 5, seed=9)
     with torch.no_grad():
-        action = sac.mean(env.features(env.observation), {})
+        action = sac.kept(env.features(env.observation), {})
     signals = {name: value.numpy() for name, value in env.observation["policy"].items()}
     commands, _ = controller.act(signals, controller.initial_state(5))
     np.testing.assert_allclose(2.0 * commands["motor_command"] - 1.0, action, atol=1e-5)
+
+
+def test_critics_say_the_same_when_their_inputs_are_normalised_otherwise():
+    sac = learner()
+    run(sac, 6)
+    batch = sac.buffer.sample(50, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = sac.critic(sac._valued(sac._judged(batch["c"], {}), batch["action"]))
+        sac.recent_critic.update(2.0 * batch["c"] + 0.1)
+        sac.recent_action.update(0.5 * batch["action"])
+        sac._adapt()
+        after = sac.critic(sac._valued(sac._judged(batch["c"], {}), batch["action"]))
+    torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-4)
 
 
 LEARNING = {

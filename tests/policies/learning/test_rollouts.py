@@ -66,7 +66,7 @@ def test_the_compiled_loop_is_the_environment(kind):
     for _ in range(2):
         collect()
         samples = rollouts.samples
-        shown = samples.seen.reshape(horizon, num, -1)[:, :, : rollouts.features]
+        shown = samples.seen[: horizon * num * rollouts.widths[0]].reshape(horizon, num, -1)[:, :, : rollouts.features]
         known = samples.judged.reshape(len(samples.value), -1)[:, : rollouts.judged]
         chosen = samples.action.reshape(horizon, num, -1)[:, :, :actions]
         reward, ended = samples.reward.reshape(horizon, num), samples.ended.reshape(horizon, num)

@@ -10,93 +10,42 @@ al. 2021); the critics see these only where nothing is privileged, and do not tr
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from policies.learning import cosine
 from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
 from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
+from policies.learning.fused.moments import SMALLEST, smallest_std
+from policies.learning.fused.squashed import LOG_STD
 from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, linear_layers, mlp, squashed_sample
 from policies.models.controller import FeaturePolicy, Mlp
-from policies.models.vision import EncoderConfig
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action
 from sim.vec_env import Observation
 from sim.vec_world import vector_env
 
-LOG_STD = (-5.0, 1.0)  # bounds of the exploration's log standard deviation, before squashing
+if TYPE_CHECKING:
+    from policies.algorithms.sac import SacConfig
+
+SMALLEST_ACTION = 0.01  # standard deviation of an action that is divided by
 
 
-@dataclass
-class SacConfig:
-    """Settings of SAC. `deterministic` makes it TD3 (Fujimoto et al. 2018)."""
+class TorchPath(Stateful):
+    """The path through torch."""
 
-    total_steps: int = 4_000_000  # environment steps in all
-    num_envs: int = 32
-    warmup_steps: int = 10_000  # environment steps before the first update
-    capacity: int = 1_000_000
-    batch_size: int = 256
-    updates_per_step: int = 1  # gradient steps per control step of all environments
-    actor_every: int = 2  # critic updates per actor update
-    n_step: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
-    gamma: float = 0.98
-    tau: float = 0.005  # share of the critic that its target takes over per update
-    critics: int = 2
-    target_critics: int = 2  # random subset whose minimum is the target
-    layer_norm: bool = True
-    learning_rate: float = 1e-3  # at the start; a cosine leads to the final one
-    final_learning_rate: float = 1e-4
-    reward_scale: float = 0.1
-    initial_alpha: float = 0.02  # weight of the entropy
-    target_entropy: float = -2.0  # per action
-    initial_std: float = 0.15  # of the exploration, before squashing
-    deterministic: bool = False
-    exploration: float = 0.1  # standard deviation of TD3's exploration
-    smoothing: float = 0.1  # of TD3's target actions, clipped at twice that
-    hidden: list[int] = field(default_factory=lambda: [64, 64])
-    critic_hidden: list[int] = field(default_factory=lambda: [256, 128])
-    activation: str = "relu"
-    sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any
-    lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
-    easy: float = 0.9  # share of episodes with an easier start, at first
-    final_easy: float = 0.5  # and at the end
-    linger: int = 0  # control steps after success, in a world of its own: what follows it is seen, not guessed
-    success_reward: float = 0.0  # more for every step that counts as success, in a world of its own
-    report_every: int = 200  # control steps between yields
-    evaluation_episodes: int = 100
-
-    def __post_init__(self) -> None:
-        for name in ("num_envs", "batch_size", "updates_per_step", "actor_every", "n_step", "critics", "report_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 1 <= self.target_critics <= self.critics:
-            raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
-        if min(self.total_steps, self.capacity) < self.n_step * self.num_envs:
-            raise ValueError(f"total_steps and capacity must hold {self.n_step} steps of {self.num_envs} environments")
-        if len(self.lengths) != 2:
-            raise ValueError(f"lengths are two shares, of the shortest and the longest episode, got {self.lengths}")
-        if not 0.0 < self.gamma < 1.0:
-            raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}")
-
-
-class Sac(Stateful):
-    """See the module."""
-
-    Config = SacConfig
-    needs: tuple[type, ...] = ()
-    takes: tuple[str, ...] = ("agents",)
     state_parts = (
-        *("env", "actor", "target_actor", "critic", "target_critic", "critic_norm", "buffer"),
+        *("env", "actor", "average", "target_actor", "critic", "target_critic", "buffer"),
         *("actor_optimizer", "critic_optimizer", "alpha_optimizer"),
+        *("seen_norm", "critic_norm", "action_norm", "recent_critic", "recent_action"),
     )
-    state_values = ("iteration", "gradient_steps")
+    state_values = ("iteration", "gradient_steps", "adapted", "last_noise")
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
@@ -116,8 +65,13 @@ class Sac(Stateful):
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), config.learning_rate, fused=True)
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.learning_rate, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.learning_rate, fused=True)
-        # Fixed after the warm-up: a moving one moves targets.
-        self.critic_norm = Normalizer(self.env.critic_size, device)
+        self.average = copy.deepcopy(self.actor)  # which is kept
+        smallest = torch.from_numpy(smallest_std(task)).float().to(device)
+        self.seen_norm = Normalizer(self.env.feature_size, device, smallest)  # fixed after the warm-up
+        self.critic_norm, self.action_norm = self._normalizers()
+        self.recent_critic, self.recent_action = self._normalizers()
+        self.adapted = 0  # after how many steps
+        self.last_noise = torch.zeros((config.num_envs, self.env.action_size), device=device)
         n = config.num_envs
         self.buffer = ReplayBuffer(min(config.capacity, config.total_steps) // n * n)
         self.iterations = config.total_steps // n
@@ -142,6 +96,39 @@ class Sac(Stateful):
         sizes = [self.env.critic_size + self.shared + self.env.action_size, *config.critic_hidden]
         return Ensemble(config.critics, sizes, weights, config.layer_norm).to(self.device)
 
+    def _normalizers(self) -> tuple[Normalizer, Normalizer]:
+        """Of what the critics see, and of actions."""
+        env, device = self.env, self.device
+        smallest = torch.full((env.critic_size,), SMALLEST)
+        smallest[: env.feature_size] = torch.from_numpy(smallest_std(self.task)).float()
+        actions = torch.full((env.action_size,), SMALLEST_ACTION)
+        of_actions = Normalizer(env.action_size, device, actions.to(device))
+        return Normalizer(env.critic_size, device, smallest.to(device)), of_actions
+
+    @torch.no_grad()
+    def _adapt(self) -> None:
+        """Normalise what the critics see by what has been usual since this was done last; they say the same.
+
+        What Adam remembers follows.
+        """
+        self.adapted = self.env.total_steps
+        size = self.env.critic_size
+        for critic in (self.critic, self.target_critic):
+            weight, bias = critic.weights[0], critic.biases[0]
+            last = weight.shape[1] - self.env.action_size
+            for rows, before, after in (
+                (slice(0, size), self.critic_norm, self.recent_critic),
+                (slice(last, None), self.action_norm, self.recent_action),
+            ):
+                ratio = (after.std / before.std)[:, None]
+                bias += (((after.shift - before.shift) / before.std) @ weight[:, rows])[:, None]
+                weight[:, rows] *= ratio
+                remembered = self.critic_optimizer.state.get(weight, {})
+                for power, name in enumerate(("exp_avg", "exp_avg_sq") if remembered else (), 1):
+                    remembered[name][:, rows] /= ratio**power
+        self.critic_norm, self.action_norm = self.recent_critic, self.recent_action
+        self.recent_critic, self.recent_action = self._normalizers()
+
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; a yield every `report_every` control steps."""
         config = self.config
@@ -153,6 +140,7 @@ class Sac(Stateful):
                 self._set_schedule()
                 for _ in range(config.updates_per_step):
                     metrics |= self._update()
+            _follow(self.average, self.actor, config.averages(self.iteration))
             last = self.iteration == self.iterations
             if last or self.iteration % config.report_every == 0:
                 metrics["progress"] = self.iteration / self.iterations
@@ -164,8 +152,12 @@ class Sac(Stateful):
                 metrics = {}
 
     def mean(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
-        """The actions (n, k) of the policy without exploration."""
-        return torch.tanh(self.actor(features, shown)[:, : self.env.action_size])
+        """The actions (n, k) of the actor without exploration."""
+        return torch.tanh(self.actor(self.seen_norm(features), shown)[:, : self.env.action_size])
+
+    def kept(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
+        """Those of the average, which is kept."""
+        return torch.tanh(self.average(self.seen_norm(features), shown)[:, : self.env.action_size])
 
     @torch.no_grad()
     def _judged(self, c: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
@@ -179,17 +171,29 @@ class Sac(Stateful):
         env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
 
         def act(observation: Observation) -> Tensor:
-            return self.mean(env.features(observation), observation["pictures"])
+            return self.kept(env.features(observation), observation["pictures"])
 
         return env.fly(act)
 
     def _noise(self, shape: torch.Size) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)
 
-    def _sample(self, features: Tensor, shown: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _sample(
+        self, features: Tensor, shown: Mapping[str, Tensor], noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Actions (n, k) of the stochastic policy and their log density (n,)."""
-        mean, log_std = self.actor(features, shown).chunk(2, -1)
-        return squashed_sample(mean, log_std.clamp(*LOG_STD), self._noise(mean.shape))
+        mean, log_std = self.actor(self.seen_norm(features), shown).chunk(2, -1)
+        return squashed_sample(mean, log_std.clamp(*LOG_STD), self._noise(mean.shape) if noise is None else noise)
+
+    def _exploration(self) -> Tensor:
+        """Standard normal numbers (n, k), correlated with the last ones."""
+        keeps = self.config.correlation
+        self.last_noise = keeps * self.last_noise + math.sqrt(1.0 - keeps**2) * self._noise(self.last_noise.shape)
+        return self.last_noise
+
+    def _valued(self, c: Tensor, action: Tensor) -> Tensor:
+        """What critics take, (b, .)."""
+        return torch.cat((c, self.action_norm(action)), -1)
 
     @torch.no_grad()
     def _act(self) -> float:
@@ -198,9 +202,9 @@ class Sac(Stateful):
         x, c, shown = env.features(env.observation), env.critic_features(env.observation), env.observation["pictures"]
         if config.deterministic:
             action = self.mean(x, shown)
-            action = (action + config.exploration * self._noise(action.shape)).clamp(-1.0, 1.0)
+            action = (action + config.exploration * self._exploration()).clamp(-1.0, 1.0)
         else:
-            action = self._sample(x, shown)[0]
+            action = self._sample(x, shown, self._exploration())[0]
         step = env.step(action)
         final = step.final_observation
         self.buffer.add(
@@ -216,7 +220,11 @@ class Sac(Stateful):
             **columns(final["pictures"], "next_"),
         )
         if env.total_steps <= config.warmup_steps or self.iteration == 0:
-            self.critic_norm.update(c)
+            self.seen_norm.update(x)
+        self.recent_critic.update(c)
+        self.recent_action.update(action)
+        if env.total_steps >= 2 * self.adapted:
+            self._adapt()
         return float(step.reward.mean())
 
     def _update(self) -> dict[str, Tensor]:
@@ -230,7 +238,7 @@ class Sac(Stateful):
             batch |= columns(self.actor.encoders.moved(kept(batch, when), self.generator), when)
             batch[f"{when}c"] = self._judged(batch[f"{when}c"], kept(batch, when))
         target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
-        values = self.critic(torch.cat((batch["c"], batch["action"]), -1))
+        values = self.critic(self._valued(batch["c"], batch["action"]))
         loss = (values - target).square().mean(1).sum()
         descend(self.critic_optimizer, loss)
         self.gradient_steps += 1
@@ -247,14 +255,14 @@ class Sac(Stateful):
         """What the targets say about the states that followed, (b,): the smallest of a random subset of critics."""
         config = self.config
         if config.deterministic:
-            action = torch.tanh(self.target_actor(batch["next_x"], kept(batch, "next_")))
+            action = torch.tanh(self.target_actor(self.seen_norm(batch["next_x"]), kept(batch, "next_")))
             limit = 2.0 * config.smoothing
             action = (action + (config.smoothing * self._noise(action.shape)).clamp(-limit, limit)).clamp(-1.0, 1.0)
             penalty = torch.zeros(len(action), device=self.device)
         else:
             action, log_prob = self._sample(batch["next_x"], kept(batch, "next_"))
             penalty = self.log_alpha.exp() * log_prob
-        values = self.target_critic(torch.cat((batch["next_c"], action), -1))
+        values = self.target_critic(self._valued(batch["next_c"], action))
         if config.target_critics < config.critics:
             chosen = torch.randperm(config.critics, generator=self.generator, device=self.device)
             values = values[chosen[: config.target_critics]]
@@ -266,12 +274,12 @@ class Sac(Stateful):
         config = self.config
         self.critic.requires_grad_(False)
         if config.deterministic:
-            action = torch.tanh(self.actor(batch["x"], kept(batch)))
-            loss = -self.critic(torch.cat((batch["c"], action), -1))[0].mean()
+            action = self.mean(batch["x"], kept(batch))
+            loss = -self.critic(self._valued(batch["c"], action))[0].mean()
             descend(self.actor_optimizer, loss)
         else:
             action, log_prob = self._sample(batch["x"], kept(batch))
-            value = self.critic(torch.cat((batch["c"], action), -1)).mean(0)
+            value = self.critic(self._valued(batch["c"], action)).mean(0)
             descend(self.actor_optimizer, (self.log_alpha.detach().exp() * log_prob - value).mean())
             wanted = config.target_entropy * self.env.action_size
             descend(self.alpha_optimizer, -self.log_alpha * (log_prob.detach().mean() + wanted))
@@ -281,15 +289,16 @@ class Sac(Stateful):
     def _set_schedule(self) -> None:
         config = self.config
         done = self.iteration / self.iterations
-        self.env.easy = config.easy + done * (config.final_easy - config.easy)
-        rate = cosine(done, config.learning_rate, config.final_learning_rate)
+        self.env.easy = config.easy_share(done)
+        rate = config.rate(done)
         for optimizer in (self.actor_optimizer, self.critic_optimizer):
             for group in optimizer.param_groups:
                 group["lr"] = rate
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration."""
-        eyes, layers = self.actor.encoders.exported(), linear_layers(self.actor.network)
+        eyes, norm = self.average.encoders.exported(), self.seen_norm.wider(self.average.encoders.size)
+        layers = linear_layers(self.average.network, norm)
         weight, bias = layers[-1]
         layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
         return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes)

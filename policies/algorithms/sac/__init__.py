@@ -1,0 +1,161 @@
+"""SAC: soft actor-critic (Haarnoja et al. 2018), off-policy, with an asymmetric ensemble of critics; TD3 as a setting.
+
+The actor sees the task's features as the robot senses them; the critics see them without noise and delay, and the
+privileged signals.
+
+Two paths with one meaning: `fused`, without torch, for small networks of numbers; and `torch`, for pictures, large
+networks and GPUs. The first keeps rewards as they were weighed when they were earned, the second their terms, so that
+under a curriculum old experience is judged anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from policies.learning import cosine
+from policies.models.controller import FeaturePolicy
+from policies.models.vision import EncoderConfig
+from sim.spec import pictures
+from sim.tasks import Task
+
+PATHS = ("auto", "fused", "torch")
+LARGEST = 512  # units of a hidden layer for which the fused kernels are made
+
+
+@dataclass
+class SacConfig:
+    """Settings of SAC. `deterministic` makes it TD3 (Fujimoto et al. 2018)."""
+
+    path: str = "auto"  # fused | torch | auto: fused when task, networks and device allow it
+    total_steps: int = 4_000_000  # environment steps in all
+    num_envs: int = 32
+    warmup_steps: int = 10_000  # environment steps before the first update
+    capacity: int = 1_000_000
+    batch_size: int = 256
+    updates_per_step: int = 1  # gradient steps per control step of all environments
+    actor_every: int = 2  # critic updates per actor update
+    n_step: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
+    gamma: float = 0.98
+    tau: float = 0.005  # share of the critic that its target takes over per update
+    critics: int = 2
+    target_critics: int = 2  # random subset whose minimum is the target
+    layer_norm: bool = True
+    learning_rate: float = 1e-3  # at the start; a cosine leads to the final one
+    final_learning_rate: float = 1e-4
+    reward_scale: float = 0.1
+    initial_alpha: float = 0.02  # weight of the entropy
+    target_entropy: float = -2.0  # per action
+    initial_std: float = 0.15  # of the exploration, before squashing
+    deterministic: bool = False
+    exploration: float = 0.1  # standard deviation of TD3's exploration
+    smoothing: float = 0.1  # of TD3's target actions, clipped at twice that
+    correlation: float = 0.0  # of the exploration with that of the step before
+    mirrors: bool = True  # fused path: learn in all mirror images of a task at once, if it declares some
+    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    critic_hidden: list[int] = field(default_factory=lambda: [256, 128])
+    activation: str = "relu"
+    sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any
+    lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's
+    easy: float = 0.9  # share of episodes with an easier start, at first
+    final_easy: float = 0.5  # and at the end
+    linger: int = 0  # control steps after success, in a world of its own: what follows it is seen, not guessed
+    success_reward: float = 0.0  # more for every step that counts as success, in a world of its own
+    averaged: float = 0.1  # share of the training, at its end, over which the policy that is kept is averaged
+    report_every: int = 200  # control steps between yields
+    evaluation_episodes: int = 100
+
+    def __post_init__(self) -> None:
+        if self.path not in PATHS:
+            raise ValueError(f"algorithm.path {self.path!r} is not one of {', '.join(PATHS)}")
+        for name in ("num_envs", "batch_size", "updates_per_step", "actor_every", "n_step", "critics", "report_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 1 <= self.target_critics <= self.critics:
+            raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
+        if min(self.total_steps, self.capacity) < self.n_step * self.num_envs:
+            raise ValueError(f"total_steps and capacity must hold {self.n_step} steps of {self.num_envs} environments")
+        if not 0.0 <= self.averaged <= 1.0:
+            raise ValueError(f"averaged must be within 0..1, got {self.averaged}")
+        if not -1.0 < self.correlation < 1.0:
+            raise ValueError(f"correlation must be between -1 and 1, got {self.correlation}")
+        if len(self.lengths) != 2:
+            raise ValueError(f"lengths are two shares, of the shortest and the longest episode, got {self.lengths}")
+        if not 0.0 < self.gamma < 1.0:
+            raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}")
+
+    @property
+    def iterations(self) -> int:
+        """Control steps of all environments in all."""
+        return self.total_steps // self.num_envs
+
+    def rate(self, done: float) -> float:
+        """The learning rate when so much of the training is done, 0..1."""
+        return cosine(done, self.learning_rate, self.final_learning_rate)
+
+    def easy_share(self, done: float) -> float:
+        """The share of easier starts then."""
+        return self.easy + done * (self.final_easy - self.easy)
+
+    def averages(self, iteration: int) -> float:
+        """How much the policy after so many control steps counts in the average: its inverse is how many there are."""
+        first = self.iterations - max(1, round(self.averaged * self.iterations))
+        return 1.0 / max(1, iteration - first)
+
+
+def beyond(task: Task, config: SacConfig, device: str) -> str:
+    """Why the fused path cannot do it, in words; empty if it can."""
+    if device != "cpu":
+        return f"device={device}"
+    if pictures(task.policy):
+        return "pictures"
+    if config.linger or config.success_reward:
+        return "linger or success_reward"
+    if max(*config.hidden, *config.critic_hidden) > LARGEST:
+        return f"layers of more than {LARGEST} units"
+    return ""
+
+
+class Sac:
+    """See the module."""
+
+    Config = SacConfig
+    needs: tuple[type, ...] = ()
+    takes: tuple[str, ...] = ("agents",)
+
+    def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
+        self.task, self.config = task, config
+        why = beyond(task, config, device)
+        if config.path == "fused" and why:
+            raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
+        if config.path == "torch" or why:
+            from policies.algorithms.sac.torch_path import TorchPath
+
+            self.path: Any = TorchPath(task, config, seed, device)
+        else:
+            from policies.algorithms.sac.fused import Fused
+
+            self.path = Fused(task, config, seed)
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Train to the end of the budget; a yield every `report_every` control steps."""
+        yield from self.path.learn()
+
+    def controller(self) -> FeaturePolicy:
+        """The policy without exploration."""
+        made: FeaturePolicy = self.path.controller()
+        return made
+
+    def dump_to(self, folder: Path) -> None:
+        self.path.dump_to(folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on, the replay included."""
+        state: dict[str, Any] = self.path.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same task and settings."""
+        self.path.load_state_dict(state)

@@ -1,0 +1,39 @@
+"""The success of a policy while it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from policies.models.controller import FeaturePolicy
+from sim.env import make_env, stream
+from sim.randomize import Array
+from sim.rollout import rollout
+from sim.tasks import Task, agents_of, has_own_world
+
+MEASURING = int.from_bytes(b"measure")  # mixed into the seed: episodes of their own
+
+
+def success_rate(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes: int) -> float:
+    """Of a policy, on the episodes first ... first + episodes - 1."""
+    rows = episodes * agents_of(task)
+    env = make_env(task, rows, stream(seed, MEASURING), several=True)
+    state, numbers = policy.initial_state(rows), range(first, first + episodes)
+
+    def act(signals: Mapping[str, Array], *_: Array) -> Mapping[str, Array]:
+        nonlocal state
+        commands, state = policy.act(signals, state)
+        return commands
+
+    if has_own_world(task):
+        played = rollout(task, env, act, numbers, truth=True)
+        return float(np.mean([task.score(one.flight())["success"] for one in played]))
+    env.reset(range(rows), numbers)
+    flying, done = np.ones(rows, bool), np.zeros(rows, bool)
+    with np.errstate(all="ignore"):  # who is lost goes on falling
+        for _ in range(task.episode_steps):
+            step = env.step(act(env.observe()))
+            flying &= ~step.terminated
+            done |= step.success & flying
+    return float(done.mean())
