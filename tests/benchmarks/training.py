@@ -87,8 +87,8 @@ CASES = {
     "apg, quality=high": Case(3, partial(ours, "quality=high", grid=100)),
     "apg, robust=true": Case(3, partial(ours, "robust=true", grid=100)),
     "apg, quality=quick, path=torch": Case(3, partial(ours, "quality=quick algorithm.path=torch")),
-    "ppo": Case(3, partial(ours, "algorithm=ppo", small="algorithm.total_steps=8192")),
-    "sac": Case(3, partial(ours, "algorithm=sac", small="algorithm.total_steps=1024")),
+    "ppo": Case(5, partial(ours, "algorithm=ppo", small="algorithm.total_steps=8192")),
+    "sac": Case(3, partial(ours, "algorithm=sac", small="algorithm.total_steps=30_000")),
     "Stable-Baselines3 PPO, our task": Case(3, stable_baselines, warm=False),
     "rl-tools SAC, its own task": Case(5, rl_tools, warm=False),
 }
