@@ -193,7 +193,7 @@ class QuadHover:
                 "algorithm.total_steps": 3_000_000,
                 "algorithm.num_envs": 256,
                 "algorithm.warmup_steps": 20_000,
-                "algorithm.capacity": 500_000,
+                "algorithm.capacity": 300_000,
                 "algorithm.batch_size": 128,
                 "algorithm.updates_per_step": 8,
                 "algorithm.n_step": 3,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,9 +63,7 @@ class Fused:
         self.seen = Moments(self.rollouts.features, smallest_std(task), images=images[0])
         self.judged = Moments(self.rollouts.judged, np.full(self.rollouts.judged, 1e-3), images=images[1])
         self.value = Moments(1, np.full(1, 1e-3), kept=config.value_memory)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = min(config.threads or cores, PARTS)
-        self.pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+        self.pool = ThreadPoolExecutor(PARTS - 1) if config.threads > 1 else None
         self.scratches = [(self.actor.scratch(), self.critic.scratch()) for _ in range(PARTS)]
         self.gradients = [(room(self.actor.size), room(self.critic.size), np.zeros(4)) for _ in range(PARTS)]
         self.iterations = config.iterations

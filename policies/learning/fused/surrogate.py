@@ -101,6 +101,7 @@ def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g
     of the divergence, of squared errors of the value, of clipped samples, and of the policy's loss.
     """
     a, c = scratches
+    divergence = errors = beyond = gained = 0.0  # not in metrics at once: threads would wait for each other's lines
     last, end = actor.layers[len(actor.layers) - 1], critic.layers[len(critic.layers) - 1]
     outs, result = last[OUTS], last[RESULT]
     for first in range(0, len(rows), CHUNK):
@@ -128,10 +129,10 @@ def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g
                 value = c.values[end[RESULT] + i, ALL]
                 error = total(value) - (samples.target[row] - loss.value_mean) / loss.value_std
                 g_value = TWO * error * share
-                metrics[0] += ratio - ONE - change
-                metrics[1] += error * error
-                metrics[2] += clipped
-                metrics[3] -= min(ratio * advantage, min(max(ratio, ONE - loss.clip), ONE + loss.clip) * advantage)
+                divergence += ratio - ONE - change
+                errors += error * error
+                beyond += clipped
+                gained += min(ratio * advantage, min(max(ratio, ONE - loss.clip), ONE + loss.clip) * advantage)
             else:
                 for v in range(outs):
                     a.slopes[place + v, ALL] = ZERO
@@ -139,6 +140,10 @@ def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g
             c.slopes[end[RESULT] + i, 0] = g_value
         backward(actor, a, g_actor, whole)
         backward(critic, c, g_critic, whole)
+    metrics[0] += divergence
+    metrics[1] += errors
+    metrics[2] += beyond
+    metrics[3] -= gained
 
 
 @kernel

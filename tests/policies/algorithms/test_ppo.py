@@ -312,7 +312,7 @@ def test_bad_settings_are_named():
         ({"final_learning_rate": 1.0}, "0 < final_learning_rate <= learning_rate"),
         ({"averaged": 2.0}, "averaged must be within 0..1"),
         ({"hidden": [18]}, "4 mirror images need hidden layers of a multiple of 4 units"),
-        ({"threads": -1}, "threads must not be negative"),
+        ({"threads": 0}, "threads must be at least 1"),
         ({"minibatches": 65}, "64 samples do not make 65 minibatches"),
         ({"activation": "gelu"}, "unknown activation 'gelu'; choices: tanh, relu"),
     ):
