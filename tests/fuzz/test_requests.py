@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deploy.crazyflie.crtp import Packet
-from deploy.crazyflie_sim import Config, Simulation
+from deploy.crazyflie.simulator.simulation import Config, Simulation
 from deploy.remote.client import pack, unpack
 from deploy.serve import Service
 from policies.models.chunking import ChunkPolicy, NoiseTable

@@ -14,8 +14,8 @@ from cflib.crazyflie.supervisor import Supervisor
 
 from deploy.crazyflie.crtp import Packet
 from deploy.crazyflie.simulator.firmware import Firmware
+from deploy.crazyflie.simulator.simulation import Config, Simulation, Vehicle
 from deploy.crazyflie.simulator.world import DT
-from deploy.crazyflie_sim import Config, Simulation, Vehicle
 
 
 class Client:

@@ -24,7 +24,7 @@ from cflib.positioning.position_hl_commander import PositionHlCommander
 from cflib.utils.power_switch import PowerSwitch
 
 from deploy.crazyflie.crtp import Port
-from deploy.crazyflie_sim import Simulation
+from deploy.crazyflie.simulator.simulation import Simulation
 from tests.deploy.crazyflie.bench import reboot, served
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
@@ -219,9 +219,9 @@ def test_swarm(uri: str, simulation: Simulation):
 
 
 @contextlib.contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, flags: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which SIGINT interrupts; a job in the background starts with it ignored."""
-    command = [sys.executable, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", *arguments]
+    command = [sys.executable, *flags, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", *arguments]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -275,6 +275,17 @@ def test_the_command_says_where_it_listens(uri: str):
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30.0)[1] == "interrupted\n"
         assert process.returncode == 130
+
+
+def test_the_command_is_interrupted_while_it_still_imports():
+    with started(flags=("-X", "importtime")) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.endswith(" deploy.crazyflie.crtp\n"):
+                break
+        process.send_signal(signal.SIGINT)
+        lines = [line for line in process.communicate(timeout=30.0)[1].splitlines() if "import time:" not in line]
+        assert (lines, process.returncode) == (["interrupted"], 130)
 
 
 @pytest.mark.parametrize("argument", ["vehicles=0", "robot=car", "speed=2", "uri=radio://0"])

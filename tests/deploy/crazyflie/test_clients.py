@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.crazyflie.crtp import Packet, Port
+from deploy.crazyflie.simulator.simulation import Config, Simulation
 from deploy.crazyflie.simulator.supervisor import State
-from deploy.crazyflie_sim import Config, Simulation
 from tests.deploy.crazyflie.bench import Bench
 
 WHO, PING = Packet(Port.LINK, 1, b"\0"), Packet(Port.LINK, 0, b"hello")

@@ -15,7 +15,7 @@ import pytest
 from deploy import PolicyFile
 from deploy.crazyflie.crtp import Packet, Port
 from deploy.crazyflie.link import Link, LinkError
-from deploy.crazyflie_sim import Simulation
+from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.drivers.crazyflie import Crazyflie, Settings
 from deploy.guard import Guard
 from deploy.loop import HandshakeError, run
