@@ -23,6 +23,7 @@ from sim.spec import pictures
 from sim.tasks import Task
 
 PATHS = ("auto", "fused", "torch")
+NETWORKS = ("mlp", "gru")
 LARGEST = 512  # units of a hidden layer for which the fused kernels are made
 
 
@@ -45,9 +46,10 @@ class PpoConfig:
     final_learning_rate: float = 3e-5  # reached exponentially
     entropy: float = 0.0  # weight of the entropy bonus
     gradient_clip: float = 1.0  # norm of the actor's gradient, and of the critic's
-    hidden: list[int] = field(default_factory=lambda: [64, 64])
+    network: str = "mlp"  # mlp | gru, which remembers; of the actor
+    hidden: list[int] = field(default_factory=lambda: [64, 64])  # mlp: layers; gru: encoder and recurrent state
     critic_hidden: list[int] = field(default_factory=lambda: [128, 128])  # it must see the cliff coming
-    activation: str = "tanh"
+    activation: str = "tanh"  # of perceptrons
     sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any; nothing moves them
     initial_std: float = 0.25  # of the exploration, in actions
     min_std: float = 0.02
@@ -65,12 +67,17 @@ class PpoConfig:
     def __post_init__(self) -> None:
         if self.path not in PATHS:
             raise ValueError(f"algorithm.path {self.path!r} is not one of {', '.join(PATHS)}")
+        if self.network not in NETWORKS:
+            raise ValueError(f"algorithm.network {self.network!r} is not one of {', '.join(NETWORKS)}")
+        if self.network == "gru" and len(self.hidden) != 2:
+            raise ValueError(f"a gru takes two sizes in algorithm.hidden (encoder, state), got {self.hidden}")
         counts = ("total_steps", "num_envs", "rollout_steps", "epochs", "minibatches", "evaluation_episodes", "threads")
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.minibatches > self.num_envs * self.rollout_steps:
-            raise ValueError(f"{self.num_envs * self.rollout_steps} samples do not make {self.minibatches} minibatches")
+        if self.minibatches > self.units:
+            what = "rows" if self.network == "gru" else "samples"
+            raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")
         if not (0.0 < self.gamma < 1.0 and 0.0 <= self.final_gamma < 1.0):
             raise ValueError(
                 f"gamma must be between 0 and 1, final_gamma too or 0, got {self.gamma} and {self.final_gamma}"
@@ -92,6 +99,11 @@ class PpoConfig:
             )
         if not 0.0 < self.min_std <= self.initial_std:
             raise ValueError(f"needs 0 < min_std <= initial_std, got {self.min_std} and {self.initial_std}")
+
+    @property
+    def units(self) -> int:
+        """How many things minibatches are drawn from: samples, or the rows of a rollout, each with all its steps."""
+        return self.num_envs * (1 if self.network == "gru" else self.rollout_steps)
 
     @property
     def iterations(self) -> int:
@@ -144,6 +156,9 @@ class Ppo:
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config = task, config
         why = beyond(task, config, device)
+        if config.network == "gru" and (config.path == "torch" or why):
+            lacks = f", which does not do {why}" if why else ", not algorithm.path=torch"
+            raise ValueError(f"algorithm.network=gru is learned by the fused path only{lacks}")
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         if config.path == "torch" or why:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.learning.fused import surrogate
+from policies.learning.fused import recurrent, surrogate
 from policies.learning.fused.collect import together
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import Moments, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
+from policies.learning.fused.recurrent import Recurrent
 from policies.learning.fused.stepped import rollouts
 from policies.learning.fused.surrogate import Loss
 from policies.learning.fused.symmetry import Symmetric, constant, task_images
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network
 from sim.randomize import Array
 from sim.simulation.draws import Practice
 from sim.spec import size
@@ -45,8 +46,13 @@ class Fused:
         self.actions = size(task.commands)
         self.outs, outs = vectors(self.actions), vectors(self.actions)
         first = math.atanh(initial_action(task))
-        layers = [self.rollouts.features, *config.hidden, self.actions]
-        self.actor = Perceptron(layers, config.activation, rng, 0.01, first, more=outs)
+        layers, rows = [self.rollouts.features, *config.hidden, self.actions], (config.num_envs, config.rollout_steps)
+        self.recurrent = config.network == "gru"
+        self.actor: Perceptron = (
+            Recurrent(layers, rng, *rows, 0.01, first, more=outs)
+            if self.recurrent
+            else Perceptron(layers, config.activation, rng, 0.01, first, more=outs)
+        )
         layers = [self.rollouts.judged, *config.critic_hidden, 1]
         self.critic = Perceptron(layers, config.activation, rng)
         found = task_images(task) if config.mirrors else None
@@ -77,6 +83,7 @@ class Fused:
             self.practice.easy, self.practice.lengths = self.config.easy_share(done), self.config.length_shares(done)
             self._refresh()
             scratches = [a for a, _ in self.scratches]
+            self.actor.net.before[:] = self.actor.net.state
             metrics = self.rollouts.collect(self.actor, self.seen.scale, self.std, scratches, self.pool)
             if self.iteration == 0:
                 self._learn_scales()
@@ -124,7 +131,6 @@ class Fused:
 
     def _update(self) -> dict[str, float]:
         config, samples = self.config, self.rollouts.samples
-        count = config.num_envs * config.rollout_steps
         self._judge()
         advantage = samples.advantage
         advantage[:] = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -133,7 +139,7 @@ class Fused:
         loss, scales = self._loss(), (self.seen.scale, self.judged.scale)
         metrics, spread = np.zeros(4), 0.0
         for _ in range(config.epochs):
-            for rows in np.array_split(self.rng.permutation(count), config.minibatches):
+            for rows in np.array_split(self.rng.permutation(config.units), config.minibatches):
                 spread = float(self.log_std.sum())
                 metrics = self._descend(rows, loss, scales, rate)
         self._learn_scales()
@@ -144,13 +150,15 @@ class Fused:
 
     def _descend(self, rows: NDArray[np.int64], loss: Loss, scales: Any, rate: float) -> NDArray[np.float64]:
         """One gradient step; the metrics of the minibatch."""
-        parts, share = np.array_split(rows, PARTS), np.float32(1.0 / len(rows))
+        count = len(rows) * self.config.num_envs * self.config.rollout_steps // self.config.units  # samples
+        parts, share = np.array_split(rows, PARTS), np.float32(1.0 / count)
+        gradients = recurrent.gradients if self.recurrent else surrogate.gradients
         samples, actor, critic = self.rollouts.samples, self.actor, self.critic
 
         def differentiate(part: int) -> None:
             a, c, metrics = self.gradients[part]
             metrics[:] = 0.0
-            surrogate.gradients(
+            gradients(
                 *(parts[part], share, samples, actor.net, critic.net, scales, loss, self.std),
                 *(a, a[actor.extra :], c, self.scratches[part], metrics),
             )
@@ -168,7 +176,7 @@ class Fused:
         actor.descend(a, rate, clip)
         critic.descend(c, rate, clip)
         self._refresh()
-        found: NDArray[np.float64] = metrics / len(rows)
+        found: NDArray[np.float64] = metrics / count
         return found
 
     def _rescale_value(self, target: Array) -> None:
@@ -186,7 +194,13 @@ class Fused:
         weight, bias = layers[0]
         scaled = weight / self.seen.std
         layers[0] = scaled.astype(np.float32), (bias - scaled @ self.seen.mean).astype(np.float32)
-        return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation))
+        return FeaturePolicy.from_task(self.task, self._network(layers))
+
+    def _network(self, layers: list[Layer]) -> Network:
+        if not self.recurrent:
+            return Mlp(layers, self.config.activation)
+        encoder, inward, across, last = layers
+        return Gru(encoder, inward[0], across[0], inward[1], across[1], last)
 
     def dump_to(self, folder: Path) -> None:
         self.rollouts.dump_dir = folder

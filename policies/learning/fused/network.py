@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,8 @@ class Net(NamedTuple):
     weights: Array  # (vectors, LANES); behind the layers there may be more
     turned: Array  # the weights of all layers but the first as (outputs, inputs), for the backward pass
     normal: bool  # whether hidden layers are normalised before the activation (Ba et al. 2016, without a learned scale)
+    state: Array  # (rows * width, LANES) of a recurrent network; else empty
+    before: Array  # what it was when the rollout began
 
 
 class Scratch(NamedTuple):
@@ -79,22 +81,32 @@ class Perceptron:
             raise ValueError(f"unknown activation {activation!r}; choices: {', '.join(ACTIVATIONS)}")
         self.sizes = [*sizes]
         table, place, result, turned = [], 0, 0, 0
-        for inputs, outputs in itertools.pairwise(sizes):
+        for inputs, outputs in self._layers():
             width, outs = vectors(inputs), vectors(outputs)
             bias = place + width * LANES * outs
             table.append((place, bias, inputs, outputs, width, outs, result, turned))
             place, result = bias + outs, result + CHUNK * outs
             turned += 0 if len(table) == 1 else outputs * width
         self.extra, self.size, self.values = place, place + more, result
-        self.net = Net(np.array(table, np.int64), ACTIVATIONS[activation], room(self.size), room(turned), layer_norm)
+        self.net = Net(
+            *(np.array(table, np.int64), ACTIVATIONS[activation], room(self.size), room(turned), layer_norm),
+            *(room(0), room(0)),
+        )
         self.gradient, self.first, self.second = (room(self.size) for _ in range(3))
         self.steps = 0
-        for matrix, offset in self.views():
-            matrix[:] = math.sqrt(2.0) * orthogonal(len(matrix), len(offset), rng)
+        self._draw(rng)
         matrix, offset = self.views()[-1]
         matrix *= last_gain / math.sqrt(2.0)
         offset[:] = last_bias
         self.turn()
+
+    def _layers(self) -> Iterable[tuple[int, int]]:
+        """The inputs and outputs of each layer."""
+        return itertools.pairwise(self.sizes)
+
+    def _draw(self, rng: np.random.Generator) -> None:
+        for matrix, offset in self.views():
+            matrix[:] = math.sqrt(2.0) * orthogonal(len(matrix), len(offset), rng)
 
     def views(self, of: Array | None = None) -> list[tuple[Array, Array]]:
         """The (inputs, outputs) and (outputs,) of each layer: of the weights, or of another such array."""

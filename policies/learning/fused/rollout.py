@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from policies.learning.fused import kernel
 from policies.learning.fused.dense import ONE, TILE, ZERO
 from policies.learning.fused.network import CHUNK, OUTS, RESULT, forward
+from policies.learning.fused.recurrent import advance, forget
 from policies.learning.fused.squashed import chosen
 from policies.learning.fused.surrogate import GOES_ON, LOST, log_density
 from sim.engines.flight.control_step import rooms
@@ -126,7 +127,7 @@ def _written_row(made, count, samples, at, width, lane):
 def acted(base, row, count, actor, scale, std, squashed, explore, every, noise, samples, scratch):
     """The actions of samples base ... base + count - 1, at most CHUNK: the actor's, and what they explore.
 
-    The first one explores as explore's `row` does; `every` counts the actions, `noise` has a row for each.
+    The first one remembers and explores as row `row` does; `every` counts the actions, `noise` has a row for each.
     """
     layer = actor.layers[len(actor.layers) - 1]
     outs, result, width, stride = layer[OUTS], layer[RESULT], len(scale.mean), -(-len(every) // LANES)
@@ -134,7 +135,10 @@ def acted(base, row, count, actor, scale, std, squashed, explore, every, noise, 
         for v in range(width):
             x = samples.seen[(base + i) * width + v, ALL]
             scratch.inputs[i * width + v, ALL] = (x - scale.mean[v, ALL]) * scale.factor[v, ALL]
-    forward(actor, scratch, (count + TILE - 1) // TILE * TILE)
+    if len(actor.state):
+        advance(actor, scratch, row, count)
+    else:
+        forward(actor, scratch, (count + TILE - 1) // TILE * TILE)
     flat = samples.action.reshape(-1)
     for i in range(count):
         n = row + i
@@ -270,4 +274,5 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
                     progress.used[place] += 1
                     progress.begun[n], progress.since[n] = index, t + 1
                     begins(n, index, episodes, rows, rest)
+                    forget(actor, n)
             progress.step[place] += 1

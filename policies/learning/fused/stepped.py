@@ -126,6 +126,7 @@ class Stepped:
             if len(rows):
                 ended += zip(self._gained[rows], self._length[rows], step.terminated[rows], strict=True)
                 self._begin(rows)
+                actor.net.state.reshape(n, -1)[rows] = 0.0
                 seen, judged = self._look()
         judged_rows[horizon * n : (horizon + 1) * n, : self.judged] = judged
         self.steps += n * horizon

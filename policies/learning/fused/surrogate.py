@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused import kernel
-from policies.learning.fused.dense import ONE, TILE, ZERO
+from policies.learning.fused.dense import ONE, TILE, ZERO, clear
 from policies.learning.fused.network import CHUNK, OUTS, RESULT, backward, forward, room, vectors
 from sim.engines.vector.activations import tanh
-from sim.engines.vector.blocks import inlined
+from sim.engines.vector.blocks import inlined, part
 from sim.engines.vector.simd import ALL, total
 from sim.randomize import Array
 
@@ -93,6 +93,72 @@ def log_density(action, at, mean, place, std, outs):
     return total(sum_)
 
 
+@inlined
+def policy_slopes(samples, row, values, slopes, place, std, outs, loss, share, g_std):
+    """The loss's gradient of one sample, with the weight `share`: of what the actor made, to slopes, and of std.
+
+    Returns what counts for the metrics: the divergence, whether it is clipped, and the gain.
+    """
+    change = log_density(samples.action, row * outs, values, place, std, outs) - samples.log_prob[row]
+    ratio = np.float32(math.exp(min(change, MOST)))
+    advantage = samples.advantage[row]
+    clipped = ratio > ONE + loss.clip if advantage > ZERO else ratio < ONE - loss.clip
+    factor = ZERO if clipped else -ratio * advantage * share
+    for v in range(outs):
+        mean = tanh(values[place + v, ALL])
+        u = (samples.action[row * outs + v, ALL] - mean) * std[2 * outs + v, ALL]
+        slopes[place + v, ALL] = factor * u * std[2 * outs + v, ALL] * (ONE - mean * mean)
+        g_std[v, ALL] += (factor * (u * u - ONE) - loss.entropy * share) * std[outs + v, ALL]
+    gained = min(ratio * advantage, min(max(ratio, ONE - loss.clip), ONE + loss.clip) * advantage)
+    return ratio - ONE - change, clipped, gained
+
+
+@part
+def policy_gradients(rows, share, samples, actor, scale, loss, std, g, g_std, scratch, metrics):
+    """The actor's share of `gradients`."""
+    divergence = beyond = gained = 0.0  # not in metrics at once: threads would wait for each other's lines
+    last = actor.layers[len(actor.layers) - 1]
+    outs, result = last[OUTS], last[RESULT]
+    for first in range(0, len(rows), CHUNK):
+        count = min(CHUNK, len(rows) - first)
+        whole = (count + TILE - 1) // TILE * TILE
+        gathered(samples.seen, rows, first, count, scale, scratch.inputs)
+        forward(actor, scratch, whole)
+        for i in range(count):
+            apart, clipped, gain = policy_slopes(
+                *(samples, rows[first + i], scratch.values, scratch.slopes, result + i * outs),
+                *(std, outs, loss, share, g_std),
+            )
+            divergence += apart
+            beyond += clipped
+            gained += gain
+        clear(scratch.slopes, result + count * outs, (whole - count) * outs)
+        backward(actor, scratch, g, whole)
+    metrics[0] += divergence
+    metrics[2] += beyond
+    metrics[3] -= gained
+
+
+@part
+def value_gradients(rows, share, samples, critic, scale, loss, g, scratch, metrics):
+    """The critic's."""
+    errors = 0.0
+    place = critic.layers[len(critic.layers) - 1, RESULT]
+    for first in range(0, len(rows), CHUNK):
+        count = min(CHUNK, len(rows) - first)
+        whole = (count + TILE - 1) // TILE * TILE
+        gathered(samples.judged, rows, first, count, scale, scratch.inputs)
+        forward(critic, scratch, whole)
+        clear(scratch.slopes, place, whole)
+        for i in range(count):
+            wanted = (samples.target[rows[first + i]] - loss.value_mean) / loss.value_std
+            error = total(scratch.values[place + i, ALL]) - wanted
+            errors += error * error
+            scratch.slopes[place + i, 0] = TWO * error * share
+        backward(critic, scratch, g, whole)
+    metrics[1] += errors
+
+
 @kernel
 def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g_std, g_critic, scratches, metrics):
     """Add to the gradients those of the samples `rows`, each with the weight `share`, and to metrics (4,) sums.
@@ -100,50 +166,8 @@ def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g
     std (3 * outs, LANES): log standard deviations, 1 where there is an action, 1 / standard deviation. The metrics:
     of the divergence, of squared errors of the value, of clipped samples, and of the policy's loss.
     """
-    a, c = scratches
-    divergence = errors = beyond = gained = 0.0  # not in metrics at once: threads would wait for each other's lines
-    last, end = actor.layers[len(actor.layers) - 1], critic.layers[len(critic.layers) - 1]
-    outs, result = last[OUTS], last[RESULT]
-    for first in range(0, len(rows), CHUNK):
-        count = min(CHUNK, len(rows) - first)
-        whole = (count + TILE - 1) // TILE * TILE
-        gathered(samples.seen, rows, first, count, scales[0], a.inputs)
-        gathered(samples.judged, rows, first, count, scales[1], c.inputs)
-        forward(actor, a, whole)
-        forward(critic, c, whole)
-        for i in range(whole):
-            place = result + i * outs
-            g_value = ZERO
-            if i < count:
-                row = rows[first + i]
-                change = log_density(samples.action, row * outs, a.values, place, std, outs) - samples.log_prob[row]
-                ratio = np.float32(math.exp(min(change, MOST)))
-                advantage = samples.advantage[row]
-                clipped = ratio > ONE + loss.clip if advantage > ZERO else ratio < ONE - loss.clip
-                factor = ZERO if clipped else -ratio * advantage * share
-                for v in range(outs):
-                    mean = tanh(a.values[place + v, ALL])
-                    u = (samples.action[row * outs + v, ALL] - mean) * std[2 * outs + v, ALL]
-                    a.slopes[place + v, ALL] = factor * u * std[2 * outs + v, ALL] * (ONE - mean * mean)
-                    g_std[v, ALL] += (factor * (u * u - ONE) - loss.entropy * share) * std[outs + v, ALL]
-                value = c.values[end[RESULT] + i, ALL]
-                error = total(value) - (samples.target[row] - loss.value_mean) / loss.value_std
-                g_value = TWO * error * share
-                divergence += ratio - ONE - change
-                errors += error * error
-                beyond += clipped
-                gained += min(ratio * advantage, min(max(ratio, ONE - loss.clip), ONE + loss.clip) * advantage)
-            else:
-                for v in range(outs):
-                    a.slopes[place + v, ALL] = ZERO
-            c.slopes[end[RESULT] + i, ALL] = ZERO
-            c.slopes[end[RESULT] + i, 0] = g_value
-        backward(actor, a, g_actor, whole)
-        backward(critic, c, g_critic, whole)
-    metrics[0] += divergence
-    metrics[1] += errors
-    metrics[2] += beyond
-    metrics[3] -= gained
+    policy_gradients(rows, share, samples, actor, scales[0], loss, std, g_actor, g_std, scratches[0], metrics)
+    value_gradients(rows, share, samples, critic, scales[1], loss, g_critic, scratches[1], metrics)
 
 
 @kernel
