@@ -8,7 +8,8 @@ from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.learning.fused import recurrent
 from policies.runner import checkpoint
 from sim import tasks
-from tests.policies.toy_reach import ToyReach
+from sim.env import Step
+from tests.policies.toy_reach import Cell, Config, ToyReach
 from tests.policies.toy_task import PointTask
 
 SETTINGS = {"network": "gru", "hidden": [16, 20], "critic_hidden": [16], "num_envs": 32, "rollout_steps": 20}
@@ -167,6 +168,41 @@ def test_mirror_images_are_answered_with_mirror_images():
             mirrored, other = network.forward((x[:, places] * signs).astype(np.float32), other)
             np.testing.assert_allclose(mirrored, action[:, ends] * factors, atol=1e-4)
     assert len(seen.places) == 4
+
+
+class ToldOnce(ToyReach):
+    """Its goal is shown in the first step only; what counts is how close it gets."""
+
+    def open(self, num, seed):
+        return Fading(self, num, seed)
+
+
+class Fading(Cell):
+    def __init__(self, task, num, seed):
+        super().__init__(task, num, seed)
+        self.age = np.zeros((num, 1), np.int64)
+
+    def reset(self, rows, episodes):
+        super().reset(rows, episodes)
+        self.age[rows] = 0
+
+    def observe(self):
+        return super().observe() | {"goal": np.where(self.age == 0, self.goal, np.float32(0.0))}
+
+    def step(self, command):
+        step = super().step(command)
+        self.age += 1
+        distance = np.linalg.norm(self.goal - self.position, axis=1)
+        return Step(5.0 * step.reward - distance, step.success, step.terminated)
+
+
+@pytest.mark.parametrize("network", ["gru", "mlp"])
+def test_it_learns_to_remember(network):
+    settings = {"network": network, "hidden": [32, 32], "critic_hidden": [32, 32], "num_envs": 64, "rollout_steps": 24}
+    settings |= {"minibatches": 4, "epochs": 4, "total_steps": 100_000, "initial_std": 0.4, "gamma": 0.95}
+    settings |= {"learning_rate": 5e-3, "final_learning_rate": 5e-4}
+    success = run(learner(ToldOnce(Config(radius=0.2)), 0, **settings), 1000)[-1]["success"]
+    assert success > 0.9 if network == "gru" else success < 0.3
 
 
 def test_bad_settings_are_named():
