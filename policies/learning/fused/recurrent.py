@@ -40,7 +40,8 @@ from sim.randomize import Array
 
 TOGETHER = 16  # rows whose rollouts are gone through at once, a multiple of TILE
 FIRST, INWARD, ACROSS, LAST = range(4)  # layers
-GATES = 3
+GATES, UPDATE = 3, 1
+LASTING = -3.0, 2.0  # the first biases of the update gate: of units that act at once to those that remember
 
 
 class Recurrent(Perceptron):
@@ -75,6 +76,7 @@ class Recurrent(Perceptron):
             if index in (INWARD, ACROSS):
                 for gate in np.split(matrix, GATES, axis=1):
                     gate[:, :state] = orthogonal(len(matrix), state, rng)
+                np.split(offset, GATES)[UPDATE][:state] = np.linspace(*LASTING, state) if index == INWARD else 0.0
             else:
                 matrix[:] = math.sqrt(2.0) * orthogonal(len(matrix), len(offset), rng)
 

@@ -202,7 +202,7 @@ def test_it_learns_to_remember(network):
     settings |= {"minibatches": 4, "epochs": 4, "total_steps": 100_000, "initial_std": 0.4, "gamma": 0.95}
     settings |= {"learning_rate": 5e-3, "final_learning_rate": 5e-4}
     success = run(learner(ToldOnce(Config(radius=0.2)), 0, **settings), 1000)[-1]["success"]
-    assert success > 0.9 if network == "gru" else success < 0.3
+    assert success > 0.8 if network == "gru" else success < 0.3
 
 
 def test_bad_settings_are_named():
