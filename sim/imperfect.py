@@ -12,7 +12,7 @@ from sim.engines.vector import channels
 from sim.engines.vector.blocks import blocks
 from sim.engines.vector.channels import Channel
 from sim.engines.vector.simd import LANES
-from sim.engines.vector.streams import QUANTILES, Streams
+from sim.engines.vector.streams import Streams
 from sim.randomize import Array
 from sim.spec import Group
 
@@ -45,21 +45,21 @@ class Imperfect:
             owner,
             weights=lanes(self.taps * width),
             past=lanes(self.taps * width),
-            quantiles=QUANTILES,
             noisy=np.flatnonzero(noise),
             noise=noise,
             bias=lanes(len(self.bias_std)),
             dropout=dropout,
             last=lanes(width if len(dropout) else 0),
             sent=np.zeros(num, np.int64),
-            stream=np.zeros(num, np.uint64),
+            stream=np.zeros((blocks(num), LANES), np.uint64),
             arrived=lanes(width),
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that changes within episodes, by name."""
-        names = ("weights", "past", "bias", "last", "sent", "stream", "arrived")
-        return {"delay": self.delay} | {name: getattr(self.channel, name) for name in names}
+        names = ("weights", "past", "bias", "last", "sent", "arrived")
+        kept: dict[str, NDArray[Any]] = {name: getattr(self.channel, name) for name in names}
+        return {"delay": self.delay, "stream": self.channel.stream.reshape(-1)[: len(self.delay)], **kept}
 
     def begin(self, rows: NDArray[np.int64], delay: Array, values: Array, stream: Streams) -> None:
         """Begin an episode in these rows: `delay` (count, signals) in control steps, as if values had held until now.

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from sim.engines.flight.control_step import WholeStep
 from sim.engines.flight.episodes import Episodes, Rows
-from sim.engines.vector.rows import Outcome
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import streams
 from sim.randomize import Array
 from sim.simulation import SENSORS, SimEnv
+from sim.tasks.targets import at_rest
 
 
 class CompiledEnv(SimEnv):
@@ -23,7 +23,7 @@ class CompiledEnv(SimEnv):
         if not isinstance(whole, WholeStep) or self._prepares is None or self.num % LANES:
             return None
         whole.catch_up(self._table)
-        flight, terms = whole.flight, np.empty((len(self._terms), self.num), np.float32)
+        flight = whole.flight
         return Rows(
             world=self._world,
             state=flight.state,
@@ -41,7 +41,6 @@ class CompiledEnv(SimEnv):
             late=self._sensors.delay,
             bias=self._sensors.bias_std,
             limit=self.limit,
-            outcome=Outcome(np.empty(self.num, bool), terms, np.empty(self.num, np.float32)),
         )
 
     def hidden(self) -> list[slice]:
@@ -61,8 +60,11 @@ class CompiledEnv(SimEnv):
         return Episodes(prepared, np.ascontiguousarray(slow), np.ascontiguousarray(late), begun, limit, known), motion
 
     def ahead(self, motion: Array, now: NDArray[np.int64], steps: int) -> Array:
-        """What no engine knows (n, steps, k) of rows with this motion, from their control steps `now` (n,) on."""
-        count = len(motion)
+        """What no engine knows (n, steps, k) of rows with this motion, from their control steps `now` (n,) on.
+
+        It is that of one step where nothing moves.
+        """
+        count, steps = len(motion), 1 if at_rest(motion) else steps
         time = (now[:, None] + np.arange(steps)).reshape(-1) / self.task.rate_hz
         known = self.task.reference(np.repeat(motion, steps, axis=0), time.astype(np.float32))
         parts = [np.zeros((count * steps, 0), np.float32), *known.values()]

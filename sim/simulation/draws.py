@@ -72,15 +72,16 @@ class EpisodeDraws:
 
     def rows(self, numbers: NDArray[np.int64]) -> tuple[Array, Array]:
         """What is drawn for these episodes (count, columns), and what is prepared."""
-        block = numbers // BLOCK
-        if (block == block[0]).all():
-            drawn, prepared = self._block(int(block[0]))
-            index = numbers - BLOCK * block[0]
-        else:
-            which, index = np.unique(block, return_inverse=True)
-            drawn, prepared = map(np.concatenate, zip(*(self._block(int(k)) for k in which), strict=True))
-            index = BLOCK * index + numbers % BLOCK
-        return drawn[index], prepared[index]
+        block, index = np.divmod(numbers, BLOCK)
+        which = np.unique(block)
+        parts = [self._block(int(k)) for k in which]
+        if len(which) == 1:
+            return parts[0][0][index], parts[0][1][index]
+        drawn, prepared = (np.empty((len(numbers), part.shape[1]), np.float32) for part in parts[0])
+        for k, (all_drawn, all_prepared) in zip(which, parts, strict=True):
+            rows = np.flatnonzero(block == k)
+            drawn[rows], prepared[rows] = all_drawn[index[rows]], all_prepared[index[rows]]
+        return drawn, prepared
 
     def _block(self, number: int) -> tuple[Array, Array]:
         if number not in self._blocks:

@@ -190,7 +190,10 @@ class EngineTask(Task, Protocol):
         """
 
     def reference(self, motion: Any, time: Any) -> dict[str, Any]:
-        """The target signals (n, k) at `time` (n,) seconds into the episode; numpy arrays or torch tensors."""
+        """The target signals (n, k) at `time` (n,) seconds into the episode; numpy arrays or torch tensors.
+
+        They do not change where the motion is at rest (`targets.at_rest`).
+        """
 
 
 def features_of(task: Task) -> tuple[Feature, ...]:

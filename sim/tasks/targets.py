@@ -19,6 +19,11 @@ def hold(centre: Array) -> Array:
     return np.ascontiguousarray(centre[:, :, None], dtype=np.float32)
 
 
+def at_rest(motion: Array) -> bool:
+    """Whether no motion (n, ...) has sinusoids."""
+    return motion.shape[2:] == (1,)
+
+
 def figure_eight(rng: np.random.Generator, n: int, size: float, period: float, centre: Array) -> Array:
     """Motion (n, 3, 4) along x = size sin(wt), y = size/2 sin(2wt) in the horizontal plane, from a random phase."""
     omega = 2.0 * np.pi / period

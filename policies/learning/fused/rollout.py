@@ -191,11 +191,11 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
          squashed, low, half, explore, scratch):  # fmt: skip
     """Fly the blocks first ... last - 1 to the end of the rollout, or until episodes are used up.
 
-    known (n, horizon + 1, k): what no engine knows, of the episodes that go on; std: see `surrogate.gradients`, unless
-    the actor says it itself, of what is `squashed`.
+    known (n, horizon + 1, k): what no engine knows, of the episodes that go on, or (n, 1, k) where it stays as it is;
+    std: see `surrogate.gradients`, unless the actor says it itself, of what is `squashed`.
     """
     world = rows.world
-    count, actions, kinds = len(rows.limit), len(low), len(world.places)
+    count, actions, kinds = len(rows.limit), len(low), len(world.places) if known.shape[1] > 1 else 0
     rest = rooms(world)
     seen_width, judged_width = widths
     wide = seen.features + len(seen.hidden)
@@ -204,7 +204,6 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
     noise = np.zeros((actions, LANES), np.float32)
     before: Any = np.zeros((STATE_ROWS, LANES), np.float32)
     every = np.arange(actions)
-    told, now = np.zeros((count, actions), np.float32), np.zeros((count, kinds), np.float32)
     stride = -(-actions // LANES)
     for place in range(first, last):
         table = block(world.table, place, world.table.shape[1])
@@ -228,32 +227,28 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
             for lane in range(LANES):
                 for i in range(actions):
                     a = flat[(base + lane) * stride * LANES + i]
-                    told[row + lane, i] = low[i] + (min(max(a, -ONE), ONE) + ONE) * half[i]
+                    log[seen.measured + i, lane] = low[i] + (min(max(a, -ONE), ONE) + ONE) * half[i]
                 index, since = progress.begun[row + lane], progress.since[row + lane]
                 for i in range(kinds):
                     if index >= 0:
-                        now[row + lane, i] = episodes.known[index, t + 1 - since, i]
+                        table[world.places[i], lane] = episodes.known[index, t + 1 - since, i]
                     else:
-                        now[row + lane, i] = known[row + lane, t + 1, i]
+                        table[world.places[i], lane] = known[row + lane, t + 1, i]
             for k in range(STATE_ROWS):
                 before[k, ALL] = state[k, ALL]
-            steps(place, told, now, rows, log, rest)
-            counted, late = progress.counted[place], False
+            over = steps(place, rows, log, rest)
+            counted, alive, reward = progress.counted[place], rest.kept[-2], rest.kept[-1]
             for lane in range(LANES):
-                n = row + lane
-                late |= world.steps[n] >= rows.limit[n] and not rows.outcome.lost[n]
-            if late:
+                samples.reward[base + lane] = reward[lane]
+                samples.ended[base + lane] = GOES_ON
+                progress.gained[row + lane] += reward[lane]
+                counted[REWARD] += reward[lane]
+            if over:
                 _judged(seen, table, past, made)
                 _made(seen, sensed, past, shown)
-            for lane in range(LANES):
-                n = row + lane
-                reward, lost = rows.outcome.reward[n], rows.outcome.lost[n]
-                over = world.steps[n] >= rows.limit[n]
-                samples.reward[base + lane] = reward
-                samples.ended[base + lane] = GOES_ON
-                progress.gained[n] += reward
-                counted[REWARD] += reward
-                if lost or over:
+            for lane in range(LANES if over else 0):
+                n, lost = row + lane, alive[lane] < ONE
+                if over >> lane & 1:
                     samples.ended[base + lane] = LOST
                     if lost and not _finite(table, seen.measured, lane):
                         progress.diverged[place] += 1

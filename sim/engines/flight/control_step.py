@@ -6,7 +6,7 @@ vehicles stays in the cache from its commands to its reward.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,30 +15,37 @@ from sim.engines.flight.reading import Reader, gathered
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, SIGNAL_ROWS, STATE_ROWS
 from sim.engines.vector.blocks import block, inlined, kernel
 from sim.engines.vector.channels import room, sent
-from sim.engines.vector.rows import Outcome, World, judged, ordered
+from sim.engines.vector.rows import Outcome, World, judged, noted, ordered, reported
 from sim.engines.vector.simd import ALL, LANES
 from sim.randomize import Array
 
 
+class Room(NamedTuple):
+    """For what one block's control step needs in between."""
+
+    late: Array  # of the actuators
+    lost: Array
+    added: Array  # of the sensors
+    dropped: Array
+    signals: Array
+    kept: Array  # (costs + 2, LANES), each unweighted cost, 1 where not lost, and the reward
+
+
 @inlined
-def moved(place, told, known, world, vehicles, sense, rows, columns, log, outcome, room):
-    """One block's control step; `log` (k, LANES) and `room` are for what it needs in between. See `control_step`."""
+def moved(place, world, vehicles, sense, rows, columns, log, room):
+    """One block's control step under what it was told, the last rows of log (k, LANES). See `control_step`."""
     state, derived, h, substeps = vehicles
-    late, lost, added, dropped, signals, kept = room
     actuators, sensors = world.actuators, world.sensors
     t = block(world.table, place, world.table.shape[1])
-    ordered(told, world.orders, place, t, log)
-    sent(actuators, place, log, late, lost)
+    ordered(world.orders, place, t, log)
+    sent(actuators, place, log, room.late, room.lost)
     s, p = block(state, place, STATE_ROWS), block(derived, place, PARAMETER_ROWS)
     c = block(actuators.arrived, place, COMMAND_ROWS)
     for _ in range(substeps):
         dynamics.advance(s, p, c, s, ALL, h)
-    gathered(s, signals, sense, rows, columns, t)
-    for lane in range(min(LANES, len(told) - place * LANES)):
-        for k in range(len(world.places)):
-            t[world.places[k], lane] = known[place * LANES + lane, k]
-    sent(sensors, place, t, added, dropped)
-    return judged(world.rules, place, t, world.steps, kept, outcome)
+    gathered(s, room.signals, sense, rows, columns, t)
+    sent(sensors, place, t, room.added, room.dropped)
+    judged(world.rules, t, room.kept)
 
 
 @inlined
@@ -46,7 +53,9 @@ def rooms(world):
     """For `moved`."""
     signals: Any = np.zeros((SIGNAL_ROWS, LANES), np.float32)
     kept: Any = np.zeros((len(world.rules.costs) + 2, LANES), np.float32)
-    return (*room(world.actuators), *room(world.sensors), signals, kept)
+    late, lost = room(world.actuators)
+    added, dropped = room(world.sensors)
+    return Room(late, lost, added, dropped, signals, kept)
 
 
 @kernel
@@ -57,8 +66,13 @@ def control_step(told, known, world, vehicles, sense, rows, columns, log, outcom
     """
     rest, ended = rooms(world), False
     for place in range(len(world.table)):
-        o = block(log, place, log.shape[1])
-        ended |= moved(place, told, known, world, vehicles, sense, rows, columns, o, outcome, rest)
+        o, t = block(log, place, log.shape[1]), block(world.table, place, world.table.shape[1])
+        noted(told, place, t, o)
+        for lane in range(min(LANES, len(told) - place * LANES)):
+            for k in range(len(world.places)):
+                t[world.places[k], lane] = known[place * LANES + lane, k]
+        moved(place, world, vehicles, sense, rows, columns, o, rest)
+        ended |= reported(world.rules, place, world.steps, rest.kept, outcome)
     return ended
 
 

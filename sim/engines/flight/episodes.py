@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from sim.engines.flight import begun_vehicle
 from sim.engines.flight.control_step import moved
 from sim.engines.flight.reading import gathered_row
-from sim.engines.vector.blocks import inlined
+from sim.engines.vector.blocks import inlined, run
 from sim.engines.vector.channels import begun, sent_row
-from sim.engines.vector.rows import Outcome, World, started
-from sim.engines.vector.simd import LANES
+from sim.engines.vector.rows import World, started
+from sim.engines.vector.simd import ALL, LANES, flags, select
 from sim.engines.vector.streams import Streams
 from sim.randomize import Array
+
+STEP = np.int64(1)
+ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
 
 class Episodes(NamedTuple):
@@ -29,7 +32,7 @@ class Episodes(NamedTuple):
     late: Array  # that of the sensors
     stream: Streams
     limit: NDArray[np.int64]  # control steps until it is over
-    known: Array  # (count, steps, k), what no engine knows, at each of so many control steps
+    known: Array  # (count, steps, k), what no engine knows, at each of so many control steps, or the one that it stays
 
 
 class Rows(NamedTuple):
@@ -51,13 +54,12 @@ class Rows(NamedTuple):
     late: Array  # (n, signals)
     bias: Array  # standard deviations of the sensors' offsets
     limit: NDArray[np.int64]  # (n,)
-    outcome: Outcome
 
 
 @inlined
 def begins(row, index, episodes, rows, room):
     """Begin an episode, one of `episodes`, in a row."""
-    world, late, lost = rows.world, room[2], room[3]
+    world = rows.world
     place, lane = row // LANES, row % LANES
     begun_vehicle(episodes.prepared, index, row, rows.state, rows.derived, rows.values)
     world.steps[row], rows.limit[row] = 0, episodes.limit[index]
@@ -68,14 +70,18 @@ def begins(row, index, episodes, rows, room):
     for k in range(len(world.places)):
         world.table[place, world.places[k], lane] = episodes.known[index, 0, k]
     begun(row, episodes.late, index, world.table, rows.bias, own, rows.late, world.sensors)
-    sent_row(world.sensors, row, world.table, late, lost)
+    sent_row(world.sensors, row, world.table, room.added, room.dropped)
 
 
 @inlined
-def steps(place, told, known, rows, log, room):
-    """One control step of a block under told (n, k), with known (n, columns) of what no engine knows."""
-    first = place * LANES
-    for lane in range(LANES):
-        rows.world.steps[first + lane] += 1
+def steps(place, rows, log, room):
+    """One control step of a block under what it was told, the last rows of log; `room.kept` is what it brought.
+
+    What no engine knows stands in the table already. Returns a bit for each lane: whether its episode is over.
+    """
+    done, limit = run(rows.world.steps, place), run(rows.limit, place)
+    done[0, ALL] = done[0, ALL] + STEP
     vehicles = rows.state, rows.derived, rows.substep, rows.substeps
-    moved(place, told, known, rows.world, vehicles, rows.sense, rows.moving[0], rows.moving[1], log, rows.outcome, room)
+    moved(place, rows.world, vehicles, rows.sense, rows.moving[0], rows.moving[1], log, room)
+    alive = room.kept[len(rows.world.rules.costs), ALL]
+    return flags(select(done[0, ALL] < limit[0, ALL], alive, ZERO) < ONE)

@@ -94,6 +94,12 @@ def block(array, index, rows):
     return carray(_pointer(array, index), (rows, LANES))
 
 
+@njit(forceinline=True)
+def run(array, index):
+    """Sixteen numbers of array (LANES * blocks,) as a (1, LANES) array."""
+    return carray(_pointer(array, index * LANES), (1, LANES))
+
+
 def blocks(n: int) -> int:
     """How many blocks hold n vehicles."""
     return -(-n // LANES)

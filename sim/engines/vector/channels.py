@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sim.engines.vector.blocks import block, inlined, kernel
 from sim.engines.vector.simd import ALL, LANES, select
-from sim.engines.vector.streams import Streams, normal, normals, uniform
+from sim.engines.vector.streams import Streams, normal, normals_of_lanes, uniform
 from sim.randomize import Array
 
 ZERO, HALF, ONE = (np.float32(x) for x in (0.0, 0.5, 1.0))
@@ -22,14 +22,13 @@ class Channel(NamedTuple):
     owner: NDArray[np.int64]  # (P,), the signal of each
     weights: Array  # (blocks, taps * P, LANES), of the values since then, newest first
     past: Array  # (blocks, taps * P, LANES), these values
-    quantiles: Array  # of the normal distribution
     noisy: NDArray[np.int64]  # which of them are
     noise: Array  # (P,) standard deviations
     bias: Array  # (blocks, P, LANES)
     dropout: Array  # (signals,) probabilities
     last: Array  # (blocks, P, LANES) delivered
-    sent: NDArray[np.int64]  # (n,) how often
-    stream: Streams  # (n,)
+    sent: NDArray[np.int64]  # (n,) how often, where something may be lost
+    stream: Streams  # (blocks, LANES)
     arrived: Array  # (blocks, P, LANES) this control step
 
 
@@ -51,7 +50,7 @@ def begun(row, late, index, values, std, own, delay, channel):
     for k in range(len(std)):
         drawn, state = normal(state)
         bias[place, k, lane] = std[k] * np.float32(drawn)
-    channel.sent[row], channel.stream[row] = 0, state
+    channel.sent[row], channel.stream[place, lane] = 0, state
     return longest
 
 
@@ -71,11 +70,21 @@ def begin(rows, late, values, std, own, delay, channel):
 @inlined
 def _chance(channel, row, lane, added, lost):
     """What chance decides of a row at this control step: added (P, LANES), and which signals are lost."""
-    state = normals(channel.stream[row], channel.quantiles, channel.noisy, added, lane)
+    stream, place = channel.stream, row // LANES
+    before = stream[place, ALL]
+    normals_of_lanes(stream, place, channel.noisy, added)
+    own = stream[place, lane]
+    stream[place, ALL] = before
+    stream[place, lane] = own
+    if len(channel.dropout):
+        _dropped(channel, row, stream[place], lost, lane)
+
+
+@inlined
+def _dropped(channel, row, stream, lost, lane):
     for k in range(len(channel.dropout)):
-        drawn, state = uniform(state)
+        drawn, stream[lane] = uniform(stream[lane])
         lost[k, lane] = ONE if drawn < channel.dropout[k] and channel.sent[row] > 0 else ZERO
-    channel.stream[row] = state
     channel.sent[row] += 1
 
 
@@ -113,9 +122,11 @@ def _deliver(channel, place, values, added, lost, lane):
 @inlined
 def sent(channel, place, values, added, lost):
     """Send one block; `added` and `lost` are room for what chance decides, zero at first."""
-    if len(channel.noise) or len(channel.dropout):
+    if len(channel.noisy):
+        normals_of_lanes(channel.stream, place, channel.noisy, added)
+    if len(channel.dropout):
         for lane in range(min(LANES, len(channel.sent) - place * LANES)):
-            _chance(channel, place * LANES + lane, lane, added, lost)
+            _dropped(channel, place * LANES + lane, channel.stream[place], lost, lane)
     _deliver(channel, place, values, added, lost, ALL)
 
 

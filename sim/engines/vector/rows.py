@@ -50,20 +50,28 @@ class Orders(NamedTuple):
 
 
 @inlined
-def ordered(told, orders, place, table, log):
-    """Clip one block of told (n, k) into the last k rows of log, which takes the first rows of the table, too.
-
-    What was told is an action in [-1, 1] then, the newest of the past ones.
-    """
-    width, before = told.shape[1], len(log) - told.shape[1]
-    first = place * LANES
-    past = block(orders.past, place, orders.past.shape[1])
-    low, high = orders.low, orders.high
+def noted(told, place, table, log):
+    """Write one block of told (n, k) into the last k rows of log, before them the first rows of the table."""
+    before, first = len(log) - told.shape[1], place * LANES
     for k in range(before):
         log[k, ALL] = table[k, ALL]
-    for k in range(width):
+    for k in range(told.shape[1]):
         for lane in range(min(LANES, len(told) - first)):
-            log[before + k, lane] = _within(told[first + lane, k], low[k], high[k])
+            log[before + k, lane] = told[first + lane, k]
+
+
+@inlined
+def ordered(orders, place, table, log):
+    """Clip what one block was told, the last k rows of log.
+
+    It is an action in [-1, 1] then, the newest of the past ones.
+    """
+    low, high = orders.low, orders.high
+    width, before = len(low), len(log) - len(low)
+    past = block(orders.past, place, orders.past.shape[1])
+    for k in range(width):
+        x = log[before + k, ALL]
+        log[before + k, ALL] = select(x < low[k], low[k], select(x > high[k], high[k], x))
     for k in range(len(past) - 1, width - 1, -1):
         past[k, ALL] = past[k - width, ALL]
     for k in range(width):
@@ -76,7 +84,9 @@ def ordered(told, orders, place, table, log):
 def command(told, orders, table, log):
     """The same of all blocks."""
     for place in range(len(table)):
-        ordered(told, orders, place, block(table, place, table.shape[1]), block(log, place, log.shape[1]))
+        t, o = block(table, place, table.shape[1]), block(log, place, log.shape[1])
+        noted(told, place, t, o)
+        ordered(orders, place, t, o)
 
 
 @inlined
@@ -239,13 +249,12 @@ class Outcome(NamedTuple):
 
 
 @inlined
-def judged(rules, place, t, steps, kept, outcome):
-    """Judge one block of the table; whether some row that is not lost has made its last step.
+def judged(rules, t, kept):
+    """Judge one block of the table: kept (costs + 2, LANES) are each unweighted cost, 1 where not lost, the reward.
 
-    Rewards that are not finite count as zero. `kept` is room for costs + 2 rows.
+    Rewards that are not finite count as zero.
     """
-    last, ended = len(rules.costs), False
-    lost, terms, reward = outcome.lost, outcome.terms, outcome.reward
+    last = len(rules.costs)
     kept[last, ALL] = ONE
     alive = kept[last, ALL]
     for k in range(rules.seen):
@@ -268,6 +277,13 @@ def judged(rules, place, t, steps, kept, outcome):
                 kept[term, lane] = np.log1p(kept[term, lane])
         total = total - rules.numbers[term, 0] * kept[term, ALL]
     kept[last + 1, ALL] = select(abs(total) <= LARGEST, total, ZERO)
+
+
+@inlined
+def reported(rules, place, steps, kept, outcome):
+    """Write down what was `kept` of one block; whether some row that is not lost has made its last step."""
+    last, ended = len(rules.costs), False
+    lost, terms, reward = outcome.lost, outcome.terms, outcome.reward
     for lane in range(min(LANES, len(lost) - place * LANES)):
         row = place * LANES + lane
         lost[row] = kept[last, lane] < HALF
@@ -283,5 +299,6 @@ def judge(rules, table, steps, outcome):
     """The same of all blocks."""
     ended, kept = False, np.zeros((len(rules.costs) + 2, LANES), np.float32)
     for place in range(len(table)):
-        ended |= judged(rules, place, block(table, place, table.shape[1]), steps, kept, outcome)
+        judged(rules, block(table, place, table.shape[1]), kept)
+        ended |= reported(rules, place, steps, kept, outcome)
     return ended

@@ -87,8 +87,7 @@ def _constant_all(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        element = ir.DoubleType() if kind.dtype == types.float64 else ir.FloatType()
-        super().__init__(manager, kind, ir.VectorType(element, LANES))
+        super().__init__(manager, kind, ir.VectorType(manager.lookup(kind.dtype).get_value_type(), LANES))
 
 
 @register_model(Mask)
@@ -133,6 +132,11 @@ def _binary(symbol: Any, result: Any, emit: Any) -> None:
         lower_builtin(symbol, left, right)(lower)
 
 
+def _whole(vector: Any) -> bool:
+    """Whether an LLVM vector is one of integers."""
+    return isinstance(vector.type.element, ir.IntType)
+
+
 def _unary(symbol: Any, emit: Any) -> None:
     @infer_global(symbol)
     class _Template(AbstractTemplate):
@@ -158,9 +162,9 @@ def _called(name: str) -> Any:
     return emit
 
 
-_binary(operator.add, None, lambda b, x, y: b.fadd(x, y))
+_binary(operator.add, None, lambda b, x, y: b.add(x, y) if _whole(x) else b.fadd(x, y))
 _binary(operator.sub, None, lambda b, x, y: b.fsub(x, y))
-_binary(operator.mul, None, lambda b, x, y: b.fmul(x, y))
+_binary(operator.mul, None, lambda b, x, y: b.mul(x, y) if _whole(x) else b.fmul(x, y))
 _binary(operator.truediv, None, lambda b, x, y: b.fdiv(x, y))
 _binary(operator.iadd, None, lambda b, x, y: b.fadd(x, y))
 _binary(operator.isub, None, lambda b, x, y: b.fsub(x, y))
@@ -168,8 +172,12 @@ _binary(operator.imul, None, lambda b, x, y: b.fmul(x, y))
 _binary(min, None, lambda b, x, y: b.select(b.fcmp_ordered("<", y, x), y, x))
 _binary(max, None, lambda b, x, y: b.select(b.fcmp_ordered(">", y, x), y, x))
 _binary(operator.gt, MASK, lambda b, x, y: b.fcmp_ordered(">", x, y))
-_binary(operator.lt, MASK, lambda b, x, y: b.fcmp_ordered("<", x, y))
+_binary(operator.lt, MASK, lambda b, x, y: b.icmp_signed("<", x, y) if _whole(x) else b.fcmp_ordered("<", x, y))
 _binary(operator.le, MASK, lambda b, x, y: b.fcmp_ordered("<=", x, y))
+_binary(operator.xor, None, lambda b, x, y: b.xor(x, y))
+_binary(operator.and_, None, lambda b, x, y: b.and_(x, y))
+_binary(operator.or_, None, lambda b, x, y: b.or_(x, y))
+_binary(operator.rshift, None, lambda b, x, y: b.lshr(x, y))
 _unary(operator.neg, lambda b, x: b.fneg(x))
 _unary(abs, _called("llvm.fabs"))
 _unary(math.sqrt, _called("llvm.sqrt"))
@@ -250,6 +258,35 @@ def _overload_setitem(array, index, value):
     if _is_row(array, index):
         return lambda array, index, value: store(array, index[0], value)
     return None
+
+
+def _converted(dtype: Any, emit: Any) -> Any:
+    """From a vector to one of `dtype`: `emit(builder, value, LLVM type)`."""
+
+    @intrinsic
+    def convert(typing_context, vector):
+        def generate(context, builder, sig, arguments):
+            return emit(builder, arguments[0], context.get_value_type(sig.return_type))
+
+        return Vector(dtype)(vector), generate
+
+    return convert
+
+
+narrowed = _converted(types.uint32, lambda b, x, kind: b.trunc(x, kind))  # the lower half of 64 bits
+number = _converted(types.float32, lambda b, x, kind: b.sitofp(x, kind))  # of 31 bits
+bits_of = _converted(types.uint32, lambda b, x, kind: b.bitcast(x, kind))
+from_bits = _converted(types.float32, lambda b, x, kind: b.bitcast(x, kind))
+
+
+@intrinsic
+def flags(typing_context, mask):
+    """A bit for each lane, the first one the lowest."""
+
+    def generate(context, builder, sig, arguments):
+        return builder.zext(builder.bitcast(arguments[0], ir.IntType(LANES)), ir.IntType(64))
+
+    return types.int64(mask), generate
 
 
 @intrinsic

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engines.vector.blocks import kernel
-from sim.engines.vector.streams import OUTERMOST, QUANTILES, mixed, normal, normals, streams, uniform
+from sim.engines.vector.simd import LANES
+from sim.engines.vector.streams import OUTERMOST, QUANTILES, mixed, normal, normals, normals_of_lanes, streams, uniform
 
 
 @kernel
@@ -30,6 +31,12 @@ def many(state, quantiles, places, out):
 
 
 @kernel
+def side_by_side(states, places, out):
+    for place in range(len(states)):
+        normals_of_lanes(states, place, places, out[place])
+
+
+@kernel
 def mixed_in_place(values):
     for k in range(len(values)):
         values[k] = mixed(values[k])
@@ -46,6 +53,13 @@ def together(rows, columns):
     out = np.zeros((len(rows), columns, 1), np.float32)
     many(streams(0, np.asarray(rows), 0), QUANTILES, np.arange(columns), out)
     return out[..., 0]
+
+
+def in_lanes(rows, columns):
+    """The same of sixteen rows at once."""
+    out = np.zeros((len(rows) // LANES, columns, LANES), np.float32)
+    side_by_side(streams(0, np.asarray(rows), 0).reshape(-1, LANES), np.arange(columns), out)
+    return out.transpose(0, 2, 1).reshape(-1, columns)
 
 
 def distance(values, cumulative):
@@ -67,13 +81,22 @@ def test_they_are_distributed_as_they_should(gaussian, cumulative, shape):
     assert distance(values, cumulative) < 1.95 / math.sqrt(values.size)  # one draw in a thousand is further away
 
 
-@pytest.mark.parametrize("shape", [(200, 1000), (50_000, 4)])
-def test_those_of_sixteen_bits_are_normal_too(shape):
-    assert distance(together(range(shape[0]), shape[1]), gauss) < 1.95 / math.sqrt(shape[0] * shape[1])
+@pytest.mark.parametrize("draw", [together, in_lanes])
+@pytest.mark.parametrize("shape", [(208, 1000), (50_000, 4)])
+def test_those_of_sixteen_bits_are_normal_too(draw, shape):
+    assert distance(draw(range(shape[0]), shape[1]), gauss) < 1.95 / math.sqrt(shape[0] * shape[1])
     assert abs((QUANTILES.astype(float) ** 2).mean() - 1.0) < 1e-4 and np.all(np.diff(QUANTILES) > 0.0)
 
 
-@pytest.mark.parametrize("draw", [sample, together])
+def test_sixteen_rows_at_once_are_those_rows():
+    one, other = together(range(1600), 1001), in_lanes(range(1600), 1001)
+    np.testing.assert_allclose(other, one, rtol=2.2e-5)  # quantiles are further apart
+    (beyond,) = np.nonzero(np.abs(one.reshape(-1)) > OUTERMOST)
+    assert len(beyond) > 10
+    np.testing.assert_array_equal(other.reshape(-1)[beyond], one.reshape(-1)[beyond])
+
+
+@pytest.mark.parametrize("draw", [sample, together, in_lanes])
 def test_the_tail_of_normal_numbers_is_there(draw):
     values = np.abs(draw(range(40_000), 100).astype(np.float64))
     beyond = values[values > OUTERMOST]
@@ -83,16 +106,16 @@ def test_the_tail_of_normal_numbers_is_there(draw):
         assert abs((values > limit).sum() - wanted) < 4.0 * math.sqrt(wanted)
 
 
-@pytest.mark.parametrize("draw", [sample, together])
+@pytest.mark.parametrize("draw", [sample, together, in_lanes])
 def test_streams_and_their_numbers_do_not_depend_on_each_other(draw):
-    values = draw(range(500), 400)
+    values = draw(range(512), 400)
     along, across = (
         np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in ((values[:, 1:], values[:, :-1]), (values[1:], values[:-1]))
     )
     assert max(abs(along), abs(across)) < 0.01
     for apart in (2, 3, 4):  # of one word, and of the next
         assert abs(np.corrcoef(values[:, apart:].ravel(), values[:, :-apart].ravel())[0, 1]) < 0.01
-    for other in (sample(range(500), 400, seed=1), sample(range(500), 400, purpose=1)):
+    for other in (sample(range(512), 400, seed=1), sample(range(512), 400, purpose=1)):
         assert abs(np.corrcoef(values.ravel(), other.ravel())[0, 1]) < 0.01
 
 
