@@ -9,6 +9,7 @@ from policies.learning.fused import recurrent
 from policies.runner import checkpoint
 from sim import tasks
 from sim.env import Step
+from tests.outsider.ball_game import BallGame, GameConfig
 from tests.policies.toy_reach import Cell, Config, ToyReach
 from tests.policies.toy_task import PointTask
 
@@ -109,10 +110,12 @@ def test_gradients_are_those_of_torch(kind):
     np.testing.assert_allclose(deviations, log_std.grad, atol=1e-4 * float(log_std.grad.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["compiled", "stepped", "own world"])
+@pytest.mark.parametrize("kind", ["compiled", "stepped", "own world", "team"])
 def test_the_file_does_what_the_actor_did(kind):
     """Also after the ends of episodes, with which memories end."""
-    fused = collected({"compiled": None, "stepped": PointTask(), "own world": ToyReach()}[kind], num_envs=16)
+    game = BallGame(GameConfig(steps=18))
+    task = {"compiled": None, "stepped": PointTask(), "own world": ToyReach(), "team": game}[kind]
+    fused = collected(task, num_envs=16)
     fused.average[:] = fused.actor.net.weights
     network = fused.controller().network
     seen, action, ended = over_time(fused)
