@@ -28,7 +28,7 @@ from policies.runner.mistakes import SettingsError
 from policies.runner.profiling import profiled
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
-from sim.env import NoExpertError, with_engine
+from sim.env import NoExpertError, WorldError, with_engine
 from sim.tasks import Task, grid_of, places_of, task_class
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def train(settings: Settings, started: float | None = None) -> Path:
                 _run(folder, settings, task, algorithm, clock, stop)
         except KeyboardInterrupt:
             _leave(stop, settings, folder, clock)
+        except WorldError as error:
+            raise RunError(str(error)) from error
     print(f"policy: {folder / POLICY}", flush=True)
     return folder / POLICY
 

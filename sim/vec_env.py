@@ -205,6 +205,10 @@ class VecEnv:
         goal = self.task.reference(self._motion, self._steps * self.dt)[self.task.goal][row].cpu().numpy()
         return render(self.engine, self.task.robot, row, goal, height, width)
 
+    def worker_metrics(self) -> dict[str, float]:
+        """None: its worlds are stepped in this process."""
+        return {}
+
     def reward_weights(self) -> dict[str, float]:
         """The coefficient of each reward term now; reward = sum of coefficient * term. Follows the curriculum."""
         weights = {cost.name: -cost.weight for cost in self.task.costs}

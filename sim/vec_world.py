@@ -11,7 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sim.env import Env, carried_out, episode_numbers, for_whole_worlds, make_env, replay, stream
+from sim.env import (
+    Env,
+    carried_out,
+    episode_numbers,
+    for_whole_worlds,
+    make_env,
+    replay,
+    stream,
+    worker_metrics,
+    workers_for,
+)
 from sim.randomize import Array
 from sim.rollout import rollout
 from sim.spec import Group, limits, numbers, pictures, size, tokens, unpack
@@ -43,18 +53,19 @@ class WorldVecEnv:
         device: str = "cpu",
         linger: int = 0,
         success_reward: float = 0.0,
+        workers: int = 1,
     ) -> None:
         if told := tokens(task.policy):
             raise ValueError(
                 f"{task.name} tells its policy tokens ({told[0].name}); this algorithm learns from numbers and pictures"
             )
         self.task, self.num_envs, self.device, self._seed, self.linger = task, num_envs, device, seed, linger
-        self.success_reward = success_reward
+        self.success_reward, self._workers = success_reward, workers
         self.action_size = size(task.commands)
         self._low, high = limits(task.commands)
         self._range = high - self._low
         self._features = features_of(task)
-        self.world: Env = make_env(task, num_envs, stream(seed, TRAINING), several=True)
+        self.world = self._opened()
         self.total_steps = 0
         self._numbers, self._following = episode_numbers(task, num_envs), num_envs // agents_of(task)
         self._sent: list[list[Array]] = [[] for _ in range(num_envs)]  # actions of the open episodes
@@ -70,8 +81,16 @@ class WorldVecEnv:
         if seed != self._seed:
             self._seed = seed
             self.world.close()
-            self.world = make_env(self.task, self.num_envs, stream(seed, TRAINING), several=True)
+            self.world = self._opened()
         self._following = 0
+
+    def _opened(self) -> Env:
+        own = stream(self._seed, TRAINING)
+        return make_env(self.task, self.num_envs, own, several=True, workers=self._workers)
+
+    def worker_metrics(self) -> dict[str, float]:
+        """What there is to tell of its workers."""
+        return worker_metrics(self.world)
 
     def reset(self, mask: Tensor | None = None) -> Observation:
         """Begin the next episodes where `mask` (n,) bool is set (None: everywhere); the observation of all."""
@@ -199,8 +218,10 @@ def vector_env(
     easy: float = 0.0,
     linger: int = 0,
     success_reward: float = 0.0,
+    workers: int = 1,
 ) -> AnyVecEnv:
     """A task for a learner; `lengths` and `easy` are for those of our engines, the rest for other worlds."""
     if has_own_world(task):
-        return WorldVecEnv(task, num_envs, seed, device, linger, success_reward)
+        return WorldVecEnv(task, num_envs, seed, device, linger, success_reward, workers)
+    workers_for(task, num_envs, workers)
     return VecEnv(carried_out(task), num_envs, task.engine, seed, device, lengths=lengths, easy=easy)

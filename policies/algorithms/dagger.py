@@ -37,6 +37,7 @@ class CorrectionConfig(Watch):
     base: BaseConfig = field(default_factory=BaseConfig)
     total_steps: int = 10_000  # environment steps in all
     num_envs: int = 4  # scenes flown together
+    workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it
     episodes_per_round: int = 10  # between two rounds of training
     updates_per_round: int = 400
     shown: float = 0.25  # share of the demonstrations in what a round learns from

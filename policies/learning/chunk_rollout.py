@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from policies.models.controller import Array, physical
 from policies.models.success import SuccessFromClassifier
 from sim import spec
-from sim.env import make_env, replay
+from sim.env import make_env, replay, worker_metrics
 from sim.tasks import Task
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class ChunkRollout:
         hindsight: Hindsight | None = None,
         judge: PolicyFile | None = None,
         between: Between | None = None,
+        workers: int = 1,
     ) -> None:
         """`see`: what a learner sees (num, o) of the signals; by default the policy's, one after the other.
 
@@ -94,9 +95,9 @@ class ChunkRollout:
         self.between, self._looking = between, hindsight is not None or between is not None
         self.task, self.num, self.horizon, self.rewards, self.hindsight = task, num, horizon, rewards, hindsight
         self._see = see or partial(spec.pack, task.policy)
-        env = make_env(task, num, seed)
-        self.judged = None if judge is None else SuccessFromClassifier(env, judge)
-        self.env = self.judged or env
+        self.worlds = make_env(task, num, seed, workers=workers)
+        self.judged = None if judge is None else SuccessFromClassifier(self.worlds, judge)
+        self.env = self.judged or self.worlds
         self.actions = spec.size(task.commands)
         self.numbers = np.arange(num)
         self.following = num
@@ -116,9 +117,9 @@ class ChunkRollout:
         return self._see(self.env.observe())
 
     def rates(self) -> dict[str, float]:
-        """Of the newest episodes: "success", and how far a classifier's is the simulator's, if there is one."""
+        """Of the newest episodes: "success", and how far a classifier's is the simulator's; of workers, if any."""
         rates = {"success": float(np.mean(self.outcomes))} if self.outcomes else {}
-        return rates | (self.judged.rates() if self.judged else {})
+        return rates | (self.judged.rates() if self.judged else {}) | worker_metrics(self.worlds)
 
     def idle(self) -> NDArray[np.int64]:
         """The scenes that wait for a chunk."""

@@ -93,10 +93,11 @@ class InterventionRollout:
         opening: Opening,
         see: See | None = None,
         judge: PolicyFile | None = None,
+        workers: int = 1,
     ) -> None:
-        """`see` and `judge` are those of `ChunkRollout`."""
+        """`see`, `judge` and `workers` are those of `ChunkRollout`."""
         self.task, self.num, self.horizon = task, num, horizon
-        self.scenes = ChunkRollout(task, seed, num, 1, STEPWISE, see, judge=judge)
+        self.scenes = ChunkRollout(task, seed, num, 1, STEPWISE, see, judge=judge, workers=workers)
         self.intervener: Intervener = opening(self.scenes.env)
         self.plans = np.zeros((num, horizon, self.scenes.actions), np.float32)
         self.left = np.zeros(num, np.int64)  # actions of the plan still to be executed
@@ -176,7 +177,7 @@ class Supervision(OnlineFinetuning):
     config: Any
 
     def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None:
-        """`config` has `base`, `total_steps` and `num_envs`."""
+        """`config` has `base`, `total_steps`, `num_envs` and `workers`."""
         super().__init__(task, config, seed, device)
         self.lessons: InterventionRollout | None = None
         self.metrics: dict[str, float] = {}  # the learner's newest
@@ -197,9 +198,8 @@ class Supervision(OnlineFinetuning):
             self.metrics = {"loss": row["loss"]}
             yield row
         own = stream(self.seed, TRAINING)
-        lessons = InterventionRollout(
-            self.task, own, config.num_envs, config.base.horizon, opening, self.see, self.judge
-        )
+        rest = (opening, self.see, self.judge, config.workers)
+        lessons = InterventionRollout(self.task, own, config.num_envs, config.base.horizon, *rest)
         self.lessons = lessons
         if self._resumed is not None:
             lessons.load_state_dict(self._resumed)

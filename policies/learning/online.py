@@ -48,6 +48,7 @@ class OnlineConfig:
     base: Origin = field(default_factory=Origin)
     total_steps: int = 25_000  # environment steps in all
     num_envs: int = 4  # scenes flown together
+    workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it
     warmup_episodes: int = 30  # episodes without learning
     head_start: int = 800  # critic updates after them
     success_reward: float = 10.0
@@ -193,7 +194,7 @@ class OnlineFinetuning:
         metrics: dict[str, float] = {}
         own = stream(self.seed, TRAINING)
         rest = (self.rewards, self.see, self.hindsight, self.judge, self.between if self.every_step else None)
-        scenes = ChunkRollout(self.task, own, config.num_envs, base.horizon, *rest)
+        scenes = ChunkRollout(self.task, own, config.num_envs, base.horizon, *rest, config.workers)
         self.scenes = scenes
         if self._resumed is not None:
             scenes.load_state_dict(self._resumed)

@@ -6,6 +6,7 @@ The event file is written here, byte by byte: the format is small and stable, wh
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -74,6 +75,18 @@ def scalars(step: int, values: Mapping[str, float]) -> bytes:
     return _event(step, _message(5, summary))
 
 
+def cpu_time() -> float:
+    """CPU time of this process and of those that it started; of living ones where /proc tells (Linux)."""
+    ended = os.times()
+    seconds = time.process_time() + ended.children_user + ended.children_system
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread, or the process, has ended meanwhile
+            for child in listed.read_text().split():
+                told = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                seconds += (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
 class Log:
     """The metrics of a run, one row per call of `write`. On continuing, rows after the checkpoint are dropped.
 
@@ -86,7 +99,7 @@ class Log:
         """Append after the first `rows` rows; `step` and the times are where the run continues."""
         self.rows = rows
         self._started = time.perf_counter() - seconds
-        self._worked = time.process_time() - cpu_seconds
+        self._worked = cpu_time() - cpu_seconds
         self._ended = self._rested = 0.0
         self._flushed = 0.0
         self._files: tuple[IO[bytes], ...] = ()
@@ -118,8 +131,8 @@ class Log:
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU time spent training, of all threads."""
-        return (self._rested or time.process_time()) - self._worked
+        """The CPU time spent training, of all threads and of the processes that it started."""
+        return (self._rested or cpu_time()) - self._worked
 
     def write(self, metrics: Mapping[str, float]) -> None:
         """Add one row; "env_steps" is the horizontal axis in TensorBoard."""
@@ -153,7 +166,7 @@ class Log:
 
     def close(self) -> None:
         """Write out, close, and stop the clock."""
-        self._ended, self._rested = time.perf_counter(), time.process_time()
+        self._ended, self._rested = time.perf_counter(), cpu_time()
         error = self._close_files()
         if error is not None:
             sys.stderr.write(f"warning: the last metrics are not recorded: {error.strerror}\n")
@@ -266,6 +279,8 @@ def _described(metrics: Mapping[str, float]) -> str:
     if "success" in metrics:
         shown.append(f"success {float(metrics['success']):.0%}")
     shown += [f"{name} {float(metrics[name]):.3g}" for name in ("reward", "loss") if name in metrics][:1]
+    if metrics.get("workers_replaced"):
+        shown.append(f"workers replaced {metrics['workers_replaced']:.0f}")
     return "  ".join(shown)
 
 

@@ -8,13 +8,13 @@ frame: the bodies fly through still air in axes that move with the wind. MuJoCo'
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engines import cores
 from sim.engines.rotors import Double, Fleet
 from sim.robots.quadrotors import GRAVITY, Quadrotor
 
@@ -75,10 +75,7 @@ class Mujoco:
         steps = len(self._edges) - 1
         self._nominal = mujoco.MjModel.from_xml_string(model_xml(robot, dt / steps))
         self._models = [self._nominal] * num
-        # A thread pays off from some dozens of vehicles on.
-        threads = min(
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, num // 32
-        )
+        threads = min(cores(), num // 32)  # one pays off from some dozens of vehicles on
         threads = threads if threads > 1 else 0
         self._pool = rollout.Rollout(nthread=threads)
         self._data = [mujoco.MjData(self._nominal) for _ in range(max(1, threads))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,8 @@ import mujoco
 import numpy as np
 from mujoco import rollout
 from numpy.typing import NDArray
+
+from sim.engines import cores
 
 Double = NDArray[np.float64]
 STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS  # time, qpos, qvel, activations
@@ -19,8 +20,7 @@ class Threads:
     """Steps `num` worlds by `substeps` at a time. Their number (None: one per core) changes no result."""
 
     def __init__(self, model: Any, num: int, substeps: int, threads: int | None = None) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = min(cores if threads is None else threads, num)
+        threads = min(cores() if threads is None else threads, num)
         self.substeps = substeps
         self.data = [mujoco.MjData(model) for _ in range(max(1, threads))]  # one per thread
         self._pool = rollout.Rollout(nthread=threads if threads > 1 else 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -84,6 +85,16 @@ class OwnWorld(Task, Protocol):
 
     def open(self, num: int, seed: int) -> Env:
         """The live worlds. `seed` and an episode's number decide everything about that episode."""
+
+
+@runtime_checkable
+class HasSeparateWorlds(OwnWorld, Protocol):
+    """One whose rows share nothing and are stepped one after the other: other processes can do it (`sim.workers`).
+
+    It can be pickled. What is sensed is the truth, and rewards have no terms.
+    """
+
+    separate: bool
 
 
 @runtime_checkable
@@ -297,6 +308,13 @@ def make(name: str, **config: Any) -> Any:
         raise ValueError(f"task {name!r}: {error}; its settings are: {choices}") from None
     check_declared(made)
     return made
+
+
+def remade(task: Any) -> tuple[Callable[[], Any], tuple[()]]:
+    """What `pickle` keeps of a task of a family: its name and settings. TypeError for one derived from it."""
+    if type(task) is not task_class(task.name):
+        raise TypeError(f"{type(task).__qualname__} is not {task.name} itself")
+    return functools.partial(make, task.name, **dataclasses.asdict(task.config)), ()
 
 
 def check_declared(task: Any) -> None:

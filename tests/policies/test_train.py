@@ -294,6 +294,16 @@ def test_times_go_on_where_a_run_continues_and_stop_with_it(tmp_path):
     assert (log.seconds, log.cpu_seconds) == times
 
 
+def test_the_time_of_other_processes_counts_while_they_live_and_after(tmp_path):
+    busy = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\nsys.stdin.read()"
+    with Log(tmp_path) as log:
+        child = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        while_it_lived = log.cpu_seconds
+        child.communicate()
+        assert 0.4 < while_it_lived <= log.cpu_seconds + 0.02
+
+
 def test_weights_that_are_not_finite_are_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "toy_algorithm.Toy.controller",

@@ -35,6 +35,7 @@ class PpoConfig:
     threads: int = 1  # of the fused path, at most 2; they change no result
     total_steps: int = 12_000_000  # environment steps in all
     num_envs: int = 256
+    workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it
     rollout_steps: int = 16  # control steps of each environment per iteration
     epochs: int = 2  # passes over each rollout
     minibatches: int = 4  # per pass

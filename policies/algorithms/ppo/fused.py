@@ -40,7 +40,7 @@ class Fused:
         self.task, self.config, self.seed = task, config, seed
         self.practice = Practice(config.length_shares(0.0), config.easy)
         how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
-        self.rollouts = rollouts(task, *how)
+        self.rollouts = rollouts(task, *how, config.workers)
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
         self.actions = size(task.commands)

@@ -49,7 +49,8 @@ class TorchPath(Stateful):
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
-        self.env = vector_env(self.task, config.num_envs, seed, device, config.length_shares(0.0), config.easy)
+        how = config.num_envs, seed, device, config.length_shares(0.0), config.easy
+        self.env = vector_env(self.task, *how, workers=config.workers)
         self.generator = torch.Generator(device)  # exploration and minibatches
         self.generator.manual_seed(seed)
         weights = torch.Generator()
@@ -106,7 +107,7 @@ class TorchPath(Stateful):
             share = self.config.averages(self.iteration)
             torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], share)
             metrics["progress"] = self.iteration / self.iterations
-            metrics["env_steps"] = float(self.env.total_steps)
+            metrics |= {"env_steps": float(self.env.total_steps), **self.env.worker_metrics()}
             if self.iteration == self.iterations or (every and self.iteration % every == 0):
                 scores = self.evaluate(self.config.evaluation_episodes, seed=self.iteration)
                 metrics["success"] = float(scores["success"].mean())

@@ -32,6 +32,7 @@ class SacConfig:
     path: str = "auto"  # fused | torch | auto: fused when task, networks and device allow it
     total_steps: int = 4_000_000  # environment steps in all
     num_envs: int = 32
+    workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it
     warmup_steps: int = 10_000  # environment steps before the first update
     capacity: int = 1_000_000
     batch_size: int = 256

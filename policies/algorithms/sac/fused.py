@@ -45,7 +45,8 @@ class Fused:
         self.task, self.config, self.seed = task, config, seed
         shortest, longest = config.lengths
         self.practice = Practice((shortest, longest), config.easy)
-        self.rollouts = rollouts(task, config.num_envs, ROUND, seed, self.practice, config.correlation)
+        how = config.num_envs, ROUND, seed, self.practice, config.correlation
+        self.rollouts = rollouts(task, *how, config.workers)
         self.actions, features, judged = size(task.commands), self.rollouts.features, self.rollouts.judged
         least = 1 if has_own_world(task) else max(1, round(shortest * task.episode_steps))
         fewest = (config.n_step + ROUND + 2) * config.num_envs

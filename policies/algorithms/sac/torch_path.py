@@ -51,7 +51,7 @@ class TorchPath(Stateful):
         self.task, self.config, self.device = task, config, device
         shortest, longest = config.lengths
         lengths, own = (shortest, longest), (config.linger, config.success_reward)
-        self.env = vector_env(self.task, config.num_envs, seed, device, lengths, config.easy, *own)
+        self.env = vector_env(self.task, config.num_envs, seed, device, lengths, config.easy, *own, config.workers)
         self.generator = torch.Generator(device)
         self.generator.manual_seed(seed)
         weights = torch.Generator()
@@ -144,7 +144,7 @@ class TorchPath(Stateful):
             last = self.iteration == self.iterations
             if last or self.iteration % config.report_every == 0:
                 metrics["progress"] = self.iteration / self.iterations
-                metrics["env_steps"] = float(self.env.total_steps)
+                metrics |= {"env_steps": float(self.env.total_steps), **self.env.worker_metrics()}
                 if last or self.iteration % (10 * config.report_every) == 0:
                     scores = self.evaluate(config.evaluation_episodes, seed=self.iteration)
                     metrics["success"] = float(scores["success"].mean())

@@ -15,7 +15,17 @@ from policies.learning.fused.collect import Rollouts
 from policies.learning.fused.network import Perceptron, Scratch
 from policies.learning.fused.rollout import exploration
 from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, samples_of
-from sim.env import Env, carried_out, episode_numbers, for_whole_worlds, make_env, replay, stream
+from sim.env import (
+    Env,
+    carried_out,
+    episode_numbers,
+    for_whole_worlds,
+    make_env,
+    replay,
+    stream,
+    worker_metrics,
+    workers_for,
+)
 from sim.randomize import Array
 from sim.simulation import SimEnv
 from sim.simulation.draws import Practice
@@ -34,8 +44,17 @@ class Stepped:
     success, for all agents when they do for one. Raises ValueError for a policy that is told tokens.
     """
 
-    def __init__(self, task: Task, num: int, horizon: int, seed: int, practice: Practice, correlation: float) -> None:
-        self.task, self.num, self.horizon, self.practice = task, num, horizon, practice
+    def __init__(
+        self,
+        task: Task,
+        num: int,
+        horizon: int,
+        seed: int,
+        practice: Practice,
+        correlation: float,
+        workers: int = 1,
+    ) -> None:
+        self.task, self.num, self.horizon, self.practice, self._workers = task, num, horizon, practice, workers
         self._own = has_own_world(task)
         self._open(seed)
         self._low, high = limits(task.commands)
@@ -57,7 +76,7 @@ class Stepped:
     def _open(self, seed: int) -> None:
         self._seed, own = seed, stream(seed, TRAINING)
         self._sim = None if self._own else SimEnv(carried_out(self.task), self.num, own, practice=self.practice)
-        self.env: Env = self._sim or make_env(self.task, self.num, own, several=True)
+        self.env: Env = self._sim or make_env(self.task, self.num, own, several=True, workers=self._workers)
 
     def _look(self) -> tuple[Array, Array]:
         """What the actor (n, features) and the critic (n, judged) see now; zero for what is not finite."""
@@ -134,7 +153,7 @@ class Stepped:
         if ended:
             returned, length, lost = np.mean(np.array(ended, np.float64), axis=0).tolist()
             metrics |= {"episode_return": returned, "episode_length": length, "lost": lost}
-        return metrics
+        return metrics | worker_metrics(self.env)
 
     def _write_down(self, lost: NDArray[np.bool_], told: Array) -> None:
         """Count the rows whose state stopped being finite, and write some of them down, for replay."""
@@ -197,9 +216,9 @@ class Stepped:
 
 
 def rollouts(
-    task: Task, num: int, horizon: int, seed: int, practice: Practice, correlation: float
+    task: Task, num: int, horizon: int, seed: int, practice: Practice, correlation: float, workers: int
 ) -> Rollouts | Stepped:
-    """In a compiled loop where that can be, else step by step."""
-    how = num, horizon, seed, practice, correlation
+    """In a compiled loop where that can be, else step by step, by so many `workers` (see `sim.env.make_env`)."""
+    how, workers = (num, horizon, seed, practice, correlation), workers_for(task, num, workers)
     compiled = None if has_own_world(task) else Rollouts.of(carried_out(task), *how)
-    return compiled or Stepped(task, *how)
+    return compiled or Stepped(task, *how, workers)

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim import spec
-from sim.env import Array, NoExpertError, Step, outcome_scores
+from sim.env import Array, NoExpertError, Step, outcome_scores, world_of
 from sim.experts.gymnasium import MAZE_RADIUS
 from sim.robots import Robot
 from sim.spec import Group
+from sim.tasks import remade
 from sim.tasks.external.gymnasium_signals import KINDS, Kind
 
 MUJOCO_PY = "MujocoPy"  # in the name of classes that need the bindings of old, which no longer install
@@ -133,6 +134,7 @@ class GymnasiumRobotics:
     scores: dict[str, str]
     corruption: dict[str, float]
     closed = -1.0  # what closes the gripper
+    separate = True
     goal = ""  # the signal that says what to achieve, and
     achieved = ""  # the one that says what was: for learners that relabel goals; "" where there is none
     recipes: dict[str, Any] = {}
@@ -152,6 +154,9 @@ class GymnasiumRobotics:
         if hasattr(environment, "tmp_xml_file_path"):
             os.unlink(environment.tmp_xml_file_path)  # a maze leaves its file behind
         return environment
+
+    def __reduce__(self) -> Any:
+        return remade(self)
 
     def open(self, num: int, seed: int) -> Scenes:
         return Scenes(self, num, seed)
@@ -203,7 +208,8 @@ class Scenes:
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         for row, episode in zip(rows, episodes, strict=True):
             seed = np.random.SeedSequence([self.seed, episode]).generate_state(1, np.uint64)[0]
-            self._see(row, self.environments[row].reset(seed=int(seed))[0])
+            with world_of(self.task.name, row):
+                self._see(row, self.environments[row].reset(seed=int(seed))[0])
 
     def _see(self, row: int, observation: Any) -> None:
         if isinstance(observation, dict):
@@ -223,7 +229,8 @@ class Scenes:
         actions = np.clip(np.concatenate([*given, still], axis=1) / self._limits, -1.0, 1.0)
         reward, success, lost = np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool)
         for row, environment in enumerate(self.environments):
-            seen, reward[row], ended, _, info = environment.step(actions[row])
+            with world_of(self.task.name, row):
+                seen, reward[row], ended, _, info = environment.step(actions[row])
             self._see(row, seen)
             success[row] = _succeeded(info)
             # MuJoCo begins anew by itself when a state blows up, and only counts a warning.

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.env import Array, Env, Step, outcome_scores
+from sim.env import Array, Env, Step, outcome_scores, world_of
 from sim.robots import Robot
 from sim.spec import Group, Signal
+from sim.tasks import remade
 from sim.terms import Feature
 
 RATE = 80.0  # Hz: five physics steps of 2.5 ms
@@ -106,6 +107,7 @@ class MetaWorld:
     scores = {"success": "%", "duration": "s"}
     corruption = CORRUPTION
     closed = 1.0  # what closes the gripper
+    separate = True
     # The expert needs 55 steps to pick and place.
     recipes = {
         **{name: {"default": {"task.steps": 120}} for name in MANIPULATORS},
@@ -166,6 +168,9 @@ class MetaWorld:
         environment._reset_hand = Hand(environment)
         environment.touching_object = partial(touching, environment)
         return environment
+
+    def __reduce__(self) -> Any:
+        return remade(self)
 
     def open(self, num: int, seed: int) -> Env:
         return Scenes(self, num, seed)
@@ -267,11 +272,12 @@ class Scenes:
             environment = self.environments[row]
             environment.np_random = np.random.default_rng([self.seed, episode])
             environment._freeze_rand_vec = False
-            mj_resetData(environment.model, environment.data)  # so that the hand begins where it was kept
-            environment.reset()
-            # Many look where things are, then place them: it takes another reset with the same draw. Theirs is two.
-            environment._freeze_rand_vec = True
-            self._seen[row] = MujocoEnv.reset(environment)[0]
+            with world_of(self.task.name, row):
+                mj_resetData(environment.model, environment.data)  # so that the hand begins where it was kept
+                environment.reset()
+                # Many look where things are, then place them: it takes another reset with the same draw. Theirs is two.
+                environment._freeze_rand_vec = True
+                self._seen[row] = MujocoEnv.reset(environment)[0]
 
     def observe(self) -> dict[str, Array]:
         at, found = 0, {}
@@ -289,7 +295,8 @@ class Scenes:
         reward, success = np.zeros(self.num, np.float32), np.zeros(self.num, bool)
         for row, environment in enumerate(self.environments):
             if environment.curr_path_length < environment.max_path_length:  # beyond, it refuses: that episode is over
-                self._seen[row], reward[row], _, _, info = environment.step(actions[row])
+                with world_of(self.task.name, row):
+                    self._seen[row], reward[row], _, _, info = environment.step(actions[row])
                 success[row] = info["success"] > 0.0
         # MuJoCo begins anew by itself when a state blows up, and only counts a warning.
         blown = [environment.data.warning.number.any() for environment in self.environments]

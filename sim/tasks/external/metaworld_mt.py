@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.env import Array, Env, Step
+from sim.env import Array, Env, Step, world_of
 from sim.spec import Signal
 from sim.tasks.external.metaworld import MetaWorld, Settings, names, signals, task
 
@@ -57,7 +57,8 @@ class ManyScenes:
             number = self.chosen[row] = episode % len(self.task.members)
             idle = self._idle[number]
             env = self.envs[row] = idle.pop() if idle else self.task.members[number].open(1, self.seed)
-            env.reset([0], [episode])
+            with world_of(self.task.name, row):
+                env.reset([0], [episode])
 
     def observe(self) -> dict[str, Array]:
         found = {s.name: np.zeros((self.num, *s.shape), np.float32) for s in self.task.policy}
@@ -75,7 +76,8 @@ class ManyScenes:
         total = Step(np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool))
         for row, env in enumerate(self.envs):
             if env is not None:
-                outcome = env.step({name: np.asarray(value)[row : row + 1] for name, value in command.items()})
+                with world_of(self.task.name, row):
+                    outcome = env.step({name: np.asarray(value)[row : row + 1] for name, value in command.items()})
                 total.reward[row], total.success[row] = outcome.reward[0], outcome.success[0]
                 total.terminated[row] = outcome.terminated[0]
         return total

@@ -16,6 +16,7 @@ from sim import tasks
 from sim.vec_env import VecEnv
 from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_task import PointTask, use_points
+from tests.sim.toy_frail import frail
 
 TINY = {"num_envs": 8, "rollout_steps": 8, "epochs": 2, "minibatches": 2, "hidden": [16], "critic_hidden": [16]}
 
@@ -216,7 +217,8 @@ TASKS = {
     "torch": ({"path": "torch"}, None),
     "compiled": ({"num_envs": 32}, None),
     "stepped": ({"num_envs": 6}, None),
-    "own world": ({"num_envs": 6}, "toy"),
+    "own world": ({"num_envs": 6}, ToyReach),
+    "workers": ({"num_envs": 6, "workers": 2}, frail),
 }
 
 
@@ -225,7 +227,7 @@ def test_resume_is_exact(tmp_path, kind):
     settings, own = TASKS[kind]
 
     def made(seed):
-        return learner(seed, ToyReach() if own else None, **settings)
+        return learner(seed, own() if own else None, **settings)
 
     whole = made(5)
     told = run(whole, 8)
