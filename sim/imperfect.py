@@ -43,8 +43,8 @@ class Imperfect:
         self.channel = Channel(
             first,
             owner,
-            weights=lanes(self.taps * width),
-            past=lanes(self.taps * width),
+            weights=lanes(self.taps * width if self.taps > 1 else 0),
+            past=lanes(self.taps * width if self.taps > 1 else 0),
             noisy=np.flatnonzero(noise),
             noise=noise,
             bias=lanes(len(self.bias_std)),

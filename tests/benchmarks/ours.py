@@ -65,6 +65,17 @@ def environment(num):
     return lambda: env.step(action)
 
 
+def compiled(**how):
+    """The compiled loop of quad_hover: one call, `compiled_loop.HORIZON` control steps."""
+
+    def prepare(num):
+        from compiled_loop import Loop
+
+        return Loop(num, **how)
+
+    return prepare
+
+
 def through_gymnasium(name, scale, centre):
     """`step` as users of Gymnasium call it, and `reset` of what has ended; actions `centre` + `scale` * random."""
 
@@ -96,6 +107,9 @@ CONTESTANTS = {
     "step": step("flight"),
     "step and read": step_and_read,
     "environment": environment,
+    "compiled": compiled(),
+    "compiled, no noise": compiled(noise=0.0),
+    "compiled, short episodes": compiled(lengths=(0.1, 0.5)),
     "mujoco": step("mujoco"),
     "bullet": step("bullet"),
 }

@@ -18,6 +18,7 @@ from peers import MissingPeerError, interpreter
 
 ROUNDS = 3
 SIZES = (1, 256, 4096, 65536)
+HORIZON = 64  # of compiled_loop.py
 SECONDS = 3.0  # per measurement
 
 
@@ -32,6 +33,7 @@ class Contestant:
     observation: str
     baseline: str = ""
     sizes: tuple[int, ...] = SIZES  # environments; more would take minutes to set up
+    steps: int = 1  # of each environment, per call
 
 
 CONTESTANTS = {
@@ -40,6 +42,16 @@ CONTESTANTS = {
     "flight, `step` and `read`": Contestant("ours", "step and read", "RK4", "10 ms", "18 numbers"),
     "quad_hover, `VecEnv.step`": Contestant(
         "ours", "environment", "RK4", "10 ms", "33 numbers, noise, latency, reward, resets"
+    ),
+    "quad_hover, compiled loop": Contestant(
+        "ours", "compiled", "RK4", "10 ms", "33 numbers, noise, latency, reward, resets", "", (256, 4096), HORIZON
+    ),
+    "the same without noise": Contestant(
+        "ours", "compiled, no noise", "RK4", "10 ms", "33 numbers, latency, reward, resets", "", (256, 4096), HORIZON
+    ),
+    "the same, episodes of 0.5 to 2.5 s": Contestant(
+        *("ours", "compiled, short episodes", "RK4", "10 ms", "33 numbers, noise, latency, reward, resets", ""),
+        *((256, 4096), HORIZON),
     ),
     "quad_hover, Gymnasium": Contestant(
         "ours", "gymnasium", "RK4", "10 ms", "33 numbers, noise, latency, reward, resets", sizes=(1, 1024)
@@ -119,7 +131,7 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
                 except (MissingPeerError, BrokenPipeError) as error:
                     _give_up(rows, contestant.process, error)
                     continue
-                _keep_best(row["rates"].setdefault(str(num), {}), one, num)
+                _keep_best(row["rates"].setdefault(str(num), {}), one, num * contestant.steps)
                 print(f"{name} at {num}: {row['rates'][str(num)]}", file=sys.stderr, flush=True)
     for process in processes.values():
         process.end()

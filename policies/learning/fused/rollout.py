@@ -22,7 +22,7 @@ from sim.engines.flight.control_step import rooms
 from sim.engines.flight.episodes import begins, steps
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, STATE_ROWS
 from sim.engines.vector.activations import tanh
-from sim.engines.vector.blocks import block, inlined
+from sim.engines.vector.blocks import block, borrowed, inlined
 from sim.engines.vector.rows import LARGEST
 from sim.engines.vector.simd import ALL, LANES, select
 from sim.engines.vector.streams import QUANTILES, Streams, normals, streams
@@ -194,6 +194,8 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
     known (n, horizon + 1, k): what no engine knows, of the episodes that go on, or (n, 1, k) where it stays as it is;
     std: see `surrogate.gradients`, unless the actor says it itself, of what is `squashed`.
     """
+    rows, seen, episodes, progress, samples = borrowed((rows, seen, episodes, progress, samples))
+    actor, scale, explore, scratch = borrowed((actor, scale, explore, scratch))
     world = rows.world
     count, actions, kinds = len(rows.limit), len(low), len(world.places) if known.shape[1] > 1 else 0
     rest = rooms(world)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sim.engines.flight import dynamics
 from sim.engines.flight.control_step import WholeStep
-from sim.engines.flight.reading import Reader
+from sim.engines.flight.reading import PARAMETERS, Reader, rotate_rows
 from sim.engines.flight.rows import (
     COLUMNS,
     COMMAND_ROWS,
@@ -95,19 +95,20 @@ def put(values, vehicles, lanes):
 
 @inlined
 def begun_vehicle(prepared, index, vehicle, state, derived, values):
-    """One vehicle from row `index` of what was prepared; see `begin_vehicles`."""
-    place, lane = vehicle // LANES, vehicle % LANES
+    """One vehicle from row `index` of what was prepared; see `Flight.prepare`."""
+    place, lane, count = vehicle // LANES, vehicle % LANES, values.shape[1]
+    s, d = block(state, place, STATE_ROWS), block(derived, place, PARAMETER_ROWS)
     for k in range(STATE_ROWS):
-        state[place, k, lane] = prepared[index, k]
+        s[k, lane] = prepared[index, k]
+    for k in range(count):
+        values[vehicle, k] = prepared[index, PARAMETERS + k]
     for k in range(PARAMETER_ROWS):
-        derived[place, k, lane] = prepared[index, STATE_ROWS + k]
-    for k in range(values.shape[1]):
-        values[vehicle, k] = prepared[index, STATE_ROWS + PARAMETER_ROWS + k]
+        d[k, lane] = prepared[index, PARAMETERS + count + k]
 
 
 @kernel
 def begin_vehicles(prepared, vehicles, state, derived, values):
-    """Vehicles (count,) in lanes from prepared (count, STATE_ROWS + PARAMETER_ROWS + columns), values (n, columns)."""
+    """Vehicles (count,) in lanes from what was prepared, values (n, columns)."""
     for index in range(len(vehicles)):
         begun_vehicle(prepared, index, vehicles[index], state, derived, values)
 
@@ -162,13 +163,16 @@ class Flight:
             reader.changed[index] = True
 
     def prepare(self, count: int, state: Mapping[str, Any], parameters: Mapping[str, Any]) -> Array:
-        prepared = np.empty((count, STATE_ROWS + PARAMETER_ROWS + len(self.nominal)), np.float32)
+        """Each vehicle's state and parameters with the rows of `reading`, and its derived parameters."""
+        last = PARAMETERS + len(self.nominal)
+        prepared = np.empty((count, last + PARAMETER_ROWS), np.float32)
         prepared[:, :STATE_ROWS] = _rows(count, state)
-        values = prepared[:, STATE_ROWS + PARAMETER_ROWS :]
+        values = prepared[:, PARAMETERS:last]
         values[:] = self.nominal
         for name, value in parameters.items():
             values[:, self._column(name)] = value
-        prepared[:, STATE_ROWS : STATE_ROWS + PARAMETER_ROWS] = derive_values(values, self.dt / self.substeps)
+        prepared[:, last:] = derive_values(values, self.dt / self.substeps)
+        rotate_rows(prepared)
         return prepared
 
     def begin(self, robots: NDArray[np.int64], prepared: Array) -> None:

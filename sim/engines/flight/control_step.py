@@ -13,7 +13,7 @@ import numpy as np
 from sim.engines.flight import dynamics
 from sim.engines.flight.reading import Reader, gathered
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, SIGNAL_ROWS, STATE_ROWS
-from sim.engines.vector.blocks import block, inlined, kernel
+from sim.engines.vector.blocks import block, borrowed, inlined, kernel
 from sim.engines.vector.channels import room, sent
 from sim.engines.vector.rows import Outcome, World, judged, noted, ordered, reported
 from sim.engines.vector.simd import ALL, LANES
@@ -64,6 +64,7 @@ def control_step(told, known, world, vehicles, sense, rows, columns, log, outcom
 
     `vehicles` are (state, derived parameters, s of a substep, substeps); `rows` of theirs are read into `columns`.
     """
+    world, vehicles, outcome = borrowed((world, vehicles, outcome))
     rest, ended = rooms(world), False
     for place in range(len(world.table)):
         o, t = block(log, place, log.shape[1]), block(world.table, place, world.table.shape[1])

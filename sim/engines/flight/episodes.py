@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sim.engines.flight import begun_vehicle
 from sim.engines.flight.control_step import moved
-from sim.engines.flight.reading import gathered_row
+from sim.engines.flight.reading import begun_row
 from sim.engines.vector.blocks import inlined, run
 from sim.engines.vector.channels import begun, sent_row
 from sim.engines.vector.rows import World, started
@@ -66,7 +66,7 @@ def begins(row, index, episodes, rows, room):
     own = episodes.stream[index]
     begun(row, episodes.slow, index, rows.still, rows.bias[:0], own, rows.slow, world.actuators)
     started(row, rows.initial, rows.slow, rows.started, world.orders.past, world.table)
-    gathered_row(rows.state, rows.values, row, rows.all[0], rows.all[1], world.table)
+    begun_row(episodes.prepared, index, row, rows.all[0], rows.all[1], world.table)
     for k in range(len(world.places)):
         world.table[place, world.places[k], lane] = episodes.known[index, 0, k]
     begun(row, episodes.late, index, world.table, rows.bias, own, rows.late, world.sensors)

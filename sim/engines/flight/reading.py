@@ -59,6 +59,23 @@ def gathered_row(state, parameters, robot, rows, columns, table):
             table[place, column, lane] = parameters[robot, row - PARAMETERS]
 
 
+@inlined
+def begun_row(prepared, index, row, rows, columns, table):
+    """The same of one robot that begins as it was prepared, in a row of the table."""
+    t, lane = block(table, row // LANES, table.shape[1]), row % LANES
+    for k in range(len(rows)):
+        t[columns[k], lane] = prepared[index, rows[k]]
+
+
+@kernel
+def rotate_rows(prepared):
+    """Fill in the rotation matrices of states (n, STATE_ROWS and more)."""
+    for row in prepared:
+        r = dynamics.rotation(row[QUATERNION], row[QUATERNION + 1], row[QUATERNION + 2], row[QUATERNION + 3])
+        for k in range(len(r)):
+            row[ROTATION + k] = r[k]
+
+
 @kernel
 def gather_some(state, parameters, robots, rows, columns, table):
     """The same of some robots (count,)."""

@@ -86,6 +86,30 @@ def _pointer(typing_context, array, index):  # Numba's compiler protocol
     return types.CPointer(array.dtype)(array, types.intp), generate
 
 
+def _unowned(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    if isinstance(kind, types.Array):
+        view = context.make_array(kind)(context, builder, value)
+        view.meminfo = view.meminfo.type(None)
+        return view._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        parts = [_unowned(context, builder, k, builder.extract_value(value, i)) for i, k in enumerate(kind.types)]
+        return context.make_tuple(builder, kind, parts)
+    return value
+
+
+@intrinsic
+def borrowed(typing_context, value):
+    """The same arrays, or tuples of them, without counting references to them, which costs more than most loops.
+
+    Whoever calls must hold them meanwhile.
+    """
+
+    def generate(context, builder, signature, arguments):
+        return _unowned(context, builder, signature.args[0], arguments[0])
+
+    return value(value), generate
+
+
 @njit(forceinline=True)
 def block(array, index, rows):
     """array[index] as a (rows, LANES) array; pass `rows` as a module constant so that the compiler knows every

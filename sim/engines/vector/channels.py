@@ -37,7 +37,7 @@ def begun(row, late, index, values, std, own, delay, channel):
     """Begin one row with latency late[index], as if the first values had held; see `begin`. Returns the longest."""
     owner, weights, past, bias = channel.owner, channel.weights, channel.past, channel.bias
     width, longest = len(owner), ZERO
-    taps = past.shape[1] // width
+    taps = past.shape[1] // width  # none, where all arrives at once
     place, lane, state = row // LANES, row % LANES, own
     for k in range(delay.shape[1]):
         delay[row, k] = late[index, k]
