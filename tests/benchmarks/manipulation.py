@@ -69,11 +69,13 @@ def shortened(name: str) -> list[str]:
     return [f"algorithm.{setting}" for setting in SMALL + own]
 
 
-def graded(folder: Path, quick: bool, baselines: bool) -> dict[str, list[float]]:
+def graded(
+    folder: Path, quick: bool, baselines: bool, episodes: int = EPISODES, others: int = BASELINES
+) -> dict[str, list[float]]:
     """Success of the policy and, if wanted, of its baselines in a finished run, each with its interval."""
-    policies = {"improved": commands.evaluate(folder, f"episodes={4 if quick else EPISODES}")}
+    policies = {"improved": commands.evaluate(folder, f"episodes={4 if quick else episodes}")}
     if baselines:
-        again = [f"resume={folder}", "report=true", f"evaluation_episodes={4 if quick else BASELINES}"]
+        again = [f"resume={folder}", "report=true", f"evaluation_episodes={4 if quick else others}"]
         commands.run([sys.executable, "-m", "policies.train", *again], OMP_NUM_THREADS="1")
         policies |= json.loads((folder / "report.json").read_text())["baselines"]
     return {name: [one["success"], *one["success_ci"]] for name, one in policies.items()}

@@ -28,6 +28,7 @@ BENCHMARKS = (
     "guards",
     "arm",
     "manipulation",
+    "steering",
     "sampling",
 )
 Rows = dict[str, Any]  # what was measured, by the name of the row
