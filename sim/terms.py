@@ -91,6 +91,11 @@ class Cost:
         return norm if self.shape == "norm" else xp.log1p(norm)
 
 
+def shown(cost: Any) -> Any:
+    """A cost (...,) as a critic sees it: c / sqrt(1 + c), itself near zero, and its root where it is large."""
+    return cost / namespace(cost).sqrt(1.0 + cost)
+
+
 @dataclass(frozen=True)
 class Bound:
     """How far a robot may go: where the norm of (signal - minus) exceeds `limit`, in the signal's unit, it is lost."""

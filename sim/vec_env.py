@@ -22,8 +22,8 @@ from sim.engines import make as make_engine
 from sim.engines import render
 from sim.randomize import Array, draw_robots, redraw
 from sim.spec import Group, size
-from sim.tasks import EngineTask
-from sim.terms import lost
+from sim.tasks import EngineTask, judged_costs
+from sim.terms import lost, shown
 
 POOL = 1024  # episodes whose random numbers are drawn at once: partial resets take rows and cost no numpy calls
 DUMPS = 3  # files written about diverged environments, at most
@@ -196,9 +196,11 @@ class VecEnv:
         return self._evaluate({**observation["policy"], "history": observation["history"]})
 
     def critic_features(self, observation: Observation) -> Tensor:
-        """What a critic may see, (n, critic_size): the same without noise and delay, then the privileged signals."""
+        """What a critic may see, (n, critic_size): the same of the truth, then privileged signals, `judged_costs`."""
         known = self._evaluate({**observation["truth"], "history": observation["history"]})
-        return torch.cat([known, *observation["privileged"].values()], -1)
+        told = {**observation["truth"], **observation["privileged"]}
+        costs = [shown(cost.evaluate(told))[:, None] for cost in judged_costs(self.task)]
+        return torch.cat([known, *observation["privileged"].values(), *costs], -1)
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """One vehicle and its target as the film shows them, (height, width, 3)."""

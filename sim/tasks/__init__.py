@@ -212,6 +212,17 @@ def features_of(task: Task) -> tuple[Feature, ...]:
     return task.features if isinstance(task, HasFeatures) else tuple(Feature(s.name) for s in numbers(task.policy))
 
 
+def judged_costs(task: Task) -> tuple[Cost, ...]:
+    """Of the costs that a task declares those of a state, not of an action: critics see them, too (`terms.shown`).
+
+    A value is a sum of costs to come. That it begins with these need not be learned; how far a hovering vehicle is from
+    its target, to the centimetre, is hard to learn.
+    """
+    signals = {s.name for s in (*task.policy, *task.privileged)}
+    costs = task.costs if isinstance(task, EngineTask) else ()
+    return tuple(cost for cost in costs if cost.signal in signals)
+
+
 def agents_of(task: Task) -> int:
     """How many agents each of its worlds has."""
     return task.agents if isinstance(task, MultiAgent) else 1

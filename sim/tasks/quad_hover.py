@@ -179,7 +179,7 @@ class QuadHover:
                 "task.history": 8,
                 "task.reward": "precise",
                 "task.delay_high": 0.024,
-                "algorithm.total_steps": 8_000_000,
+                "algorithm.total_steps": 9_000_000,
                 "algorithm.final_learning_rate": 5e-5,
                 "algorithm.final_gamma": 0.99,
                 "algorithm.final_lengths": [0.1, 0.8],

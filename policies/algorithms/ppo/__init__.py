@@ -32,7 +32,7 @@ class PpoConfig:
     """Settings of PPO."""
 
     path: str = "auto"  # fused | torch | auto: fused when task, networks and device allow it
-    threads: int = 1  # of the fused path, at most 2; they change no result
+    threads: int = 1  # of the fused path, at most 4; they change no result
     total_steps: int = 12_000_000  # environment steps in all
     num_envs: int = 256
     workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from policies.learning.fused import recurrent, surrogate
-from policies.learning.fused.collect import together
+from policies.learning.fused import crew, shared, surrogate
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import Moments, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.recurrent import Recurrent
+from policies.learning.fused.shared import PARTS
 from policies.learning.fused.stepped import rollouts
-from policies.learning.fused.surrogate import Loss
 from policies.learning.fused.symmetry import Symmetric, constant, task_images
 from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network
 from sim.randomize import Array
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
 
 PARTS_OF_STATE = ("rollouts", "actor", "critic", "seen", "judged", "value")
-PARTS = 2  # of a minibatch, whose gradients are summed up apart, whether or not there is a thread for each
+FAILED = "a thread that helps with the update has failed; what it said is above"
 
 
 class Fused:
@@ -69,22 +67,34 @@ class Fused:
         self.seen = Moments(self.rollouts.features, smallest_std(task), images=images[0])
         self.judged = Moments(self.rollouts.judged, np.full(self.rollouts.judged, 1e-3), images=images[1])
         self.value = Moments(1, np.full(1, 1e-3), kept=config.value_memory)
-        self.pool = ThreadPoolExecutor(PARTS - 1) if config.threads > 1 else None
-        self.scratches = [(self.actor.scratch(), self.critic.scratch()) for _ in range(PARTS)]
-        self.gradients = [(room(self.actor.size), room(self.critic.size), np.zeros(4)) for _ in range(PARTS)]
+        self.board = crew.board()
+        self.scratches = [(self.actor.scratch(), self.critic.scratch()) for _ in range(config.threads)]
+        scales, count = (self.seen.scale, self.judged.scale), config.num_envs * config.rollout_steps
+        orders = config.units * config.epochs
+        self.work = shared.learning(
+            self.rollouts.samples, self.actor, self.critic, scales, self.std, orders, count // config.units
+        )
+        both = itertools.zip_longest((self.actor, self.critic), self.symmetry)
+        self.learners = [shared.learner(network, symmetric) for network, symmetric in both]
         self.iterations = config.iterations
         self.iteration = 0
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""
+        with crew.helped(self.board, self.config.threads - 1, self._help):
+            yield from self._learn()
+
+    def _help(self, number: int) -> None:
+        flight = self.rollouts.flight(self.actor, self.seen.scale, self.std)
+        shared.help(self.board, flight, self.work, *self.learners, self.scratches[number])
+
+    def _learn(self) -> Iterator[dict[str, float]]:
         every = self.config.evaluate_every
         while self.iteration < self.iterations:
             done = self.iteration / self.iterations
             self.practice.easy, self.practice.lengths = self.config.easy_share(done), self.config.length_shares(done)
             self._refresh()
-            scratches = [a for a, _ in self.scratches]
-            self.actor.net.before[:] = self.actor.net.state
-            metrics = self.rollouts.collect(self.actor, self.seen.scale, self.std, scratches, self.pool)
+            metrics = self._collect()
             if self.iteration == 0:
                 self._learn_scales()
             metrics |= self._update()
@@ -98,6 +108,11 @@ class Fused:
                     *(self.task, self.controller(), self.seed, first, self.config.evaluation_episodes)
                 )
             yield metrics
+
+    def _collect(self) -> dict[str, float]:
+        if self.actor.net.before is not None:
+            self.actor.net.before[:] = self.actor.net.state
+        return self.rollouts.collect(self.actor, self.seen.scale, self.std, self.scratches[0][0], self.board)
 
     def _refresh(self) -> None:
         """After a change of the log standard deviations."""
@@ -113,21 +128,17 @@ class Fused:
     def _judge(self) -> None:
         """The values of all samples, the advantages and targets."""
         samples, config, n = self.rollouts.samples, self.config, self.config.num_envs
-        steps, loss, done = config.rollout_steps, self._loss(), self.iteration / self.iterations
-        bounds = np.linspace(0, (steps + 1) * n, PARTS + 1).astype(int).tolist()
-
-        def judge(part: int) -> None:
-            ranges = [(bounds[part], bounds[part + 1]), *(self.rollouts.final_ranges() if part == 0 else ())]
-            for first, last in ranges:
-                scratch = self.scratches[part][1]
-                surrogate.judge(samples, first, last, self.critic.net, self.judged.scale, loss, scratch)
-
-        together(self.pool, judge, PARTS)
+        steps, done = config.rollout_steps, self.iteration / self.iterations
+        bounds = np.linspace(0, (steps + 1) * n, PARTS + 1).astype(int)
+        ranges = [*itertools.pairwise(bounds), *self.rollouts.final_ranges()]
+        self.work.ranges[: len(ranges)] = ranges
+        self._set_loss()
+        if not shared.value(self.board, True, len(ranges), self.work, self.scratches[0][1]):
+            raise RuntimeError(FAILED)
         surrogate.advantages(samples, steps, n, np.float32(config.discount(done)), np.float32(config.gae_lambda))
 
-    def _loss(self) -> Loss:
-        numbers = self.config.clip, self.config.entropy, self.value.mean[0], self.value.std[0]
-        return Loss(*(np.float32(x) for x in numbers))
+    def _set_loss(self) -> None:
+        self.work.numbers[:4] = self.config.clip, self.config.entropy, self.value.mean[0], self.value.std[0]
 
     def _update(self) -> dict[str, float]:
         config, samples = self.config, self.rollouts.samples
@@ -135,49 +146,25 @@ class Fused:
         advantage = samples.advantage
         advantage[:] = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         self._rescale_value(samples.target)
-        rate = config.rate(self.iteration / self.iterations)
-        loss, scales = self._loss(), (self.seen.scale, self.judged.scale)
-        metrics, spread = np.zeros(4), 0.0
-        for _ in range(config.epochs):
-            for rows in np.array_split(self.rng.permutation(config.units), config.minibatches):
-                spread = float(self.log_std.sum())
-                metrics = self._descend(rows, loss, scales, rate)
+        self._set_loss()
+        one, units = np.linspace(0, config.units, config.minibatches + 1).astype(int), config.units
+        bounds = np.concatenate([one[:1], *(epoch * units + one[1:] for epoch in range(config.epochs))])
+        for order in np.split(self.work.order, config.epochs):
+            order[:] = self.rng.permutation(units)
+        before, rate = self.work.std[: self.outs].sum(), config.rate(self.iteration / self.iterations)
+        steps, least = self.actor.steps, np.float32(math.log(config.min_std))
+        if not shared.improve(
+            *(self.board, True, bounds, steps, rate, config.gradient_clip, least, self.work, *self.learners),
+            self.scratches[0],
+        ):
+            raise RuntimeError(FAILED)
+        self.actor.steps = self.critic.steps = steps + len(bounds) - 1
         self._learn_scales()
-        kl, value_loss, clipped, policy_loss = metrics.tolist()
-        total = policy_loss + value_loss - config.entropy * spread
+        last = (bounds[-1] - bounds[-2]) * self.work.unit  # samples of the last minibatch
+        kl, value_loss, clipped, policy_loss = (self.work.metrics.sum(axis=0) / last).tolist()
+        total = policy_loss + value_loss - config.entropy * float(before)
         std = float(np.exp(self.log_std).mean())
         return {"loss": total, "value_loss": value_loss, "kl": kl, "clipped": clipped, "std": std}
-
-    def _descend(self, rows: NDArray[np.int64], loss: Loss, scales: Any, rate: float) -> NDArray[np.float64]:
-        """One gradient step; the metrics of the minibatch."""
-        count = len(rows) * self.config.num_envs * self.config.rollout_steps // self.config.units  # samples
-        parts, share = np.array_split(rows, PARTS), np.float32(1.0 / count)
-        gradients = recurrent.gradients if self.recurrent else surrogate.gradients
-        samples, actor, critic = self.rollouts.samples, self.actor, self.critic
-
-        def differentiate(part: int) -> None:
-            a, c, metrics = self.gradients[part]
-            metrics[:] = 0.0
-            gradients(
-                *(parts[part], share, samples, actor.net, critic.net, scales, loss, self.std),
-                *(a, a[actor.extra :], c, self.scratches[part], metrics),
-            )
-
-        together(self.pool, differentiate, PARTS)
-        (a, c, metrics), others = self.gradients[0], self.gradients[1:]
-        for more_a, more_c, more in others:
-            a += more_a
-            c += more_c
-            metrics += more
-            more_a[:], more_c[:] = 0.0, 0.0
-        clip = self.config.gradient_clip
-        for one, gradient in zip(self.symmetry, (a, c), strict=False):
-            one.average(gradient)
-        actor.descend(a, rate, clip)
-        critic.descend(c, rate, clip)
-        self._refresh()
-        found: NDArray[np.float64] = metrics / count
-        return found
 
     def _rescale_value(self, target: Array) -> None:
         """What is usual of the value, and the last layer so that it says the same (PopArt, van Hasselt et al. 2016)."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.learning.fused.crew import Board
 from policies.learning.fused.network import Perceptron, Scratch, vectors
-from policies.learning.fused.rollout import Progress, Seen, exploration, play
+from policies.learning.fused.rollout import Flight, Progress, Seen, exploration, play
 from policies.learning.fused.surrogate import Scale, samples_of
 from sim.engines.flight.episodes import Rows
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, STATE_ROWS
@@ -23,7 +23,7 @@ from sim.randomize import Array
 from sim.simulation.compiled import CompiledEnv
 from sim.simulation.draws import Practice
 from sim.spec import limits, size, slices
-from sim.tasks import EngineTask
+from sim.tasks import EngineTask, judged_costs
 from sim.terms import HISTORY
 
 TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
@@ -61,8 +61,9 @@ class Rollouts:
         table = feature_runs(task.features, where)
         hidden = [np.arange(at.start, at.stop) for at in self.env.hidden()]
         self.features = int(table.places[:, 3].sum())
-        self.seen = Seen(*table, measured, self.features, np.concatenate([np.zeros(0, np.int64), *hidden]))
-        self.judged = self.features + len(self.seen.hidden)
+        terms = np.array([k for k, cost in enumerate(task.costs) if cost in judged_costs(task)], np.int64)
+        self.seen = Seen(*table, measured, self.features, np.concatenate([np.zeros(0, np.int64), *hidden]), terms)
+        self.judged = self.features + len(self.seen.hidden) + len(terms)
         self.widths, b = (vectors(self.features), vectors(self.judged)), self.blocks
         self.samples = samples_of(num, horizon, self.features, self.judged, actions)
         step, taken, used, final = np.zeros((4, b), np.int64)
@@ -74,6 +75,7 @@ class Rollouts:
         self.diverged, self.dump_dir = 0, Path()  # vehicles whose state stopped being finite; where they are written to
         self.explore = exploration(seed, num, size(task.commands), correlation)
         self.steps = 0
+        self._known = self.env.ahead(self.env.motion, np.zeros(num, np.int64), horizon + 1)
         self._ready()
 
     def _number(self, block: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -106,35 +108,36 @@ class Rollouts:
         progress.taken[:] += progress.used
         progress.used[:], progress.begun[:], progress.since[:] = 0, -1, 0
 
+    def flight(self, actor: Perceptron, scale: Scale, std: Array, squashed: bool = False) -> Flight:
+        """What all flights of an actor read and write; `std` and `squashed` as `play` has them."""
+        return Flight(
+            *(self.blocks, self.horizon, self.rows, self.seen, self._spare, SPARE, self._known, self.progress),
+            samples=self.samples,
+            widths=self.widths,
+            actor=actor.net,
+            scale=scale,
+            std=std,
+            squashed=squashed,
+            low=self._low,
+            half=self._half,
+            explore=self.explore,
+        )
+
     def collect(
-        self,
-        actor: Perceptron,
-        scale: Scale,
-        std: Array,
-        scratches: list[Scratch],
-        pool: ThreadPoolExecutor | None,
-        squashed: bool = False,
+        self, actor: Perceptron, scale: Scale, std: Array, scratch: Scratch, board: Board, squashed: bool = False
     ) -> dict[str, float]:
         """Fill `samples` with the next steps of all vehicles; what is counted of them.
 
-        `std` and `squashed` as in `policies.learning.fused.rollout.play`. One thread per scratch.
+        Whoever looks at the board helps with the `flight`. RuntimeError where that fails.
         """
         self.env.follow_curriculum(self.steps)
-        progress = self.progress
+        progress, flight = self.progress, self.flight(actor, scale, std, squashed)
         progress.step[:], progress.final[:], progress.counted[:] = 0, 0, 0.0
-        bounds = np.linspace(0, self.blocks, len(scratches) + 1).astype(int)
-
-        def fly(thread: int) -> None:
-            play(
-                *(int(bounds[thread]), int(bounds[thread + 1]), self.horizon, self.rows, self.seen, self._spare, SPARE),
-                *(known, progress, self.samples, self.widths, actor.net, scale, std, squashed, self._low, self._half),
-                *(self.explore, scratches[thread]),
-            )
-
         while (progress.step <= self.horizon).any():
             now = self.env.steps - np.repeat(progress.step, LANES)
-            known = self.env.ahead(self.env.motion, now, self.horizon + 1)
-            together(pool, fly, len(scratches))
+            self._known[:] = self.env.ahead(self.env.motion, now, self.horizon + 1)
+            if not play(board, True, flight, scratch):
+                raise RuntimeError("a thread that helps with the rollout has failed; what it said is above")
             self._renew()
         self.steps += self.num * self.horizon
         self._write_down()
@@ -181,12 +184,3 @@ class Rollouts:
         progress, explore = self.progress, self.explore
         kept: dict[str, NDArray[Any]] = {"numbers": self.numbers, "taken": progress.taken, "gained": progress.gained}
         return kept | {"stream": explore.stream, "last": explore.last}
-
-
-def together(pool: ThreadPoolExecutor | None, work: Callable[[int], None], count: int) -> None:
-    """Do parts 0 ... count - 1 of the work, side by side where there are threads."""
-    others = [pool.submit(work, k) for k in range(1, count)] if pool else []
-    for k in range(1 if pool else count):
-        work(k)
-    for other in others:
-        other.result()

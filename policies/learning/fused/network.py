@@ -46,8 +46,8 @@ class Net(NamedTuple):
     weights: Array  # (vectors, LANES); behind the layers there may be more
     turned: Array  # the weights of all layers but the first as (outputs, inputs), for the backward pass
     normal: bool  # whether hidden layers are normalised before the activation (Ba et al. 2016, without a learned scale)
-    state: Array  # (rows * width, LANES) of a recurrent network; else empty
-    before: Array  # what it was when the rollout began
+    state: Array | None  # (rows * width, LANES) of a recurrent network
+    before: Array | None  # what it was when the rollout began
 
 
 class Scratch(NamedTuple):
@@ -90,7 +90,7 @@ class Perceptron:
         self.extra, self.size, self.values = place, place + more, result
         self.net = Net(
             *(np.array(table, np.int64), ACTIVATIONS[activation], room(self.size), room(turned), layer_norm),
-            *(room(0), room(0)),
+            *(None, None),
         )
         self.gradient, self.first, self.second = (room(self.size) for _ in range(3))
         self.steps = 0

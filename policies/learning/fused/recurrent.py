@@ -13,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
-from policies.learning.fused import dense, kernel, surrogate
+from policies.learning.fused import dense, surrogate
 from policies.learning.fused.dense import ONE, TILE, ZERO
 from policies.learning.fused.network import (
     BIAS,
@@ -26,8 +28,10 @@ from policies.learning.fused.network import (
     TURNED,
     WEIGHT,
     WIDTH,
+    Net,
     Perceptron,
     Scratch,
+    forward,
     orthogonal,
     room,
     vectors,
@@ -101,7 +105,8 @@ class Recurrent(Perceptron):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.net.state[:] = state["state"]
+        kept: Any = self.net.state
+        kept[:] = state["state"]
 
 
 @inlined
@@ -137,8 +142,8 @@ def _stepped(y, inward, across, before, after, width, count):
 
 
 @part
-def advance(net, scratch, row, count):
-    """As `network.forward` of the rows row ... row + count - 1, at most CHUNK, whose states go one step further."""
+def _advanced(net, scratch, row, count):
+    """As `network.forward` of rows whose states go one step further."""
     y, whole = scratch.values, (count + TILE - 1) // TILE * TILE
     width = net.layers[LAST, WIDTH]
     hidden, inward, across = _place(net, FIRST, CHUNK), _place(net, INWARD, CHUNK), _place(net, ACROSS, CHUNK)
@@ -156,12 +161,39 @@ def advance(net, scratch, row, count):
 
 
 @inlined
-def forget(net, row):
-    """A row begins anew, if the network remembers anything."""
-    if len(net.state):
-        width = net.layers[LAST, WIDTH]
-        for v in range(width):
-            net.state[row * width + v, ALL] = ZERO
+def _forgotten(net, row):
+    width = net.layers[LAST, WIDTH]
+    for v in range(width):
+        net.state[row * width + v, ALL] = ZERO
+
+
+def remembers(net: Any) -> bool:
+    """Whether a network of this Numba type is recurrent: code for the other kind is not compiled."""
+    return not isinstance(net.types[net.fields.index("state")], types.NoneType)
+
+
+def forget(net: Net, row: int) -> None:
+    """In compiled code: a row begins anew, if the network remembers anything."""
+    raise NotImplementedError
+
+
+def advance(net: Net, scratch: Scratch, row: int, count: int) -> None:
+    """In compiled code: what the network makes of the next step of the rows row ... row + count - 1, at most CHUNK."""
+    raise NotImplementedError
+
+
+@overload(forget)
+def _forget(net, row):
+    if remembers(net):
+        return lambda net, row: _forgotten(net, row)
+    return lambda net, row: None
+
+
+@overload(advance)
+def _advance(net, scratch, row, count):
+    if remembers(net):
+        return lambda net, scratch, row, count: _advanced(net, scratch, row, count)
+    return lambda net, scratch, row, count: forward(net, scratch, (count + TILE - 1) // TILE * TILE)
 
 
 @inlined
@@ -260,12 +292,12 @@ def _back(net, scratch, samples, rows, first, count, whole, num, steps, most, gr
     _learned(net, FIRST, scratch.inputs, 0, g, hidden, gradient, every)
 
 
-@kernel
-def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g_std, g_critic, scratches, metrics):
-    """As `surrogate.gradients`, of all steps of the given rows, by a recurrent actor; the critic is a perceptron."""
+@part
+def policy_gradients(rows, share, samples, actor, scale, loss, std, g, g_std, scratch, metrics):
+    """As `surrogate.policy_gradients`, of all steps of the given rows, by an actor that remembers."""
     divergence = beyond = gained = 0.0
-    scratch, layer = scratches[0], actor.layers[LAST]
-    outs, width, num = layer[OUTS], len(scales[0].mean), len(actor.before) // layer[WIDTH]
+    layer = actor.layers[LAST]
+    outs, width, num = layer[OUTS], len(scale.mean), len(actor.before) // layer[WIDTH]
     steps = len(samples.reward) // num
     most = TOGETHER * steps
     result = _place(actor, LAST, most)
@@ -277,7 +309,7 @@ def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g
             for i in range(count):
                 numbers[i] = t * num + rows[first + i]
             inputs = scratch.inputs[t * whole * width : (t + 1) * whole * width]
-            surrogate.gathered(samples.seen, numbers, 0, count, scales[0], inputs)
+            surrogate.gathered(samples.seen, numbers, 0, count, scale, inputs)
         _through(actor, scratch, samples, rows, first, count, whole, num, steps, most)
         dense.clear(scratch.slopes, result, whole * steps * outs)
         for t in range(steps):
@@ -289,12 +321,7 @@ def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g
                 divergence += apart
                 beyond += clipped
                 gained += gain
-        _back(actor, scratch, samples, rows, first, count, whole, num, steps, most, g_actor)
+        _back(actor, scratch, samples, rows, first, count, whole, num, steps, most, g)
     metrics[0] += divergence
     metrics[2] += beyond
     metrics[3] -= gained
-    every = np.zeros(len(rows) * steps, np.int64)
-    for t in range(steps):
-        for i in range(len(rows)):
-            every[t * len(rows) + i] = t * num + rows[i]
-    surrogate.value_gradients(every, share, samples, critic, scales[1], loss, g_critic, scratches[1], metrics)

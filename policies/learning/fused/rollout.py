@@ -13,17 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused import kernel
-from policies.learning.fused.dense import ONE, TILE, ZERO
-from policies.learning.fused.network import CHUNK, OUTS, RESULT, forward
+from policies.learning.fused.crew import FLIGHT, announce, claim, finish, finished
+from policies.learning.fused.dense import ONE, ZERO
+from policies.learning.fused.network import CHUNK, OUTS, RESULT, Net
 from policies.learning.fused.recurrent import advance, forget
 from policies.learning.fused.squashed import chosen
-from policies.learning.fused.surrogate import GOES_ON, LOST, log_density
+from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, log_density
 from sim.engines.flight.control_step import rooms
-from sim.engines.flight.episodes import begins, steps
+from sim.engines.flight.episodes import Episodes, Rows, begins, steps
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, STATE_ROWS
 from sim.engines.vector.activations import tanh
 from sim.engines.vector.blocks import block, borrowed, inlined
-from sim.engines.vector.rows import LARGEST
+from sim.engines.vector.rows import LARGEST, costed
 from sim.engines.vector.simd import ALL, LANES, select
 from sim.engines.vector.streams import QUANTILES, Streams, normals, streams
 from sim.randomize import Array
@@ -40,6 +41,7 @@ class Seen(NamedTuple):
     measured: int  # how many columns are the policy's; those behind them are its past actions
     features: int
     hidden: NDArray[np.int64]  # columns that only a critic sees
+    terms: NDArray[np.int64]  # costs that it sees, too
 
 
 class Progress(NamedTuple):
@@ -98,12 +100,17 @@ def _made(seen, sensed, past, out):
 
 
 @inlined
-def _judged(seen, table, past, out):
+def _judged(seen, rules, table, past, out):
     """The same of what a critic sees."""
     _made(seen, table, past, out)
     for k in range(len(seen.hidden)):
         x = table[seen.hidden[k], ALL]
         out[seen.features + k, ALL] = select(abs(x) <= LARGEST, x, ZERO)
+    first = seen.features + len(seen.hidden)
+    for k in range(len(seen.terms)):
+        costed(table, rules.costs, rules.numbers, seen.terms[k], out, first + k)
+        x = out[first + k, ALL] / math.sqrt(ONE + out[first + k, ALL])  # `sim.terms.shown`
+        out[first + k, ALL] = select(abs(x) <= LARGEST, x, ZERO)
 
 
 @inlined
@@ -135,10 +142,7 @@ def acted(base, row, count, actor, scale, std, squashed, explore, every, noise, 
         for v in range(width):
             x = samples.seen[(base + i) * width + v, ALL]
             scratch.inputs[i * width + v, ALL] = (x - scale.mean[v, ALL]) * scale.factor[v, ALL]
-    if len(actor.state):
-        advance(actor, scratch, row, count)
-    else:
-        forward(actor, scratch, (count + TILE - 1) // TILE * TILE)
+    advance(actor, scratch, row, count)
     flat = samples.action.reshape(-1)
     for i in range(count):
         n = row + i
@@ -186,28 +190,56 @@ def _remembered(state, rows, place, lane, out):
         out[STATE_ROWS + PARAMETER_ROWS + k] = rows.world.actuators.arrived[place, k, lane]
 
 
-@kernel
-def play(first, last, horizon, rows, seen, episodes, spare, known, progress, samples, widths, actor, scale, std,
-         squashed, low, half, explore, scratch):  # fmt: skip
-    """Fly the blocks first ... last - 1 to the end of the rollout, or until episodes are used up.
+class Flight(NamedTuple):
+    """All that a rollout reads and writes."""
 
-    known (n, horizon + 1, k): what no engine knows, of the episodes that go on, or (n, 1, k) where it stays as it is;
-    std: see `surrogate.gradients`, unless the actor says it itself, of what is `squashed`.
+    blocks: int
+    horizon: int
+    rows: Rows
+    seen: Seen
+    episodes: Episodes
+    spare: int  # of them per block
+    known: Array  # (n, horizon + 1, k): what no engine knows, of the episodes that go on, or (n, 1, k) if it stays
+    progress: Progress
+    samples: Samples
+    widths: tuple[int, int]  # vectors of what actor and critic see
+    actor: Net
+    scale: Scale
+    std: Array  # see `surrogate.policy_gradients`, unless the actor says it itself, of what is `squashed`
+    squashed: bool
+    low: Array  # of commands (k,)
+    half: Array  # of their range
+    explore: Exploration
+
+
+@kernel
+def play(board, leads, flight, scratch):
+    """Fly blocks to the end of the rollout, or until episodes are used up; False where a helper has failed.
+
+    Whoever `leads` announces them, flies what nobody else does, and waits for the others.
     """
-    rows, seen, episodes, progress, samples = borrowed((rows, seen, episodes, progress, samples))
-    actor, scale, explore, scratch = borrowed((actor, scale, explore, scratch))
+    flight, scratch = borrowed((flight, scratch))
+    horizon, rows, seen, episodes, spare = flight.horizon, flight.rows, flight.seen, flight.episodes, flight.spare
+    known, progress, samples, actor, scale = flight.known, flight.progress, flight.samples, flight.actor, flight.scale
+    std, squashed, low, half, explore = flight.std, flight.squashed, flight.low, flight.half, flight.explore
     world = rows.world
     count, actions, kinds = len(rows.limit), len(low), len(world.places) if known.shape[1] > 1 else 0
     rest = rooms(world)
-    seen_width, judged_width = widths
-    wide = seen.features + len(seen.hidden)
+    seen_width, judged_width = flight.widths
+    wide = seen.features + len(seen.hidden) + len(seen.terms)
     made, shown = np.zeros((wide, LANES), np.float32), np.zeros((seen.features, LANES), np.float32)
     log = np.zeros((seen.measured + actions, LANES), np.float32)
     noise = np.zeros((actions, LANES), np.float32)
     before: Any = np.zeros((STATE_ROWS, LANES), np.float32)
     every = np.arange(actions)
     stride = -(-actions // LANES)
-    for place in range(first, last):
+    if leads:
+        announce(board, FLIGHT, flight.blocks)
+    while True:
+        k = claim(board, FLIGHT)
+        if k < 0:
+            return finished(board, flight.blocks) if leads else True
+        place = (k % 2) * ((flight.blocks + 1) // 2) + k // 2  # neighbours share lines of the cache
         table = block(world.table, place, world.table.shape[1])
         past = block(world.orders.past, place, world.orders.past.shape[1])
         sensed = block(world.sensors.arrived, place, world.sensors.arrived.shape[1])
@@ -215,7 +247,7 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
         while progress.step[place] <= horizon:
             t = progress.step[place]
             base = t * count + row
-            _judged(seen, table, past, made)
+            _judged(seen, world.rules, table, past, made)
             _written(made, wide, samples.judged, base, judged_width)
             if t == horizon:
                 progress.step[place] += 1
@@ -246,7 +278,7 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
                 progress.gained[row + lane] += reward[lane]
                 counted[REWARD] += reward[lane]
             if over:
-                _judged(seen, table, past, made)
+                _judged(seen, world.rules, table, past, made)
                 _made(seen, sensed, past, shown)
             for lane in range(LANES if over else 0):
                 n, lost = row + lane, alive[lane] < ONE
@@ -273,3 +305,4 @@ def play(first, last, horizon, rows, seen, episodes, spare, known, progress, sam
                     begins(n, index, episodes, rows, rest)
                     forget(actor, n)
             progress.step[place] += 1
+        finish(board)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import rollout
 from policies.learning.fused.collect import Rollouts
+from policies.learning.fused.crew import Board
 from policies.learning.fused.network import Perceptron, Scratch
 from policies.learning.fused.rollout import exploration
 from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, samples_of
@@ -30,8 +30,8 @@ from sim.randomize import Array
 from sim.simulation import SimEnv
 from sim.simulation.draws import Practice
 from sim.spec import limits, numbers, size, unpack
-from sim.tasks import Task, agents_of, features_of, has_own_world, history_of, initial_action
-from sim.terms import HISTORY
+from sim.tasks import Task, agents_of, features_of, has_own_world, history_of, initial_action, judged_costs
+from sim.terms import HISTORY, shown
 
 DUMPS = 3  # files written about rows whose state stopped being finite
 TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
@@ -89,6 +89,7 @@ class Stepped:
             return np.concatenate(parts, axis=1, dtype=np.float32)
 
         hidden = [now[s.name].reshape(self.num, -1) for s in self.task.privileged]
+        hidden += [shown(cost.evaluate({**now, **truth}))[:, None] for cost in judged_costs(self.task)]
         seen, judged = made(now), np.concatenate([made(truth), *hidden], axis=1, dtype=np.float32)
         return np.nan_to_num(seen, posinf=0.0, neginf=0.0), np.nan_to_num(judged, posinf=0.0, neginf=0.0)
 
@@ -96,14 +97,11 @@ class Stepped:
         """Commands by name (n, *shape) for actions (n, k) in [-1, 1]."""
         return unpack(self.task.commands, self._low + (action + np.float32(1.0)) * self._half)
 
+    def flight(self, actor: Perceptron, scale: Scale, std: Array, squashed: bool = False) -> None:
+        """There is nothing to help with."""
+
     def collect(
-        self,
-        actor: Perceptron,
-        scale: Scale,
-        std: Array,
-        scratches: list[Scratch],
-        pool: ThreadPoolExecutor | None,
-        squashed: bool = False,
+        self, actor: Perceptron, scale: Scale, std: Array, scratch: Scratch, board: Board, squashed: bool = False
     ) -> dict[str, float]:
         """As `policies.learning.fused.collect.Rollouts.collect`."""
         if self._sim:
@@ -117,7 +115,7 @@ class Stepped:
         for t in range(horizon):
             first, now = t * n, slice(t * n, t * n + n)
             seen_rows[now, : self.features], judged_rows[now, : self.judged] = seen, judged
-            rollout.act(first, n, len(self._low), actor.net, scale, std, squashed, self.explore, samples, scratches[0])
+            rollout.act(first, n, len(self._low), actor.net, scale, std, squashed, self.explore, samples, scratch)
             chosen = samples.action.reshape(len(samples.reward), -1)[now, : len(self._low)]
             told = np.clip(chosen, -1.0, 1.0)
             step = self.env.step(self._commands(told))
@@ -145,7 +143,8 @@ class Stepped:
             if len(rows):
                 ended += zip(self._gained[rows], self._length[rows], step.terminated[rows], strict=True)
                 self._begin(rows)
-                actor.net.state.reshape(n, -1)[rows] = 0.0
+                if actor.net.state is not None:
+                    actor.net.state.reshape(n, -1)[rows] = 0.0
                 seen, judged = self._look()
         judged_rows[horizon * n : (horizon + 1) * n, : self.judged] = judged
         self.steps += n * horizon

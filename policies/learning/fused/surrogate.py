@@ -115,7 +115,11 @@ def policy_slopes(samples, row, values, slopes, place, std, outs, loss, share, g
 
 @part
 def policy_gradients(rows, share, samples, actor, scale, loss, std, g, g_std, scratch, metrics):
-    """The actor's share of `gradients`."""
+    """Add to the actor's gradients those of the samples `rows`, each with the weight `share`; to metrics (4,) sums.
+
+    std (3 * outs, LANES): log standard deviations, 1 where there is an action, 1 / standard deviation. The metrics:
+    of the divergence, of squared errors of the value, of clipped samples, and of the policy's loss.
+    """
     divergence = beyond = gained = 0.0  # not in metrics at once: threads would wait for each other's lines
     last = actor.layers[len(actor.layers) - 1]
     outs, result = last[OUTS], last[RESULT]
@@ -141,7 +145,7 @@ def policy_gradients(rows, share, samples, actor, scale, loss, std, g, g_std, sc
 
 @part
 def value_gradients(rows, share, samples, critic, scale, loss, g, scratch, metrics):
-    """The critic's."""
+    """The same of the critic."""
     errors = 0.0
     place = critic.layers[len(critic.layers) - 1, RESULT]
     for first in range(0, len(rows), CHUNK):
@@ -157,17 +161,6 @@ def value_gradients(rows, share, samples, critic, scale, loss, g, scratch, metri
             scratch.slopes[place + i, 0] = TWO * error * share
         backward(critic, scratch, g, whole)
     metrics[1] += errors
-
-
-@kernel
-def gradients(rows, share, samples, actor, critic, scales, loss, std, g_actor, g_std, g_critic, scratches, metrics):
-    """Add to the gradients those of the samples `rows`, each with the weight `share`, and to metrics (4,) sums.
-
-    std (3 * outs, LANES): log standard deviations, 1 where there is an action, 1 / standard deviation. The metrics:
-    of the divergence, of squared errors of the value, of clipped samples, and of the policy's loss.
-    """
-    policy_gradients(rows, share, samples, actor, scales[0], loss, std, g_actor, g_std, scratches[0], metrics)
-    value_gradients(rows, share, samples, critic, scales[1], loss, g_critic, scratches[1], metrics)
 
 
 @kernel

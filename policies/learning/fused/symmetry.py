@@ -20,7 +20,7 @@ from policies.learning.fused.network import BIAS, INPUTS, OUTPUTS, OUTS, WEIGHT,
 from sim.engines.vector.blocks import inlined
 from sim.engines.vector.simd import ALL, LANES, exchanged_1, exchanged_2, exchanged_4
 from sim.randomize import Array
-from sim.tasks import Task, features_of, history_of, mirrors_of
+from sim.tasks import Task, features_of, history_of, judged_costs, mirrors_of
 from sim.terms import HISTORY, Mirror
 
 MOST = 3  # mirrors
@@ -60,7 +60,8 @@ def task_images(task: Task) -> tuple[Images, Images, Images] | None:
         part for f in features_of(task) for part in (past if f.signal == HISTORY else [(f.signal, sizes[f.signal])])
     ]
     hidden = [(s.name, s.size) for s in task.privileged]
-    return images(mirrors, seen), images(mirrors, [*seen, *hidden]), images(mirrors, commands)
+    judged = images(mirrors, [*seen, *hidden])
+    return images(mirrors, seen), beside(judged, constant(len(judged_costs(task)), judged)), images(mirrors, commands)
 
 
 def constant(count: int, of: Images) -> Images:

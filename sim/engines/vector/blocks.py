@@ -25,6 +25,7 @@ from sim.engines.vector.simd import LANES
 # Multiplications and additions may fuse, divisions may become products. No reassociation: the compiler would be free to
 # round differently in the code that it runs at once and in the code that it caches, and a seed must decide the result.
 FASTMATH = {"contract", "nsz", "arcp"}
+OPTIONS: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy"}
 
 
 def _cache_folder() -> Path:
@@ -55,19 +56,19 @@ if not config.CACHE_DIR:
 
 def kernel(function: Any) -> Any:
     """Compile an entry point: cached on disk, releases the GIL."""
-    return njit(cache=True, fastmath=FASTMATH, error_model="numpy", nogil=True)(function)
+    return njit(cache=True, nogil=True, **OPTIONS)(function)
 
 
 def part(function: Any) -> Any:
     """Compile a large building block, called by kernels that are compiled once."""
-    return njit(fastmath=FASTMATH, error_model="numpy")(function)
+    return njit(**OPTIONS)(function)
 
 
 def inlined(function: Any) -> Any:
     """Compile a building block that disappears into its caller. Also callable from CUDA kernels."""
     if config.ENABLE_CUDASIM:  # Numba's CUDA simulator runs kernels, and all they call, as plain Python
         return function
-    return njit(fastmath=FASTMATH, error_model="numpy", forceinline=True)(function)
+    return njit(forceinline=True, **OPTIONS)(function)
 
 
 @intrinsic

@@ -83,7 +83,7 @@ def test_time_limits_do_not_look_like_the_end_without_torch(task):
         weight[:], bias[:] = 0.0, 0.0
     ppo.value.add(np.full((1000, 1), 10.0, np.float32))
     ppo._refresh()
-    metrics = ppo.rollouts.collect(ppo.actor, ppo.seen.scale, ppo.std, [a for a, _ in ppo.scratches], ppo.pool)
+    metrics = ppo._collect()
     ppo._judge()
     assert metrics["episode_length"] <= 10.0 and metrics["lost"] == 0.0
     np.testing.assert_allclose(ppo.rollouts.samples.target, 10.0, atol=1e-3)
@@ -102,8 +102,7 @@ def both(**settings):
     torched.average.load_state_dict(torched.actor.state_dict())
     torched.value_norm.count = 0
     fused._refresh()
-    scratches = [a for a, _ in fused.scratches]
-    fused.rollouts.collect(fused.actor, fused.seen.scale, fused.std, scratches, fused.pool)
+    fused._collect()
     fused._learn_scales()
     for one, other in ((torched.actor_norm, fused.seen), (torched.critic_norm, fused.judged)):
         one.load_state_dict(other.state_dict())
@@ -164,9 +163,10 @@ def test_both_paths_have_one_meaning(mirrors):
 
 
 def test_threads_change_no_result():
-    one, two = (learner(3, num_envs=64, threads=threads) for threads in (1, 2))
-    assert run(one, 4) == run(two, 4)
-    np.testing.assert_array_equal(one.path.actor.net.weights, two.path.actor.net.weights)
+    one, two, four = (learner(3, num_envs=64, threads=threads) for threads in (1, 2, 4))
+    assert run(one, 4) == run(two, 4) == run(four, 4)
+    for more in (two, four):
+        np.testing.assert_array_equal(one.path.actor.net.weights, more.path.actor.net.weights)
 
 
 @given(seed=st.integers(0, 10_000))

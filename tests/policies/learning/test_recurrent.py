@@ -6,6 +6,7 @@ import torch
 
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.learning.fused import recurrent
+from policies.learning.fused.surrogate import Loss
 from policies.runner import checkpoint
 from sim import tasks
 from sim.env import Step
@@ -34,9 +35,7 @@ def collected(task=None, **settings):
     fused.actor.views()[-1][0][...] *= 30.0  # so that what is remembered matters
     fused.actor.turn()
     fused._refresh()
-    fused.actor.net.before[:] = fused.actor.net.state
-    scratches = [a for a, _ in fused.scratches]
-    fused.rollouts.collect(fused.actor, fused.seen.scale, fused.std, scratches, fused.pool)
+    fused._collect()
     fused._judge()
     return fused
 
@@ -94,11 +93,11 @@ def test_gradients_are_those_of_torch(kind):
     ratio = (torch.stack(log_prob) - old).exp()
     gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
     (-gain.mean() - 0.01 * log_std.sum()).backward()
-    (g, g_critic, _), metrics = fused.gradients[0], np.zeros(4)
-    recurrent.gradients(
-        *(rows, np.float32(1.0 / gain.numel()), samples, fused.actor.net, fused.critic.net),
-        *((fused.seen.scale, fused.judged.scale), fused._loss(), fused.std, g, g[fused.actor.extra :], g_critic),
-        *(fused.scratches[0], metrics),
+    g, metrics = np.zeros_like(fused.work.actor_gradients[0]), np.zeros(4)
+    loss = Loss(*fused.work.numbers[:4])
+    recurrent.policy_gradients(
+        *(rows, np.float32(1.0 / gain.numel()), samples, fused.actor.net, fused.seen.scale, loss, fused.std),
+        *(g, g[fused.actor.extra :], fused.scratches[0][0], metrics),
     )
     assert metrics[3] / gain.numel() == pytest.approx(-float(gain.detach().mean()), abs=1e-4)
     assert 0.0 < metrics[2] < gain.numel()

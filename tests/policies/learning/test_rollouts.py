@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from policies.learning.fused import crew
 from policies.learning.fused.collect import SPARE, TRAINING, Rollouts
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.surrogate import GOES_ON, LOST, Scale
+from sim import terms
 from sim.engines.vector import rows as kernels
 from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
@@ -14,7 +16,7 @@ from sim.env import stream
 from sim.simulation import SimEnv
 from sim.simulation.draws import Practice
 from sim.spec import size, slices, unpack
-from sim.tasks import make
+from sim.tasks import judged_costs, make
 
 TASKS = {
     "hover": ("quad_hover", {"history": 4}),
@@ -37,7 +39,7 @@ def flown(task, num, horizon, practice, seed=3):
         1.0,
         1 / 0.3,
     )
-    return rollouts, lambda: rollouts.collect(actor, scale, std, [actor.scratch()], None)
+    return rollouts, lambda: rollouts.collect(actor, scale, std, actor.scratch(), crew.board())
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -61,7 +63,14 @@ def test_the_compiled_loop_is_the_environment(kind):
         kernels.features(*table, env.sensed(), past, seen)
         kernels.features(*table, np.ascontiguousarray(env._table[:, :measured]), past, judged)
         now = env.observe()
-        return seen, np.concatenate([judged, *(now[s.name].reshape(num, -1) for s in task.privileged)], axis=1)
+        costs = [terms.shown(cost.evaluate({**now, **env.truth()}))[:, None] for cost in judged_costs(task)]
+        assert len(costs) == 4
+        return seen, np.concatenate([judged, *(now[s.name].reshape(num, -1) for s in task.privileged), *costs], axis=1)
+
+    def equal(known, judged):
+        """Costs but for the last digit: compiled code fuses multiplications and additions."""
+        np.testing.assert_array_equal(known[:, :-4], judged[:, :-4])
+        np.testing.assert_allclose(known[:, -4:], judged[:, -4:], rtol=2e-6, atol=3e-7)
 
     for _ in range(2):
         collect()
@@ -74,7 +83,7 @@ def test_the_compiled_loop_is_the_environment(kind):
         for t in range(horizon):
             seen, judged = looked()
             np.testing.assert_array_equal(shown[t], seen)
-            np.testing.assert_array_equal(known[t * num : (t + 1) * num], judged)
+            equal(known[t * num : (t + 1) * num], judged)
             told = np.clip(chosen[t], -1.0, 1.0)
             step = env.step(unpack(task.commands, low + (told + np.float32(1.0)) * half))
             np.testing.assert_array_equal(reward[t], step.reward)
@@ -82,7 +91,7 @@ def test_the_compiled_loop_is_the_environment(kind):
             np.testing.assert_array_equal(ended[t] == LOST, step.terminated)
             np.testing.assert_array_equal(ended[t] >= 0, over & ~step.terminated)
             late = np.flatnonzero(ended[t] >= 0)
-            np.testing.assert_array_equal(known[ended[t][late]], looked()[1][late])
+            equal(known[ended[t][late]], looked()[1][late])
             finals, lost = finals + len(late), lost + step.terminated.sum()
             done = np.flatnonzero(ended[t] != GOES_ON)
             for row in done:
@@ -91,7 +100,7 @@ def test_the_compiled_loop_is_the_environment(kind):
                 following[block] += 1
         assert (finals > 3 and lost > 3) or kind == "any"
         assert (following > SPARE).all()  # more episodes than are ready at once
-        np.testing.assert_array_equal(known[horizon * num : (horizon + 1) * num], looked()[1])
+        equal(known[horizon * num : (horizon + 1) * num], looked()[1])
 
 
 def test_vehicles_that_diverge_are_counted_written_down_and_begun_anew(tmp_path):

@@ -1,0 +1,217 @@
+"""What threads share of an iteration of PPO: flights of blocks, values and gradients of some samples."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+from numpy.typing import NDArray
+
+from policies.learning.fused import kernel, recurrent, surrogate
+from policies.learning.fused.crew import (
+    FLIGHT,
+    GRADIENTS,
+    VALUES,
+    announce,
+    claim,
+    finish,
+    finished,
+    rest,
+    stopped,
+    waiting,
+)
+from policies.learning.fused.dense import ONE, ZERO
+from policies.learning.fused.network import Net, Perceptron, adam, room
+from policies.learning.fused.rollout import play
+from policies.learning.fused.surrogate import Loss, Samples, Scale, judge
+from policies.learning.fused.symmetry import Images, Symmetric, project
+from sim.engines.vector.blocks import OPTIONS, inlined, part
+from sim.engines.vector.simd import ALL, LANES
+from sim.randomize import Array
+
+CLIP, ENTROPY, VALUE_MEAN, VALUE_STD, SHARE = range(5)  # places in `Learning.numbers`
+PARTS = 4  # of a minibatch; as many threads are of use
+
+
+class Learning(NamedTuple):
+    """See `policies.learning.fused.surrogate`."""
+
+    samples: Samples
+    actor: Net
+    critic: Net
+    scales: tuple[Scale, Scale]  # of what the actor sees, and the critic
+    std: Array
+    extra: int  # where the gradient of std begins in the actor's
+    unit: int  # samples of what minibatches consist of: 1, or all of a row
+    order: NDArray[np.int64]  # of samples or rows, as minibatches take them
+    ranges: NDArray[np.int64]  # (parts, 2): first and last of a part, of its samples or of their order
+    numbers: Array
+    actor_gradients: Array  # (PARTS, vectors, LANES)
+    critic_gradients: Array
+    metrics: NDArray[np.float64]  # (PARTS, 4)
+
+
+class Learner(NamedTuple):
+    """A network, its Adam, and its `Symmetric`."""
+
+    net: Net
+    first: Array
+    second: Array
+    room: Array
+    places: NDArray[np.int64]
+    signs: Array
+    ends: NDArray[np.int64]
+    factors: Array
+    extra: int
+
+
+def learner(network: Perceptron, symmetric: Symmetric | None) -> Learner:
+    """Of a network that may be symmetric."""
+    none = Images(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.float32))
+    seen, told = (symmetric.inputs, symmetric.outputs) if symmetric else (none, none)
+    adam_, extra = (network.first, network.second, room(network.size)), network.extra
+    return Learner(network.net, *adam_, seen.places, seen.signs, told.places, told.signs, extra)
+
+
+def learning(
+    samples: Samples,
+    actor: Perceptron,
+    critic: Perceptron,
+    scales: tuple[Scale, Scale],
+    std: Array,
+    count: int,
+    unit: int,
+) -> Learning:
+    """With room for minibatches out of `count` samples or rows, and for as many ranges of values as there may be."""
+    found = [room(PARTS * network.size).reshape(PARTS, network.size, LANES) for network in (actor, critic)]
+    order, ranges = np.zeros(count, np.int64), np.zeros((len(samples.value), 2), np.int64)
+    numbers, metrics = np.zeros(5, np.float32), np.zeros((PARTS, 4))
+    return Learning(
+        *(samples, actor.net, critic.net, scales, std, actor.extra, unit),
+        *(order, ranges, numbers, found[0], found[1], metrics),
+    )
+
+
+def policy_gradients(*of: Any) -> None:
+    """In compiled code: as `surrogate.policy_gradients`, also by an actor that remembers."""
+    raise NotImplementedError
+
+
+@overload(policy_gradients, jit_options=OPTIONS)
+def _policy_gradients(rows, share, samples, actor, scale, loss, std, g, g_std, scratch, metrics):
+    # The function itself, not a call of it: the compiler works on what is called once more in every caller.
+    return (recurrent if recurrent.remembers(actor) else surrogate).policy_gradients.py_func
+
+
+@inlined
+def every(rows, samples, unit):
+    """The samples of these rows, of all steps; the rows themselves where they are samples."""
+    if unit == 1:
+        return rows
+    num, found = len(samples.reward) // unit, np.zeros(len(rows) * unit, np.int64)
+    for t in range(unit):
+        for i in range(len(rows)):
+            found[t * len(rows) + i] = t * num + rows[i]
+    return found
+
+
+@inlined
+def _loss(w):
+    return Loss(w.numbers[CLIP], w.numbers[ENTROPY], w.numbers[VALUE_MEAN], w.numbers[VALUE_STD])
+
+
+@kernel
+def value(board, leads, count, w, scratch):
+    """The values of the first `count` ranges; False where a helper has failed.
+
+    Whoever `leads` announces them, does what nobody else does, and waits for the others.
+    """
+    if leads:
+        announce(board, VALUES, count)
+    while True:
+        k = claim(board, VALUES)
+        if k < 0:
+            return finished(board, count) if leads else True
+        judge(w.samples, w.ranges[k, 0], w.ranges[k, 1], w.critic, w.scales[1], _loss(w), scratch)
+        finish(board)
+
+
+@kernel
+def improve(board, leads, bounds, steps, rate, clip, least, w, actor, critic, scratches):
+    """A gradient step of both networks per minibatch order[bounds[k] : bounds[k + 1]]; False where a helper has failed.
+
+    `steps` were made before, and the log standard deviations are at least `least`. The metrics are the last one's.
+    Whoever `leads` announces parts, does what nobody else does, and makes the steps; the others do parts of one.
+    """
+    outs = len(w.std) // 3
+    for index in range(len(bounds) - 1):
+        first, last = bounds[index], bounds[index + 1]
+        if leads:
+            w.numbers[SHARE] = ONE / np.float32((last - first) * w.unit)
+            for k in range(PARTS):
+                w.ranges[k, 0] = first + (last - first) * k // PARTS
+                w.ranges[k, 1] = first + (last - first) * (k + 1) // PARTS
+            announce(board, GRADIENTS, PARTS)
+        while True:
+            k = claim(board, GRADIENTS)
+            if k < 0:
+                break
+            g_actor, g_critic, metrics = w.actor_gradients[k], w.critic_gradients[k], w.metrics[k]
+            g_actor[:], g_critic[:], metrics[:] = ZERO, ZERO, 0.0
+            rows, share, loss = w.order[w.ranges[k, 0] : w.ranges[k, 1]], w.numbers[SHARE], _loss(w)
+            policy_gradients(
+                *(rows, share, w.samples, w.actor, w.scales[0], loss, w.std, g_actor, g_actor[w.extra :]),
+                *(scratches[0], metrics),
+            )
+            surrogate.value_gradients(
+                *(every(rows, w.samples, w.unit), share, w.samples, w.critic, w.scales[1], loss, g_critic),
+                *(scratches[1], metrics),
+            )
+            finish(board)
+        if not leads:
+            return True
+        if not finished(board, PARTS):
+            return False
+        _descend(actor, w.actor_gradients, steps + index + 1, rate, clip)
+        _descend(critic, w.critic_gradients, steps + index + 1, rate, clip)
+        for v in range(outs):
+            for lane in range(LANES):
+                if w.std[outs + v, lane] > ZERO:  # an action
+                    log = max(w.actor.weights[w.extra + v, lane], least)
+                    w.actor.weights[w.extra + v, lane], w.std[v, lane] = log, log
+                    w.std[2 * outs + v, lane] = math.exp(-log)
+    return True
+
+
+@part
+def _descend(learner, found, step, rate, clip):
+    """Adam, with the sum of the parts' gradients, averaged over the images."""
+    whole = found[0]
+    for k in range(1, len(found)):
+        more = found[k]
+        for v in range(len(whole)):
+            whole[v, ALL] = whole[v, ALL] + more[v, ALL]
+    if len(learner.places) > 1:
+        project(
+            *(learner.net, whole, learner.room, learner.places, learner.signs, learner.ends, learner.factors),
+            learner.extra,
+        )
+    adam(learner.net, whole, learner.first, learner.second, step, rate, clip, 0.9, 0.999)
+
+
+@kernel
+def help(board, flight, w, actor, critic, scratches):
+    """Do what is announced, until the board is stopped. Where there is no flight, None."""
+    looks, none = 0, np.zeros(2, np.int64)
+    while not stopped(board):
+        kind = waiting(board)
+        if kind == GRADIENTS:
+            improve(board, False, none, 0, 0.0, 0.0, ZERO, w, actor, critic, scratches)
+        elif kind == VALUES:
+            value(board, False, 0, w, scratches[1])
+        elif flight is not None and kind == FLIGHT:
+            play(board, False, flight, scratches[0])
+        looks = 0 if kind >= 0 else looks + 1
+        rest(looks)
