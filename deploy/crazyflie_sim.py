@@ -6,13 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from deploy import cli
+from deploy.crazyflie.simulator import Config
 
 BOOT = 0.2  # s, simulated before clients may come: the vehicles pass their checks, and what is needed is compiled
 
 
 def main(argv: Sequence[str]) -> None:
     """Listen, say where, simulate."""
-    from deploy.crazyflie.simulator.simulation import Config, Simulation  # a second, in which Ctrl-C is one line too
+    from deploy.crazyflie.simulator.simulation import Simulation  # takes a while, in which Ctrl-C is one line too
 
     if cli.wants_help(argv):
         print(f"{__doc__}\n\n{cli.usage(Config)}")

@@ -35,6 +35,7 @@ FOLDER = Path(__file__).parent
         'guards.py --only tilt "NaN in a signal" "link lost"',
         "arm.py",
         pytest.param("manipulation.py --only pick-place", marks=pytest.mark.long),
+        pytest.param("steering.py --only reach-v3", marks=pytest.mark.long),
         pytest.param('sampling.py --only arm_pick_place "arm_pick_place, late"', marks=pytest.mark.long),
     ],
 )

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from deploy.crazyflie.crtp import Packet
-from deploy.crazyflie.simulator.simulation import Config, Simulation
+from deploy.crazyflie.simulator import Config
+from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.remote.client import pack, unpack
 from deploy.serve import Service
 from policies.models.chunking import ChunkPolicy, NoiseTable

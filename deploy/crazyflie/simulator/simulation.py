@@ -8,10 +8,10 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from urllib.parse import urlparse
 
 from deploy.crazyflie.crtp import BOOTLOADER, NULL, Packet, Port
+from deploy.crazyflie.simulator import Config
 from deploy.crazyflie.simulator.battery import Battery
 from deploy.crazyflie.simulator.firmware import Firmware
 from deploy.crazyflie.simulator.onboard import Onboard
@@ -21,33 +21,6 @@ MOST_DATAGRAMS = 256  # of one vehicle between two looks at the clock
 MOST_BEHIND = 0.1  # s; a machine that is slower than this lets the simulated time slip instead of rushing after it
 SILENT = 1.0  # s, RADIO_ACTIVITY_TIMEOUT_MS of the firmware; clients ping ten times a second
 SYSTEM_OFF, SYSTEM_ON, ALL_OFF, RESET = 0x02, 0x03, 0x01, 0xF0  # commands to the radio chip
-
-
-@dataclass
-class Config:
-    """Settings of the simulation."""
-
-    uri: str = field(
-        default="udp://127.0.0.1:19850", metadata={"help": "of the first vehicle, the others follow; port 0: free ones"}
-    )
-    vehicles: int = field(default=1, metadata={"help": "vehicles in one airspace, one port each"})
-    robot: str = field(default="crazyflie", metadata={"help": "airframe: crazyflie, crazyflie_decks, ..."})
-    policy: str | None = field(default=None, metadata={"help": "policy file on board, as stabilizer.controller 6"})
-    runtime: str = field(
-        default="file", metadata={"help": "what runs it: file (onnxruntime), c (compiled), chip (emulated STM32F405)"}
-    )
-    spacing: float = field(default=1.0, metadata={"help": "m between the vehicles' starts, along y"})
-    battery: float = field(default=4.1, metadata={"help": "V at the beginning"})
-    auto_arm: bool = field(default=False, metadata={"help": "arm without being asked, the default of brushed vehicles"})
-    seconds: float | None = field(default=None, metadata={"help": "how long to run (default: until interrupted)"})
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.vehicles <= 100:
-            raise ValueError(f"vehicles must be in 1..100, got {self.vehicles}")
-        if not 3.0 <= self.battery <= 4.3:
-            raise ValueError(f"battery must be in 3.0..4.3 V, got {self.battery:g}")
-        if not (math.isfinite(self.spacing) and self.spacing >= 0.0):
-            raise ValueError(f"spacing must not be negative, got {self.spacing:g}")
 
 
 class Vehicle:

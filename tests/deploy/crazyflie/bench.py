@@ -13,8 +13,9 @@ from cflib.crazyflie.localization import Localization
 from cflib.crazyflie.supervisor import Supervisor
 
 from deploy.crazyflie.crtp import Packet
+from deploy.crazyflie.simulator import Config
 from deploy.crazyflie.simulator.firmware import Firmware
-from deploy.crazyflie.simulator.simulation import Config, Simulation, Vehicle
+from deploy.crazyflie.simulator.simulation import Simulation, Vehicle
 from deploy.crazyflie.simulator.world import DT
 
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.crazyflie.crtp import Packet, Port
-from deploy.crazyflie.simulator.simulation import Config, Simulation
+from deploy.crazyflie.simulator import Config
+from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.crazyflie.simulator.supervisor import State
 from tests.deploy.crazyflie.bench import Bench
 

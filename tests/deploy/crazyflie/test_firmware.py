@@ -472,7 +472,8 @@ def test_without_a_policy_there_is_no_controller_6(bench: Bench):
     ],
 )
 def test_bad_settings(settings: dict, words: str):
-    from deploy.crazyflie.simulator.simulation import Config, Simulation
+    from deploy.crazyflie.simulator import Config
+    from deploy.crazyflie.simulator.simulation import Simulation
 
     with pytest.raises(ValueError, match=words):
         Simulation(Config(**{"uri": "udp://127.0.0.1:0", **settings}))
