@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policies.learning.fused import crew, shared, surrogate
+from policies.learning.fused import parallel, surrogate, work_queue
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import Moments, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
+from policies.learning.fused.parallel import PARTS
 from policies.learning.fused.recurrent import Recurrent
-from policies.learning.fused.shared import PARTS
 from policies.learning.fused.stepped import rollouts
 from policies.learning.fused.symmetry import Symmetric, constant, task_images
 from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network
@@ -35,6 +35,10 @@ class Fused:
     """The path without torch."""
 
     def __init__(self, task: Task, config: PpoConfig, seed: int) -> None:
+        if config.threads > PARTS:
+            raise ValueError(
+                f"algorithm.threads must be at most {PARTS}, got {config.threads}: there is no more to share"
+            )
         self.task, self.config, self.seed = task, config, seed
         self.practice = Practice(config.length_shares(0.0), config.easy)
         how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
@@ -67,26 +71,26 @@ class Fused:
         self.seen = Moments(self.rollouts.features, smallest_std(task), images=images[0])
         self.judged = Moments(self.rollouts.judged, np.full(self.rollouts.judged, 1e-3), images=images[1])
         self.value = Moments(1, np.full(1, 1e-3), kept=config.value_memory)
-        self.board = crew.board()
+        self.queue = work_queue.empty()
         self.scratches = [(self.actor.scratch(), self.critic.scratch()) for _ in range(config.threads)]
         scales, count = (self.seen.scale, self.judged.scale), config.num_envs * config.rollout_steps
         orders = config.units * config.epochs
-        self.work = shared.learning(
+        self.work = parallel.learning(
             self.rollouts.samples, self.actor, self.critic, scales, self.std, orders, count // config.units
         )
         both = itertools.zip_longest((self.actor, self.critic), self.symmetry)
-        self.learners = [shared.learner(network, symmetric) for network, symmetric in both]
+        self.learners = [parallel.learner(network, symmetric) for network, symmetric in both]
         self.iterations = config.iterations
         self.iteration = 0
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""
-        with crew.helped(self.board, self.config.threads - 1, self._help):
+        with work_queue.helper_threads(self.queue, self.config.threads - 1, self._help):
             yield from self._learn()
 
     def _help(self, number: int) -> None:
         flight = self.rollouts.flight(self.actor, self.seen.scale, self.std)
-        shared.help(self.board, flight, self.work, *self.learners, self.scratches[number])
+        parallel.help(self.queue, flight, self.work, *self.learners, self.scratches[number])
 
     def _learn(self) -> Iterator[dict[str, float]]:
         every = self.config.evaluate_every
@@ -112,7 +116,7 @@ class Fused:
     def _collect(self) -> dict[str, float]:
         if self.actor.net.before is not None:
             self.actor.net.before[:] = self.actor.net.state
-        return self.rollouts.collect(self.actor, self.seen.scale, self.std, self.scratches[0][0], self.board)
+        return self.rollouts.collect(self.actor, self.seen.scale, self.std, self.scratches[0][0], self.queue)
 
     def _refresh(self) -> None:
         """After a change of the log standard deviations."""
@@ -133,7 +137,7 @@ class Fused:
         ranges = [*itertools.pairwise(bounds), *self.rollouts.final_ranges()]
         self.work.ranges[: len(ranges)] = ranges
         self._set_loss()
-        if not shared.value(self.board, True, len(ranges), self.work, self.scratches[0][1]):
+        if not parallel.value(self.queue, True, len(ranges), self.work, self.scratches[0][1]):
             raise RuntimeError(FAILED)
         surrogate.advantages(samples, steps, n, np.float32(config.discount(done)), np.float32(config.gae_lambda))
 
@@ -153,8 +157,8 @@ class Fused:
             order[:] = self.rng.permutation(units)
         before, rate = self.work.std[: self.outs].sum(), config.rate(self.iteration / self.iterations)
         steps, least = self.actor.steps, np.float32(math.log(config.min_std))
-        if not shared.improve(
-            *(self.board, True, bounds, steps, rate, config.gradient_clip, least, self.work, *self.learners),
+        if not parallel.improve(
+            *(self.queue, True, bounds, steps, rate, config.gradient_clip, least, self.work, *self.learners),
             self.scratches[0],
         ):
             raise RuntimeError(FAILED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policies.algorithms import LearningError
-from policies.learning.fused import crew, off_policy
+from policies.learning.fused import off_policy, work_queue
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import SMALLEST, Moments, Usual, adapt, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
@@ -67,7 +67,7 @@ class Fused:
         smallest = smallest_std(task)
         self.seen = Moments(features, smallest, images=seen_images)  # fixed after the warm-up
         smallest = np.concatenate([smallest, np.full(judged - features, SMALLEST)])
-        self.board = crew.board()
+        self.queue = work_queue.empty()
         self.moments = (
             Moments(self.actions, np.full(self.actions, SMALLEST_ACTION), images=action_images),
             Moments(judged, smallest, images=judged_images),
@@ -157,7 +157,7 @@ class Fused:
         config = self.config
         self.practice.easy = config.easy_share(self.done)
         squashed = not config.deterministic
-        metrics = self.rollouts.collect(self.actor, self.scales[0], self.std, self.scratches[0], self.board, squashed)
+        metrics = self.rollouts.collect(self.actor, self.scales[0], self.std, self.scratches[0], self.queue, squashed)
         samples, count = self.rollouts.samples, config.num_envs * ROUND
         if self.rollouts.steps <= config.warmup_steps or self.iteration == 0:
             self.seen.learn(samples.seen, count)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.learning.fused.crew import Board
 from policies.learning.fused.network import Perceptron, Scratch, vectors
 from policies.learning.fused.rollout import Flight, Progress, Seen, exploration, play
 from policies.learning.fused.surrogate import Scale, samples_of
+from policies.learning.fused.work_queue import WorkQueue
 from sim.engines.flight.episodes import Rows
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, STATE_ROWS
 from sim.engines.vector.blocks import blocks
@@ -124,11 +124,11 @@ class Rollouts:
         )
 
     def collect(
-        self, actor: Perceptron, scale: Scale, std: Array, scratch: Scratch, board: Board, squashed: bool = False
+        self, actor: Perceptron, scale: Scale, std: Array, scratch: Scratch, queue: WorkQueue, squashed: bool = False
     ) -> dict[str, float]:
         """Fill `samples` with the next steps of all vehicles; what is counted of them.
 
-        Whoever looks at the board helps with the `flight`. RuntimeError where that fails.
+        Whoever looks at the queue helps with the `flight`. RuntimeError where that fails.
         """
         self.env.follow_curriculum(self.steps)
         progress, flight = self.progress, self.flight(actor, scale, std, squashed)
@@ -136,7 +136,7 @@ class Rollouts:
         while (progress.step <= self.horizon).any():
             now = self.env.steps - np.repeat(progress.step, LANES)
             self._known[:] = self.env.ahead(self.env.motion, now, self.horizon + 1)
-            if not play(board, True, flight, scratch):
+            if not play(queue, True, flight, scratch):
                 raise RuntimeError("a thread that helps with the rollout has failed; what it said is above")
             self._renew()
         self.steps += self.num * self.horizon

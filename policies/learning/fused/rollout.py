@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused import kernel
-from policies.learning.fused.crew import FLIGHT, announce, claim, finish, finished
 from policies.learning.fused.dense import ONE, ZERO
 from policies.learning.fused.network import CHUNK, OUTS, RESULT, Net
 from policies.learning.fused.recurrent import advance, forget
 from policies.learning.fused.squashed import chosen
 from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, log_density
+from policies.learning.fused.work_queue import FLIGHT, claim, finish, finished, publish
 from sim.engines.flight.control_step import rooms
 from sim.engines.flight.episodes import Episodes, Rows, begins, steps
 from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, STATE_ROWS
@@ -213,10 +213,10 @@ class Flight(NamedTuple):
 
 
 @kernel
-def play(board, leads, flight, scratch):
+def play(queue, leads, flight, scratch):
     """Fly blocks to the end of the rollout, or until episodes are used up; False where a helper has failed.
 
-    Whoever `leads` announces them, flies what nobody else does, and waits for the others.
+    Whoever `leads` publishes them, flies what nobody else does, and waits for the others.
     """
     flight, scratch = borrowed((flight, scratch))
     horizon, rows, seen, episodes, spare = flight.horizon, flight.rows, flight.seen, flight.episodes, flight.spare
@@ -234,11 +234,11 @@ def play(board, leads, flight, scratch):
     every = np.arange(actions)
     stride = -(-actions // LANES)
     if leads:
-        announce(board, FLIGHT, flight.blocks)
+        publish(queue, FLIGHT, flight.blocks)
     while True:
-        k = claim(board, FLIGHT)
+        k = claim(queue, FLIGHT)
         if k < 0:
-            return finished(board, flight.blocks) if leads else True
+            return finished(queue, flight.blocks) if leads else True
         place = (k % 2) * ((flight.blocks + 1) // 2) + k // 2  # neighbours share lines of the cache
         table = block(world.table, place, world.table.shape[1])
         past = block(world.orders.past, place, world.orders.past.shape[1])
@@ -305,4 +305,4 @@ def play(board, leads, flight, scratch):
                     begins(n, index, episodes, rows, rest)
                     forget(actor, n)
             progress.step[place] += 1
-        finish(board)
+        finish(queue)

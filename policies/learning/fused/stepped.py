@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import rollout
 from policies.learning.fused.collect import Rollouts
-from policies.learning.fused.crew import Board
 from policies.learning.fused.network import Perceptron, Scratch
 from policies.learning.fused.rollout import exploration
 from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, samples_of
+from policies.learning.fused.work_queue import WorkQueue
 from sim.env import (
     Env,
     carried_out,
@@ -101,7 +101,7 @@ class Stepped:
         """There is nothing to help with."""
 
     def collect(
-        self, actor: Perceptron, scale: Scale, std: Array, scratch: Scratch, board: Board, squashed: bool = False
+        self, actor: Perceptron, scale: Scale, std: Array, scratch: Scratch, queue: WorkQueue, squashed: bool = False
     ) -> dict[str, float]:
         """As `policies.learning.fused.collect.Rollouts.collect`."""
         if self._sim:

@@ -315,6 +315,7 @@ def test_bad_settings_are_named():
         ({"averaged": 2.0}, "averaged must be within 0..1"),
         ({"hidden": [18]}, "4 mirror images need hidden layers of a multiple of 4 units"),
         ({"threads": 0}, "threads must be at least 1"),
+        ({"threads": 5}, "threads must be at most 4, got 5"),
         ({"minibatches": 65}, "64 samples do not make 65 minibatches"),
         ({"activation": "gelu"}, "unknown activation 'gelu'; choices: tanh, relu"),
     ):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.learning.fused import crew
+from policies.learning.fused import work_queue
 from policies.learning.fused.collect import SPARE, TRAINING, Rollouts
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.surrogate import GOES_ON, LOST, Scale
@@ -39,7 +39,7 @@ def flown(task, num, horizon, practice, seed=3):
         1.0,
         1 / 0.3,
     )
-    return rollouts, lambda: rollouts.collect(actor, scale, std, actor.scratch(), crew.board())
+    return rollouts, lambda: rollouts.collect(actor, scale, std, actor.scratch(), work_queue.empty())
 
 
 @pytest.mark.parametrize("kind", TASKS)

@@ -10,23 +10,23 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from policies.learning.fused import kernel, recurrent, surrogate
-from policies.learning.fused.crew import (
-    FLIGHT,
-    GRADIENTS,
-    VALUES,
-    announce,
-    claim,
-    finish,
-    finished,
-    rest,
-    stopped,
-    waiting,
-)
 from policies.learning.fused.dense import ONE, ZERO
 from policies.learning.fused.network import Net, Perceptron, adam, room
 from policies.learning.fused.rollout import play
 from policies.learning.fused.surrogate import Loss, Samples, Scale, judge
 from policies.learning.fused.symmetry import Images, Symmetric, project
+from policies.learning.fused.work_queue import (
+    FLIGHT,
+    GRADIENTS,
+    VALUES,
+    claim,
+    finish,
+    finished,
+    publish,
+    rest,
+    stopped,
+    waiting,
+)
 from sim.engines.vector.blocks import OPTIONS, inlined, part
 from sim.engines.vector.simd import ALL, LANES
 from sim.randomize import Array
@@ -123,27 +123,27 @@ def _loss(w):
 
 
 @kernel
-def value(board, leads, count, w, scratch):
+def value(queue, leads, count, w, scratch):
     """The values of the first `count` ranges; False where a helper has failed.
 
-    Whoever `leads` announces them, does what nobody else does, and waits for the others.
+    Whoever `leads` publishes them, does what nobody else does, and waits for the others.
     """
     if leads:
-        announce(board, VALUES, count)
+        publish(queue, VALUES, count)
     while True:
-        k = claim(board, VALUES)
+        k = claim(queue, VALUES)
         if k < 0:
-            return finished(board, count) if leads else True
+            return finished(queue, count) if leads else True
         judge(w.samples, w.ranges[k, 0], w.ranges[k, 1], w.critic, w.scales[1], _loss(w), scratch)
-        finish(board)
+        finish(queue)
 
 
 @kernel
-def improve(board, leads, bounds, steps, rate, clip, least, w, actor, critic, scratches):
+def improve(queue, leads, bounds, steps, rate, clip, least, w, actor, critic, scratches):
     """A gradient step of both networks per minibatch order[bounds[k] : bounds[k + 1]]; False where a helper has failed.
 
     `steps` were made before, and the log standard deviations are at least `least`. The metrics are the last one's.
-    Whoever `leads` announces parts, does what nobody else does, and makes the steps; the others do parts of one.
+    Whoever `leads` publishes parts, does what nobody else does, and makes the steps; the others do parts of one.
     """
     outs = len(w.std) // 3
     for index in range(len(bounds) - 1):
@@ -153,9 +153,9 @@ def improve(board, leads, bounds, steps, rate, clip, least, w, actor, critic, sc
             for k in range(PARTS):
                 w.ranges[k, 0] = first + (last - first) * k // PARTS
                 w.ranges[k, 1] = first + (last - first) * (k + 1) // PARTS
-            announce(board, GRADIENTS, PARTS)
+            publish(queue, GRADIENTS, PARTS)
         while True:
-            k = claim(board, GRADIENTS)
+            k = claim(queue, GRADIENTS)
             if k < 0:
                 break
             g_actor, g_critic, metrics = w.actor_gradients[k], w.critic_gradients[k], w.metrics[k]
@@ -169,10 +169,10 @@ def improve(board, leads, bounds, steps, rate, clip, least, w, actor, critic, sc
                 *(every(rows, w.samples, w.unit), share, w.samples, w.critic, w.scales[1], loss, g_critic),
                 *(scratches[1], metrics),
             )
-            finish(board)
+            finish(queue)
         if not leads:
             return True
-        if not finished(board, PARTS):
+        if not finished(queue, PARTS):
             return False
         _descend(actor, w.actor_gradients, steps + index + 1, rate, clip)
         _descend(critic, w.critic_gradients, steps + index + 1, rate, clip)
@@ -202,16 +202,16 @@ def _descend(learner, found, step, rate, clip):
 
 
 @kernel
-def help(board, flight, w, actor, critic, scratches):
-    """Do what is announced, until the board is stopped. Where there is no flight, None."""
+def help(queue, flight, w, actor, critic, scratches):
+    """Do what is published, until the queue is stopped. Where there is no flight, None."""
     looks, none = 0, np.zeros(2, np.int64)
-    while not stopped(board):
-        kind = waiting(board)
+    while not stopped(queue):
+        kind = waiting(queue)
         if kind == GRADIENTS:
-            improve(board, False, none, 0, 0.0, 0.0, ZERO, w, actor, critic, scratches)
+            improve(queue, False, none, 0, 0.0, 0.0, ZERO, w, actor, critic, scratches)
         elif kind == VALUES:
-            value(board, False, 0, w, scratches[1])
+            value(queue, False, 0, w, scratches[1])
         elif flight is not None and kind == FLIGHT:
-            play(board, False, flight, scratches[0])
+            play(queue, False, flight, scratches[0])
         looks = 0 if kind >= 0 else looks + 1
         rest(looks)
