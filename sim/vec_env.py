@@ -121,7 +121,7 @@ class VecEnv:
         low, high = (np.repeat([getattr(c, end) for c in task.commands], sizes) for end in ("low", "high"))
         self._low = torch.tensor(low, dtype=torch.float32, device=device)
         self._range = torch.tensor(high - low, dtype=torch.float32, device=device)
-        self._weights = self._weight_vector()
+        self._weights, self._judged_costs = self._weight_vector(), judged_costs(task)
         self._past: Tensor  # (n, newest first, k), actions in [-1, 1]
         self._steps: Tensor
         self._limit: Tensor
@@ -199,7 +199,7 @@ class VecEnv:
         """What a critic may see, (n, critic_size): the same of the truth, then privileged signals, `judged_costs`."""
         known = self._evaluate({**observation["truth"], "history": observation["history"]})
         told = {**observation["truth"], **observation["privileged"]}
-        costs = [shown(cost.evaluate(told))[:, None] for cost in judged_costs(self.task)]
+        costs = [shown(cost.evaluate(told))[:, None] for cost in self._judged_costs]
         return torch.cat([known, *observation["privileged"].values(), *costs], -1)
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:

@@ -17,7 +17,7 @@ from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.parallel import PARTS
 from policies.learning.fused.recurrent import Recurrent
 from policies.learning.fused.stepped import rollouts
-from policies.learning.fused.symmetry import Symmetric, constant, task_images
+from policies.learning.fused.symmetry import Symmetric, constant, task_images, trained
 from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network
 from sim.randomize import Array
 from sim.simulation.draws import Practice
@@ -78,8 +78,9 @@ class Fused:
         self.work = parallel.learning(
             self.rollouts.samples, self.actor, self.critic, scales, self.std, orders, count // config.units
         )
-        both = itertools.zip_longest((self.actor, self.critic), self.symmetry)
-        self.learners = [parallel.learner(network, symmetric) for network, symmetric in both]
+        gradients = self.work.actor_gradients[0], self.work.critic_gradients[0]
+        both = itertools.zip_longest((self.actor, self.critic), self.symmetry, gradients)
+        self.learners = [trained(network, symmetric, gradient) for network, symmetric, gradient in both]
         self.iterations = config.iterations
         self.iteration = 0
 

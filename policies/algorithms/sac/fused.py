@@ -18,11 +18,11 @@ from policies.learning.fused import off_policy, work_queue
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import SMALLEST, Moments, Usual, adapt, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
-from policies.learning.fused.off_policy import Batch, Learner, Rules, trained
+from policies.learning.fused.off_policy import Batch, Learner, Rules
 from policies.learning.fused.replay import Replay
 from policies.learning.fused.stepped import rollouts
 from policies.learning.fused.surrogate import Scale
-from policies.learning.fused.symmetry import Images, Symmetric, beside, constant, task_images
+from policies.learning.fused.symmetry import Images, Symmetric, beside, constant, task_images, trained
 from policies.models.controller import FeaturePolicy, Mlp
 from sim.engines.vector.streams import QUANTILES, streams
 from sim.simulation.draws import Practice

@@ -61,7 +61,8 @@ class Rollouts:
         table = feature_runs(task.features, where)
         hidden = [np.arange(at.start, at.stop) for at in self.env.hidden()]
         self.features = int(table.places[:, 3].sum())
-        terms = np.array([k for k, cost in enumerate(task.costs) if cost in judged_costs(task)], np.int64)
+        judged = judged_costs(task)
+        terms = np.array([k for k, cost in enumerate(task.costs) if cost in judged], np.int64)
         self.seen = Seen(*table, measured, self.features, np.concatenate([np.zeros(0, np.int64), *hidden]), terms)
         self.judged = self.features + len(self.seen.hidden) + len(terms)
         self.widths, b = (vectors(self.features), vectors(self.judged)), self.blocks

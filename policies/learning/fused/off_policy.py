@@ -21,16 +21,13 @@ from policies.learning.fused.network import (
     RESULT,
     WEIGHT,
     Net,
-    Perceptron,
-    adam,
     backward,
     descended,
     forward,
-    room,
 )
 from policies.learning.fused.replay import draw, recalled
 from policies.learning.fused.squashed import chosen, log_density, write_slopes
-from policies.learning.fused.symmetry import Images, Symmetric, project
+from policies.learning.fused.symmetry import Trained, descend
 from sim.engines.vector.activations import tanh
 from sim.engines.vector.blocks import inlined, part
 from sim.engines.vector.simd import ALL, LANES
@@ -50,34 +47,6 @@ class Batch(NamedTuple):
     noise: Array  # (n, actions), of the actor's action
     next_noise: Array  # (n, actions), of that in the state that followed
     target: Array  # (n,) of the critics
-
-
-class Trained(NamedTuple):
-    """A network, its gradient, what Adam remembers, and in which mirror images it learns."""
-
-    net: Net
-    gradient: Array
-    first: Array
-    second: Array
-    room: Array
-    inputs: Images
-    outputs: Images
-
-
-def trained(network: Perceptron, symmetry: Symmetric | None) -> Trained:
-    """As kernels see it."""
-    none = Images(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.float32))
-    images = (symmetry.inputs, symmetry.outputs) if symmetry else (none, none)
-    return Trained(network.net, network.gradient, network.first, network.second, room(network.size), *images)
-
-
-@inlined
-def _descend(part, step, rate):
-    """A step of Adam, with the gradient averaged over the mirror images."""
-    if len(part.inputs.places) > 1:
-        project(part.net, part.gradient, part.room, part.inputs.places, part.inputs.signs, part.outputs.places,
-                part.outputs.signs, len(part.gradient))  # fmt: skip
-    adam(part.net, part.gradient, part.first, part.second, step, rate, math.inf, 0.9, 0.999)
 
 
 class Learner(NamedTuple):
@@ -304,14 +273,14 @@ def improve(count, done, written, rate, learner, stored, scales, rules, batch, s
         for k in range(len(learner.critics)):
             critic = learner.critics[k]
             metrics[0] += judge(batch, stored, scales[1], critic.net, critic.gradient, scratches[1])
-            _descend(critic, step, rate)
+            descend(critic, step, rate, math.inf)
         if step % rules.actor_every == 0:
             actor, turn = learner.actor, step // rules.actor_every
             density, value = climb(
                 *(batch, stored, scales, alpha, actor.net, learner.critics, actor.gradient, rules, scratches),
                 *(gate, push),
             )
-            _descend(actor, turn, rate)
+            descend(actor, turn, rate, math.inf)
             metrics[1], metrics[2] = density, value
             if rules.squashed:
                 _weigh(learner.log_alpha, -(density - rules.wanted), turn, rules.alpha_rate)

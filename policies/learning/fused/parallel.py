@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import kernel, recurrent, surrogate
 from policies.learning.fused.dense import ONE, ZERO
-from policies.learning.fused.network import Net, Perceptron, adam, room
+from policies.learning.fused.network import Net, Perceptron, room
 from policies.learning.fused.rollout import play
 from policies.learning.fused.surrogate import Loss, Samples, Scale, judge
-from policies.learning.fused.symmetry import Images, Symmetric, project
+from policies.learning.fused.symmetry import descend
 from policies.learning.fused.work_queue import (
     FLIGHT,
     GRADIENTS,
@@ -51,28 +51,6 @@ class Learning(NamedTuple):
     actor_gradients: Array  # (PARTS, vectors, LANES)
     critic_gradients: Array
     metrics: NDArray[np.float64]  # (PARTS, 4)
-
-
-class Learner(NamedTuple):
-    """A network, its Adam, and its `Symmetric`."""
-
-    net: Net
-    first: Array
-    second: Array
-    room: Array
-    places: NDArray[np.int64]
-    signs: Array
-    ends: NDArray[np.int64]
-    factors: Array
-    extra: int
-
-
-def learner(network: Perceptron, symmetric: Symmetric | None) -> Learner:
-    """Of a network that may be symmetric."""
-    none = Images(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.float32))
-    seen, told = (symmetric.inputs, symmetric.outputs) if symmetric else (none, none)
-    adam_, extra = (network.first, network.second, room(network.size)), network.extra
-    return Learner(network.net, *adam_, seen.places, seen.signs, told.places, told.signs, extra)
 
 
 def learning(
@@ -174,8 +152,10 @@ def improve(queue, leads, bounds, steps, rate, clip, least, w, actor, critic, sc
             return True
         if not finished(queue, PARTS):
             return False
-        _descend(actor, w.actor_gradients, steps + index + 1, rate, clip)
-        _descend(critic, w.critic_gradients, steps + index + 1, rate, clip)
+        _gather(w.actor_gradients)
+        _gather(w.critic_gradients)
+        descend(actor, steps + index + 1, rate, clip)
+        descend(critic, steps + index + 1, rate, clip)
         for v in range(outs):
             for lane in range(LANES):
                 if w.std[outs + v, lane] > ZERO:  # an action
@@ -186,19 +166,13 @@ def improve(queue, leads, bounds, steps, rate, clip, least, w, actor, critic, sc
 
 
 @part
-def _descend(learner, found, step, rate, clip):
-    """Adam, with the sum of the parts' gradients, averaged over the images."""
+def _gather(found):
+    """The sum of the parts' gradients, in the place of the first one."""
     whole = found[0]
     for k in range(1, len(found)):
         more = found[k]
         for v in range(len(whole)):
             whole[v, ALL] = whole[v, ALL] + more[v, ALL]
-    if len(learner.places) > 1:
-        project(
-            *(learner.net, whole, learner.room, learner.places, learner.signs, learner.ends, learner.factors),
-            learner.extra,
-        )
-    adam(learner.net, whole, learner.first, learner.second, step, rate, clip, 0.9, 0.999)
 
 
 @kernel

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.fused import kernel
-from policies.learning.fused.network import BIAS, INPUTS, OUTPUTS, OUTS, WEIGHT, Perceptron, room
+from policies.learning.fused.network import BIAS, INPUTS, OUTPUTS, OUTS, WEIGHT, Net, Perceptron, adam, room
 from sim.engines.vector.blocks import inlined
 from sim.engines.vector.simd import ALL, LANES, exchanged_1, exchanged_2, exchanged_4
 from sim.randomize import Array
@@ -161,3 +161,35 @@ def project(net, flat, out, places, signs, ends, factors, extra):
             flat[k, ALL] = out[k, ALL]
     for k in range(extra, len(flat)):
         flat[k, ALL] = out[k, ALL]
+
+
+class Trained(NamedTuple):
+    """A network, its gradient, what Adam remembers, and in which mirror images it learns."""
+
+    net: Net
+    gradient: Array
+    first: Array
+    second: Array
+    room: Array
+    inputs: Images
+    outputs: Images
+    extra: int  # where what is not of its layers begins
+
+
+def trained(network: Perceptron, symmetry: Symmetric | None, gradient: Array | None = None) -> Trained:
+    """As kernels see it; with a gradient elsewhere than its own, if given."""
+    none = Images(np.zeros((1, 0), np.int64), np.zeros((1, 0), np.float32))
+    images = (symmetry.inputs, symmetry.outputs) if symmetry else (none, none)
+    found = network.gradient if gradient is None else gradient
+    return Trained(network.net, found, network.first, network.second, room(network.size), *images, network.extra)
+
+
+@inlined
+def descend(part, step, rate, clip):
+    """A step of Adam, with the gradient averaged over the mirror images."""
+    if len(part.inputs.places) > 1:
+        project(
+            *(part.net, part.gradient, part.room, part.inputs.places, part.inputs.signs, part.outputs.places),
+            *(part.outputs.signs, part.extra),
+        )
+    adam(part.net, part.gradient, part.first, part.second, step, rate, clip, 0.9, 0.999)
