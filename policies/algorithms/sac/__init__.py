@@ -112,8 +112,6 @@ def beyond(task: Task, config: SacConfig, device: str) -> str:
         return f"device={device}"
     if pictures(task.policy):
         return "pictures"
-    if config.linger or config.success_reward:
-        return "linger or success_reward"
     if max(*config.hidden, *config.critic_hidden) > LARGEST:
         return f"layers of more than {LARGEST} units"
     return ""

@@ -46,7 +46,7 @@ class Fused:
         shortest, longest = config.lengths
         self.practice = Practice((shortest, longest), config.easy)
         how = config.num_envs, ROUND, seed, self.practice, config.correlation
-        self.rollouts = rollouts(task, *how, config.workers)
+        self.rollouts = rollouts(task, *how, config.workers, config.linger, config.success_reward)
         self.actions, features, judged = size(task.commands), self.rollouts.features, self.rollouts.judged
         least = 1 if has_own_world(task) else max(1, round(shortest * task.episode_steps))
         fewest = (config.n_step + ROUND + 2) * config.num_envs

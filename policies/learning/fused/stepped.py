@@ -40,8 +40,9 @@ TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes th
 class Stepped:
     """`num` rows of a task, `horizon` control steps at a time.
 
-    In a world of the task's own, `practice` counts for nothing: its episodes are as long as they are, and end with
-    success, for all agents when they do for one. Raises ValueError for a policy that is told tokens.
+    In a world of the task's own, `practice` counts for nothing: its episodes are as long as they are, and end `linger`
+    control steps after success, for all agents when they do for one. Every step there that counts as success brings
+    `success_reward` more. Raises ValueError for a policy that is told tokens.
     """
 
     def __init__(
@@ -53,8 +54,11 @@ class Stepped:
         practice: Practice,
         correlation: float,
         workers: int = 1,
+        linger: int = 0,
+        success_reward: float = 0.0,
     ) -> None:
         self.task, self.num, self.horizon, self.practice, self._workers = task, num, horizon, practice, workers
+        self._linger, self._success_reward = linger, np.float32(success_reward)
         self._own = has_own_world(task)
         self._open(seed)
         self._low, high = limits(task.commands)
@@ -64,6 +68,8 @@ class Stepped:
         self.actions_sent: list[list[Array]] = [[] for _ in range(num)]  # of the open episodes, in worlds of their own
         self.numbers, self._following = episode_numbers(task, num), num // agents_of(task)
         self._gained, self._length = np.zeros(num, np.float32), np.zeros(num, np.int64)
+        self._since = np.full(num, -1)  # control steps since success
+        self._costs = judged_costs(task)
         self.diverged, self.dump_dir = 0, Path()  # rows whose state stopped being finite; where they are written to
         self.explore = exploration(seed, num, size(task.commands), correlation)
         self.steps, self.finals = 0, 0
@@ -89,7 +95,7 @@ class Stepped:
             return np.concatenate(parts, axis=1, dtype=np.float32)
 
         hidden = [now[s.name].reshape(self.num, -1) for s in self.task.privileged]
-        hidden += [shown(cost.evaluate({**now, **truth}))[:, None] for cost in judged_costs(self.task)]
+        hidden += [shown(cost.evaluate({**now, **truth}))[:, None] for cost in self._costs]
         seen, judged = made(now), np.concatenate([made(truth), *hidden], axis=1, dtype=np.float32)
         return np.nan_to_num(seen, posinf=0.0, neginf=0.0), np.nan_to_num(judged, posinf=0.0, neginf=0.0)
 
@@ -126,9 +132,13 @@ class Stepped:
                     self.actions_sent[row].append(told[row].copy())
             self._length += 1
             reward = np.nan_to_num(step.reward).astype(np.float32)
+            most, over = self._sim.limit if self._sim else self.task.episode_steps, step.terminated
+            if self._own:
+                reward += self._success_reward * step.success
+                self._since += step.success | (self._since >= 0)
+                over = over | (self._since >= self._linger)
+            over = over | (self._length >= most)
             self._gained += reward
-            most = self._sim.limit if self._sim else self.task.episode_steps
-            over = step.terminated | (self._length >= most) | (step.success if self._own else False)
             over = for_whole_worlds(agents_of(self.task), over)
             samples.reward[now], samples.ended[now] = reward, np.where(step.terminated, LOST, GOES_ON)
             self._write_down(step.terminated, told)
@@ -178,7 +188,7 @@ class Stepped:
         agents = agents_of(self.task)
         self.numbers[rows] = episode_numbers(self.task, len(rows), self._following)
         self._following += len(rows) // agents
-        self._gained[rows], self._length[rows], self._past[rows] = 0.0, 0, self._first
+        self._gained[rows], self._length[rows], self._since[rows], self._past[rows] = 0.0, 0, -1, self._first
         for row in rows:
             self.actions_sent[row] = []
         self.env.reset(rows.tolist(), self.numbers[rows].tolist())
@@ -211,13 +221,22 @@ class Stepped:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         kept: dict[str, NDArray[Any]] = {"numbers": self.numbers, "gained": self._gained, "length": self._length}
-        return kept | {"past": self._past, "stream": self.explore.stream, "last": self.explore.last}
+        kept |= {"since": self._since, "past": self._past}
+        return kept | {"stream": self.explore.stream, "last": self.explore.last}
 
 
 def rollouts(
-    task: Task, num: int, horizon: int, seed: int, practice: Practice, correlation: float, workers: int
+    task: Task,
+    num: int,
+    horizon: int,
+    seed: int,
+    practice: Practice,
+    correlation: float,
+    workers: int,
+    linger: int = 0,
+    success_reward: float = 0.0,
 ) -> Rollouts | Stepped:
     """In a compiled loop where that can be, else step by step, by so many `workers` (see `sim.env.make_env`)."""
     how, workers = (num, horizon, seed, practice, correlation), workers_for(task, num, workers)
     compiled = None if has_own_world(task) else Rollouts.of(carried_out(task), *how)
-    return compiled or Stepped(task, *how, workers)
+    return compiled or Stepped(task, *how, workers, linger, success_reward)

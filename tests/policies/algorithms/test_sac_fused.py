@@ -267,8 +267,8 @@ def test_learning_that_diverges_says_so():
 def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="algorithm.capacity must be at least 224, got 192"):
         learner(capacity=192)
-    with pytest.raises(ValueError, match="algorithm.path=fused does not do linger or success_reward"):
-        Sac(tasks.make("quad_hover"), SacConfig(path="fused", linger=3), 0)
+    with pytest.raises(ValueError, match="algorithm.path=fused does not do layers of more than 512 units"):
+        Sac(tasks.make("quad_hover"), SacConfig(path="fused", hidden=[64, 513]), 0)
     with pytest.raises(ValueError, match="algorithm.path 'cuda' is not one of auto, fused, torch"):
         SacConfig(path="cuda")
 

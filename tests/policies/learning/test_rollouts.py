@@ -1,11 +1,13 @@
-"""Rollouts in a compiled loop are those of `SimEnv`, step by step."""
+"""Rollouts in a compiled loop are those of `SimEnv`, step by step; in a world of its own those of the torch path."""
 
 import numpy as np
 import pytest
+import torch
 
-from policies.learning.fused import work_queue
+from policies.learning.fused import rollout, work_queue
 from policies.learning.fused.collect import SPARE, TRAINING, Rollouts
 from policies.learning.fused.network import Perceptron, room, vectors
+from policies.learning.fused.stepped import Stepped
 from policies.learning.fused.surrogate import GOES_ON, LOST, Scale
 from sim import terms
 from sim.engines.vector import rows as kernels
@@ -17,6 +19,8 @@ from sim.simulation import SimEnv
 from sim.simulation.draws import Practice
 from sim.spec import size, slices, unpack
 from sim.tasks import judged_costs, make
+from sim.vec_world import WorldVecEnv
+from tests.policies.toy_reach import ToyReach
 
 TASKS = {
     "hover": ("quad_hover", {"history": 4}),
@@ -127,3 +131,30 @@ def test_the_curriculum_weighs_the_costs():
     rollouts.steps = 100_000
     collect()
     np.testing.assert_allclose(numbers[:, 0], [3.0, before[1], 0.007, 0.007], rtol=1e-5)
+
+
+def test_an_episode_may_linger_after_success_as_on_the_torch_path(monkeypatch):
+    num, horizon, linger, more = 5, 58, 3, 2.0
+    rollouts = Stepped(ToyReach(), num, horizon, 0, Practice((1.0, 1.0), 0.0), 0.0, 1, linger, more)
+
+    def expert(first, n, actions, *others):
+        seen = rollouts.env.observe()
+        chosen = others[-2].action.reshape(num * horizon, -1)
+        chosen[first : first + n, :actions] = ToyReach().expert(seen)["velocity"]
+
+    monkeypatch.setattr(rollout, "act", expert)
+    rollouts.collect(Perceptron([4, 8, 2], "tanh", np.random.default_rng(0)), None, None, None, work_queue.empty())
+    env = WorldVecEnv(ToyReach(), num, 0, "cpu", linger, more)
+    cut = 0
+    for t in range(horizon):
+        seen = {name: value.numpy() for name, value in env.observation["policy"].items()}
+        step = env.step(torch.from_numpy(ToyReach().expert(seen)["velocity"]))
+        now = slice(t * num, t * num + num)
+        np.testing.assert_array_equal(rollouts.samples.reward[now], step.reward)
+        np.testing.assert_array_equal(rollouts.samples.ended[now] != GOES_ON, step.done)
+        cut += int(step.truncated.sum())
+    assert cut > 20 and rollouts.samples.reward.max() == 1.0 + more
+    again = Stepped(ToyReach(), num, horizon, 0, Practice((1.0, 1.0), 0.0), 0.0, 1, linger, more)
+    again.load_state_dict(rollouts.state_dict())
+    np.testing.assert_array_equal(again._since, rollouts._since)
+    assert (again._since >= 0).any()
