@@ -21,8 +21,8 @@ from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.models.controller import Array, FeaturePolicy, Planning, Policy
 from policies.models.graph import OPSET, Graph
 from sim import spec
-from sim.spec import Group
-from sim.tasks import EngineTask
+from sim.spec import Group, numbers
+from sim.tasks import Task, features_of, history_of
 
 if TYPE_CHECKING:
     import onnx
@@ -303,11 +303,11 @@ class TorchNetwork:
 
 
 def export_torch(
-    module: torch.nn.Module, task: EngineTask, path: str | os.PathLike[str], *, name: str | None = None, **options: Any
+    module: torch.nn.Module, task: Task, path: str | os.PathLike[str], *, name: str | None = None, **options: Any
 ) -> PolicyFile:
     """Export a torch module, features (n, f) -> actions (n, k) in [-1, 1], for `task`. Options and errors: `export`."""
-    sizes = {signal.name: signal.size for signal in task.policy}
+    sizes = {signal.name: signal.size for signal in numbers(task.policy)}
     actions = spec.size(task.commands)
-    sizes["history"] = task.history * actions
-    inputs = sum(sizes[feature.signal] for feature in task.features)
+    sizes["history"] = history_of(task) * actions
+    inputs = sum(sizes[feature.signal] for feature in features_of(task))
     return export(FeaturePolicy.from_task(task, TorchNetwork(module.eval(), inputs, actions), name), path, **options)
