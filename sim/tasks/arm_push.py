@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from sim.env import Array
 from sim.robots.panda import Double
 from sim.scenes.tabletop import Block
+from sim.tasks import Recipes
 from sim.tasks.arm import CLOSE, SPEED, Settings, Tabletop
 
 BLOCK = Block((0.025, 0.025, 0.02), 0.2, 0.4, (0.15, 0.35, 0.85))
@@ -17,6 +19,7 @@ LOW, HIGH = 0.02, 0.09  # m, the hand's height when it pushes, and when it trave
 BEHIND = 0.06  # m from the block's centre, where a push begins
 CLEAR = 0.052  # m from its centre, where the hand comes down beside it
 ASIDE = 0.012  # m off the line from block to goal: further, it begins anew
+TOUCH = 0.045  # m from its centre, where the hand touches it
 PUSHING = 0.2  # m/s at most
 
 
@@ -33,6 +36,18 @@ class ArmPush(Tabletop):
     Config = PushConfig
     name = "arm_push"
     block = BLOCK
+    recipes: ClassVar[Recipes] = {
+        **Tabletop.recipes,
+        "sac": {
+            "default": {
+                **Tabletop.recipes["sac"]["default"],
+                "algorithm.total_steps": 120_000,
+                "algorithm.target_entropy": -1.5,
+                "algorithm.reward_scale": 1.0,
+                "algorithm.success_reward": 2.0,
+            }
+        },
+    }
     offsets = {"object_position": 0.022, "goal_position": 0.02}
     close = 0.025
 
@@ -49,8 +64,18 @@ class ArmPush(Tabletop):
         return distance
 
     def reward(self, signals: Mapping[str, Array]) -> Array:
-        hand: Array = np.linalg.norm(signals["object_position"] - signals["hand_position"], axis=-1)
-        return -self.distance(signals) - hand
+        """More, the nearer closed fingers are to where a push begins, by a way over the block; and the block its goal.
+
+        About 0 at first, so that to lose the block is neither a relief nor what is feared most.
+        """
+        hand, block, goal = (signals[f"{what}_position"] for what in ("hand", "object", "goal"))
+        way = (goal - block)[..., :2]
+        ahead = way / np.maximum(np.linalg.norm(way, axis=-1, keepdims=True), 1e-6)
+        away = np.linalg.norm(hand[..., :2] - (block[..., :2] - TOUCH * ahead), axis=-1)
+        height = LOW + np.clip(2.0 * (away - 0.01), 0.0, HIGH - LOW)
+        off = away + np.abs(hand[..., 2] - height) + signals["gripper_opening"][..., 0]
+        worth: Array = 3.0 - 2.0 * np.tanh(8.0 * off) - 5.0 * np.minimum(self.distance(signals), 0.4)
+        return worth.astype(np.float32)
 
     def plan(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         hand, block, goal = (signals[f"{what}_position"] for what in ("hand", "object", "goal"))

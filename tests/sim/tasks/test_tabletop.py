@@ -285,3 +285,19 @@ def test_scores_of_recorded_flights():
     np.testing.assert_allclose(score["success"], [1.0, 0.0])
     np.testing.assert_allclose(score["duration"], [0.1, 0.15])
     np.testing.assert_allclose(score["final_distance"], [0.5, 0.1])
+
+
+def test_who_climbs_the_reward_of_arm_push_pushes_the_block_to_its_goal():
+    task = made(ArmPush)
+    env = task.open(16, seed=0)
+    env.reset(range(16), range(16))
+    done, steps = np.zeros(16, bool), np.float32(0.01) * np.concatenate([np.eye(3), -np.eye(3)], dtype=np.float32)
+    for _ in range(task.episode_steps):
+        seen = env.observe()
+        moved = (seen["hand_position"] + step for step in steps)
+        worth = np.stack([task.reward({**seen, "hand_position": hand}) for hand in moved], axis=1)
+        slope = worth[:, :3] - worth[:, 3:]
+        best = 0.3 * slope / np.maximum(np.linalg.norm(slope, axis=1, keepdims=True), 1e-6)
+        done |= env.step({"hand_velocity": best, "gripper_target": np.zeros((16, 1), np.float32)}).success
+    env.close()
+    assert done.mean() > 0.8
