@@ -94,7 +94,7 @@ class Tabletop(ABC):
         # Near the goal their rewards are almost flat: so success brings more.
         "sac": {
             "default": {
-                "algorithm.total_steps": 24_000,
+                "algorithm.total_steps": 32_000,
                 "algorithm.num_envs": 8,
                 "algorithm.warmup_steps": 2000,
                 "algorithm.updates_per_step": 4,

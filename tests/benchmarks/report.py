@@ -15,6 +15,7 @@ ROOT = FOLDER.parents[1]
 BENCHMARKS = (
     "simulators",
     "training",
+    "off_policy",
     "transfer",
     "tracking",
     "foundation",
