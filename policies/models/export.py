@@ -305,8 +305,15 @@ class TorchNetwork:
 def export_torch(
     module: torch.nn.Module, task: Task, path: str | os.PathLike[str], *, name: str | None = None, **options: Any
 ) -> PolicyFile:
-    """Export a torch module, features (n, f) -> actions (n, k) in [-1, 1], for `task`. Options and errors: `export`."""
-    sizes = {signal.name: signal.size for signal in numbers(task.policy)}
+    """Export a torch module, features (n, f) -> actions (n, k) in [-1, 1], for `task`. Options and errors: `export`.
+
+    ValueError for a task whose policy sees more than numbers.
+    """
+    if more := [s.name for s in task.policy if s not in numbers(task.policy)]:
+        raise ValueError(
+            f"{task.name} shows its policy more than numbers ({more[0]}): export_torch takes features alone"
+        )
+    sizes = {signal.name: signal.size for signal in task.policy}
     actions = spec.size(task.commands)
     sizes["history"] = history_of(task) * actions
     inputs = sum(sizes[feature.signal] for feature in features_of(task))

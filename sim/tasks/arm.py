@@ -91,25 +91,6 @@ class Tabletop(ABC):
                 "algorithm.evaluation_episodes": 50,
             }
         },
-        # Near the goal their rewards are almost flat: so success brings more.
-        "sac": {
-            "default": {
-                "algorithm.total_steps": 32_000,
-                "algorithm.num_envs": 8,
-                "algorithm.warmup_steps": 2000,
-                "algorithm.updates_per_step": 4,
-                "algorithm.batch_size": 128,
-                "algorithm.hidden": [128, 128],
-                "algorithm.critic_hidden": [128, 128],
-                "algorithm.gamma": 0.95,
-                "algorithm.target_entropy": -1.0,
-                "algorithm.initial_std": 0.5,
-                "algorithm.linger": 15,
-                "algorithm.success_reward": 10.0,
-                "algorithm.report_every": 400,
-                "algorithm.evaluation_episodes": 50,
-            }
-        },
     }
     offsets: dict[str, float]  # m: how far a mediocre expert misjudges signals
     close: float  # m: success

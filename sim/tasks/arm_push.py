@@ -13,13 +13,14 @@ from sim.robots.panda import Double
 from sim.scenes.tabletop import Block
 from sim.tasks import Recipes
 from sim.tasks.arm import CLOSE, SPEED, Settings, Tabletop
+from sim.tasks.arm_reach import ArmReach
 
 BLOCK = Block((0.025, 0.025, 0.02), 0.2, 0.4, (0.15, 0.35, 0.85))
 LOW, HIGH = 0.02, 0.09  # m, the hand's height when it pushes, and when it travels
 BEHIND = 0.06  # m from the block's centre, where a push begins
 CLEAR = 0.052  # m from its centre, where the hand comes down beside it
 ASIDE = 0.012  # m off the line from block to goal: further, it begins anew
-TOUCH = 0.045  # m from its centre, where the hand touches it
+TOUCH = 0.045  # m from its centre, where the hand touches it, which pays best
 PUSHING = 0.2  # m/s at most
 
 
@@ -40,7 +41,7 @@ class ArmPush(Tabletop):
         **Tabletop.recipes,
         "sac": {
             "default": {
-                **Tabletop.recipes["sac"]["default"],
+                **ArmReach.recipes["sac"]["default"],
                 "algorithm.total_steps": 120_000,
                 "algorithm.target_entropy": -1.5,
                 "algorithm.reward_scale": 1.0,
@@ -64,17 +65,19 @@ class ArmPush(Tabletop):
         return distance
 
     def reward(self, signals: Mapping[str, Array]) -> Array:
-        """More, the nearer closed fingers are to where a push begins, by a way over the block; and the block its goal.
+        """More, the nearer closed fingers are to the block, opposite its goal, by a way over it; and it to its goal.
 
-        About 0 at first, so that to lose the block is neither a relief nor what is feared most.
+        An episode that ends with a lost block is worth 0 from there: so a start is worth about that, too. At the goal
+        no side is opposite, and the hand may be anywhere.
         """
         hand, block, goal = (signals[f"{what}_position"] for what in ("hand", "object", "goal"))
-        way = (goal - block)[..., :2]
-        ahead = way / np.maximum(np.linalg.norm(way, axis=-1, keepdims=True), 1e-6)
+        left = self.distance(signals)
+        ahead = (goal - block)[..., :2] / np.maximum(left, 1e-6)[..., None]
         away = np.linalg.norm(hand[..., :2] - (block[..., :2] - TOUCH * ahead), axis=-1)
         height = LOW + np.clip(2.0 * (away - 0.01), 0.0, HIGH - LOW)
         off = away + np.abs(hand[..., 2] - height) + signals["gripper_opening"][..., 0]
-        worth: Array = 3.0 - 2.0 * np.tanh(8.0 * off) - 5.0 * np.minimum(self.distance(signals), 0.4)
+        off = np.where(left < self.close, 0.0, off)
+        worth: Array = 3.0 - 2.0 * np.tanh(8.0 * off) - 5.0 * np.minimum(left, 0.4)  # m, per m
         return worth.astype(np.float32)
 
     def plan(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:

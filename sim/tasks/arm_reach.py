@@ -39,6 +39,25 @@ class ArmReach(Tabletop):
                 "algorithm.initial_std": 0.3,
             }
         },
+        # The last centimetres are worth little, so success brings more.
+        "sac": {
+            "default": {
+                "algorithm.total_steps": 32_000,
+                "algorithm.num_envs": 8,
+                "algorithm.warmup_steps": 2000,
+                "algorithm.updates_per_step": 4,
+                "algorithm.batch_size": 128,
+                "algorithm.hidden": [128, 128],
+                "algorithm.critic_hidden": [128, 128],
+                "algorithm.gamma": 0.95,
+                "algorithm.target_entropy": -1.0,
+                "algorithm.initial_std": 0.5,
+                "algorithm.linger": 15,
+                "algorithm.success_reward": 10.0,
+                "algorithm.report_every": 400,
+                "algorithm.evaluation_episodes": 50,
+            }
+        },
     }
     offsets = {"goal_position": 0.02}
     close = 0.02

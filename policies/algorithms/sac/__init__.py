@@ -19,7 +19,7 @@ from policies.learning import cosine
 from policies.models.controller import FeaturePolicy
 from policies.models.vision import EncoderConfig
 from sim.spec import pictures
-from sim.tasks import Task
+from sim.tasks import Task, has_own_world
 
 PATHS = ("auto", "fused", "torch")
 LARGEST = 512  # units of a hidden layer for which the fused kernels are made
@@ -78,6 +78,8 @@ class SacConfig:
             raise ValueError(f"target_critics must be in 1..{self.critics} (critics), got {self.target_critics}")
         if min(self.total_steps, self.capacity) < self.n_step * self.num_envs:
             raise ValueError(f"total_steps and capacity must hold {self.n_step} steps of {self.num_envs} environments")
+        if self.linger < 0:
+            raise ValueError(f"linger must be at least 0, got {self.linger}")
         if not 0.0 <= self.averaged <= 1.0:
             raise ValueError(f"averaged must be within 0..1, got {self.averaged}")
         if not -1.0 < self.correlation < 1.0:
@@ -126,6 +128,8 @@ class Sac:
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config = task, config
+        if (config.linger or config.success_reward) and not has_own_world(task):
+            raise ValueError(f"linger and success_reward are for worlds of a task's own, which {task.name} has not")
         why = beyond(task, config, device)
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")

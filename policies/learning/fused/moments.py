@@ -17,8 +17,6 @@ from sim.tasks import Task, features_of, history_of
 from sim.terms import HISTORY
 
 SMALLEST = 1e-3  # standard deviation
-SMALLEST_UNITLESS = 0.05  # that of signals without a unit: a rotation that hardly varied in practice may do so later
-SMALLEST_PAST = 0.5  # that of past actions
 
 
 def smallest_std(task: Task) -> NDArray[np.float64]:
@@ -28,9 +26,7 @@ def smallest_std(task: Task) -> NDArray[np.float64]:
     it would look as large as the signals.
     """
     sizes = {s.name: s.size for s in task.policy} | {HISTORY: history_of(task) * size(task.commands)}
-    smallest = {s.name: SMALLEST_UNITLESS if s.unit == "1" else SMALLEST for s in task.policy}
-    smallest[HISTORY] = SMALLEST_PAST
-    parts = [np.full(sizes[f.signal], smallest[f.signal]) for f in features_of(task)]
+    parts = [np.full(sizes[f.signal], 0.5 if f.signal == HISTORY else SMALLEST) for f in features_of(task)]
     return np.concatenate([np.zeros(0), *parts])
 
 

@@ -221,8 +221,9 @@ class Stepped:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         kept: dict[str, NDArray[Any]] = {"numbers": self.numbers, "gained": self._gained, "length": self._length}
-        kept |= {"since": self._since, "past": self._past}
-        return kept | {"stream": self.explore.stream, "last": self.explore.last}
+        if self._own:
+            kept["since"] = self._since
+        return kept | {"past": self._past, "stream": self.explore.stream, "last": self.explore.last}
 
 
 def rollouts(

@@ -164,7 +164,7 @@ def project(net, flat, out, places, signs, ends, factors, extra):
 
 
 class Trained(NamedTuple):
-    """A network, its gradient, what Adam remembers, and in which mirror images it learns."""
+    """A network, its gradient, what Adam remembers, room for images, and in which mirror images it learns."""
 
     net: Net
     gradient: Array
@@ -185,11 +185,12 @@ def trained(network: Perceptron, symmetry: Symmetric | None, gradient: Array | N
 
 
 @inlined
-def descend(part, step, rate, clip):
-    """A step of Adam, with the gradient averaged over the mirror images."""
-    if len(part.inputs.places) > 1:
+def descend(trained, step, rate, clip):
+    """A step of Adam, with the gradient averaged over the mirror images, of a norm of at most `clip`."""
+    inputs, outputs = trained.inputs, trained.outputs
+    if len(inputs.places) > 1:
         project(
-            *(part.net, part.gradient, part.room, part.inputs.places, part.inputs.signs, part.outputs.places),
-            *(part.outputs.signs, part.extra),
+            *(trained.net, trained.gradient, trained.room, inputs.places, inputs.signs, outputs.places, outputs.signs),
+            trained.extra,
         )
-    adam(part.net, part.gradient, part.first, part.second, step, rate, clip, 0.9, 0.999)
+    adam(trained.net, trained.gradient, trained.first, trained.second, step, rate, clip, 0.9, 0.999)

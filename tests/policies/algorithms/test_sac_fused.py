@@ -19,6 +19,7 @@ from policies.learning.networks import squashed_sample
 from policies.runner import checkpoint
 from sim import tasks
 from sim.engines.vector.streams import QUANTILES
+from tests.policies.toy_reach import Config, ToyReach
 
 SMALL = {
     "num_envs": 32,
@@ -267,10 +268,24 @@ def test_learning_that_diverges_says_so():
 def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="algorithm.capacity must be at least 224, got 192"):
         learner(capacity=192)
+    with pytest.raises(
+        ValueError, match="linger and success_reward are for worlds of a task's own, which quad_hover has"
+    ):
+        Sac(tasks.make("quad_hover"), SacConfig(linger=3), 0)
+    with pytest.raises(ValueError, match="linger must be at least 0, got -1"):
+        SacConfig(linger=-1)
     with pytest.raises(ValueError, match="algorithm.path=fused does not do layers of more than 512 units"):
         Sac(tasks.make("quad_hover"), SacConfig(path="fused", hidden=[64, 513]), 0)
     with pytest.raises(ValueError, match="algorithm.path 'cuda' is not one of auto, fused, torch"):
         SacConfig(path="cuda")
+
+
+def test_episodes_of_a_world_of_its_own_linger_as_told():
+    wanted = SMALL | {"total_steps": 1600, "linger": 3, "success_reward": 5.0}
+    sac = Sac(ToyReach(Config(radius=0.5)), SacConfig(**wanted), 0)
+    assert isinstance(sac.path, Fused) and (sac.path.rollouts._linger, sac.path.rollouts._success_reward) == (3, 5.0)
+    list(sac.learn())
+    assert set(sac.path.replay.stored.reward) == {0.0, 6.0}
 
 
 def test_the_path_is_chosen_by_what_it_can_do():

@@ -19,6 +19,8 @@ from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature
 from tests.deploy.sample_policy import exported, linear_hover, metadata_text, random_gru, random_mlp, small
+from tests.policies.toy_reach import ToyReach
+from tests.policies.toy_sight import ToySight
 
 
 @st.composite
@@ -322,3 +324,18 @@ def test_any_torch_module_exports(tmp_path):
     assert (np.abs(action) == 1.0).any()
     np.testing.assert_allclose(policy.step(signals)["motor_command"], (action + 1.0) / 2.0, atol=1e-5)
     np.testing.assert_allclose(policy.states()["history"][:, :4], action, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_torch_module_for_a_world_of_its_own_but_not_for_pictures(tmp_path):
+    module = torch.nn.Linear(4, 2)
+    policy = export_torch(module, ToyReach(), tmp_path / "p.onnx")
+    signals = {"position": np.float32([[0.1, -0.2]]), "goal": np.float32([[0.3, 0.4]])}
+    policy.reset(1)
+    with torch.no_grad():
+        wanted = module(torch.tensor([[0.1, -0.2, 0.3, 0.4]])).clamp(-1.0, 1.0).numpy()
+    np.testing.assert_allclose(policy.step(signals)["velocity"], wanted, atol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"toy_sight shows its policy more than numbers \(.*\): export_torch takes features"
+    ):
+        export_torch(module, ToySight(), tmp_path / "q.onnx")
