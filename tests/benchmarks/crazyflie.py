@@ -155,6 +155,8 @@ def flight(policy: str, quick: bool) -> dict[str, Any]:
         config.data_received_cb.add_callback(received)
         scf.cf.log.add_config(config)
         config.start()
+        while not scf.cf.supervisor.can_be_armed:  # it may still be checking itself
+            time.sleep(0.02)
         scf.cf.supervisor.send_arming_request(True)
         time.sleep(0.3)
         scf.cf.high_level_commander.takeoff(TARGET[2], 2.0)
