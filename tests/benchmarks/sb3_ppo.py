@@ -23,9 +23,9 @@ STEPS, ENVIRONMENTS = 4_000_000, 256
 class Adapter(VecEnv):
     """Gymnasium's vector interface as Stable-Baselines3's."""
 
-    def __init__(self, name, num):
-        self.envs = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point")
-        super().__init__(num, self.envs.single_observation_space, self.envs.single_action_space)
+    def __init__(self, envs, observation_space, action_space):
+        self.envs = envs
+        super().__init__(envs.num_envs, observation_space, action_space)
 
     def reset(self):
         return self.envs.reset(seed=self._seeds[0])[0]
@@ -59,7 +59,8 @@ class Adapter(VecEnv):
 def learn(seed: int, steps: int) -> PPO:
     """The best of a handful of settings tried: normalised rewards, exploration that holds for 16 steps."""
     torch.set_num_threads(1)
-    adapter = Adapter("sim2metal/quad_hover-v0", ENVIRONMENTS)
+    envs = gymnasium.make_vec("sim2metal/quad_hover-v0", ENVIRONMENTS, vectorization_mode="vector_entry_point")
+    adapter = Adapter(envs, envs.single_observation_space, envs.single_action_space)
     adapter.seed(seed)
     model = PPO(
         "MlpPolicy",

@@ -13,9 +13,9 @@ import numpy as np
 import report  # noqa: F401  makes the project importable
 import torch
 from gymnasium import spaces
+from sb3_ppo import Adapter
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from policies.models.export import export_torch
@@ -25,41 +25,29 @@ from sim.vec_world import WorldVecEnv
 ENVIRONMENTS = 8
 
 
-class Worlds(VecEnv):
+class Worlds(Adapter):
     """The episodes that our learners have, as Stable-Baselines3 wants them."""
 
     def __init__(self, task, seed, linger, success_reward):
-        self.worlds = WorldVecEnv(task, ENVIRONMENTS, seed, "cpu", linger, success_reward)
-        seen = spaces.Box(-np.inf, np.inf, (self.worlds.feature_size,), np.float32)
-        super().__init__(ENVIRONMENTS, seen, spaces.Box(-1.0, 1.0, (self.worlds.action_size,), np.float32))
+        envs = WorldVecEnv(task, ENVIRONMENTS, seed, "cpu", linger, success_reward)
+        seen = spaces.Box(-np.inf, np.inf, (envs.feature_size,), np.float32)
+        super().__init__(envs, seen, spaces.Box(-1.0, 1.0, (envs.action_size,), np.float32))
 
     def reset(self):
-        return self.worlds.features(self.worlds.observation).numpy()
+        return self.envs.features(self.envs.observation).numpy()
 
     def step_async(self, actions):
         self.actions = torch.from_numpy(actions)
 
     def step_wait(self):
-        step = self.worlds.step(self.actions)
-        last, infos = self.worlds.features(step.final_observation).numpy(), [{} for _ in range(ENVIRONMENTS)]
+        step = self.envs.step(self.actions)
+        last, infos = self.envs.features(step.final_observation).numpy(), [{} for _ in range(ENVIRONMENTS)]
         for k in np.flatnonzero(step.done):
             infos[k] = {"terminal_observation": last[k], "TimeLimit.truncated": bool(step.truncated[k])}
-        return self.worlds.features(step.observation).numpy(), step.reward.numpy(), step.done.numpy(), infos
+        return self.envs.features(step.observation).numpy(), step.reward.numpy(), step.done.numpy(), infos
 
     def close(self):
-        self.worlds.world.close()
-
-    def get_attr(self, attr_name, indices=None):
-        return [getattr(self.worlds, attr_name, None)] * ENVIRONMENTS
-
-    def set_attr(self, attr_name, value, indices=None):
-        raise AttributeError(f"{attr_name} belongs to the whole batch")
-
-    def env_method(self, method_name, *arguments, indices=None, **keywords):
-        raise AttributeError(f"{method_name} belongs to the whole batch")
-
-    def env_is_wrapped(self, wrapper_class, indices=None):
-        return [False] * ENVIRONMENTS
+        self.envs.world.close()
 
 
 class Budget(BaseCallback):
