@@ -185,7 +185,7 @@ _unary(math.sqrt, _called("llvm.sqrt"))
 
 @intrinsic
 def _select(typing_context, mask, yes, no):  # Numba's compiler protocol
-    vector = _vector_of((yes, no))
+    vector = _vector_of((yes, no)) or Vector(yes)  # of two numbers, too
 
     def generate(context, builder, sig, arguments):
         pair = [splat(context, builder, vector, k, v) for k, v in zip(sig.args[1:], arguments[1:], strict=True)]

@@ -1,0 +1,57 @@
+"""Robots on wheels that play football: discs with a flat front, a kicker behind it and a camera that pans.
+
+The sizes are those of RoboCup's small-size league (rules of 2024: at most 0.18 m across and 0.15 m high); what a wheel
+can do is what its teams describe (2 to 3 m/s, 3 to 4 m/s^2). They are estimates, so tasks vary them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Wheeled:
+    """A robot on two wheels (`omni` False) or on wheels that go sideways, too."""
+
+    name: str
+    omni: bool
+    radius: float = 0.09  # m
+    front: float = 0.07  # m from its axis to its flat front
+    height: float = 0.15  # m
+    track: float = 0.08  # m from its axis to a wheel
+    yaw_acceleration: float = 40.0  # rad/s^2 at most
+    recharge: float = 0.5  # s from one kick to the next
+    reach: float = 0.015  # m between its front and a ball that it kicks
+    pan_speed: float = 6.0  # rad/s at most
+    pan_limit: float = 2.0  # rad to either side
+    eye: tuple[float, float] = (0.0, 0.13)  # m: the camera in front of its axis, and above the ground
+    mass: float = 2.5  # kg
+    speed: float = 2.0  # m/s of a wheel at most
+    acceleration: float = 3.0  # m/s^2 at most
+    grip: float = 6.0  # m/s^2 at most, by which wheels that do not go sideways stop doing so
+    lag: float = 0.04  # s: time constant of the wheels' controllers
+    kick_speed: float = 3.0  # m/s of the ball at most
+    bounce: float = 0.4  # restitution of the ball on it
+
+    @property
+    def mouth(self) -> float:
+        """m from the middle of its flat front to either end."""
+        return math.sqrt(self.radius**2 - self.front**2)
+
+    @property
+    def turn_speed(self) -> float:
+        """rad/s at most."""
+        return self.speed / self.track
+
+    def parameters(self) -> dict[str, NDArray[np.float32]]:
+        """What may differ from robot to robot of one kind, by name (1,)."""
+        names = ("mass", "speed", "acceleration", "grip", "lag", "kick_speed", "bounce")
+        return {name: np.array([getattr(self, name)], np.float32) for name in names}
+
+
+DIFFERENTIAL = Wheeled("soccer_differential", omni=False)
+OMNI = Wheeled("soccer_omni", omni=True)
