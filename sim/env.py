@@ -62,7 +62,7 @@ class Step:
 
     reward: Array  # float32, the task's own
     success: Array  # bool: the task is done now
-    terminated: Array  # bool: it cannot be done any more (a state that is not finite, something out of reach)
+    terminated: Array  # bool: nothing that follows counts; without success it cannot be done any more (out of reach)
     terms: Mapping[str, Array] = field(default_factory=dict)  # of the reward, by name, unweighted, where it has any
 
 
@@ -95,6 +95,17 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free what it holds."""
+
+
+@runtime_checkable
+class Saves(Protocol):
+    """An environment that can be saved in the midst of its episodes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the `state_dict` of an environment with the same arguments, exactly."""
 
 
 @runtime_checkable
@@ -172,6 +183,11 @@ def workers_for(task: Task, rows: int, asked: int) -> int:
         return 1
     worlds = rows // agents_of(task)
     return min(asked, worlds) if asked else max(1, min(cores(), worlds // SHARE))
+
+
+def saves(env: Env) -> Saves | None:
+    """The environment, if it can be saved."""
+    return env if isinstance(env, Saves) else None
 
 
 def worker_metrics(env: Env) -> dict[str, float]:

@@ -12,20 +12,21 @@ from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
 from sim.spec import pictures
-from sim.tasks import TASKS, EngineTask, make
+from sim.tasks import TASKS, EngineTask, agents_of, make
 from tests.test_tables import BASE, PRACTICE, SMALL
 
 SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
 WITHOUT_EYES = {name: "shows pictures, which only a base can see" for name in ("rlpd", "wsrl")} | {
     name: "corrections are kept as numbers, but .* shows pictures" for name in ("dagger", "hg_dagger")
 }
-IN_SHORT = {"quad_hover", "arm_reach", SEEN}  # one of each kind; the others take minutes together
+IN_SHORT = {"quad_hover", "arm_reach", "soccer_1v1", SEEN}  # one of each kind; the others take minutes together
 SHORT: dict[str, dict[str, Any]] = {
     "quad_hover": {"episode_s": 3.0},
     "quad_track": {"episode_s": 2.0},
     "quad_any": {"episode_s": 2.0, "robot": "crazyflie"},  # of random vehicles there is no expert
     "arm_reach": {"steps": 50},
     "reach": {"steps": 30},
+    **{f"soccer_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2, 5)},
     "velocity": {"steps": 30, "standing": 1.0},  # its expert stands
 }
 CELLS = [
@@ -41,6 +42,7 @@ def learner(task: Any, name: str) -> Any:
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
     if EngineTask in cls.needs:
         wanted = SMALL[name]
+    wanted["num_envs"] = 16 * agents_of(task)
     known = cls.Config.__dataclass_fields__
     return cls(task, cls.Config(**{key: value for key, value in wanted.items() if key in known}), 0)
 
@@ -57,6 +59,10 @@ def check_cell(task: Any, name: str, tmp_path: Path) -> None:
     if lacking:
         said = f"algorithm={name} needs a task with {ABILITIES[lacking[0]]}; {task.name} has none"
         with pytest.raises(ValueError, match=said):
+            check_needs(name, algorithm_class(name), task)
+        return
+    if agents_of(task) > 1 and "agents" not in algorithm_class(name).takes:
+        with pytest.raises(ValueError, match=f"algorithm={name} does not take several agents"):
             check_needs(name, algorithm_class(name), task)
         return
     check_needs(name, algorithm_class(name), task)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sim.registry import load
 from sim.spec import tokens
-from sim.tasks import EngineTask, HasExpert, MultiAgent, Task
+from sim.tasks import EngineTask, HasExpert, Task, agents_of
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
@@ -105,7 +105,7 @@ ABILITIES = {
 
 
 DEMANDS: dict[str, tuple[str, Callable[[Task], bool]]] = {
-    "agents": ("several agents in a world", lambda task: isinstance(task, MultiAgent)),
+    "agents": ("several agents in a world", lambda task: agents_of(task) > 1),
     "tokens": ("token signals", lambda task: bool(tokens(task.policy))),
 }
 

@@ -35,6 +35,9 @@ TASKS = {
     "arm_reach": "sim.tasks.arm_reach:ArmReach",
     "arm_push": "sim.tasks.arm_push:ArmPush",
     "arm_pick_place": "sim.tasks.arm_pick_place:ArmPickPlace",
+    "soccer_1v1": "sim.tasks.soccer:Soccer1v1",
+    "soccer_2v2": "sim.tasks.soccer:Soccer2v2",
+    "soccer_5v5": "sim.tasks.soccer:Soccer5v5",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.mjcf_velocity:MjcfVelocity",
 }
@@ -166,6 +169,35 @@ class MultiAgent(Protocol):
     teams: tuple[int, ...]  # of each of them
 
 
+Play = Callable[[Mapping[str, Array]], Mapping[str, Array]]  # signals by name (n, k) -> commands
+
+
+class Opponent(Protocol):
+    """Who acts for the robots of the other team; they are rows, those of one game one after the other."""
+
+    def act(self, signals: Mapping[str, Array], episodes: Any, begun: Any) -> Mapping[str, Array]:
+        """Commands for what they see, each in the episode (n,) of that number, new where `begun` (n,)."""
+
+    def scored(self, rows: Any, against: Any) -> None:
+        """A goal in these rows (count,), by the other side where `against` (count,)."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+
+
+@runtime_checkable
+class HasOpponents(Task, Protocol):
+    """A game against others, who act within its worlds."""
+
+    opponents: Mapping[str, Play]  # scripted ones, the easiest first
+
+    def against(self, opponent: Callable[[int], Opponent]) -> Task:
+        """The same to learn it, where `opponent(rows)` makes who acts in so many rows of the other team."""
+
+
 @runtime_checkable
 class HasFeatures(Protocol):
     """A task that says what a small network sees best of its signals."""
@@ -274,6 +306,13 @@ def varied(task: Task) -> tuple[Vary, ...]:
 def grid_of(task: Task) -> Grid | None:
     """The grid of conditions that a task declares, if it does."""
     return task.grid if isinstance(task, HasGrid) else None
+
+
+def with_opponents(task: Task) -> HasOpponents:
+    """The task, if it is a game against others; ValueError otherwise."""
+    if not isinstance(task, HasOpponents):
+        raise ValueError(f"{task.name} has no opponents to learn against")
+    return task
 
 
 def recipes_of(kind: Any, algorithm: str) -> dict[str, dict[str, Any]]:

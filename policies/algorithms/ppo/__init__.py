@@ -58,6 +58,8 @@ class PpoConfig:
     mirrors: bool = True  # learn in all mirror images of a task at once, if it declares some
     value_memory: float = 0.98  # share of what is known of the value's mean and spread that an iteration keeps
     averaged: float = 0.1  # share of the training, at its end, over which the policy that is kept is averaged
+    league: bool = False  # games are learned against the learner as it is and was, and against scripted opponents
+    league_every: int = 50  # iterations from one snapshot of the learner to the next
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's, first
     final_lengths: list[float] = field(default_factory=list)  # and at the end; empty: the same
     easy: float = 0.9  # share of episodes with an easier start, at first
@@ -72,8 +74,8 @@ class PpoConfig:
             raise ValueError(f"algorithm.network {self.network!r} is not one of {', '.join(NETWORKS)}")
         if self.network == "gru" and len(self.hidden) != 2:
             raise ValueError(f"a gru takes two sizes in algorithm.hidden (encoder, state), got {self.hidden}")
-        counts = ("total_steps", "num_envs", "rollout_steps", "epochs", "minibatches", "evaluation_episodes", "threads")
-        for name in counts:
+        counts = ("total_steps", "num_envs", "rollout_steps", "epochs", "minibatches", "evaluation_episodes")
+        for name in (*counts, "threads", "league_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.minibatches > self.units:
@@ -160,6 +162,8 @@ class Ppo:
         if config.network == "gru" and (config.path == "torch" or why):
             lacks = f", which does not do {why}" if why else ", not algorithm.path=torch"
             raise ValueError(f"algorithm.network=gru is learned by the fused path only{lacks}")
+        if config.league and (config.path == "torch" or why):
+            raise ValueError(f"algorithm.league is learned by the fused path only: {why or 'not algorithm.path=torch'}")
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         if config.path == "torch" or why:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from policies.algorithms.ppo.league import League
 from policies.learning.fused import parallel, surrogate, work_queue
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import Moments, smallest_std
@@ -27,6 +28,7 @@ from sim.tasks import Task, initial_action
 if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
 
+LATEST_EVERY = 10  # iterations after which a league plays with the learner as it is
 PARTS_OF_STATE = ("rollouts", "actor", "critic", "seen", "judged", "value")
 FAILED = "a thread that helps with the update has failed; what it said is above"
 
@@ -42,7 +44,8 @@ class Fused:
         self.task, self.config, self.seed = task, config, seed
         self.practice = Practice(config.length_shares(0.0), config.easy)
         how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
-        self.rollouts = rollouts(task, *how, config.workers)
+        self.league = League(task, seed) if config.league else None
+        self.rollouts = rollouts(self.league.training() if self.league else task, *how, config.workers)
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
         self.actions = size(task.commands)
@@ -99,6 +102,7 @@ class Fused:
             done = self.iteration / self.iterations
             self.practice.easy, self.practice.lengths = self.config.easy_share(done), self.config.length_shares(done)
             self._refresh()
+            self._meet()
             metrics = self._collect()
             if self.iteration == 0:
                 self._learn_scales()
@@ -106,6 +110,8 @@ class Fused:
             self.iteration += 1
             self.average += np.float32(self.config.averages(self.iteration)) * (self.actor.net.weights - self.average)
             metrics["progress"] = self.iteration / self.iterations
+            if self.league:
+                metrics |= {f"points_{name}": points for name, points in self.league.points().items()}
             metrics["env_steps"] = float(self.rollouts.steps)
             if self.iteration == self.iterations or (every and self.iteration % every == 0):
                 first = self.iteration * self.config.evaluation_episodes
@@ -113,6 +119,12 @@ class Fused:
                     *(self.task, self.controller(), self.seed, first, self.config.evaluation_episodes)
                 )
             yield metrics
+
+    def _meet(self) -> None:
+        """Tell the league how good the learner is by now."""
+        keep = self.iteration % self.config.league_every == 0
+        if self.league and (keep or self.iteration % LATEST_EVERY == 0):
+            self.league.meet(self._controller(self.actor.net.weights), keep)
 
     def _collect(self) -> dict[str, float]:
         if self.actor.net.before is not None:
@@ -182,7 +194,10 @@ class Fused:
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
-        layers = self.actor.matrices(self.average)
+        return self._controller(self.average)
+
+    def _controller(self, weights: Array) -> FeaturePolicy:
+        layers = self.actor.matrices(weights)
         weight, bias = layers[0]
         scaled = weight / self.seen.std
         layers[0] = scaled.astype(np.float32), (bias - scaled @ self.seen.mean).astype(np.float32)
@@ -205,11 +220,14 @@ class Fused:
             "average": self.average.copy(),
             "rng": self.rng.bit_generator.state,
             "iteration": self.iteration,
+            "league": self.league.state_dict() if self.league else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there."""
         for name in PARTS_OF_STATE:
             getattr(self, name).load_state_dict(state[name])
+        if self.league:
+            self.league.load_state_dict(state["league"], self.controller())
         self.average[:], self.iteration = state["average"], int(state["iteration"])
         self.rng.bit_generator.state = state["rng"]

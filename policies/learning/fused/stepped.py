@@ -22,6 +22,7 @@ from sim.env import (
     for_whole_worlds,
     make_env,
     replay,
+    saves,
     stream,
     worker_metrics,
     workers_for,
@@ -65,7 +66,8 @@ class Stepped:
         self._half = np.float32(0.5) * (high - self._low)
         self._first = np.full((history_of(task), len(self._low)), initial_action(task), np.float32)
         self._past = np.tile(self._first, (num, 1, 1))  # newest first
-        self.actions_sent: list[list[Array]] = [[] for _ in range(num)]  # of the open episodes, in worlds of their own
+        longest = task.episode_steps if self._own else 0
+        self._sent = np.zeros((num, longest, len(self._low)), np.float32)  # in the open episodes of worlds of their own
         self.numbers, self._following = episode_numbers(task, num), num // agents_of(task)
         self._gained, self._length = np.zeros(num, np.float32), np.zeros(num, np.int64)
         self._since = np.full(num, -1)  # control steps since success
@@ -128,8 +130,7 @@ class Stepped:
             if self._past.shape[1]:
                 self._past = np.concatenate([told[:, None], self._past[:, :-1]], axis=1)
             if self._own:
-                for row in range(n):
-                    self.actions_sent[row].append(told[row].copy())
+                self._sent[np.arange(n), self._length] = told
             self._length += 1
             reward = np.nan_to_num(step.reward).astype(np.float32)
             most, over = self._sim.limit if self._sim else self.task.episode_steps, step.terminated
@@ -151,7 +152,8 @@ class Stepped:
             self.finals += len(late)
             rows = np.flatnonzero(over)
             if len(rows):
-                ended += zip(self._gained[rows], self._length[rows], step.terminated[rows], strict=True)
+                lost = step.terminated[rows] & ~step.success[rows]
+                ended += zip(self._gained[rows], self._length[rows], lost, strict=True)
                 self._begin(rows)
                 if actor.net.state is not None:
                     actor.net.state.reshape(n, -1)[rows] = 0.0
@@ -189,18 +191,15 @@ class Stepped:
         self.numbers[rows] = episode_numbers(self.task, len(rows), self._following)
         self._following += len(rows) // agents
         self._gained[rows], self._length[rows], self._since[rows], self._past[rows] = 0.0, 0, -1, self._first
-        for row in rows:
-            self.actions_sent[row] = []
         self.env.reset(rows.tolist(), self.numbers[rows].tolist())
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next rollouts depend on; a world of its own is found again by doing again what was sent."""
         arrays = {name: value.copy() for name, value in self._arrays().items()}
         counts = {"following": self._following, "steps": self.steps, "seed": self._seed}
-        if self._sim:
-            return {**arrays, **counts, "env": self._sim.state_dict()}
-        none = np.zeros((0, len(self._low)), np.float32)
-        return {**arrays, **counts, "sent": [np.stack(row) if row else none for row in self.actions_sent]}
+        if saved := saves(self.env):
+            return {**arrays, **counts, "env": saved.state_dict()}
+        return {**arrays, **counts, "sent": [row[:k].copy() for row, k in zip(self._sent, self._length, strict=True)]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there."""
@@ -209,14 +208,16 @@ class Stepped:
         for name, value in self._arrays().items():
             value[...] = state[name]
         self._following, self.steps = int(state["following"]), int(state["steps"])
-        if self._sim:
-            self._sim.load_state_dict(state["env"])
+        if can := saves(self.env):
+            can.load_state_dict(state["env"])
             return
         if int(state["seed"]) != self._seed:
             self.env.close()
             self._open(int(state["seed"]))
-        self.actions_sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
-        for _ in replay(self.env, self.numbers.tolist(), self.actions_sent, self._commands):
+        sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
+        for into, row in zip(self._sent, sent, strict=True):
+            into[: len(row)] = np.reshape(row, (len(row), -1))
+        for _ in replay(self.env, self.numbers.tolist(), sent, self._commands):
             pass
 
     def _arrays(self) -> dict[str, NDArray[Any]]:

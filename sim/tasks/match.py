@@ -1,0 +1,158 @@
+"""Football matches side by side, as an `Env` for the tasks of `soccer.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engines.pitch.rows import COMMAND_ROWS, KICK, TURN
+from sim.engines.pitch.views import view, view_rows
+from sim.env import Array, Step
+from sim.registry import load
+from sim.spec import limits, pack, size, slices
+
+if TYPE_CHECKING:
+    from sim.tasks.soccer import Soccer
+
+# The reward's terms: a goal, for the one and against the other; per m that the ball comes nearer to the goal to score
+# in, and that the robot comes nearer to the ball.
+WEIGHTS = {"scored": 3.0, "progress": 2.0, "nearer": 1.0}
+MARGIN = 0.1  # m that robots and ball keep from boards and from each other at the start
+VARY = 0.2  # by which what varies differs at most, as a share
+VARIED = (
+    *("ball_mass", "sliding", "rolling", "wall_bounce"),
+    *("mass", "acceleration", "grip", "lag", "kick_speed", "bounce"),
+)
+
+
+class Match:
+    """`num / agents` pitches; see `sim.env.Env`. Where the other team is played here its robots are no rows."""
+
+    def __init__(self, task: Soccer, num: int, seed: int) -> None:
+        self.task, self.num, self.seed = task, num, seed
+        self.worlds, self.robots = num // task.agents, 2 * task.players
+        engine = load("engine", task.engine, task.engines)
+        self.pitch = engine(task.robot, task.field, task.ball, self.worlds, self.robots, 1.0 / task.rate_hz)
+        self._nominal = {name: self.pitch.read(name)[0] for name in VARIED}
+        self.side = np.where(np.arange(self.robots) < task.players, 1.0, -1.0).astype(np.float32)
+        self.episode, self.begun = np.zeros(self.worlds, np.int64), np.ones(self.worlds, bool)
+        self.lost = np.zeros(self.worlds, bool)  # told what is no number
+        self.over = np.zeros(self.worlds, np.float32)  # in whose goal the ball is: 1 where team 0 scores
+        each = self.robots - task.agents
+        self.opponent = task.opponent(self.worlds * each) if each else None
+        self._low, self._high = limits(task.commands)
+        self._columns = slices(view(task.players))
+        self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
+        self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.commands)["drive"]
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        agents = self.task.agents
+        worlds, numbers = np.asarray(rows[::agents], np.int64) // agents, episodes[::agents]
+        if not len(worlds):
+            return
+        starts = [self._start(np.random.default_rng([self.seed, number])) for number in numbers]
+        self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
+        self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
+        self._look()
+
+    def _start(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Where everything is, and what varies."""
+        task, start, n = self.task, self.task.start, self.robots
+        kickoff = start == "kickoff" or (start == "mixed" and rng.random() < 0.5)
+        space = np.array([task.field.length, task.field.width]) / 2.0 - MARGIN - task.robot.radius
+        while True:
+            position, ball = rng.uniform(-space, space, (n, 2)), rng.uniform(-space, space)
+            angle = rng.uniform(-np.pi, np.pi, n)
+            if kickoff:
+                position[:, 0] = -np.abs(position[:, 0]) * self.side
+                ball, angle = rng.normal(0.0, 0.05, 2), np.where(self.side > 0.0, 0.0, np.pi) + 0.1 * angle
+            places = np.concatenate([position, ball[None]])
+            apart = np.linalg.norm(places[:, None] - places, axis=-1)[np.triu_indices(n + 1, 1)]
+            if apart.min() > 2.0 * task.robot.radius + MARGIN:
+                break
+        made: dict[str, Any] = {"position": position, "ball_position": ball}
+        made["heading"] = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        share = VARY * task.config.vary
+        return made | {name: v * rng.uniform(1.0 - share, 1.0 + share, v.shape) for name, v in self._nominal.items()}
+
+    def _look(self) -> None:
+        """Everybody's view of the world as it is now."""
+        self._seen, self.ways = np.empty_like(self._seen), np.empty_like(self.ways)
+        view_rows(self.pitch.arrays()["state"], self.task.players, self.pitch.shape.half_length, self._seen, self.ways)
+
+    def _of(self, robots: slice) -> dict[str, Array]:
+        """The signals of some of each world's robots."""
+        rows = self._seen[:, robots].reshape(-1, self._seen.shape[-1])
+        return {name: rows[:, at] for name, at in self._columns.items()}
+
+    def observe(self) -> dict[str, Array]:
+        return self._of(slice(self.task.agents))
+
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        task, agents = self.task, self.task.agents
+        told = np.zeros((self.worlds, self.robots, len(self._low)), np.float32)
+        told[:, :agents] = pack(task.commands, command).reshape(self.worlds, agents, -1)
+        if self.opponent is not None:
+            each = self.robots - agents
+            begun, episode = np.repeat(self.begun, each), np.repeat(self.episode, each)
+            answer = self.opponent.act(self._of(slice(agents, None)), episode, begun)
+            told[:, agents:] = pack(task.commands, answer).reshape(self.worlds, each, -1)
+        self.begun = np.zeros(self.worlds, bool)
+        self.lost |= ~np.isfinite(told).all(axis=(1, 2))
+        self.pitch.step(self._spread(np.clip(np.nan_to_num(told), self._low, self._high)))
+        before, ways = self.over, self.ways
+        self.over = self.pitch.read("scored")[:, 0]
+        self._look()
+        if self.opponent is not None and (self.over != before).any():
+            rows = np.flatnonzero(np.repeat(self.over != before, self.robots - agents))
+            self.opponent.scored(rows, np.repeat(self.over, self.robots - agents)[rows] > 0.0)
+        terms = {
+            "scored": (self.over - before)[:, None] * self.side,
+            "progress": ways[..., 0] - self.ways[..., 0],
+            "nearer": ways[..., 1] - self.ways[..., 1],
+        }
+        named = {name: value[:, :agents].reshape(-1) for name, value in terms.items()}
+        reward = np.stack([WEIGHTS[name] * value for name, value in named.items()]).sum(axis=0).astype(np.float32)
+        won = (self.over[:, None] * self.side > 0.0)[:, :agents].reshape(-1)
+        return Step(reward, won, np.repeat((self.over != 0.0) | self.lost, agents), named)
+
+    def _spread(self, told: Array) -> Array:
+        """What the engine takes, from commands (worlds, robots, k)."""
+        made = np.zeros((self.worlds, self.robots, COMMAND_ROWS), np.float32)
+        made[..., : self._drive.stop] = told[..., self._drive]
+        made[..., TURN], made[..., KICK] = told[..., self._drive.stop], told[..., self._drive.stop + 1]
+        return made
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on."""
+        own = {name: value.copy() for name, value in self._arrays().items()}
+        return {**own, "opponent": self.opponent.state_dict() if self.opponent else {}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        for name, value in self._arrays().items():
+            value[...] = state[name]
+        if self.opponent:
+            self.opponent.load_state_dict(state["opponent"])
+        self._look()
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        names = ("episode", "begun", "lost", "over")
+        return {**self.pitch.arrays(), **{name: getattr(self, name) for name in names}}
+
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        """Its pitch from above, the own goal on the left."""
+        from sim.render.match import from_above
+
+        world, robot = divmod(row, self.task.agents)
+        read = {name: self.pitch.read(name)[world] for name in ("position", "heading", "ball_position")}
+        return from_above(self.task, read, robot, height, width)
+
+    def close(self) -> None:
+        self.pitch.close()

@@ -1,0 +1,155 @@
+"""Football of robots on wheels, one against one: who scores first.
+
+One policy plays every robot of a team, from its own view.
+
+As in "Learning Robot Soccer from Egocentric Vision" (Tirumala et al. 2024, arXiv 2405.02425), with wheels for legs.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sim.engines.pitch.views import view
+from sim.env import Array, outcome_scores
+from sim.experts.soccer import OPPONENTS, Scripted, chaser
+from sim.robots.wheeled import DIFFERENTIAL, OMNI
+from sim.scenes.pitch import FIELDS, Ball
+from sim.spec import Group, Signal
+from sim.tasks import Opponent, Play, Recipes
+from sim.terms import Mirror
+
+if TYPE_CHECKING:
+    from sim.tasks.match import Match
+
+RATE = 20.0  # Hz
+TURN = 8.0  # rad/s at most, of which its wheels could do three times as much
+ROBOTS = {"differential": DIFFERENTIAL, "omni": OMNI}
+MATCHES = {"pitch": "sim.engines.pitch:Pitch", "mujoco": "sim.engines.pitch.mujoco:MujocoPitch"}
+BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
+
+
+@dataclass
+class SoccerConfig:
+    """Settings of a match."""
+
+    robot: str = "differential"  # differential | omni
+    opponent: str = "chaser"  # still | chaser | self: one policy plays both teams
+    start: str = "kickoff"  # kickoff | anywhere | mixed: half of the episodes each
+    vary: bool = True  # friction, masses and motors differ by up to a fifth from episode to episode
+    steps: int = 400  # of an episode at most
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("robot", tuple(ROBOTS)),
+            ("opponent", (*OPPONENTS, "self")),
+            ("start", ("kickoff", "anywhere", "mixed")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if not 1 <= self.steps <= 10_000:
+            raise ValueError(f"steps must be between 1 and 10000, got {self.steps}")
+
+
+class Soccer:
+    """Success: the ball is in the other team's goal."""
+
+    Config: type = SoccerConfig
+    name: str
+    players: int  # on each side
+    rate_hz = RATE
+    engines = MATCHES
+    engine = "pitch"
+    algorithm = "ppo"
+    scores = {"success": "%", "duration": "s"}
+    goal = ""
+    corruption = {"ball_position": 0.1, "drive": 0.3, "turn": 2.0, "kick": 0.3}
+    recipes: ClassVar[Recipes]
+
+    def __init__(self, config: SoccerConfig | None = None) -> None:
+        self.config = config or SoccerConfig()
+        self.robot, self.field, self.ball = ROBOTS[self.config.robot], FIELDS[self.players], Ball()
+        self.episode_steps = self.config.steps
+        both = self.config.opponent == "self"
+        self.agents = self.players * (1 + both)
+        self.teams = (0,) * self.players + (1,) * (self.players * both)
+        self.policy: Group = view(self.players)
+        self.privileged: Group = ()
+        speed = self.robot.speed
+        self.commands: Group = (
+            Signal("drive", (2 if self.robot.omni else 1,), "m/s", "body", -speed, speed),
+            Signal("turn", (1,), "rad/s", "body", -TURN, TURN),
+            Signal("kick", (1,), "1", "", 0.0, 1.0),  # share of the largest speed, if the ball lies in front
+        )
+        self.envelope: dict[str, Any] = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
+        planar = [s.name for s in (*self.policy, *self.commands) if s.size % 2 == 0]
+        self.mirrors = (Mirror({**dict.fromkeys(planar, BESIDE), **dict.fromkeys(("turning", "turn"), ([0], [-1.0]))}),)
+        self.start = self.config.start
+        self.opponents: dict[str, Play] = {name: functools.partial(play, self) for name, play in OPPONENTS.items()}
+        self._opponent: Callable[[int], Opponent] = self._scripted
+
+    def _scripted(self, rows: int) -> Opponent:
+        return Scripted(self.opponents[self.config.opponent])
+
+    def against(self, opponent: Callable[[int], Opponent]) -> Soccer:
+        """To learn: games that begin anywhere half of the time, in which `opponent(rows)` makes the other team."""
+        made = copy.copy(self)
+        made.agents, made.teams, made._opponent = self.players, (0,) * self.players, opponent
+        made.start = "mixed"
+        return made
+
+    def opponent(self, rows: int) -> Opponent:
+        """Who acts for the other team's robots."""
+        return self._opponent(rows)
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        return chaser(self, signals)
+
+    def open(self, num: int, seed: int) -> Match:
+        from sim.tasks.match import Match
+
+        return Match(self, num, seed)
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        return outcome_scores(flight, RATE)
+
+
+PPO: dict[str, Any] = {
+    "algorithm.league": True,
+    "algorithm.total_steps": 30_000_000,
+    "algorithm.num_envs": 1024,
+    "algorithm.rollout_steps": 32,
+    "algorithm.minibatches": 16,
+    "algorithm.epochs": 4,
+    "algorithm.gamma": 0.99,
+    "algorithm.hidden": [128, 128],
+    "algorithm.initial_std": 0.6,
+    "algorithm.learning_rate": 1e-3,
+    "algorithm.final_learning_rate": 1e-4,
+    "algorithm.evaluate_every": 100,
+    "algorithm.evaluation_episodes": 200,
+}
+
+
+class Soccer1v1(Soccer):
+    """One against one."""
+
+    name, players = "soccer_1v1", 1
+    recipes = {"ppo": {"default": PPO}}
+
+
+class Soccer2v2(Soccer):
+    """The same, two against two."""
+
+    name, players = "soccer_2v2", 2
+    recipes = {"ppo": {"default": PPO}}
+
+
+class Soccer5v5(Soccer):
+    """The same, five against five."""
+
+    name, players = "soccer_5v5", 5
+    recipes = {"ppo": {"default": {**PPO, "algorithm.num_envs": 1280}}}

@@ -1,0 +1,173 @@
+"""Football: everybody's view, who scores, how games begin, and the scripted players."""
+
+import numpy as np
+import pytest
+from pettingzoo.test import parallel_api_test
+
+from sim.env import Env, make_env, with_engine
+from sim.parallel import TaskParallelEnv
+from sim.tasks import make
+from sim.tasks.match import WEIGHTS
+from sim.tasks.soccer import Soccer
+
+PLAYERS = pytest.mark.parametrize("name", ["soccer_1v1", "soccer_2v2", "soccer_5v5"])
+
+
+def opened(task: Soccer, worlds: int, seed: int = 0) -> Env:
+    env = make_env(task, worlds * task.agents, seed, several=True)
+    env.reset(range(env.num), np.repeat(range(worlds), task.agents).tolist())
+    return env
+
+
+def played(task: Soccer, games: int) -> tuple[float, float]:
+    """Shares of the games that the scripted player of team 0 wins and loses."""
+    env = opened(task, games)
+    won, over = np.zeros(games, bool), np.zeros(games, bool)
+    for _ in range(task.episode_steps):
+        step = env.step(task.expert(env.observe()))
+        won |= step.success & ~over
+        over |= step.terminated
+    return float(won.mean()), float((over & ~won).mean())
+
+
+@PLAYERS
+def test_both_teams_see_the_same_game_each_from_its_side(name: str):
+    task = make(name, opponent="self", vary=False)
+    env = opened(task, 1)
+    n = env.robots
+    for _ in range(10):
+        env.step(task.expert(env.observe()))
+    turned = make_env(task, env.num, 0, several=True)
+    turned.reset(range(env.num), [0] * env.num)
+    swap = np.roll(np.arange(n), n // 2)  # the teams change sides, and the world turns by half a turn
+    state = {k: -env.pitch.read(k)[:, swap] for k in ("position", "heading", "velocity")}
+    state |= {k: env.pitch.read(k)[:, swap] for k in ("turning", "charge")}
+    state |= {k: -env.pitch.read(k) for k in ("ball_position", "ball_velocity")}
+    turned.pitch.write(np.arange(1), state)
+    turned._look()
+    before, after = env.observe(), turned.observe()
+    for name, value in before.items():
+        np.testing.assert_allclose(after[name], value[swap], atol=1e-6, err_msg=name)
+
+
+def test_what_a_robot_sees():
+    task = make("soccer_2v2", opponent="self")
+    env = opened(task, 1)
+    place = np.array([[[0.0, 1.0], [-1.0, 0.0], [1.0, 0.5], [2.0, -0.5]]])
+    heading = np.array([[[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]]])
+    moving = np.array([[[0.0, 0.0], [0.3, 0.0], [0.0, -0.2], [0.0, 0.0]]])
+    env.pitch.write(np.arange(1), {"position": place, "heading": heading, "velocity": moving})
+    env.pitch.write(np.arange(1), {"ball_position": [[1.0, 2.0]], "ball_velocity": [[0.0, 1.0]]})
+    env._look()
+    seen = {name: value[0].tolist() for name, value in env.observe().items()}  # of who looks along y
+    assert seen["ball_position"] == [1.0, -1.0] and seen["ball_velocity"] == [1.0, 0.0]
+    assert seen["goal"] == [-1.0, -2.5] and seen["mates"] == [-1.0, 1.0]
+    assert seen["others"] == [-0.5, -1.0, -1.5, -2.0]
+    np.testing.assert_allclose(seen["mates_velocity"], (0.0, -0.3), atol=1e-6)
+    np.testing.assert_allclose(seen["others_velocity"], (-0.2, 0.0, 0.0, 0.0), atol=1e-6)
+    other = {name: value[2].tolist() for name, value in env.observe().items()}
+    assert other["position"] == [-1.0, -0.5] and other["heading"] == [1.0, 0.0] and other["goal"] == [3.5, 0.5]
+
+
+@PLAYERS
+def test_a_game_is_zero_sum_and_ends_for_all_with_a_goal(name: str):
+    task = make(name, opponent="self", start="anywhere")
+    env = opened(task, 40)
+    ended = 0
+    for _ in range(150):
+        before = env.over.copy()
+        step = env.step(task.expert(env.observe()))
+        by_side = {name: value.reshape(40, 2, -1).mean(axis=2) for name, value in step.terms.items()}
+        np.testing.assert_allclose(by_side["scored"].sum(axis=1), 0.0)
+        won, over = (x.reshape(40, 2, -1) for x in (step.success, step.terminated))
+        assert (
+            (won == won[..., :1]).all() and (over == over[:, :1, :1]).all() and (over[:, 0, 0] == won.any((1, 2))).all()
+        )
+        reward = sum(WEIGHTS[name] * value for name, value in step.terms.items())
+        np.testing.assert_allclose(step.reward, reward, atol=1e-6)
+        new = (before == 0.0) & (env.over != 0.0)
+        assert (np.abs(by_side["scored"][:, 0]) == new).all()
+        ended += int(new.sum())
+    assert ended > 10
+
+
+@pytest.mark.parametrize("start", ["kickoff", "anywhere"])
+@PLAYERS
+def test_games_begin_apart_within_the_pitch_and_by_their_number(name: str, start: str):
+    task = make(name, start=start)
+    env, again = opened(task, 60), opened(task, 60)
+    place, ball = env.pitch.read("position"), env.pitch.read("ball_position")
+    np.testing.assert_array_equal(place, again.pitch.read("position"))
+    assert not np.array_equal(place, opened(task, 60, seed=1).pitch.read("position"))
+    both = np.concatenate([place, ball[:, None]], axis=1)
+    apart = np.linalg.norm(both[:, None] - both[:, :, None], axis=-1) + 9.0 * np.eye(both.shape[1])
+    assert apart.min() > 2.0 * task.robot.radius
+    if start == "kickoff":
+        assert (place[..., 0] * env.side <= 0.0).all() and np.abs(ball).max() < 0.3
+    mass = env.pitch.read("mass")
+    assert mass.min() >= 2.0 and mass.max() <= 3.0 and mass.std() > 0.2
+    assert opened(make(name, vary=False), 3).pitch.read("mass").std() == 0.0
+
+
+def test_scripted_players():
+    won, lost = played(make("soccer_1v1", opponent="still", start="anywhere"), 200)
+    assert won > 0.75 and lost < 0.05
+    won, lost = played(make("soccer_1v1", opponent="slow"), 200)
+    assert won > 2.0 * lost
+    won, lost = played(make("soccer_1v1", opponent="chaser"), 200)
+    assert abs(won - lost) < 0.15 and won + lost > 0.5
+    won, lost = played(make("soccer_1v1", robot="omni", opponent="still"), 100)
+    assert won > 0.5
+
+
+def test_a_robot_told_nan_has_lost():
+    task = make("soccer_1v1")
+    env = opened(task, 3)
+    command = task.expert(env.observe())
+    command["drive"][1] = np.nan
+    step = env.step(command)
+    assert step.terminated.tolist() == [False, True, False] and not step.success.any()
+    assert all(np.isfinite(value).all() for value in env.observe().values())
+
+
+def test_it_continues_exactly():
+    task = make("soccer_2v2")
+    env, twin = opened(task, 4), opened(task, 4, seed=5)
+    for _ in range(30):
+        env.step(task.expert(env.observe()))
+    twin.load_state_dict(env.state_dict())
+    for _ in range(30):
+        ours, theirs = (e.step(task.expert(e.observe())) for e in (env, twin))
+        np.testing.assert_array_equal(ours.reward, theirs.reward)
+    for name, value in env.observe().items():
+        np.testing.assert_array_equal(value, twin.observe()[name])
+
+
+def test_the_same_game_in_mujoco():
+    task = with_engine(make("soccer_1v1", opponent="still", start="anywhere", vary=False), "mujoco")
+    won, _ = played(task, 16)
+    assert won > 0.6
+    with pytest.raises(ValueError, match="brings its own physics; it has no engine 'flight'"):
+        with_engine(make("soccer_1v1"), "flight")
+
+
+@PLAYERS
+def test_pettingzoo(name: str):
+    env = TaskParallelEnv(name, config={"opponent": "self", "steps": 30}, render_mode="rgb_array")
+    parallel_api_test(env, num_cycles=40)
+    players = int(name[-1])
+    assert list(env.teams.values()) == [0] * players + [1] * players
+    env.reset(seed=0)
+    assert env.render().shape == (240, 320, 3) and env.render().std() > 20.0
+
+
+def test_settings_that_mean_nothing_are_refused():
+    for wrong, choices in (
+        ("robot", "differential, omni"),
+        ("opponent", "still, slow"),
+        ("start", "kickoff, anywhere"),
+    ):
+        with pytest.raises(ValueError, match=f"{wrong} 'nobody' is not one of {choices}"):
+            make("soccer_1v1", **{wrong: "nobody"})
+    with pytest.raises(ValueError, match="steps must be between 1 and 10000, got 0"):
+        make("soccer_1v1", steps=0)
