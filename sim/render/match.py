@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from sim.scenes.pitch import Field
     from sim.tasks.soccer import Soccer
 
 Double = NDArray[np.float64]
+Colour = tuple[float, float, float]
 
 BORDER = 0.15  # m around the boards and goals
 LINE = 0.025  # m, half the width of a line
@@ -20,40 +23,71 @@ BALL, FRONT, SEEING = (0.96, 0.52, 0.10), (0.12, 0.12, 0.14), (1.0, 1.0, 1.0)
 TEAMS = ((0.16, 0.36, 0.85), (0.93, 0.80, 0.16))  # blue and yellow
 
 
+class Canvas(NamedTuple):
+    """A picture with where its pixels are, in m: x (1, width), y (height, 1)."""
+
+    picture: NDArray[np.float32]
+    x: Double
+    y: Double
+    pixel: float
+
+    def paint(self, distance: Double, colour: Colour) -> None:
+        """Where the distance (m) from a shape is negative, with edges one pixel wide."""
+        share = np.clip(0.5 - distance / self.pixel, 0.0, 1.0)[..., None]
+        self.picture[:] += share * (np.array(colour) - self.picture)
+
+    def paint_near(self, place: Double, reach: float, shape: Callable[[Canvas], Double], colour: Colour) -> None:
+        """A small shape, whose distance is asked for only within reach (m) of a place."""
+        columns = slice(*np.searchsorted(self.x[0], (place[0] - reach, place[0] + reach)))
+        rows = slice(*np.searchsorted(-self.y[:, 0], (-place[1] - reach, -place[1] + reach)))
+        part = Canvas(self.picture[rows, columns], self.x[:, columns], self.y[rows], self.pixel)
+        part.paint(shape(part), colour)
+
+
+@functools.lru_cache(maxsize=8)
+def _empty(field: Field, height: int, width: int) -> Canvas:
+    """The pitch without anybody on it."""
+    half = np.array([field.length / 2 + field.depth, field.width / 2]) + BORDER
+    pixel = max(2.0 * half[0] / width, 2.0 * half[1] / height)
+    x, y = (np.arange(width)[None] + 0.5 - width / 2) * pixel, (height / 2 - np.arange(height)[:, None] - 0.5) * pixel
+    canvas = Canvas(np.empty((height, width, 3), np.float32), x, y, pixel)
+    canvas.picture[:] = BOARD
+    length, side = field.length / 2, field.width / 2
+    inside = np.maximum(np.abs(x) - length, np.abs(y) - side)
+    canvas.paint(inside, GRASS)
+    canvas.paint(np.maximum(inside, np.abs(np.mod(x, 1.0) - 0.5) - 0.25), STRIPE)
+    goals = np.maximum(np.abs(np.abs(x) - length - field.depth / 2) - field.depth / 2, np.abs(y) - field.goal / 2)
+    canvas.paint(goals, WHITE)
+    for line in (np.abs(inside), np.abs(x) + 0.0 * y, np.abs(np.hypot(x, y) - field.circle)):
+        canvas.paint(np.maximum(line - LINE, inside), WHITE)
+    return canvas
+
+
 def from_above(
     task: Soccer, read: Mapping[str, NDArray[np.float32]], robot: int, height: int, width: int
 ) -> NDArray[np.uint8]:
     """Position and heading (robots, 2) and ball_position (2,) as (height, width, 3); a ring marks this robot."""
-    field, body = task.field, task.robot
-    half = np.array([field.length / 2 + field.depth, field.width / 2]) + BORDER
-    pixel = max(2.0 * half[0] / width, 2.0 * half[1] / height)  # m
-    x = (np.arange(width) + 0.5 - width / 2) * pixel
-    y = (height / 2 - np.arange(height) - 0.5)[:, None] * pixel
+    body, canvas = task.robot, _empty(task.field, height, width)
+    canvas = canvas._replace(picture=canvas.picture.copy())
+    reach = 1.3 * body.radius + 2.0 * LINE
+    places, headings = (read[name].astype(np.float64) for name in ("position", "heading"))
+    for k, (place, heading) in enumerate(zip(places, headings, strict=True)):
 
-    picture = np.empty((height, width, 3))
-    picture[:] = BOARD
+        def away(part: Canvas, place: Double = place) -> Double:
+            distance: Double = np.hypot(part.x - place[0], part.y - place[1])
+            return distance
 
-    def paint(distance: Double, colour: tuple[float, float, float]) -> None:
-        """Where the distance (m) from a shape is negative, with edges one pixel wide."""
-        share = np.clip(0.5 - distance / pixel, 0.0, 1.0)[..., None]
-        picture[:] += share * (np.array(colour) - picture)
+        def ahead(part: Canvas, place: Double = place, heading: Double = heading) -> Double:
+            distance: Double = (part.x - place[0]) * heading[0] + (part.y - place[1]) * heading[1]
+            return distance
 
-    length, side = field.length / 2, field.width / 2
-    inside = np.maximum(np.abs(x) - length, np.abs(y) - side)
-    goals = np.maximum(np.abs(np.abs(x) - length - field.depth / 2) - field.depth / 2, np.abs(y) - field.goal / 2)
-    paint(inside, GRASS)
-    paint(np.maximum(inside, np.abs(np.mod(x, 1.0) - 0.5) - 0.25), STRIPE)
-    paint(goals, WHITE)
-    around = np.hypot(x, y)
-    for lines in (np.abs(inside), np.maximum(np.abs(x) + 0.0 * y, inside), np.abs(around - field.circle)):
-        paint(np.maximum(lines - LINE, inside), WHITE)
-    for k, (place, heading) in enumerate(zip(read["position"], read["heading"], strict=True)):
-        ahead = (x - place[0]) * heading[0] + (y - place[1]) * heading[1]
-        away = np.hypot(x - place[0], y - place[1])
-        shape = np.maximum(away - body.radius, ahead - body.front)
+        def shape(part: Canvas) -> Double:
+            return np.maximum(away(part) - body.radius, ahead(part) - body.front)
+
         if k == robot:
-            paint(np.abs(away - 1.3 * body.radius) - 0.5 * LINE, SEEING)
-        paint(shape, TEAMS[k // task.players])
-        paint(np.maximum(shape, body.front - 0.02 - ahead), FRONT)
-    paint(np.hypot(x - read["ball_position"][0], y - read["ball_position"][1]) - task.ball.radius, BALL)
-    return np.round(255.0 * picture).astype(np.uint8)
+            canvas.paint_near(place, reach, lambda part: np.abs(away(part) - 1.3 * body.radius) - 0.5 * LINE, SEEING)
+        canvas.paint_near(place, reach, shape, TEAMS[k // task.players])
+        canvas.paint_near(place, reach, lambda part: np.maximum(shape(part), body.front - 0.02 - ahead(part)), FRONT)
+    ball = read["ball_position"].astype(np.float64)
+    canvas.paint_near(ball, reach, lambda part: np.hypot(part.x - ball[0], part.y - ball[1]) - task.ball.radius, BALL)
+    return np.round(255.0 * canvas.picture).astype(np.uint8)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # The reward's terms: a goal, for the one and against the other; per m that the ball comes nearer to the goal to score
 # in, and that the robot comes nearer to the ball.
 WEIGHTS = {"scored": 3.0, "progress": 2.0, "nearer": 1.0}
+STUCK, PATIENCE = 0.1, 2.0  # m within which the ball may stay so long, in s, until the referee drops it elsewhere
 MARGIN = 0.1  # m that robots and ball keep from boards and from each other at the start
 VARY = 0.2  # by which what varies differs at most, as a share
 VARIED = (
@@ -41,6 +42,7 @@ class Match:
         self.episode, self.begun = np.zeros(self.worlds, np.int64), np.ones(self.worlds, bool)
         self.lost = np.zeros(self.worlds, bool)  # told what is no number
         self.over = np.zeros(self.worlds, np.float32)  # in whose goal the ball is: 1 where team 0 scores
+        self.anchor, self.waited = np.zeros((self.worlds, 2), np.float32), np.zeros(self.worlds, np.int64)
         each = self.robots - task.agents
         self.opponent = task.opponent(self.worlds * each) if each else None
         self._low, self._high = limits(task.commands)
@@ -56,6 +58,7 @@ class Match:
         starts = [self._start(np.random.default_rng([self.seed, number])) for number in numbers]
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
         self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
+        self.anchor[worlds], self.waited[worlds] = self.pitch.read("ball_position")[worlds], 0
         self._look()
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -119,8 +122,23 @@ class Match:
         }
         named = {name: value[:, :agents].reshape(-1) for name, value in terms.items()}
         reward = np.stack([WEIGHTS[name] * value for name, value in named.items()]).sum(axis=0).astype(np.float32)
+        self._drop()
         won = (self.over[:, None] * self.side > 0.0)[:, :agents].reshape(-1)
         return Step(reward, won, np.repeat((self.over != 0.0) | self.lost, agents), named)
+
+    def _drop(self) -> None:
+        """Where the ball has been stuck, put it on the halfway line, away from where it was."""
+        ball = self.pitch.read("ball_position")
+        moved = np.linalg.norm(ball - self.anchor, axis=1) > STUCK
+        self.anchor[moved] = ball[moved]
+        self.waited = np.where(moved, 0, self.waited + 1)
+        stuck = np.flatnonzero((self.waited >= PATIENCE * self.task.rate_hz) & (self.over == 0.0))
+        if len(stuck):
+            place, still = np.zeros((len(stuck), 2), np.float32), np.zeros((len(stuck), 2), np.float32)
+            place[:, 1] = -0.25 * self.task.field.width * np.where(ball[stuck, 1] < 0.0, -1.0, 1.0)
+            self.pitch.write(stuck, {"ball_position": place, "ball_velocity": still, "ball_rolling": still})
+            self.anchor[stuck], self.waited[stuck] = place, 0
+            self._look()
 
     def _spread(self, told: Array) -> Array:
         """What the engine takes, from commands (worlds, robots, k)."""
@@ -143,7 +161,7 @@ class Match:
         self._look()
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        names = ("episode", "begun", "lost", "over")
+        names = ("episode", "begun", "lost", "over", "anchor", "waited")
         return {**self.pitch.arrays(), **{name: getattr(self, name) for name in names}}
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:

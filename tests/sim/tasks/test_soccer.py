@@ -120,6 +120,16 @@ def test_scripted_players():
     assert won > 0.5
 
 
+def test_a_ball_that_is_stuck_is_dropped_on_the_halfway_line():
+    task = make("soccer_1v1", opponent="still")
+    env = opened(task, 2)
+    env.pitch.write(np.array([0]), {"ball_position": [[1.9, 1.4]]})
+    still = {s.name: np.zeros((2, s.size), np.float32) for s in task.commands}
+    rewards = [env.step(still).reward for _ in range(42)]
+    np.testing.assert_allclose(env.pitch.read("ball_position")[0], (0.0, -0.25 * task.field.width), atol=1e-6)
+    assert not np.any(rewards[2:])  # which brings nobody nearer to anything
+
+
 def test_a_robot_told_nan_has_lost():
     task = make("soccer_1v1")
     env = opened(task, 3)
