@@ -38,6 +38,8 @@ TASKS = {
     "soccer_1v1": "sim.tasks.soccer:Soccer1v1",
     "soccer_2v2": "sim.tasks.soccer:Soccer2v2",
     "soccer_5v5": "sim.tasks.soccer:Soccer5v5",
+    "soccer_vision_1v1": "sim.tasks.soccer:SoccerVision1v1",
+    "soccer_vision_2v2": "sim.tasks.soccer:SoccerVision2v2",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.mjcf_velocity:MjcfVelocity",
 }

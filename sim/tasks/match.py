@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.rows import COMMAND_ROWS, KICK, TURN
+from sim.engines.pitch.camera import Eyes
+from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
 from sim.env import Array, Step
 from sim.registry import load
 from sim.spec import limits, pack, size, slices
+from sim.tasks.sight import Sight, varied_looks
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import Soccer
@@ -48,6 +50,10 @@ class Match:
         self._low, self._high = limits(task.commands)
         self._columns = slices(view(task.players))
         self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
+        self.sight: Sight | None = None
+        if task.lens:
+            self.sight = Sight(Eyes(self.pitch, task.agents, task.lens), task.config.latency)
+            self._looks = self.sight.eyes.looks[: task.agents].copy()
         self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.commands)["drive"]
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -55,10 +61,20 @@ class Match:
         worlds, numbers = np.asarray(rows[::agents], np.int64) // agents, episodes[::agents]
         if not len(worlds):
             return
-        starts = [self._start(np.random.default_rng([self.seed, number])) for number in numbers]
+        random = [np.random.default_rng([self.seed, number]) for number in numbers]
+        starts = [self._start(rng) for rng in random]
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
         self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
         self.anchor[worlds], self.waited[worlds] = self.pitch.read("ball_position")[worlds], 0
+        if self.sight:
+            cameras = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
+            if self.task.config.vary:
+                eyes = self.sight.eyes
+                eyes.looks[cameras] = np.concatenate(
+                    [varied_looks(self._looks, len(eyes.panoramas), r) for r in random]
+                )
+            self.sight.eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
+            self.sight.begin(cameras)
         self._look()
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -92,7 +108,11 @@ class Match:
         return {name: rows[:, at] for name, at in self._columns.items()}
 
     def observe(self) -> dict[str, Array]:
-        return self._of(slice(self.task.agents))
+        agents = self.task.agents
+        seen: dict[str, Any] = self._of(slice(agents))
+        if self.sight:
+            seen |= {"camera": self.sight.pictures, "pan": self.pitch.read("pan")[:, :agents].reshape(-1, 1)}
+        return seen
 
     def truth(self) -> dict[str, Array]:
         return self.observe()
@@ -123,6 +143,8 @@ class Match:
         named = {name: value[:, :agents].reshape(-1) for name, value in terms.items()}
         reward = np.stack([WEIGHTS[name] * value for name, value in named.items()]).sum(axis=0).astype(np.float32)
         self._drop()
+        if self.sight:
+            self.sight.step()
         won = (self.over[:, None] * self.side > 0.0)[:, :agents].reshape(-1)
         return Step(reward, won, np.repeat((self.over != 0.0) | self.lost, agents), named)
 
@@ -144,7 +166,10 @@ class Match:
         """What the engine takes, from commands (worlds, robots, k)."""
         made = np.zeros((self.worlds, self.robots, COMMAND_ROWS), np.float32)
         made[..., : self._drive.stop] = told[..., self._drive]
-        made[..., TURN], made[..., KICK] = told[..., self._drive.stop], told[..., self._drive.stop + 1]
+        rest = told[..., self._drive.stop :]
+        made[..., TURN], made[..., KICK] = rest[..., 0], rest[..., 1]
+        if self.sight:
+            made[..., PAN_RATE] = rest[..., 2]
         return made
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,7 +187,8 @@ class Match:
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         names = ("episode", "begun", "lost", "over", "anchor", "waited")
-        return {**self.pitch.arrays(), **{name: getattr(self, name) for name in names}}
+        seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
+        return {**self.pitch.arrays(), **seen, **{name: getattr(self, name) for name in names}}
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """Its pitch from above, the own goal on the left."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sim.engines.pitch.camera import Lens
 from sim.engines.pitch.views import view
 from sim.env import Array, outcome_scores
 from sim.experts.soccer import OPPONENTS, Scripted, chaser
@@ -41,6 +42,7 @@ class SoccerConfig:
     start: str = "kickoff"  # kickoff | anywhere | mixed: half of the episodes each
     vary: bool = True  # friction, masses and motors differ by up to a fifth from episode to episode
     steps: int = 400  # of an episode at most
+    latency: int = 0  # control steps by which pictures are late, where there are any
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -52,6 +54,8 @@ class SoccerConfig:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if not 1 <= self.steps <= 10_000:
             raise ValueError(f"steps must be between 1 and 10000, got {self.steps}")
+        if not 0 <= self.latency <= 10:
+            raise ValueError(f"latency must be between 0 and 10 control steps, got {self.latency}")
 
 
 class Soccer:
@@ -68,6 +72,7 @@ class Soccer:
     goal = ""
     corruption = {"ball_position": 0.1, "drive": 0.3, "turn": 2.0, "kick": 0.3}
     recipes: ClassVar[Recipes]
+    lens: Lens | None = None  # of its camera, where it has one
 
     def __init__(self, config: SoccerConfig | None = None) -> None:
         self.config = config or SoccerConfig()
@@ -86,7 +91,9 @@ class Soccer:
         )
         self.envelope: dict[str, Any] = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
         planar = [s.name for s in (*self.policy, *self.commands) if s.size % 2 == 0]
-        self.mirrors = (Mirror({**dict.fromkeys(planar, BESIDE), **dict.fromkeys(("turning", "turn"), ([0], [-1.0]))}),)
+        self.mirrors: tuple[Mirror, ...] = (
+            Mirror({**dict.fromkeys(planar, BESIDE), **dict.fromkeys(("turning", "turn"), ([0], [-1.0]))}),
+        )
         self.start = self.config.start
         self.opponents: dict[str, Play] = {name: functools.partial(play, self) for name, play in OPPONENTS.items()}
         self._opponent: Callable[[int], Opponent] = self._scripted
@@ -155,3 +162,47 @@ class Soccer5v5(Soccer):
 
     name, players = "soccer_5v5", 5
     recipes = {"ppo": {"default": {**PPO, "algorithm.num_envs": 1280}}}
+
+
+class SoccerVision1v1(Soccer):
+    """The same, seen by a camera that turns"""
+
+    name, players = "soccer_vision_1v1", 1
+    lens = Lens()
+    recipes = {
+        "ppo": {
+            "default": {
+                "algorithm.total_steps": 2_000_000,
+                "algorithm.num_envs": 256,
+                "algorithm.rollout_steps": 32,
+                "algorithm.gamma": 0.99,
+                "algorithm.lengths": [1.0, 1.0],
+                "algorithm.initial_std": 1.0,
+                "algorithm.min_std": 0.2,
+                "algorithm.correlation": 0.9,
+                "algorithm.learning_rate": 1e-3,
+                "algorithm.evaluate_every": 50,
+            }
+        }
+    }
+
+    def __init__(self, config: SoccerConfig | None = None) -> None:
+        super().__init__(config)
+        self.mirrors = ()  # a picture's is another one
+        shape = (self.lens.height, self.lens.width, 3)
+        known = ("velocity", "turning", "ready")
+        self.policy = (
+            Signal("camera", shape, "1", "", 0.0, 255.0, dtype="uint8"),
+            *(s for s in view(self.players) if s.name in known),
+            Signal("pan", (1,), "rad", "body"),  # where the camera looks, from ahead to the left
+        )
+        self.privileged = tuple(s for s in view(self.players) if s.name not in known)
+        fast = self.robot.pan_speed
+        self.commands = (*self.commands, Signal("pan_rate", (1,), "rad/s", "body", -fast, fast))
+        self.envelope = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
+
+
+class SoccerVision2v2(SoccerVision1v1):
+    """The same, two against two"""
+
+    name, players = "soccer_vision_2v2", 2

@@ -1,0 +1,315 @@
+"""What robots see of a match: pictures by casting a ray through each pixel, of scenes that formulas describe.
+
+Grass with lines, boards, goals, the ball and the other robots; above the boards a panorama, looked up by direction.
+Lines, the ball and robots cover shares of pixels (their edges are as wide as a pixel's footprint), so that they do not
+break into dots in coarse pictures. Own goal and team are drawn in one colour, those of the others in another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engines.pitch.rows import BALL_RADIUS, BALL_X, BALL_Y, COS, PAN, ROBOT_ROWS, ROBOTS, SIN, X, Y
+from sim.engines.vector.blocks import inlined, kernel
+from sim.engines.vector.simd import LANES
+
+if TYPE_CHECKING:
+    from sim.engines.pitch import Pitch
+
+Array = NDArray[np.float32]
+
+GRASS, WHITE, BOARD, BALL = (0.16, 0.42, 0.18), (0.92, 0.93, 0.92), (0.55, 0.56, 0.58), (0.95, 0.45, 0.08)
+OWN, OTHER = (0.15, 0.30, 0.85), (0.92, 0.78, 0.12)
+COLOURS = np.array([GRASS, WHITE, BOARD, BALL, OWN, OTHER], np.float32)
+# What a pixel shows, by the largest share: the values of the segmentation.
+SKY, GROUND, LINE, WALL, GOAL_OWN, GOAL_OTHER, IS_BALL, IS_MATE, IS_OPPONENT = range(9)
+HALF_LINE = np.float32(0.025)  # m
+FAR = np.float32(30.0)  # m: what depth says of the sky
+ZERO, HALF, ONE, TINY = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(1e-6)
+PI = np.float32(math.pi)
+# Columns of what differs from camera to camera.
+GAIN_R, GAIN_G, GAIN_B, LIFT, TILT, RAISED, PANORAMA, TURNED, NOISE = range(9)
+LOOKS = 9
+
+
+@dataclass(frozen=True)
+class Lens:
+    """A pinhole camera, and how it looks at the world."""
+
+    height: int = 30  # pixels
+    width: int = 40
+    view: float = 90.0  # degrees, across
+    tilt: float = 8.0  # degrees below the horizon
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.height <= 1000 and 1 <= self.width <= 1000):
+            raise ValueError(f"a picture has 1 to 1000 rows and columns, got {self.height} x {self.width}")
+        if not 1.0 <= self.view <= 170.0:
+            raise ValueError(f"a camera sees 1 to 170 degrees, got {self.view}")
+
+    @property
+    def focal(self) -> float:
+        """In pixels."""
+        return 0.5 * self.width / math.tan(math.radians(self.view) / 2.0)
+
+
+class Stage(NamedTuple):
+    """What does not change: numbers of the pitch and of the robots, in m."""
+
+    half_length: np.float32
+    half_width: np.float32
+    half_goal: np.float32
+    depth: np.float32
+    circle: np.float32
+    wall: np.float32
+    radius: np.float32
+    front: np.float32
+    tall: np.float32
+    eye: np.float32  # ahead of the axis
+    high: np.float32  # above the ground
+
+
+@inlined
+def unit(value):
+    """Clipped to 0..1."""
+    return min(max(value, ZERO), ONE)
+
+
+@inlined
+def covered(distance, half, print):
+    """The share of a pixel, whose footprint has this width, that a line at this distance from its middle covers."""
+    width = half + half
+    return unit((half + HALF * print - abs(distance)) / min(print, width)) * min(width / print, ONE)
+
+
+@inlined
+def mixed(rgb, colour, share, light):
+    """Lay a colour over what is there."""
+    for k in range(3):
+        rgb[k] += share * (light * COLOURS[colour, k] - rgb[k])
+
+
+@inlined
+def looked_up(rgb, panorama, dx, dy, dz, turned):
+    """The panorama (rows, columns, 3) in this direction: its lowest row is the horizon, the highest 45 degrees up."""
+    rows, columns = panorama.shape[0], panorama.shape[1]
+    around = (math.atan2(dy, dx) / (PI + PI) + turned) * columns
+    column = math.floor(around) % columns
+    up = dz / math.sqrt(dx * dx + dy * dy + TINY)
+    row = rows - 1 - min(max(int(up * rows), 0), rows - 1)
+    for k in range(3):
+        rgb[k] = panorama[row, column, k]
+
+
+@inlined
+def scenery(rgb, x, y, high, dx, dy, dz, pixel, stage, side, panorama, turned):
+    """Ground, boards and goals, or the panorama above them: into rgb; what it is, and how far (m)."""
+    # To the boards, seen from above.
+    to_x = (stage.half_length - x) / dx if dx > TINY else ((-stage.half_length - x) / dx if dx < -TINY else FAR)
+    to_y = (stage.half_width - y) / dy if dy > TINY else ((-stage.half_width - y) / dy if dy < -TINY else FAR)
+    to_wall, what, light = min(to_x, to_y), WALL, ONE if to_x < to_y else np.float32(0.88)
+    if to_x < to_y and abs(y + to_x * dy) < stage.half_goal:  # into a goal
+        what = GOAL_OTHER if (dx > ZERO) == (side > ZERO) else GOAL_OWN
+        behind = to_x + stage.depth / abs(dx)
+        edge = stage.half_goal if dy > ZERO else -stage.half_goal
+        beside = (edge - y) / dy if abs(dy) > TINY else FAR
+        to_wall, light = min(behind, beside), ONE if behind < beside else np.float32(0.8)
+    to_ground = -high / dz if dz < -TINY else FAR
+    if to_ground < to_wall:
+        gx, gy = x + to_ground * dx, y + to_ground * dy
+        flat = math.sqrt(dx * dx + dy * dy) + TINY
+        fx, fy = abs(dx) / flat, abs(dy) / flat
+        across = to_ground * pixel
+        along = across / (abs(dz) + TINY)
+        print_x, print_y = across * fy + along * fx, across * fx + along * fy  # the pixel's on the ground
+        stripe = ONE if math.floor(gx + gx) % 2 == 0 else np.float32(0.92)
+        for k in range(3):
+            rgb[k] = stripe * COLOURS[0, k]
+        away = math.sqrt(gx * gx + gy * gy)
+        line = covered(gx, HALF_LINE, print_x)
+        line = max(line, covered(abs(gx) - stage.half_length + HALF_LINE, HALF_LINE, print_x))
+        line = max(line, covered(abs(gy) - stage.half_width + HALF_LINE, HALF_LINE, print_y))
+        nx, ny = abs(gx) / (away + TINY), abs(gy) / (away + TINY)
+        line = max(line, covered(away - stage.circle, HALF_LINE, print_x * nx + print_y * ny))
+        mixed(rgb, 1, line, ONE)
+        return LINE if line > HALF else GROUND, to_ground
+    print = to_wall * pixel
+    share = unit(HALF + (stage.wall - high - to_wall * dz) / print)
+    if share < ONE:
+        looked_up(rgb, panorama, dx, dy, dz, turned)
+    mixed(rgb, 2 if what == WALL else (4 if what == GOAL_OWN else 5), share, light)
+    return (what, to_wall) if share > HALF else (SKY, FAR)
+
+
+@inlined
+def noisy(seed):
+    """The next number of a stream, and one roughly normal from it: four bytes added up."""
+    seed = (seed * np.uint32(1664525) + np.uint32(1013904223)) & np.uint32(0xFFFFFFFF)
+    mixed_up = seed ^ (seed >> np.uint32(15))
+    total = (mixed_up & np.uint32(255)) + ((mixed_up >> np.uint32(8)) & np.uint32(255))
+    total += ((mixed_up >> np.uint32(16)) & np.uint32(255)) + (mixed_up >> np.uint32(24))
+    return seed, (np.float32(total) - np.float32(510.0)) / np.float32(147.8)
+
+
+@kernel
+def see_rows(state, parameters, players, robots, stage, rays, pixel, looks, panoramas, seeds, work, which, out, extra):
+    """Pictures out (count, height, width, 3) of the cameras `which` (count,): of the first `robots` of each world.
+
+    `rays` (height, width, 3) are directions before turning, of depth 1; `work` (height, width, 5) is room for one.
+    `extra`: depth (m) and segmentation (count, 2, height, width), or an empty array where nobody asks.
+    """
+    height, width = rays.shape[0], rays.shape[1]
+    order, away = np.empty(2 * players, np.int64), np.empty(2 * players, np.float32)
+    for index in range(out.shape[0]):
+        camera = which[index]
+        world, robot = camera // robots, camera % robots
+        s, lane, look = state[world // LANES], world % LANES, looks[camera]
+        at = ROBOTS + ROBOT_ROWS * robot
+        side = ONE if robot < players else -ONE
+        cos, sin = s[at + COS, lane], s[at + SIN, lane]
+        x, y, high = s[at + X, lane] + stage.eye * cos, s[at + Y, lane] + stage.eye * sin, stage.high + look[RAISED]
+        pan = s[at + PAN, lane]
+        pan_cos, pan_sin = np.float32(math.cos(pan)), np.float32(math.sin(pan))
+        cos, sin = cos * pan_cos - sin * pan_sin, sin * pan_cos + cos * pan_sin
+        tilt_cos, tilt_sin = np.float32(math.cos(look[TILT])), np.float32(math.sin(look[TILT]))
+        panorama = panoramas[int(look[PANORAMA])]
+        for row in range(height):
+            for column in range(width):
+                ahead, left, up = rays[row, column, 0], rays[row, column, 1], rays[row, column, 2]
+                ahead, up = ahead * tilt_cos + up * tilt_sin, up * tilt_cos - ahead * tilt_sin
+                dx, dy = ahead * cos - left * sin, ahead * sin + left * cos
+                here = work[row, column]
+                what, far = scenery(here, x, y, high, dx, dy, up, pixel, stage, side, panorama, look[TURNED])
+                here[3], here[4] = far, what
+        # The ball and the others, the farthest first.
+        count = 0
+        for k in range(2 * players):
+            if k == robot:
+                continue
+            to = ROBOTS + ROBOT_ROWS * k
+            distance = math.hypot(s[to + X, lane] - x, s[to + Y, lane] - y)
+            place = count
+            while place > 0 and away[place - 1] < distance:
+                away[place], order[place] = away[place - 1], order[place - 1]
+                place -= 1
+            away[place], order[place] = distance, k
+            count += 1
+        distance = math.hypot(s[BALL_X, lane] - x, s[BALL_Y, lane] - y)
+        place = count
+        while place > 0 and away[place - 1] < distance:
+            away[place], order[place] = away[place - 1], order[place - 1]
+            place -= 1
+        away[place], order[place] = distance, -1
+        for k in range(count + 1):
+            ball = order[k] < 0
+            to = ROBOTS + ROBOT_ROWS * max(order[k], 0)
+            ox, oy = (s[BALL_X, lane], s[BALL_Y, lane]) if ball else (s[to + X, lane], s[to + Y, lane])
+            size = parameters[world // LANES, BALL_RADIUS, lane] if ball else stage.radius
+            tall = size + size if ball else stage.tall
+            ahead, left = (ox - x) * cos + (oy - y) * sin, (oy - y) * cos - (ox - x) * sin
+            if ahead < -size:
+                continue
+            # Columns in which it may be; close by it may be anywhere.
+            low, most = 0, width
+            if ahead > np.float32(2.0) * size:
+                edge = (size + size) / ahead + np.float32(2.0) * pixel
+                low = max(int((HALF - (left / ahead + edge) / (pixel * width)) * width), 0)
+                most = min(int((HALF - (left / ahead - edge) / (pixel * width)) * width) + 2, width)
+            ours = (order[k] < players) == (robot < players)
+            colour = 3 if ball else (4 if ours else 5)
+            for row in range(height):
+                for column in range(low, most):
+                    forth, aside, up = rays[row, column, 0], rays[row, column, 1], rays[row, column, 2]
+                    forth, up = forth * tilt_cos + up * tilt_sin, up * tilt_cos - forth * tilt_sin
+                    flat = math.sqrt(forth * forth + aside * aside) + TINY
+                    near = (ahead * forth + left * aside) / flat  # along the ray, seen from above
+                    if near < TINY:
+                        continue
+                    off = (left * forth - ahead * aside) / flat
+                    tall_at = high + near * up / flat
+                    print = near * pixel
+                    if ball:
+                        down = tall_at - size
+                        apart = math.sqrt(off * off + down * down * flat * flat / (flat * flat + up * up))
+                        share = unit((size + HALF * print - apart) / min(print, size + size))
+                        share *= min(PI * size * size / (print * print), ONE)
+                        light = np.float32(0.75) + np.float32(0.25) * down / size
+                    else:
+                        share = covered(off, size, print)
+                        share *= unit(HALF + (tall - tall_at) / print) * unit(HALF + tall_at / print)
+                        light = np.float32(0.7) + np.float32(0.3) * off / size
+                    if share > ZERO:
+                        here = work[row, column]
+                        mixed(here, colour, share, light)
+                        if share > HALF:
+                            here[3] = max(near - size, TINY)
+                            here[4] = IS_BALL if ball else (IS_MATE if ours else IS_OPPONENT)
+        seed, noise = seeds[camera], look[NOISE]
+        for row in range(height):
+            for column in range(width):
+                here = work[row, column]
+                for k in range(3):
+                    value = here[k] * look[k] + look[LIFT]
+                    if noise > ZERO:
+                        seed, drawn = noisy(seed)
+                        value += noise * drawn
+                    out[index, row, column, k] = np.uint8(np.float32(255.0) * unit(value) + HALF)
+                if extra.shape[0]:
+                    extra[index, 0, row, column], extra[index, 1, row, column] = here[3], here[4]
+        seeds[camera] = seed
+
+
+class Eyes:
+    """The cameras of the first `robots` robots of each world of a pitch. `looks` (cameras, LOOKS): how each sees."""
+
+    def __init__(self, pitch: Pitch, robots: int, lens: Lens | None = None) -> None:
+        self.pitch, self.robots, self.lens = pitch, robots, lens or Lens()
+        robot, field, shape = pitch.robot, pitch.field, pitch.shape
+        rest = (field.depth, field.circle, field.wall, robot.radius, robot.front, robot.height, *robot.eye)
+        numbers = (shape.half_length, shape.half_width, shape.half_goal, *rest)
+        self._stage = Stage(*(np.float32(value) for value in numbers))
+        focal, height, width = self.lens.focal, self.lens.height, self.lens.width
+        self._rays = np.ones((height, width, 3), np.float32)
+        self._rays[..., 1] = (width / 2.0 - np.arange(width) - 0.5) / focal
+        self._rays[..., 2] = ((height / 2.0 - np.arange(height) - 0.5) / focal)[:, None]
+        self._work = np.zeros((height, width, 5), np.float32)
+        cameras = pitch.num * robots
+        self.looks = np.zeros((cameras, LOOKS), np.float32)
+        self.looks[:, :3], self.looks[:, TILT] = 1.0, math.radians(self.lens.tilt)
+        self.panoramas = landscapes(4)
+        self.seeds = np.arange(1, cameras + 1, dtype=np.uint32) * np.uint32(2654435761)
+
+    def see(self, cameras: NDArray[np.int64] | None = None, extra: bool = False) -> tuple[NDArray[np.uint8], Array]:
+        """Pictures (count, height, width, 3) of these cameras, or all; with `extra` depth (m) and segmentation, too.
+
+        Those are (count, 2, height, width).
+        """
+        which = np.arange(len(self.looks)) if cameras is None else cameras
+        count, height, width = len(which), self.lens.height, self.lens.width
+        out = np.empty((count, height, width, 3), np.uint8)
+        more = np.empty((count * extra, 2, height, width), np.float32)
+        arrays: dict[str, Any] = self.pitch.arrays()
+        see_rows(
+            *(arrays["state"], arrays["parameters"], self.pitch.robots // 2, self.robots, self._stage),
+            *(self._rays, np.float32(1.0 / self.lens.focal), self.looks, self.panoramas, self.seeds, self._work),
+            *(which, out, more),
+        )
+        return out, more
+
+
+def landscapes(count: int, rows: int = 16, columns: int = 128, seed: int = 0) -> Array:
+    """Panoramas (count, rows, columns, 3), 0..1: a hall's or a landscape's light and dark things before a plain sky."""
+    rng, made = np.random.default_rng(seed), np.empty((count, rows, columns, 3), np.float32)
+    height = np.linspace(1.0, 0.0, rows)[:, None, None]
+    for k in range(count):
+        made[k] = rng.uniform(0.4, 0.95, 3) + rng.uniform(-0.2, 0.2, 3) * height
+        for _ in range(24):
+            start, wide, tall = rng.integers(columns), int(rng.integers(3, 24)), rng.uniform(0.1, 0.9)
+            where = np.arange(start, start + wide) % columns
+            made[k][:, where] = np.where(height < tall, rng.uniform(0.05, 0.9, 3), made[k][:, where])
+    return np.clip(made, 0.0, 1.0)
