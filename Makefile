@@ -38,7 +38,7 @@ lint: .venv/test.installed
 	$(BIN)/mypy
 
 bench: .venv/test.installed
-	@set -e; for name in simulators training off_policy transfer tracking foundation recipes adaptation specialists microcontroller ros2 crazyflie control_loop guards arm manipulation steering; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in simulators training off_policy pitch transfer tracking foundation recipes adaptation specialists microcontroller ros2 crazyflie control_loop guards arm manipulation steering; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 release sbom: .venv/test.installed
 	@$(BIN)/python release/build.py dist

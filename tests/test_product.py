@@ -27,6 +27,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "arm_reach": {"steps": 50},
     "reach": {"steps": 30},
     **{f"soccer_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2, 5)},
+    **{f"soccer_vision_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2)},
     "velocity": {"steps": 30, "standing": 1.0},  # its expert stands
 }
 CELLS = [

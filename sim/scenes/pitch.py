@@ -47,6 +47,7 @@ class Ball:
 
 
 STIFFNESS = 2e5  # 1/s^2, of contacts that bounce: they last 7 ms
+UPRIGHT = 2.0 * math.degrees(math.atan(0.75))  # degrees: 90 across, in pictures of 4 to 3
 THICK = 0.05  # m, of boards
 BALL_ORANGE, GREEN, WHITE, DARK = "0.95 0.45 0.05 1", "0.1 0.45 0.15 1", "0.9 0.9 0.9 1", "0.15 0.15 0.18 1"
 TEAMS = ("0.1 0.25 0.8 1", "0.85 0.75 0.1 1")  # blue, yellow
@@ -125,4 +126,5 @@ def _robot(robot: Wheeled, k: int, colour: str) -> str:
       <joint name="x{k}" type="slide" axis="1 0 0"/><joint name="y{k}" type="slide" axis="0 1 0"/>
       <joint name="z{k}" type="hinge" axis="0 0 1"/>
       <geom name="robot{k}" type="mesh" mesh="robot" condim="3" priority="2" contype="2" conaffinity="3"
-        friction="0.3 0 0" solref="{_bouncing(robot.bounce)}" rgba="{colour}"/></body>"""
+        friction="0.3 0 0" solref="{_bouncing(robot.bounce)}" rgba="{colour}"/>
+      <camera name="eye{k}" pos="{robot.eye[0]} 0 {robot.eye[1]}" xyaxes="0 -1 0 0 0 1" fovy="{UPRIGHT}"/></body>"""

@@ -16,6 +16,7 @@ BENCHMARKS = (
     "simulators",
     "training",
     "off_policy",
+    "pitch",
     "transfer",
     "tracking",
     "foundation",

@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parent
     [
         "simulators.py",
         pytest.param("training.py --only apg", marks=pytest.mark.long),
+        "pitch.py --only soccer_1v1 camera",
         pytest.param('off_policy.py --only "arm_reach, sac" "arm_reach, Stable-Baselines3"', marks=pytest.mark.long),
         pytest.param("transfer.py --only flight", marks=pytest.mark.long),
         pytest.param("tracking.py", marks=pytest.mark.long),

@@ -26,6 +26,7 @@ from sim.engines.pitch.camera import (
     Eyes,
     Lens,
 )
+from sim.engines.pitch.mujoco import MujocoPitch
 from sim.robots.wheeled import DIFFERENTIAL
 from sim.scenes.pitch import FIELDS
 from sim.scenes.pitch import Ball as BallOf
@@ -155,3 +156,15 @@ def test_the_ball_is_orange():
     where = shown(scene(ball_position=[[-0.6, 0.0]]), IS_BALL)
     np.testing.assert_allclose(np.median(picture[tuple(where.T)], axis=0), BALL, atol=0.25)
     assert LINE != IS_BALL
+
+
+def test_mujoco_shows_the_ball_at_the_same_place():
+    for ball in ((-0.2, 0.1), (0.5, -0.4)):
+        pitch = MujocoPitch(DIFFERENTIAL, FIELDS[1], BallOf(), 1, 2, 0.05)
+        pitch.reset(np.arange(1), {"position": [[[-1.0, 0.0], [-1.9, 1.4]]], "ball_position": [list(ball)]})
+        theirs = pitch.scene.see(0, "eye0", 120, 160).astype(float)
+        orange = (theirs[..., 0] > 1.5 * theirs[..., 1]) & (theirs[..., 0] > 3.0 * theirs[..., 2])
+        ours = shown(Eyes(pitch, 1, FINE), IS_BALL)
+        np.testing.assert_allclose(np.argwhere(orange).mean(axis=0), ours.mean(axis=0), atol=0.7)
+        assert orange.sum() == pytest.approx(len(ours), rel=0.2)
+        pitch.close()

@@ -181,3 +181,55 @@ def test_settings_that_mean_nothing_are_refused():
             make("soccer_1v1", **{wrong: "nobody"})
     with pytest.raises(ValueError, match="steps must be between 1 and 10000, got 0"):
         make("soccer_1v1", steps=0)
+
+
+def test_pictures_are_late_by_so_many_steps_and_differ_from_game_to_game():
+    now, late = (opened(make("soccer_vision_1v1", latency=k, start="anywhere"), 3) for k in (0, 2))
+    shown = []
+    for _ in range(6):
+        seen, before = now.observe()["camera"], late.observe()["camera"]
+        shown.append(seen)
+        np.testing.assert_array_equal(before, shown[max(0, len(shown) - 3)])
+        command = now.task.expert(now.observe())
+        now.step(command)
+        late.step(command)
+    assert len({picture.tobytes() for picture in shown[-1]}) == 3
+    looks = now.sight.eyes.looks
+    assert (looks.std(axis=0)[:6] > 0.0).all()
+    plain = opened(make("soccer_vision_1v1", vary=False), 3).sight.eyes.looks
+    assert (plain == plain[0]).all()
+    kept = shown[-1].copy()
+    now.reset([1], [9])
+    np.testing.assert_array_equal(shown[-1], kept)  # who was shown a picture keeps it
+
+
+def test_who_sees_finds_the_ball_with_the_pan_joint():
+    task = make("soccer_vision_1v1", opponent="still", start="anywhere")
+    env = opened(task, 50)
+    for _ in range(15):
+        env.step(task.expert(env.observe()))
+    seen = env.observe()
+    angle = np.arctan2(*seen["ball_position"].T[::-1]) - seen["pan"][:, 0]
+    near = np.abs((angle + np.pi) % (2.0 * np.pi) - np.pi) < 0.3
+    assert near.mean() > 0.7
+    orange = (seen["camera"][..., 0] > 1.4 * seen["camera"][..., 1]) & (
+        seen["camera"][..., 0] > 2.0 * seen["camera"][..., 2]
+    )
+    assert orange[near].any(axis=(1, 2)).mean() > 0.6
+
+
+def test_vision_continues_exactly():
+    task = make("soccer_vision_2v2", latency=1)
+    env, twin = opened(task, 2), opened(task, 2, seed=5)
+    for _ in range(5):
+        env.step(task.expert(env.observe()))
+    twin.load_state_dict(env.state_dict())
+    for _ in range(5):
+        for e in (env, twin):
+            e.step(task.expert(e.observe()))
+        np.testing.assert_array_equal(env.observe()["camera"], twin.observe()["camera"])
+
+
+def test_a_latency_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="latency must be between 0 and 10 control steps, got 11"):
+        make("soccer_vision_1v1", latency=11)
