@@ -126,7 +126,7 @@ class Soccer:
 
 PPO: dict[str, Any] = {
     "algorithm.league": True,
-    "algorithm.total_steps": 30_000_000,
+    "algorithm.total_steps": 60_000_000,
     "algorithm.num_envs": 1024,
     "algorithm.rollout_steps": 32,
     "algorithm.minibatches": 16,
