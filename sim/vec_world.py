@@ -18,6 +18,7 @@ from sim.env import (
     for_whole_worlds,
     make_env,
     replay,
+    saves,
     stream,
     worker_metrics,
     workers_for,
@@ -69,7 +70,7 @@ class WorldVecEnv:
         self.total_steps = 0
         self._numbers, self._following = episode_numbers(task, num_envs), num_envs // agents_of(task)
         self._sent: list[list[Array]] = [[] for _ in range(num_envs)]  # actions of the open episodes
-        self._return = np.zeros(num_envs, np.float32)
+        self._return, self._length = np.zeros(num_envs, np.float32), np.zeros(num_envs, np.int64)
         self._since = np.full(num_envs, -1)  # steps since success
         self.world.reset(range(num_envs), self._numbers.tolist())
         self.observation = self._look()
@@ -86,7 +87,9 @@ class WorldVecEnv:
 
     def _opened(self) -> Env:
         own = stream(self._seed, TRAINING)
-        return make_env(self.task, self.num_envs, own, several=True, workers=self._workers)
+        made = make_env(self.task, self.num_envs, own, several=True, workers=self._workers)
+        self._saved = saves(made)
+        return made
 
     def worker_metrics(self) -> dict[str, float]:
         """What there is to tell of its workers."""
@@ -137,15 +140,17 @@ class WorldVecEnv:
     def step(self, action: Tensor) -> Step:
         """Advance one control step under `action` (n, k) in [-1, 1]. Whose episode ended begins the next one."""
         told = action.detach().clamp(-1.0, 1.0).cpu().numpy()
-        for row in range(self.num_envs):
-            self._sent[row].append(told[row].copy())
+        if not self._saved:
+            for row in range(self.num_envs):
+                self._sent[row].append(told[row].copy())
+        self._length += 1
         outcome = self.world.step(self._commands(told))
         self.total_steps += self.num_envs
         reward = np.nan_to_num(outcome.reward).astype(np.float32)
         done = outcome.success.astype(np.float32)
         gained = reward + np.float32(self.success_reward) * done
         self._return = self._return + gained
-        length = np.array([len(sent) for sent in self._sent])
+        length = self._length.copy()
         self._since = self._since + (outcome.success | (self._since >= 0))
         over = (self._since >= self.linger) | outcome.terminated | (length >= self.task.episode_steps)
         over = for_whole_worlds(agents_of(self.task), over)
@@ -164,6 +169,7 @@ class WorldVecEnv:
         self._following += len(rows) // agents_of(self.task)
         for row in rows:
             self._sent[row] = []
+        self._length[rows] = 0
         begun = np.isin(np.arange(self.num_envs), rows)
         self._return, self._since = np.where(begun, np.float32(0.0), self._return), np.where(begun, -1, self._since)
         self.world.reset(rows.tolist(), self._numbers[rows].tolist())
@@ -173,11 +179,12 @@ class WorldVecEnv:
         return torch.from_numpy(np.array(values)).to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers of the open episodes and what was sent in them: physics are found again by doing it again."""
+        """Numbers of the open episodes, and the world; if it cannot be saved, what was sent, to do it again."""
         sent = [np.stack(row) if row else np.zeros((0, self.action_size), np.float32) for row in self._sent]
         counts = {"following": self._following, "total_steps": self.total_steps, "seed": self._seed}
         now = {"numbers": self._numbers.copy(), "return": self._return.copy(), "since": self._since.copy()}
-        return {**counts, **now, "sent": sent}
+        world = {"world": self._saved.state_dict()} if self._saved else {"sent": sent}
+        return {**counts, **now, "length": self._length.copy(), **world}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state_dict` of an environment with the same arguments."""
@@ -186,7 +193,11 @@ class WorldVecEnv:
         self.seed(int(state["seed"]))
         self._following, self.total_steps = int(state["following"]), int(state["total_steps"])
         self._numbers, self._return = np.array(state["numbers"]), np.array(state["return"], np.float32)
-        self._since = np.array(state["since"])
+        self._since, self._length = np.array(state["since"]), np.array(state["length"])
+        if self._saved:
+            self._saved.load_state_dict(state["world"])
+            self.observation = self._look()
+            return
         self._sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
         for _ in replay(self.world, self._numbers.tolist(), self._sent, self._commands):
             pass

@@ -43,7 +43,8 @@ def learner(task: Any, name: str) -> Any:
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
     if EngineTask in cls.needs:
         wanted = SMALL[name]
-    wanted["num_envs"] = 16 * agents_of(task)
+    if agents_of(task) > 1:
+        wanted["num_envs"] = 16 * agents_of(task)
     known = cls.Config.__dataclass_fields__
     return cls(task, cls.Config(**{key: value for key, value in wanted.items() if key in known}), 0)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sim.registry import load
 from sim.spec import tokens
-from sim.tasks import EngineTask, HasExpert, Task, agents_of
+from sim.tasks import EngineTask, HasExpert, HasTeacher, Task, agents_of
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
@@ -18,6 +18,7 @@ ALGORITHMS = {
     "distill": "policies.algorithms.distill:Distill",
     "ppo": "policies.algorithms.ppo:Ppo",
     "sac": "policies.algorithms.sac:Sac",
+    "student": "policies.algorithms.student:Student",
     "dagger": "policies.algorithms.dagger:Dagger",
     "diffusion": "policies.algorithms.bc:Bc",
     "dsrl": "policies.algorithms.dsrl:Dsrl",
@@ -101,6 +102,7 @@ def recipes_of(kind: Any) -> dict[str, dict[str, Any]]:
 ABILITIES = {
     EngineTask: "an engine that carries it out, features and costs",
     HasExpert: "a scripted expert",
+    HasTeacher: "a teacher who knows more",
 }
 
 

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from policies.learning.networks import orthogonal
 from policies.models.controller import Array
-from policies.models.vision import KERNEL, EncoderConfig, KeypointEncoder, grid
+from policies.models.vision import ENCODERS, KERNEL, EncoderConfig, PictureEncoder, grid
 from sim.spec import Group
 
 WHITE = 255.0
 # An untrained encoder looks everywhere at once, and all its points lie near the middle: within about 0.01. Learning by
 # trial and error hardly hears them there; sharper first weights spread them.
 SHARP = 8.0
+TOGETHER = 256  # pictures: with 1024 at once, what convolutions hold leaves the caches, a third slower on an EPYC
 PICTURE = "picture."  # before its name in a buffer
 
 
@@ -28,18 +29,26 @@ class Encoders(nn.Module):
     def __init__(
         self, pictures: Group, config: EncoderConfig, generator: torch.Generator, sharpness: float = 1.0
     ) -> None:
-        """`sharpness`: a factor of the first weights of the last convolution, see `SHARP`."""
+        """`sharpness`: a factor of the first weights of the last convolution, see `SHARP`; of keypoints."""
         super().__init__()
         self.pictures, self.config = pictures, config
-        self.size = 2 * config.channels[-1] * len(pictures)
+        self.size = sum(config.found(s.shape) for s in pictures)
+        self.flat = config.head == "flat"
+        sharpness = 1.0 if self.flat else sharpness
         self.encoders = nn.ModuleDict({s.name: _convolutions(config, generator, sharpness) for s in pictures})
 
     def forward(self, pictures: Mapping[str, Tensor]) -> Tensor:
-        """Points (n, size) in pictures (n, height, width, 3) uint8 by name."""
-        return torch.cat([self._points(self.encoders[s.name], pictures[s.name]) for s in self.pictures], -1)
+        """Points in pictures (n, height, width, 3) uint8 by name, or all that is held of them: (n, size)."""
+        found = []
+        for signal in self.pictures:
+            some = pictures[signal.name].split(TOGETHER)
+            found.append(torch.cat([self._points(self.encoders[signal.name], part) for part in some]))
+        return torch.cat(found, -1)
 
     def _points(self, encoder: nn.Module, pictures: Tensor) -> Tensor:
-        looked = encoder(pictures.permute(0, 3, 1, 2).float() / WHITE)
+        looked: Tensor = encoder(pictures.permute(0, 3, 1, 2).float() / WHITE)
+        if self.flat:
+            return looked.relu().flatten(1)
         likely = looked.flatten(2).softmax(-1)
         places: Tensor = likely @ torch.from_numpy(grid(*looked.shape[2:])).to(likely.device)
         return places.flatten(1)
@@ -48,11 +57,10 @@ class Encoders(nn.Module):
         """Each picture moved at random, its edge repeated."""
         return {name: _moved(some, self.config.shift, generator) for name, some in pictures.items()}
 
-    def exported(self) -> dict[str, KeypointEncoder]:
+    def exported(self) -> dict[str, PictureEncoder]:
         """Copies as numpy data, which take pictures as they are."""
-        return {
-            s.name: KeypointEncoder(s.shape, _layers(self.encoders[s.name]), self.config.strides) for s in self.pictures
-        }
+        made, strides = ENCODERS[self.config.head], self.config.strides
+        return {s.name: made(s.shape, _layers(self.encoders[s.name]), strides) for s in self.pictures}
 
 
 class PictureActor(nn.Module):

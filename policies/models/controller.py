@@ -19,7 +19,7 @@ from sim.terms import Feature
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
-    from policies.models.vision import KeypointEncoder
+    from policies.models.vision import PictureEncoder
 
 Array = NDArray[np.float32]
 Layer = tuple[Array, Array]  # W (out, in), b (out,)
@@ -259,7 +259,7 @@ class FeaturePolicy:
     network: Network
     settings: dict[str, Any] = field(default_factory=dict)  # of the task, to build it again in evaluation
     envelope: dict[str, float] = field(default_factory=dict)  # rules of deploy.safety.envelope.Envelope
-    encoders: dict[str, KeypointEncoder] = field(default_factory=dict)  # by the picture's name
+    encoders: dict[str, PictureEncoder] = field(default_factory=dict)  # by the picture's name
 
     def __post_init__(self) -> None:
         for signal in (*self.inputs, *self.outputs):
@@ -289,7 +289,7 @@ class FeaturePolicy:
         task: Task,
         network: Network,
         name: str | None = None,
-        encoders: Mapping[str, KeypointEncoder] | None = None,
+        encoders: Mapping[str, PictureEncoder] | None = None,
     ) -> FeaturePolicy:
         """The controller of `task` with a trained `network` and, of each picture, its encoder."""
         return cls(

@@ -213,24 +213,16 @@ def _seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
     return content
 
 
-def export(
+def to_bytes(
     controller: Policy,
-    path: str | os.PathLike[str],
+    path: str,
     *,
     vectors_from: Mapping[str, Array] | None = None,
     training: Mapping[str, Any] | None = None,
     evaluation: Mapping[str, Any] | None = None,
     reference: Reference | None = None,
-) -> PolicyFile:
-    """Write the policy file at `path`, checked as when it is loaded, in one atomic step, and return it loaded.
-
-    `vectors_from`: a recorded flight of one robot, name -> (steps, *shape), for the test vectors (otherwise random
-    signals). `training`: provenance; the task's settings are added as "task_config". `reference`: the trained network,
-    (signals (1, k), state (1, k)) -> commands, compared with the exported data. Raises PolicyFileError when the graph,
-    the numpy reference or `reference` disagree, ValueError on data that JSON or the recording cannot hold, OSError from
-    the disk; in every case an existing file stays as it was.
-    """
-    path = os.fspath(path)
+) -> bytes:
+    """What `export` writes; `path` names it in errors."""
     rng = np.random.default_rng(0)
     signals = _recorded(controller, vectors_from) if vectors_from else random_signals(controller.inputs, STEPS, rng)
     if reference is not None:
@@ -241,7 +233,20 @@ def export(
     graph = Graph()
     model = build(controller, graph)
     metadata |= graph.metadata
-    write_atomic(path, _seal(model, metadata, path))
+    return _seal(model, metadata, path)
+
+
+def export(controller: Policy, path: str | os.PathLike[str], **options: Any) -> PolicyFile:
+    """Write the policy file at `path`, checked as when it is loaded, in one atomic step, and return it loaded.
+
+    Options: `vectors_from`: a recorded flight of one robot, name -> (steps, *shape), for the test vectors (otherwise
+    random signals). `training`: provenance; the task's settings are added as "task_config". `evaluation`: what was
+    measured. `reference`: the trained network, (signals (1, k), state (1, k)) -> commands, compared with the exported
+    data. Raises PolicyFileError when the graph, the numpy reference or `reference` disagree, ValueError on data that
+    JSON or the recording cannot hold, OSError from the disk; in every case an existing file stays as it was.
+    """
+    path = os.fspath(path)
+    write_atomic(path, to_bytes(controller, path, **options))
     return PolicyFile.load(path)
 
 

@@ -5,9 +5,9 @@ Numpy data that write themselves as ONNX nodes; `policies.learning.encoders` tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from policies.models.graph import Graph
 
 KERNEL = 3  # pixels, of every convolution
+HEADS = ("keypoints", "flat")
 
 
 def grid(height: int, width: int) -> Array:
@@ -34,6 +35,7 @@ class EncoderConfig:
 
     channels: list[int] = field(default_factory=lambda: [16, 32, 32])  # of the convolutions; the last are looked for
     strides: list[int] = field(default_factory=lambda: [2, 2, 2])
+    head: str = "keypoints"  # where the last channels find what they look for | flat: all that they hold
     shift: int = 2  # pixels by which a picture is moved at most, each way
     draws: int = 4  # of noise and time per picture: a batch holds so many times fewer pictures
 
@@ -42,6 +44,38 @@ class EncoderConfig:
             raise ValueError(f"needs one stride per convolution, got {self.channels} and {self.strides}")
         if min(*self.channels, *self.strides, self.draws) < 1 or self.shift < 0:
             raise ValueError("needs channels, strides and draws >= 1 and shift >= 0")
+        if self.head not in HEADS:
+            raise ValueError(f"head {self.head!r} of an encoder is not one of {', '.join(HEADS)}")
+
+    def held(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Height and width of what the last convolution makes of pictures of this shape."""
+        height, width = shape[:2]
+        for stride in self.strides:
+            height, width = -(-height // stride), -(-width // stride)
+        return height, width
+
+    def found(self, shape: Sequence[int]) -> int:
+        """How many numbers a picture of this shape becomes."""
+        height, width = self.held(shape)
+        return self.channels[-1] * (2 if self.head == "keypoints" else height * width)
+
+
+class PictureEncoder(Protocol):
+    """Pictures to numbers."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the pictures: height, width, 3."""
+
+    @property
+    def size(self) -> int:
+        """Numbers per picture."""
+
+    def see(self, pictures: NDArray[np.uint8]) -> Array:
+        """Numbers (n, size) of pictures (n, height, width, 3), each by itself: its neighbours change no bit."""
+
+    def write(self, graph: Graph, picture: str) -> str:
+        """The same as ONNX nodes; the name of the numbers."""
 
 
 @dataclass
@@ -65,25 +99,71 @@ class KeypointEncoder:
         return np.stack([self._points(picture) for picture in pictures])
 
     def _points(self, picture: NDArray[np.uint8]) -> Array:
-        x = picture.astype(np.float32)
-        for index, ((weight, bias), stride) in enumerate(zip(self.layers, self.strides, strict=True)):
-            x = _convolve(np.maximum(x, np.float32(0.0)) if index else x, weight, bias, stride)
+        x = _convolved(picture, self.layers, self.strides)
         looked = x.reshape(-1, x.shape[2])
         likely = np.exp(looked - looked.max(axis=0))
         points: Array = (likely / likely.sum(axis=0)).T @ grid(*x.shape[:2])
         return points.ravel()
 
     def write(self, graph: Graph, picture: str) -> str:
-        """The same as ONNX nodes; the name of the points."""
-        x = graph.add("Transpose", graph.real(picture), perm=[0, 3, 1, 2])
-        height, width, _ = self.shape
-        for index, ((weight, bias), stride) in enumerate(zip(self.layers, self.strides, strict=True)):
-            x = graph.add("Relu", x) if index else x
-            weights = (graph.constant(weight), graph.constant(bias))
-            x = graph.add("Conv", x, *weights, strides=[stride] * 2, pads=[KERNEL // 2] * 4)
-            height, width = (-(-side // stride) for side in (height, width))
+        """The same as ONNX nodes, from the picture; the name of the points."""
+        x, height, width = _write_convolved(graph, picture, self.shape, self.layers, self.strides)
         likely = graph.add("Softmax", graph.rows(x, self.size // 2, height * width), axis=-1)
         return graph.rows(graph.add("MatMul", likely, graph.constant(grid(height, width))), self.size)
+
+
+@dataclass
+class FlatEncoder:
+    """Convolutions with ReLU after each; all that the last one holds: channels, rows, columns."""
+
+    shape: tuple[int, ...]  # of the picture: height, width, 3
+    layers: list[Layer]  # W (out, in, KERNEL, KERNEL), b (out,); the first takes 0 to 255
+    strides: list[int]
+
+    @property
+    def size(self) -> int:
+        """Numbers per picture."""
+        channels = [len(bias) for _, bias in self.layers]
+        return EncoderConfig(channels, self.strides, "flat").found(self.shape)
+
+    def see(self, pictures: NDArray[np.uint8]) -> Array:
+        """Numbers (n, size) of pictures (n, height, width, 3), each picture by itself."""
+        return np.stack([self._held(picture) for picture in pictures])
+
+    def _held(self, picture: NDArray[np.uint8]) -> Array:
+        x = np.maximum(_convolved(picture, self.layers, self.strides), np.float32(0.0))
+        held: Array = x.transpose(2, 0, 1).ravel()
+        return held
+
+    def write(self, graph: Graph, picture: str) -> str:
+        """The same as ONNX nodes, from the picture; the name of the numbers."""
+        x, _, _ = _write_convolved(graph, picture, self.shape, self.layers, self.strides)
+        return graph.rows(graph.add("Relu", x), self.size)
+
+
+ENCODERS: dict[str, type[KeypointEncoder] | type[FlatEncoder]] = {"keypoints": KeypointEncoder, "flat": FlatEncoder}
+
+
+def _convolved(picture: NDArray[np.uint8], layers: Sequence[Layer], strides: Sequence[int]) -> Array:
+    """What the last convolution makes of a picture, (rows, columns, channels)."""
+    x = picture.astype(np.float32)
+    for index, ((weight, bias), stride) in enumerate(zip(layers, strides, strict=True)):
+        x = _convolve(np.maximum(x, np.float32(0.0)) if index else x, weight, bias, stride)
+    return x
+
+
+def _write_convolved(
+    graph: Graph, picture: str, shape: Sequence[int], layers: Sequence[Layer], strides: Sequence[int]
+) -> tuple[str, int, int]:
+    """The same as ONNX nodes: the name of the last one's outcome (n, channels, rows, columns), rows and columns."""
+    x = graph.add("Transpose", graph.real(picture), perm=[0, 3, 1, 2])
+    height, width = shape[:2]
+    for index, ((weight, bias), stride) in enumerate(zip(layers, strides, strict=True)):
+        x = graph.add("Relu", x) if index else x
+        weights = (graph.constant(weight), graph.constant(bias))
+        x = graph.add("Conv", x, *weights, strides=[stride] * 2, pads=[KERNEL // 2] * 4)
+        height, width = (-(-side // stride) for side in (height, width))
+    return x, height, width
 
 
 def _convolve(x: Array, weight: Array, bias: Array, stride: int) -> Array:
@@ -100,7 +180,7 @@ class ObservationEncoder:
     """How a policy's signals become the vector that its networks see: numbers first, then each picture's points."""
 
     inputs: Group
-    encoders: dict[str, KeypointEncoder] = field(default_factory=dict)  # by the picture's name
+    encoders: dict[str, PictureEncoder] = field(default_factory=dict)  # by the picture's name
 
     def __post_init__(self) -> None:
         self.pictures = spec.pictures(self.inputs)

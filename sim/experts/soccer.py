@@ -47,7 +47,7 @@ def chaser(task: Soccer, signals: Mapping[str, Array], pace: float = 1.0) -> dic
     made["kick"] = np.where(made["kick"] > AIMED, 1.0, 0.0)
     aside = pace * GAIN * target[:, 1:] if task.robot.omni else speed[:, :0]
     made["drive"] = np.concatenate([speed, aside], axis=1)
-    made["pan_rate"] = TURN_GAIN * (np.arctan2(ball[:, 1:], ball[:, :1]) - signals.get("pan", 0.0))
+    made["look"] = np.arctan2(ball[:, 1:], ball[:, :1])
     told = {s.name: made.get(s.name, np.zeros((len(ball), *s.shape))) for s in task.commands}
     return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in task.commands}
 

@@ -113,6 +113,14 @@ class HasExpert(Protocol):
 
 
 @runtime_checkable
+class HasTeacher(Task, Protocol):
+    """A task that somebody can learn first who knows more."""
+
+    def teacher_task(self) -> Task:
+        """The same for a policy that is told what is privileged; it may lack some commands."""
+
+
+@runtime_checkable
 class HasRecipes(Protocol):
     """A task with settings by which algorithms learn it."""
 

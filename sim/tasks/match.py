@@ -169,7 +169,9 @@ class Match:
         rest = told[..., self._drive.stop :]
         made[..., TURN], made[..., KICK] = rest[..., 0], rest[..., 1]
         if self.sight:
-            made[..., PAN_RATE] = rest[..., 2]
+            made[..., PAN_RATE] = self.task.rate_hz * (
+                rest[..., 2] - self.pitch.read("pan")[..., 0]
+            )  # as fast as it can
         return made
 
     def state_dict(self) -> dict[str, Any]:

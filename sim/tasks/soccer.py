@@ -164,27 +164,32 @@ class Soccer5v5(Soccer):
     recipes = {"ppo": {"default": {**PPO, "algorithm.num_envs": 1280}}}
 
 
+STUDENT: dict[str, Any] = {
+    "algorithm.league": True,
+    "algorithm.total_steps": 4_000_000,
+    "algorithm.num_envs": 256,
+    "algorithm.rollout_steps": 32,
+    "algorithm.minibatches": 8,
+    "algorithm.epochs": 2,
+    "algorithm.gamma": 0.99,
+    "algorithm.lengths": [1.0, 1.0],
+    "algorithm.initial_std": 0.3,
+    "algorithm.min_std": 0.1,
+    "algorithm.correlation": 0.8,
+    "algorithm.learning_rate": 1e-3,
+    "algorithm.final_learning_rate": 1e-4,
+    "algorithm.evaluate_every": 50,
+    "algorithm.evaluation_episodes": 100,
+}
+
+
 class SoccerVision1v1(Soccer):
     """The same, seen by a camera that turns"""
 
     name, players = "soccer_vision_1v1", 1
     lens = Lens()
-    recipes = {
-        "ppo": {
-            "default": {
-                "algorithm.total_steps": 2_000_000,
-                "algorithm.num_envs": 256,
-                "algorithm.rollout_steps": 32,
-                "algorithm.gamma": 0.99,
-                "algorithm.lengths": [1.0, 1.0],
-                "algorithm.initial_std": 1.0,
-                "algorithm.min_std": 0.2,
-                "algorithm.correlation": 0.9,
-                "algorithm.learning_rate": 1e-3,
-                "algorithm.evaluate_every": 50,
-            }
-        }
-    }
+    algorithm = "student"
+    recipes = {"student": {"default": STUDENT}}
 
     def __init__(self, config: SoccerConfig | None = None) -> None:
         super().__init__(config)
@@ -197,12 +202,19 @@ class SoccerVision1v1(Soccer):
             Signal("pan", (1,), "rad", "body"),  # where the camera looks, from ahead to the left
         )
         self.privileged = tuple(s for s in view(self.players) if s.name not in known)
-        fast = self.robot.pan_speed
-        self.commands = (*self.commands, Signal("pan_rate", (1,), "rad/s", "body", -fast, fast))
+        far = self.robot.pan_limit
+        self.commands = (*self.commands, Signal("look", (1,), "rad", "body", -far, far))  # where to turn the camera
         self.envelope = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
+
+    def teacher_task(self) -> Soccer:
+        """Somebody who is told where everything is, and needs no camera."""
+        return TEACHERS[self.players](self.config)
 
 
 class SoccerVision2v2(SoccerVision1v1):
     """The same, two against two"""
 
     name, players = "soccer_vision_2v2", 2
+
+
+TEACHERS = {kind.players: kind for kind in (Soccer1v1, Soccer2v2)}

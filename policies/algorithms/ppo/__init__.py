@@ -6,7 +6,7 @@ actor's are folded into its first layer when it becomes a controller. The policy
 end of the training.
 
 Two paths with one meaning: `fused`, without torch, for small networks of numbers; and `torch`, for pictures, large
-networks and GPUs.
+networks and GPUs. Both learn perceptrons, and gated units that remember.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PpoConfig:
     """Settings of PPO."""
 
     path: str = "auto"  # fused | torch | auto: fused when task, networks and device allow it
-    threads: int = 1  # of the fused path, at most 4; they change no result
+    threads: int = 1  # at most 4, of the fused path and of recurrent networks; they change no result
     total_steps: int = 12_000_000  # environment steps in all
     num_envs: int = 256
     workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it
@@ -159,17 +159,19 @@ class Ppo:
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config = task, config
         why = beyond(task, config, device)
-        if config.network == "gru" and (config.path == "torch" or why):
-            lacks = f", which does not do {why}" if why else ", not algorithm.path=torch"
-            raise ValueError(f"algorithm.network=gru is learned by the fused path only{lacks}")
         if config.league and (config.path == "torch" or why):
             raise ValueError(f"algorithm.league is learned by the fused path only: {why or 'not algorithm.path=torch'}")
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
-        if config.path == "torch" or why:
+        torch = config.path == "torch" or bool(why)
+        if torch and config.network == "gru":
+            from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
+
+            self.path: Any = TorchRecurrent(task, config, seed, device)
+        elif torch:
             from policies.algorithms.ppo.torch_path import TorchPath
 
-            self.path: Any = TorchPath(task, config, seed, device)
+            self.path = TorchPath(task, config, seed, device)
         else:
             from policies.algorithms.ppo.fused import Fused
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
 from sim.env import stream
 from sim.spec import pack, size, unpack
-from sim.tasks import Opponent, Task, with_opponents
+from sim.tasks import Opponent, Play, Task, with_opponents
 
 Array = NDArray[Any]
 PURPOSE = int.from_bytes(b"league")
@@ -38,9 +38,11 @@ def network_state(network: Network) -> list[Array]:
 class League:
     """The opponents in the training of one task; a game's number decides which of them plays it."""
 
-    def __init__(self, task: Task, seed: int) -> None:
-        self.task, self.seed = with_opponents(task), stream(seed, PURPOSE)
-        self.names, self.scripted = list(self.task.opponents), list(self.task.opponents.values())
+    def __init__(self, task: Task, seed: int, others: Mapping[str, Play] | None = None, itself: bool = True) -> None:
+        """`others`: more opponents than the task has. Not `itself`: the learner does not play against itself."""
+        self.task, self.seed, self.itself = with_opponents(task), stream(seed, PURPOSE), itself
+        played = {**self.task.opponents, **(others or {})}
+        self.names, self.scripted = list(played), list(played.values())
         self.latest: FeaturePolicy | None = None
         self.past: list[FeaturePolicy] = []
         self.partner: FeaturePolicy | None = None  # of the past, for now
@@ -54,14 +56,15 @@ class League:
     def points(self) -> dict[str, float]:
         """The learner's share of them, by opponent."""
         names = ["latest", "past", *self.names]
-        return dict(zip(names, self.won.tolist(), strict=True))
+        return dict([*zip(names, self.won.tolist(), strict=True)][0 if self.itself else 2 :])
 
     def drawn(self, episode: int) -> int:
         """Whom a game is played against: mostly those whom the learner beats every other time (Vinyals et al.)."""
         rng = np.random.default_rng([self.seed, episode])
-        if rng.random() < LATEST:
+        if self.itself and rng.random() < LATEST:
             return 0
         weight = self.won[1:] * (1.0 - self.won[1:]) + RARELY
+        weight[0] *= self.itself
         return 1 + int(rng.choice(len(weight), p=weight / weight.sum()))
 
     def training(self) -> Task:
@@ -94,10 +97,11 @@ class League:
             "rng": self._rng.bit_generator.state,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], like: FeaturePolicy) -> None:
-        """Continue from there; `like` is any policy of the same learner."""
-        self.past = [with_weights(like, arrays) for arrays in state["past"]]
-        self.latest = with_weights(like, state["latest"]) if len(state["latest"]) else None
+    def load_state_dict(self, state: Mapping[str, Any], like: FeaturePolicy | None = None) -> None:
+        """Continue from there; `like` is any policy of the same learner, where it plays against itself."""
+        if like:
+            self.past = [with_weights(like, arrays) for arrays in state["past"]]
+            self.latest = with_weights(like, state["latest"]) if len(state["latest"]) else None
         self.partner = self.past[int(state["partner"])] if int(state["partner"]) >= 0 else None
         self.won = np.array(state["won"])
         self._rng.bit_generator.state = state["rng"]

@@ -8,12 +8,14 @@ break into dots in coarse pictures. Own goal and team are drawn in one colour, t
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engines import cores
 from sim.engines.pitch.rows import BALL_RADIUS, BALL_X, BALL_Y, COS, PAN, ROBOT_ROWS, ROBOTS, SIN, X, Y
 from sim.engines.vector.blocks import inlined, kernel
 from sim.engines.vector.simd import LANES
@@ -29,6 +31,7 @@ COLOURS = np.array([GRASS, WHITE, BOARD, BALL, OWN, OTHER], np.float32)
 # What a pixel shows, by the largest share: the values of the segmentation.
 SKY, GROUND, LINE, WALL, GOAL_OWN, GOAL_OTHER, IS_BALL, IS_MATE, IS_OPPONENT = range(9)
 HALF_LINE = np.float32(0.025)  # m
+SHARE = 20_000  # pixels for which another thread is worth it: a millisecond
 FAR = np.float32(30.0)  # m: what depth says of the sky
 ZERO, HALF, ONE, TINY = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(1e-6)
 PI = np.float32(math.pi)
@@ -277,7 +280,8 @@ class Eyes:
         self._rays = np.ones((height, width, 3), np.float32)
         self._rays[..., 1] = (width / 2.0 - np.arange(width) - 0.5) / focal
         self._rays[..., 2] = ((height / 2.0 - np.arange(height) - 0.5) / focal)[:, None]
-        self._work = np.zeros((height, width, 5), np.float32)
+        self._threads = cores()
+        self._work = np.zeros((self._threads, height, width, 5), np.float32)
         cameras = pitch.num * robots
         self.looks = np.zeros((cameras, LOOKS), np.float32)
         self.looks[:, :3], self.looks[:, TILT] = 1.0, math.radians(self.lens.tilt)
@@ -294,11 +298,24 @@ class Eyes:
         out = np.empty((count, height, width, 3), np.uint8)
         more = np.empty((count * extra, 2, height, width), np.float32)
         arrays: dict[str, Any] = self.pitch.arrays()
-        see_rows(
-            *(arrays["state"], arrays["parameters"], self.pitch.robots // 2, self.robots, self._stage),
-            *(self._rays, np.float32(1.0 / self.lens.focal), self.looks, self.panoramas, self.seeds, self._work),
-            *(which, out, more),
-        )
+
+        def part(k: int, of: int) -> None:
+            some = slice(count * k // of, count * (k + 1) // of)
+            see_rows(
+                *(arrays["state"], arrays["parameters"], self.pitch.robots // 2, self.robots, self._stage),
+                *(self._rays, np.float32(1.0 / self.lens.focal), self.looks, self.panoramas, self.seeds, self._work[k]),
+                *(which[some], out[some], more[some]),
+            )
+
+        shares = min(self._threads, max(1, count * height * width // SHARE))
+        if shares == 1:
+            part(0, 1)
+        else:
+            with ThreadPoolExecutor(shares - 1) as pool:
+                others = [pool.submit(part, k, shares) for k in range(1, shares)]
+                part(0, shares)
+                for other in others:
+                    other.result()
         return out, more
 
 
@@ -306,10 +323,16 @@ def landscapes(count: int, rows: int = 16, columns: int = 128, seed: int = 0) ->
     """Panoramas (count, rows, columns, 3), 0..1: a hall's or a landscape's light and dark things before a plain sky."""
     rng, made = np.random.default_rng(seed), np.empty((count, rows, columns, 3), np.float32)
     height = np.linspace(1.0, 0.0, rows)[:, None, None]
+
+    def colour() -> Array:
+        """Mostly pale."""
+        drawn = rng.uniform(0.05, 0.9) + rng.uniform(-0.1, 0.1, 3) * (4.0 if rng.random() < 0.2 else 1.0)
+        return drawn.astype(np.float32)
+
     for k in range(count):
-        made[k] = rng.uniform(0.4, 0.95, 3) + rng.uniform(-0.2, 0.2, 3) * height
+        made[k] = rng.uniform(0.4, 0.95) + rng.uniform(-0.1, 0.1, 3) + rng.uniform(-0.2, 0.2, 3) * height
         for _ in range(24):
             start, wide, tall = rng.integers(columns), int(rng.integers(3, 24)), rng.uniform(0.1, 0.9)
             where = np.arange(start, start + wide) % columns
-            made[k][:, where] = np.where(height < tall, rng.uniform(0.05, 0.9, 3), made[k][:, where])
+            made[k][:, where] = np.where(height < tall, colour(), made[k][:, where])
     return np.clip(made, 0.0, 1.0)

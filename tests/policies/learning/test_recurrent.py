@@ -198,9 +198,10 @@ class Fading(Cell):
         return Step(5.0 * step.reward - distance, step.success, step.terminated)
 
 
-@pytest.mark.parametrize("network", ["gru", "mlp"])
-def test_it_learns_to_remember(network):
-    settings = {"network": network, "hidden": [32, 32], "critic_hidden": [32, 32], "num_envs": 64, "rollout_steps": 24}
+@pytest.mark.parametrize(("network", "path"), [("gru", "fused"), ("gru", "torch"), ("mlp", "fused")])
+def test_it_learns_to_remember(network, path):
+    settings = {"network": network, "path": path, "hidden": [32, 32], "critic_hidden": [32, 32]}
+    settings |= {"num_envs": 64, "rollout_steps": 24}
     settings |= {"minibatches": 4, "epochs": 4, "total_steps": 100_000, "initial_std": 0.4, "gamma": 0.95}
     settings |= {"learning_rate": 5e-3, "final_learning_rate": 5e-4}
     success = run(learner(ToldOnce(Config(radius=0.2)), 0, **settings), 1000)[-1]["success"]
@@ -212,8 +213,7 @@ def test_bad_settings_are_named():
         ({"network": "lstm"}, "'lstm' is not one of mlp, gru"),
         ({"hidden": [16]}, r"a gru takes two sizes in algorithm.hidden \(encoder, state\), got \[16\]"),
         ({"minibatches": 33}, "32 rows do not make 33 minibatches"),
-        ({"path": "torch"}, "network=gru is learned by the fused path only, not algorithm.path=torch"),
-        ({"hidden": [600, 16]}, "fused path only, which does not do layers of more than 512 units"),
+        ({"path": "fused", "hidden": [600, 16]}, "path=fused does not do layers of more than 512 units"),
         ({"hidden": [16, 18]}, "4 mirror images need hidden layers of a multiple of 4 units"),
     ):
         with pytest.raises(ValueError, match=message):

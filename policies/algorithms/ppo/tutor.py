@@ -1,0 +1,83 @@
+"""Who knows more than the learner and says what it would do; and how much that counts in the course of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deploy.policy_file import PolicyFile
+from policies.learning import exponential
+from policies.models.controller import Array, normalised
+from sim import spec
+from sim.tasks import Task
+from sim.vec_env import Observation
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How a tutor is heard."""
+
+    guided: float = 0.0  # share of the training in which it acts in fewer and fewer rows
+    alone: float = 0.0  # share of the training in which what it knows is learned from it alone
+    first: float = 0.0  # weight of the squared difference from it until then
+    last: float = 0.0  # and at the end, reached exponentially
+    reward: float = 0.0  # per squared difference, taken from the reward: what helps to know what it knows is good
+
+    estimate: float = 0.0  # weight of the error by which the actor's memory tells what is privileged
+
+    def guided_share(self, done: float) -> float:
+        """The share of the rows in which it acts, when so much of the training is done."""
+        return max(0.0, 1.0 - done / self.guided) if self.guided else 0.0
+
+    def taught(self, done: float) -> bool:
+        """Whether what it knows is learned from it alone then."""
+        return done < self.alone
+
+    def weight(self, done: float) -> float:
+        """Of the squared difference then."""
+        if self.taught(done) or not self.last:
+            return self.first
+        return exponential((done - self.alone) / (1.0 - self.alone), self.first, self.last)
+
+
+class Tutor:
+    """A policy file for the same robot, which may see what is privileged, and may command a part of it."""
+
+    def __init__(self, policy: PolicyFile, task: Task, rows: int) -> None:
+        """ValueError when the task lacks what it sees, or does not take what it commands."""
+        known = {s.name: s.shape for s in (*task.policy, *task.privileged)}
+        taken, where = {s.name: s for s in task.commands}, spec.slices(task.commands)
+        for signal in policy.inputs:
+            if known.get(signal.name) != signal.shape:
+                raise ValueError(f"{policy.path} sees {signal.name!r} of shape {signal.shape}, which {task.name} lacks")
+        for signal in policy.outputs:
+            if taken.get(signal.name) != signal:
+                raise ValueError(f"{policy.path} commands {signal.name!r} in another way than {task.name}")
+        if policy.rate_hz != task.rate_hz:
+            raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, {task.name} at {task.rate_hz:g} Hz")
+        self.policy, self.columns = policy, [k for s in policy.outputs for k in range(*where[s.name].indices(1 << 30))]
+        policy.reset(rows)
+
+    def begin(self, rows: Tensor) -> None:
+        """New episodes where `rows` (n,) is set: it forgets the old ones."""
+        self.policy.restart(rows.cpu().numpy())
+
+    def act(self, observation: Observation) -> Tensor:
+        """Its actions (n, columns) in [-1, 1]."""
+        seen = {**observation["policy"], **observation["privileged"]}
+        told = self.policy.step({s.name: seen[s.name].cpu().numpy() for s in self.policy.inputs})
+        action: Array = np.clip(normalised(self.policy.outputs, told), -1.0, 1.0)
+        return torch.from_numpy(action).to(observation["history"].device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers."""
+        return self.policy.states()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        self.policy.put({name: np.asarray(value) for name, value in state.items()})

@@ -1,0 +1,78 @@
+"""An actor that remembers, of numbers and pictures, in torch: exported, it is a `policies.models.controller.Gru`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from policies.learning.encoders import Encoders
+from policies.learning.networks import Normalizer, linear_layers, mlp
+from policies.models.controller import Gru
+
+
+class RecurrentActor(nn.Module):
+    """Linear and ReLU, a gated recurrent unit (gates as torch.nn.GRUCell's), linear and tanh."""
+
+    def __init__(
+        self, encoders: Encoders, features: int, hidden: list[int], actions: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.encoders, self.size = encoders, hidden[1]
+
+        def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Sequential:
+            return mlp([inputs, outputs], generator, last_gain=gain)
+
+        self.encoder = linear(features + encoders.size, hidden[0], 2.0**0.5)
+        self.inward, self.across = linear(hidden[0], 3 * self.size), linear(self.size, 3 * self.size)
+        self.output = linear(self.size, actions, 0.01)
+
+    def initial(self, n: int) -> Tensor:
+        """The state before the first step (n, size)."""
+        return torch.zeros((n, self.size), device=next(self.parameters()).device)
+
+    def gates(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
+        """What the unit is told (..., 3 size) of numbers (..., f) and pictures (..., height, width, 3)."""
+        lead = numbers.shape[:-1]
+        flat = numbers.flatten(0, -2)
+        if pictures:
+            shown = {name: some.flatten(0, -4) for name, some in pictures.items()}
+            flat = torch.cat([flat, self.encoders(shown)], -1)
+        told: Tensor = self.inward(self.encoder(flat).relu())
+        return told.reshape(*lead, -1)
+
+    def remember(self, told: Tensor, state: Tensor) -> Tensor:
+        """The next state (n, size)."""
+        reset_in, update_in, new_in = told.chunk(3, -1)
+        reset_kept, update_kept, new_kept = self.across(state).chunk(3, -1)
+        new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_kept) * new_kept)
+        return torch.lerp(new, state, torch.sigmoid(update_in + update_kept))
+
+    def act(self, state: Tensor) -> Tensor:
+        """Actions (..., k) in [-1, 1]."""
+        chosen: Tensor = torch.tanh(self.output(state))
+        return chosen
+
+    def forward(self, numbers: Tensor, pictures: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (n, k) and the next state (n, size)."""
+        after = self.remember(self.gates(numbers, pictures), state)
+        return self.act(after), after
+
+    def through(self, numbers: Tensor, pictures: Mapping[str, Tensor], state: Tensor, goes_on: Tensor) -> Tensor:
+        """The states (T, n, size) after T steps (T, n, .), from one (n, size) that is forgotten where not `goes_on`.
+
+        `goes_on` is (T, n), 1 or 0.
+        """
+        told, states = self.gates(numbers, pictures), []
+        for one, kept in zip(told, goes_on[..., None], strict=True):
+            state = self.remember(one, state)
+            states.append(state)
+            state = state * kept
+        return torch.stack(states)
+
+    def exported(self, normalizer: Normalizer) -> Gru:
+        """As numpy data, with the normaliser of its numbers folded in."""
+        (encoder,) = linear_layers(self.encoder, normalizer.wider(self.encoders.size))
+        (inward,), (across,), (output,) = map(linear_layers, (self.inward, self.across, self.output))
+        return Gru(encoder, inward[0], across[0], inward[1], across[1], output)
