@@ -18,6 +18,7 @@ Colour = tuple[float, float, float]
 
 BORDER = 0.15  # m around the boards and goals
 LINE = 0.025  # m, half the width of a line
+GAZE = 0.3  # m, length of the line that shows where a camera looks
 GRASS, STRIPE, BOARD, WHITE = (0.16, 0.47, 0.22), (0.18, 0.51, 0.25), (0.28, 0.30, 0.33), (0.93, 0.94, 0.93)
 BALL, FRONT, SEEING = (0.96, 0.52, 0.10), (0.12, 0.12, 0.14), (1.0, 1.0, 1.0)
 TEAMS = ((0.16, 0.36, 0.85), (0.93, 0.80, 0.16))  # blue and yellow
@@ -66,7 +67,10 @@ def _empty(field: Field, height: int, width: int) -> Canvas:
 def from_above(
     task: Soccer, read: Mapping[str, NDArray[np.float32]], robot: int, height: int, width: int
 ) -> NDArray[np.uint8]:
-    """Position and heading (robots, 2) and ball_position (2,) as (height, width, 3); a ring marks this robot."""
+    """Position and heading (robots, 2), pan (robots, 1) and ball_position (2,) as (height, width, 3).
+
+    A ring marks this robot; lines show where cameras look.
+    """
     body, canvas = task.robot, _empty(task.field, height, width)
     canvas = canvas._replace(picture=canvas.picture.copy())
     reach = 1.3 * body.radius + 2.0 * LINE
@@ -88,6 +92,37 @@ def from_above(
             canvas.paint_near(place, reach, lambda part: np.abs(away(part) - 1.3 * body.radius) - 0.5 * LINE, SEEING)
         canvas.paint_near(place, reach, shape, TEAMS[k // task.players])
         canvas.paint_near(place, reach, lambda part: np.maximum(shape(part), body.front - 0.02 - ahead(part)), FRONT)
+        if task.sees:
+            angle = float(read["pan"][k, 0])
+            cos, sin = np.cos(angle), np.sin(angle)
+            looks = np.array([heading[0] * cos - heading[1] * sin, heading[1] * cos + heading[0] * sin])
+
+            def gaze(part: Canvas, place: Double = place, looks: Double = looks) -> Double:
+                """From a line ahead of the camera."""
+                along = (part.x - place[0]) * looks[0] + (part.y - place[1]) * looks[1]
+                off: Double = np.hypot(
+                    part.x - place[0] - along.clip(0.0, GAZE) * looks[0],
+                    part.y - place[1] - along.clip(0.0, GAZE) * looks[1],
+                )
+                return off - 0.4 * LINE
+
+            canvas.paint_near(place, GAZE + LINE, gaze, SEEING)
     ball = read["ball_position"].astype(np.float64)
     canvas.paint_near(ball, reach, lambda part: np.hypot(part.x - ball[0], part.y - ball[1]) - task.ball.radius, BALL)
     return np.round(255.0 * canvas.picture).astype(np.uint8)
+
+
+def beside(above: NDArray[np.uint8], eyes: NDArray[np.uint8], height: int) -> NDArray[np.uint8]:
+    """A picture from above; below it those of cameras (count, rows, columns, 3) side by side, `height` tall."""
+    count, rows, columns, _ = eyes.shape
+    scale = min(height // rows, above.shape[1] // (count * columns))
+    if scale < 1:
+        return above
+    large = eyes.repeat(scale, axis=1).repeat(scale, axis=2)
+    strip = np.full((height, above.shape[1], 3), np.round(255.0 * np.array(FRONT)), np.uint8)
+    free = (above.shape[1] - count * columns * scale) // (count + 1)
+    top = (height - rows * scale) // 2
+    for k, picture in enumerate(large):
+        left = free * (k + 1) + columns * scale * k
+        strip[top : top + rows * scale, left : left + columns * scale] = picture
+    return np.concatenate([above, strip])

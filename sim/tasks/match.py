@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.camera import Eyes
+from sim.engines.pitch.camera import Eyes, Lens
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
 from sim.env import Array, Step
 from sim.registry import load
-from sim.spec import limits, pack, size, slices
+from sim.spec import limits, pack, size, slices, unpack
+from sim.tasks.detection import Detector, places, signals, things
 from sim.tasks.sight import Sight, varied_looks
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 WEIGHTS = {"scored": 3.0, "progress": 2.0, "nearer": 1.0}
 STUCK, PATIENCE = 0.1, 2.0  # m within which the ball may stay so long, in s, until the referee drops it elsewhere
 MARGIN = 0.1  # m that robots and ball keep from boards and from each other at the start
+EYES = 0.3  # of the height of a picture for people: what robots see
 VARY = 0.2  # by which what varies differs at most, as a share
 VARIED = (
     *("ball_mass", "sliding", "rolling", "wall_bounce"),
@@ -52,8 +55,14 @@ class Match:
         self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
         self.sight: Sight | None = None
         if task.lens:
-            self.sight = Sight(Eyes(self.pitch, task.agents, task.lens), task.config.latency)
+            self.sight = Sight(Eyes(self.pitch, task.agents, task.lens), task.latency)
             self._looks = self.sight.eyes.looks[: task.agents].copy()
+        self.detector: Detector | None = None
+        if task.errors:
+            rows, radius = self.worlds * task.agents, task.robot.radius
+            kinds = sum(things(task.players).values())
+            self.detector = Detector(rows, kinds, math.radians(task.view), radius, task.errors, task.latency)
+        self._watched: Eyes | None = None  # everybody's, for films
         self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.commands)["drive"]
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -76,6 +85,10 @@ class Match:
             self.sight.eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
             self.sight.begin(cameras)
         self._look()
+        if self.detector:
+            rows_of = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
+            seeds = [r.integers(2**63) for r in random for _ in range(agents)]
+            self.detector.begin(rows_of, seeds, *self._places(), self._pan())
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:
         """Where everything is, and what varies."""
@@ -107,11 +120,24 @@ class Match:
         rows = self._seen[:, robots].reshape(-1, self._seen.shape[-1])
         return {name: rows[:, at] for name, at in self._columns.items()}
 
+    def _pan(self) -> Array:
+        """Where the agents' cameras look (rows,)."""
+        turned: Array = self.pitch.read("pan")[:, : self.task.agents].reshape(-1)
+        return turned
+
+    def _places(self) -> tuple[Array, NDArray[np.bool_]]:
+        """Of what a detector tells of."""
+        return places(self._of(slice(self.task.agents)), self.pitch.shape.half_length)
+
     def observe(self) -> dict[str, Array]:
-        agents = self.task.agents
-        seen: dict[str, Any] = self._of(slice(agents))
+        seen: dict[str, Any] = self._of(slice(self.task.agents))
         if self.sight:
-            seen |= {"camera": self.sight.pictures, "pan": self.pitch.read("pan")[:, :agents].reshape(-1, 1)}
+            seen["camera"] = self.sight.pictures
+        if self.detector:
+            found = unpack(signals(self.task.players), self.detector.told.reshape(len(self.detector.steps), -1))
+            seen |= found
+        if self.task.sees:
+            seen["pan"] = self._pan()[:, None]
         return seen
 
     def truth(self) -> dict[str, Array]:
@@ -126,7 +152,7 @@ class Match:
             begun, episode = np.repeat(self.begun, each), np.repeat(self.episode, each)
             answer = self.opponent.act(self._of(slice(agents, None)), episode, begun)
             told[:, agents:] = pack(task.commands, answer).reshape(self.worlds, each, -1)
-        self.begun = np.zeros(self.worlds, bool)
+        self.begun, pan = np.zeros(self.worlds, bool), self._pan()
         self.lost |= ~np.isfinite(told).all(axis=(1, 2))
         self.pitch.step(self._spread(np.clip(np.nan_to_num(told), self._low, self._high)))
         before, ways = self.over, self.ways
@@ -145,6 +171,9 @@ class Match:
         self._drop()
         if self.sight:
             self.sight.step()
+        if self.detector:
+            turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]
+            self.detector.step(*self._places(), self._pan(), turning)
         won = (self.over[:, None] * self.side > 0.0)[:, :agents].reshape(-1)
         return Step(reward, won, np.repeat((self.over != 0.0) | self.lost, agents), named)
 
@@ -168,7 +197,7 @@ class Match:
         made[..., : self._drive.stop] = told[..., self._drive]
         rest = told[..., self._drive.stop :]
         made[..., TURN], made[..., KICK] = rest[..., 0], rest[..., 1]
-        if self.sight:
+        if self.task.sees:
             made[..., PAN_RATE] = self.task.rate_hz * (
                 rest[..., 2] - self.pitch.read("pan")[..., 0]
             )  # as fast as it can
@@ -190,15 +219,26 @@ class Match:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         names = ("episode", "begun", "lost", "over", "anchor", "waited")
         seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
+        seen = {**seen, **(self.detector.arrays() if self.detector else {})}
         return {**self.pitch.arrays(), **seen, **{name: getattr(self, name) for name in names}}
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
-        """Its pitch from above, the own goal on the left."""
-        from sim.render.match import from_above
+        """Its pitch from above, the own goal on the left; below it what it sees, and what the first opponent does."""
+        from sim.render.match import beside, from_above
 
         world, robot = divmod(row, self.task.agents)
-        read = {name: self.pitch.read(name)[world] for name in ("position", "heading", "ball_position")}
-        return from_above(self.task, read, robot, height, width)
+        read = {name: self.pitch.read(name)[world] for name in ("position", "heading", "pan", "ball_position")}
+        below = round(EYES * height) if self.task.sees else 0
+        above = from_above(self.task, read, robot, height - below, width)
+        if not below:
+            return above
+        if self._watched is None:
+            self._watched = Eyes(self.pitch, self.robots, Lens())
+        rival = 0 if robot >= self.task.players else self.task.players
+        both = np.array([world * self.robots + robot, world * self.robots + rival])
+        if self.sight:
+            self._watched.looks[both] = self.sight.eyes.looks[row]
+        return beside(above, self._watched.see(both)[0], below)
 
     def close(self) -> None:
         self.pitch.close()

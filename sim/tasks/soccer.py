@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from sim.engines.pitch.camera import Lens
 from sim.engines.pitch.views import view
@@ -21,6 +23,7 @@ from sim.robots.wheeled import DIFFERENTIAL, OMNI
 from sim.scenes.pitch import FIELDS, Ball
 from sim.spec import Group, Signal
 from sim.tasks import Opponent, Play, Recipes
+from sim.tasks.detection import Errors, signals
 from sim.terms import Mirror
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ RATE = 20.0  # Hz
 TURN = 8.0  # rad/s at most, of which its wheels could do three times as much
 ROBOTS = {"differential": DIFFERENTIAL, "omni": OMNI}
 MATCHES = {"pitch": "sim.engines.pitch:Pitch", "mujoco": "sim.engines.pitch.mujoco:MujocoPitch"}
+PERCEPTIONS = ("pixels", "detector")
 BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
 
 
@@ -42,7 +46,6 @@ class SoccerConfig:
     start: str = "kickoff"  # kickoff | anywhere | mixed: half of the episodes each
     vary: bool = True  # friction, masses and motors differ by up to a fifth from episode to episode
     steps: int = 400  # of an episode at most
-    latency: int = 0  # control steps by which pictures are late, where there are any
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -54,6 +57,19 @@ class SoccerConfig:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if not 1 <= self.steps <= 10_000:
             raise ValueError(f"steps must be between 1 and 10000, got {self.steps}")
+
+
+@dataclass
+class SightConfig(SoccerConfig):
+    """Settings of a match of robots with cameras."""
+
+    perception: str = "pixels"  # what the policy is told: pixels | detector, which says where things are
+    latency: int = 0  # control steps by which that is late
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.perception not in PERCEPTIONS:
+            raise ValueError(f"perception {self.perception!r} is not one of {', '.join(PERCEPTIONS)}")
         if not 0 <= self.latency <= 10:
             raise ValueError(f"latency must be between 0 and 10 control steps, got {self.latency}")
 
@@ -72,7 +88,11 @@ class Soccer:
     goal = ""
     corruption = {"ball_position": 0.1, "drive": 0.3, "turn": 2.0, "kick": 0.3}
     recipes: ClassVar[Recipes]
-    lens: Lens | None = None  # of its camera, where it has one
+    sees = False  # by a camera that turns
+    lens: Lens | None = None  # of one that makes pictures
+    errors: Errors | None = None  # of a detector in the place of that
+    view = Lens().view  # degrees that cameras see across
+    latency = 0  # control steps by which what they tell is late
 
     def __init__(self, config: SoccerConfig | None = None) -> None:
         self.config = config or SoccerConfig()
@@ -186,18 +206,25 @@ STUDENT: dict[str, Any] = {
 class SoccerVision1v1(Soccer):
     """The same, seen by a camera that turns"""
 
+    Config = SightConfig
+    config: SightConfig
     name, players = "soccer_vision_1v1", 1
-    lens = Lens()
     algorithm = "student"
+    sees = True
+    scores = {**Soccer.scores, "ball_in_view": "1"}
     recipes = {"student": {"default": STUDENT}}
 
-    def __init__(self, config: SoccerConfig | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, config: SightConfig | None = None) -> None:
+        super().__init__(config or SightConfig())
         self.mirrors = ()  # a picture's is another one
-        shape = (self.lens.height, self.lens.width, 3)
+        pixels = self.config.perception == "pixels"
+        self.lens, self.errors = (Lens(), None) if pixels else (None, Errors())
+        self.latency = self.config.latency
+        shape = (Lens.height, Lens.width, 3)
+        camera = (Signal("camera", shape, "1", "", 0.0, 255.0, dtype="uint8"),)
         known = ("velocity", "turning", "ready")
         self.policy = (
-            Signal("camera", shape, "1", "", 0.0, 255.0, dtype="uint8"),
+            *(camera if pixels else signals(self.players)),
             *(s for s in view(self.players) if s.name in known),
             Signal("pan", (1,), "rad", "body"),  # where the camera looks, from ahead to the left
         )
@@ -206,9 +233,20 @@ class SoccerVision1v1(Soccer):
         self.commands = (*self.commands, Signal("look", (1,), "rad", "body", -far, far))  # where to turn the camera
         self.envelope = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
 
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        scores = super().score(flight)
+        x, y = np.moveaxis(flight["ball_position"], -1, 0)
+        off = np.arctan2(y, x) - flight["pan"][..., 0]
+        half = np.radians(self.view) / 2.0
+        shown = np.abs((off + np.pi) % (2.0 * np.pi) - np.pi) < half  # whoever stands in between
+        played = np.arange(len(shown))[:, None] < np.rint(scores["duration"] * RATE)
+        share = (shown & played).sum(axis=0) / played.sum(axis=0)
+        return scores | {"ball_in_view": share.astype(np.float32)}
+
     def teacher_task(self) -> Soccer:
         """Somebody who is told where everything is, and needs no camera."""
-        return TEACHERS[self.players](self.config)
+        known = {f.name: getattr(self.config, f.name) for f in fields(SoccerConfig)}
+        return TEACHERS[self.players](SoccerConfig(**known))
 
 
 class SoccerVision2v2(SoccerVision1v1):

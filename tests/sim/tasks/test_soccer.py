@@ -233,3 +233,50 @@ def test_vision_continues_exactly():
 def test_a_latency_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="latency must be between 0 and 10 control steps, got 11"):
         make("soccer_vision_1v1", latency=11)
+
+
+@pytest.mark.parametrize("perception", ["pixels", "detector"])
+def test_a_film_shows_what_both_robots_see(perception):
+    task = make("soccer_vision_1v1", perception=perception, start="anywhere")
+    env = opened(task, 3)
+    picture = env.render(1, 480, 640)
+    assert picture.shape == (480, 640, 3)
+    own, rival = picture[348:468, 106:266], picture[348:468, 372:532]  # four times 40 x 30
+    assert (own[::4, ::4].repeat(4, axis=0).repeat(4, axis=1) == own).all() and (own != rival).any()
+    if perception == "pixels":
+        shown = env.observe()["camera"][1].astype(int)
+        assert np.abs(own[::4, ::4] - shown).mean() < 20.0  # the same, but for its noise
+    assert env.render(1, 120, 160).shape == (120, 160, 3) and make("soccer_1v1").sees is False
+
+
+def test_the_camera_is_turned_as_fast_as_it_can():
+    task = make("soccer_vision_1v1", opponent="still")
+    env = opened(task, 2)
+    command = {s.name: np.zeros((2, *s.shape), np.float32) for s in task.commands}
+    turned = []
+    for _ in range(8):
+        env.step({**command, "look": np.array([[1.0], [-5.0]], np.float32)})
+        turned.append(env.observe()["pan"][:, 0])
+    fastest = task.robot.pan_speed / task.rate_hz
+    expected = [np.minimum(np.arange(1, 9) * fastest, far) for far in (1.0, task.robot.pan_limit)]
+    np.testing.assert_allclose(np.stack(turned, axis=1), expected * np.array([[1.0], [-1.0]]), atol=1e-5)
+
+
+def test_how_long_the_ball_was_in_view_is_a_score():
+    task = make("soccer_vision_1v1")
+    still = {"success": np.zeros((10, 3, 1), bool), "pan": np.zeros((10, 3, 1), np.float32)}
+    ball = np.zeros((10, 3, 2), np.float32)
+    ball[:, 0], ball[:, 1] = [1.0, 0.5], [0.5, 1.0]
+    ball[:5, 2], ball[5:, 2] = [-1.0, 0.0], [1.0, 0.0]
+    np.testing.assert_allclose(task.score({**still, "ball_position": ball})["ball_in_view"], [1.0, 0.0, 0.5])
+    turned = {**still, "pan": np.full((10, 3, 1), 1.2, np.float32), "ball_position": ball}
+    np.testing.assert_allclose(task.score(turned)["ball_in_view"], [1.0, 1.0, 0.0])
+    won = still["success"].copy()
+    won[6, 2] = True  # what comes later does not count
+    share = task.score({**still, "success": won, "ball_position": ball})["ball_in_view"][2]
+    assert share == pytest.approx(2.0 / 7.0)
+
+
+def test_what_is_told_is_one_of_two():
+    with pytest.raises(ValueError, match="perception 'sonar' is not one of pixels, detector"):
+        make("soccer_vision_1v1", perception="sonar")
