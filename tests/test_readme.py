@@ -46,9 +46,10 @@ def tasks() -> str:
 def algorithms() -> str:
     """As its module (or, where two share one, its class) says what it is, and what it needs of a task."""
     from policies.algorithms import ALGORITHMS, algorithm_class
-    from sim.tasks import EngineTask, HasExpert
+    from sim.tasks import EngineTask, HasExpert, HasTeacher
 
     trains = {(): "every task", (EngineTask,): "quadrotors", (HasExpert,): "every task with an expert"}
+    trains[HasTeacher,] = "tasks with a teacher"
     lines, described = ["| algorithm | what it is | trains |", "|---|---|---|"], set()
     for name in ALGORITHMS:
         cls = algorithm_class(name)
@@ -116,7 +117,7 @@ def test_the_pages_name_everything_too() -> None:
     from sim.tasks import FAMILIES, TASKS, OwnWorld, make
 
     own = [name for name in TASKS if isinstance(make(name), OwnWorld)]
-    vehicles, steppers = [name for name in TASKS if name not in own], ("apg", "distill", "ppo", "sac")
+    vehicles, steppers = [name for name in TASKS if name not in own], ("apg", "distill", "ppo", "sac", "student")
     games = [name for name in own if name.startswith("soccer")]
     arms = [name for name in own if name not in games]
     learners = [name for name in ALGORITHMS if name not in steppers]

@@ -1,8 +1,7 @@
 """The table of tasks: name -> "module:Class", imported when asked for; and the protocols that a task file follows.
 
 `Task` is what all declare. Most are carried out by one of our engines (`EngineTask`), some bring a world of their own
-(`OwnWorld`). What else a task can do, an algorithm asks for by a protocol: `HasExpert`, `Relabelable`,
-`MultiAgent`.
+(`OwnWorld`). What else a task can do, an algorithm asks for by a protocol: `HasExpert`, `Relabelable`, `MultiAgent`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ FAMILIES = {
     "metaworld": "sim.tasks.external.metaworld:task",
     "gymnasium": "sim.tasks.external.gymnasium_robotics:task",
 }
-
 
 PLACE = "place"  # in a setting's metadata: it says where something is on this machine, which is nobody else's business
 IDENTITY = "sha256"  # the setting that says which robot's files a policy was made with, where a task has them
@@ -114,10 +112,9 @@ class HasExpert(Protocol):
 
 @runtime_checkable
 class HasTeacher(Task, Protocol):
-    """A task that somebody can learn first who knows more."""
+    """A task that somebody can learn first who is told what is privileged; he may lack some commands."""
 
-    def teacher_task(self) -> Task:
-        """The same for a policy that is told what is privileged; it may lack some commands."""
+    def teacher_task(self) -> Task: ...
 
 
 @runtime_checkable
@@ -237,9 +234,9 @@ class EngineTask(Task, Protocol):
         """Initial states by engine name, (n, k), and "motion" (n, 3, m)."""
 
     def easier(self, state: Mapping[str, Array], difficulty: Array) -> dict[str, Array]:
-        """The starts that `reset` drew, moved toward the easiest one: `difficulty` (n, 1) from 0 to 1, unchanged.
+        """Starts that `reset` drew, moved toward the easiest as `difficulty` (n, 1) falls from 1 to 0.
 
-        For learners without gradients, to which the hardest starts alone teach nothing.
+        To learners without gradients the hardest ones alone teach nothing.
         """
 
     def reference(self, motion: Any, time: Any) -> dict[str, Any]:
@@ -278,7 +275,7 @@ def teams_of(task: Task) -> tuple[int, ...]:
 def remembering(task: Task) -> Task:
     """The task whose policy also sees its own past actions ("history", newest first), if it declares any.
 
-    For learners whose networks take signals as they are. Nothing is remembered beside pictures.
+    For networks that take signals as they are. Nothing is remembered beside pictures.
     """
     if not history_of(task) or pictures(task.policy) or task.policy != sensed(task):
         return task

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from policies.algorithms.ppo.recurrent_actor import RecurrentActor
 from policies.algorithms.ppo.torch_path import smallest_std
+from policies.algorithms.ppo.torch_threads import TorchThreads
 from policies.algorithms.ppo.tutor import Lesson, Tutor
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.encoders import Encoders, columns, kept
 from policies.learning.networks import Normalizer, Stateful, mlp
-from policies.learning.recurrent_actor import RecurrentActor
-from policies.learning.torch_threads import TorchThreads
 from policies.models.controller import FeaturePolicy
 from sim.randomize import Array
 from sim.spec import pictures, size

@@ -1,4 +1,4 @@
-"""A student that senses what the robot senses learns from a teacher that knows more, then by itself.
+"""Teacher and student: who senses what the robot senses learns from one who knows more.
 
 First somebody learns the same task who is told where everything is (or `teacher` is a policy file that did). The
 student, who remembers, acts in the task and is drawn towards what the teacher would do in its place (DAgger, Ross et

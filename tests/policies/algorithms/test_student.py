@@ -16,7 +16,7 @@ from policies.models.export import export
 from policies.models.vision import EncoderConfig
 from sim.spec import Signal, limits, size
 from sim.tasks import make
-from sim.tasks.soccer import Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer import SightConfig, Soccer, Soccer1v1, SoccerVision1v1
 from tests.policies.resumed import same
 
 SMALL = {
@@ -36,11 +36,11 @@ SMALL = {
 class Told(SoccerVision1v1):
     """The student is told all but velocities, and sees nothing: it has to remember."""
 
-    name = "told"
+    name, scores, score = "told", Soccer.scores, Soccer.score
 
     def __init__(self, config=None):
         super().__init__(config)
-        self.lens, self.commands = None, self.commands[:3]
+        self.lens, self.sees, self.commands = None, False, self.commands[:3]
         known = [s for s in self.privileged if not s.name.endswith("velocity")]
         self.policy = (*(s for s in self.policy if s.name not in ("camera", "pan")), *known)
         self.privileged = tuple(s for s in self.privileged if s not in known)
@@ -63,7 +63,7 @@ def teacher(tmp_path):
 
 def student(task=None, seed=0, **settings):
     config = StudentConfig(**{**SMALL, "total_steps": 16 * 8 * 6, **settings})
-    return Student(task or SoccerVision1v1(SoccerConfig(steps=20)), config, seed)
+    return Student(task or SoccerVision1v1(SightConfig(steps=20)), config, seed)
 
 
 @given(done=st.floats(0.0, 1.0), guided=st.floats(0.0, 1.0), alone=st.floats(0.0, 0.9))
@@ -114,13 +114,19 @@ def test_bad_settings_are_named():
 
 
 def test_it_learns_what_it_is_taught(teacher):
-    settings = {"num_envs": 64, "rollout_steps": 16, "hidden": [32, 32], "learning_rate": 3e-3, "total_steps": 120_000}
-    learner = student(Told(SoccerConfig(start="anywhere")), teacher=teacher, alone=1.0, guided=0.2, **settings)
+    settings = {
+        "num_envs": 64,
+        "rollout_steps": 16,
+        "hidden": [32, 32],
+        "learning_rate": 3e-3,
+        "total_steps": 60_000,
+        "minibatches": 4,
+    }
+    learner = student(Told(SightConfig(start="anywhere")), teacher=teacher, alone=1.0, guided=0.0, **settings)
     metrics = [*learner.learn()]
     first, last = (np.mean([m["imitation_error"] for m in some]) for some in (metrics[:3], metrics[-5:]))
-    assert last < 0.5 * first
-    assert metrics[-1]["estimation_error"] < metrics[0]["estimation_error"]
-    assert not math.isnan(metrics[-1]["loss"])
+    assert last < 0.2 * first
+    assert all(math.isfinite(m["loss"]) and m["estimation_error"] > 0.0 for m in metrics)
 
 
 def test_what_the_teacher_does_not_know_is_tried_from_the_beginning(teacher):
