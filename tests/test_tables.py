@@ -22,7 +22,7 @@ from sim import engines, tasks
 from sim.engines import ENGINES
 from sim.randomize import sample_parameters
 from sim.robots import ROBOTS, robot
-from sim.tasks import TASKS, EngineTask
+from sim.tasks import TASKS, EngineTask, HasTeacher
 from sim.vec_env import VecEnv
 from tests.policies.toy_reach import ToyReach
 from tests.sim.vehicles import VEHICLES
@@ -43,6 +43,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "apg": {"updates": 4},
     "distill": {"teachers": 1, "teacher_budget": 2, "accept": 0.0, "rounds": 1, "num_envs": 64},
     "ppo": {"total_steps": 2048, "num_envs": 16, "rollout_steps": 16},
+    "student": {"teacher_steps": 60_000, "total_steps": 256, "num_envs": 16, "rollout_steps": 4, "league": True},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
@@ -150,6 +151,8 @@ def test_environment_repeats_itself_per_seed(task_name: str, engine_name: str):
 
 def learner(name: str, seed: int = 0) -> Any:
     cls = algorithm_class(name)
+    if HasTeacher in cls.needs:
+        return cls(tasks.make("soccer_vision_1v1", steps=10), cls.Config(**SMALL[name]), seed)
     if EngineTask not in cls.needs:
         wanted = SMALL.get(name, BASE if issubclass(cls.Config, BaseConfig) else PRACTICE)
         known = {key: value for key, value in wanted.items() if key in cls.Config.__dataclass_fields__}

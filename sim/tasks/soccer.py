@@ -219,7 +219,6 @@ class SoccerVision1v1(Soccer):
 
     def __init__(self, config: SightConfig | None = None) -> None:
         super().__init__(config or SightConfig())
-        self.mirrors = ()  # a picture's is another one
         pixels = self.config.perception == "pixels"
         self.lens, self.errors = (Lens(), None) if pixels else (None, Errors())
         self.latency = self.config.latency
@@ -235,6 +234,10 @@ class SoccerVision1v1(Soccer):
         far = self.robot.pan_limit
         self.commands = (*self.commands, Signal("look", (1,), "rad", "body", -far, far))  # where to turn the camera
         self.envelope = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
+        told = {s.name: ([0, 1, 2], [1.0, -1.0, 1.0]) for s in signals(self.players)}
+        turned = dict.fromkeys(("pan", "look"), ([0], [-1.0]))
+        (mirror,) = self.mirrors
+        self.mirrors = () if pixels else (Mirror({**mirror.changes, **told, **turned}),)  # a picture's is another one
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         scores = super().score(flight)

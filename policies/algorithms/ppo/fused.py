@@ -44,7 +44,8 @@ class Fused:
         self.task, self.config, self.seed = task, config, seed
         self.practice = Practice(config.length_shares(0.0), config.easy)
         how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
-        self.league = League(task, seed) if config.league else None
+        # Opponents are told everything: whoever is not cannot play for them.
+        self.league = League(task, seed, itself=not task.privileged) if config.league else None
         self.rollouts = rollouts(self.league.training() if self.league else task, *how, config.workers)
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
@@ -123,7 +124,7 @@ class Fused:
     def _meet(self) -> None:
         """Tell the league how good the learner is by now."""
         keep = self.iteration % self.config.league_every == 0
-        if self.league and (keep or self.iteration % LATEST_EVERY == 0):
+        if self.league and self.league.itself and (keep or self.iteration % LATEST_EVERY == 0):
             self.league.meet(self._controller(self.actor.net.weights), keep)
 
     def _collect(self) -> dict[str, float]:

@@ -94,6 +94,7 @@ class League:
             "past": [network_state(policy.network) for policy in self.past],
             "partner": where[0] if where else -1,
             "won": self.won.copy(),
+            "seed": self.seed,
             "rng": self._rng.bit_generator.state,
         }
 
@@ -103,7 +104,7 @@ class League:
             self.past = [with_weights(like, arrays) for arrays in state["past"]]
             self.latest = with_weights(like, state["latest"]) if len(state["latest"]) else None
         self.partner = self.past[int(state["partner"])] if int(state["partner"]) >= 0 else None
-        self.won = np.array(state["won"])
+        self.won, self.seed = np.array(state["won"]), int(state["seed"])
         self._rng.bit_generator.state = state["rng"]
 
 

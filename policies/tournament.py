@@ -1,0 +1,186 @@
+"""python -m policies.tournament players=A.onnx,B.onnx,chaser [key=value ...]: everybody plays everybody; who is best.
+
+Players are policy files and the scripted opponents of the task. Each pair plays half of its games on either side. One
+policy plays all robots of a team. Ratings are Elo's: 400 more are ten to one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy import cli
+from deploy.policy_file import PolicyFile
+from deploy.system.files import write_atomic
+from deploy.trust.text import printable
+from sim.env import make_env, with_engine
+from sim.spec import Group
+from sim.tasks import HasOpponents, Play, Task, agents_of, make, task_class, teams_of, with_opponents
+
+Array = NDArray[Any]
+TOGETHER = 200  # games
+FIRST = 1000.0  # rating of the last player that is named
+PRIOR = 0.5  # games more that each pair is said to have won and lost: nobody is infinitely better
+TENFOLD = 400.0  # difference of ratings at which one is expected to win ten games of eleven
+
+
+@dataclass(kw_only=True)
+class Config:
+    """Settings of the command."""
+
+    players: str = field(metadata={"help": "policy files and scripted opponents, separated by commas"})
+    task: str = field(default="soccer_vision_1v1", metadata={"help": "the game, with all that some player senses"})
+    engine: str = field(default="", metadata={"help": "that carries it out (default: the task's own)"})
+    perception: str = field(default="pixels", metadata={"help": "what cameras tell, where there are any"})
+    games: int = field(default=500, metadata={"help": "of each pair"})
+    seed: int = field(default=0, metadata={"help": "of the games"})
+    json: str | None = field(default=None, metadata={"help": "write the numbers to this file"})
+
+    def __post_init__(self) -> None:
+        if self.games < 2 or self.games % 2:
+            raise ValueError(f"games must be even, half on either side, and at least 2, got {self.games}")
+
+
+class Player(Protocol):
+    """One side of some games."""
+
+    name: str
+
+    def begin(self, rows: int) -> None:
+        """New games, with so many robots."""
+
+    def act(self, signals: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Commands for what these robots sense."""
+
+
+class FilePlayer:
+    """A policy file. What it does not command is left alone."""
+
+    def __init__(self, policy: PolicyFile, task: Task) -> None:
+        """ValueError when it needs what the task does not have."""
+        self.name, self.policy = os.path.basename(printable(policy.path)), policy
+        sensed: Group = (*task.policy, *task.privileged)
+        for what, own, theirs in (("senses", policy.inputs, sensed), ("commands", policy.outputs, task.commands)):
+            known = {s.name: s.shape for s in theirs}
+            for signal in own:
+                if known.get(signal.name) != signal.shape:
+                    raise ValueError(f"{policy.path} {what} {signal.name!r} {signal.shape}, which {task.name} lacks")
+        if policy.rate_hz != task.rate_hz:
+            raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, {task.name} at {task.rate_hz:g} Hz")
+
+    def begin(self, rows: int) -> None:
+        self.policy.reset(rows)
+
+    def act(self, signals: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self.policy.step({s.name: signals[s.name] for s in self.policy.inputs})
+
+
+class ScriptedPlayer:
+    """An opponent of the task."""
+
+    def __init__(self, name: str, play: Play) -> None:
+        self.name, self._play = name, play
+
+    def begin(self, rows: int) -> None:
+        """It remembers nothing."""
+
+    def act(self, signals: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self._play(signals)
+
+
+def player(name: str, task: HasOpponents) -> Player:
+    """A scripted opponent by its name, else a policy file."""
+    if name in task.opponents:
+        return ScriptedPlayer(name, task.opponents[name])
+    return FilePlayer(PolicyFile.load(name), task)
+
+
+def match(task: Task, sides: Sequence[Player], games: int, seed: int) -> Array:
+    """Points (games,) of the first side: 1 for a goal, 0 for one against, 0.5 when the time is over."""
+    agents, team, points = agents_of(task), np.array(teams_of(task)), np.full(games, 0.5)
+    for first in range(0, games, TOGETHER):
+        count = min(TOGETHER, games - first)
+        env = make_env(task, count * agents, seed, several=True)
+        env.reset(range(count * agents), np.repeat(np.arange(first, first + count), agents).tolist())
+        rows = [np.flatnonzero(np.tile(team, count) == k) for k in range(2)]
+        for side, some in zip(sides, rows, strict=True):
+            side.begin(len(some))
+        over = np.zeros(count, bool)
+        for _ in range(task.episode_steps):
+            now = env.observe()
+            command = {s.name: np.zeros((count * agents, *s.shape), np.float32) for s in task.commands}
+            for side, some in zip(sides, rows, strict=True):
+                for name, value in side.act({name: value[some] for name, value in now.items()}).items():
+                    command[name][some] = value
+            step = env.step(command)
+            won = step.success.reshape(count, agents)[:, [0, agents - 1]]
+            ends = ~over & won.any(axis=1)
+            points[first : first + count][ends] = won[ends, 0]
+            over |= ends | step.terminated.reshape(count, agents).any(axis=1)
+            if over.all():
+                break
+        env.close()
+    return points
+
+
+def ratings(won: Array) -> Array:
+    """Elo (n,) of what each has won against each (n, n), in games: the likeliest (Bradley and Terry 1952)."""
+    won = won + PRIOR * (1.0 - np.eye(len(won)))
+    played, strength = won + won.T, np.ones(len(won))
+    for _ in range(1000):  # Hunter 2004's iteration, which converges
+        strength = won.sum(axis=1) / (played / (strength[:, None] + strength)).sum(axis=1)
+        strength /= strength[-1]
+    rated: Array = FIRST + TENFOLD * np.log10(strength)
+    return rated
+
+
+def table(names: Sequence[str], won: Array, games: int) -> str:
+    """The league: rating, share of the points, and that against each."""
+    rated, share = ratings(won), won / games
+    order = np.argsort(-rated)
+    width = max(len(name) for name in names)
+    lines = [f"{'player':{width}}   Elo  points, %" + "".join(f"  {names[k][:12]:>12}" for k in order)]
+    for k in order:
+        against = "".join("             -" if k == j else f"  {100 * share[k, j]:12.1f}" for j in order)
+        points = 100.0 * share[k].sum() / (len(names) - 1)
+        lines.append(f"{names[k]:{width}} {rated[k]:5.0f}  {points:9.1f}{against}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Play, print, write what was asked for."""
+    if cli.wants_help(argv):
+        print(f"{__doc__}\n\n{cli.usage(Config)}")
+        return
+    (config,) = cli.parse(argv, Config)
+    names = config.players.split(",")
+    if len(names) < 2:
+        raise ValueError(f"players={config.players}: at least two play")
+    settings = {"opponent": "self", "perception": config.perception}
+    known = task_class(config.task).Config.__dataclass_fields__
+    task = with_engine(make(config.task, **{k: v for k, v in settings.items() if k in known}), config.engine)
+    players = [player(name, with_opponents(task)) for name in names]
+    won = np.zeros((len(names), len(names)))
+    for a, b in itertools.combinations(range(len(names)), 2):
+        half = config.games // 2
+        points = match(task, (players[a], players[b]), half, config.seed).sum()
+        points += half - match(task, (players[b], players[a]), half, config.seed).sum()
+        won[a, b], won[b, a] = points, config.games - points
+        print(f"{players[a].name} - {players[b].name}: {won[a, b]:g} - {won[b, a]:g}", flush=True)
+    print(f"\n{table([p.name for p in players], won, config.games)}")
+    if config.json:
+        found = {"players": names, "games": config.games, "seed": config.seed, "won": won.tolist()}
+        content = json.dumps({**found, "elo": ratings(won).tolist()}, indent=2) + "\n"
+        write_atomic(config.json, content.encode())
+
+
+if __name__ == "__main__":
+    sys.exit(cli.call(main))
