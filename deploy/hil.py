@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from deploy import cli
 from deploy.codegen import source, toolchain
+from deploy.codegen.structs import struct_type
 from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
 from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import CLOCK_HZ, Chip
 from deploy.mcu.policy import OnChip
-from deploy.mcu.ports import EmulatedPort, Port, QemuPort, SerialPort
+from deploy.mcu.ports import BAUD, EmulatedPort, Port, QemuPort, SerialPort
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
@@ -47,7 +48,7 @@ class Config:
     )
     episodes: int = field(default=10, metadata={"help": "flights, one after the other"})
     seconds: float | None = field(default=None, metadata={"help": "length of a flight (default: the task's)"})
-    engine: str = field(default="flight", metadata={"help": "physics engine"})
+    engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
     seed: int = field(default=0, metadata={"help": "of the initial states"})
     trust: str | None = field(default=None, metadata={"help": TRUST})
     weights: str = field(default="float32", metadata={"help": f"emulated: one of: {', '.join(source.WEIGHTS)}"})
@@ -79,13 +80,14 @@ class Report:
     load: float  # of the processor at 168 MHz
     repeated: int
     lost: int
+    answered: int  # steps
     wall_seconds: float  # of the chip's flights
 
     @property
     def equal(self) -> bool:
         """Whether chip and onnxruntime flew the same."""
         same = self.command_difference <= SAME_COMMAND and self.position_difference <= SAME_POSITION
-        return same and self.success == self.success_onnxruntime
+        return self.answered > 0 and same and self.success == self.success_onnxruntime
 
 
 def build(policy: PolicyFile, folder: Path, compiler: str = "auto", weights: str = "float32") -> tuple[Path, Measured]:
@@ -104,6 +106,9 @@ def fly(policy: Policy, driver: Simulated, steps: int | None) -> tuple[dict[str,
 
 
 def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, Floats]) -> tuple[float, float]:
+    """As long as both last: a game is over when somebody scores."""
+    both = min(len(flight[policy.outputs[0].name]) for flight in (ours, theirs))
+    ours, theirs = ({name: value[:both] for name, value in flight.items()} for flight in (ours, theirs))
     commands = max(float(np.abs(ours[s.name] - theirs[s.name]).max()) / (s.high - s.low) for s in policy.outputs)
     return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
 
@@ -147,6 +152,7 @@ def evaluate(policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | 
         load=cycles * policy.rate_hz / CLOCK_HZ,
         repeated=seen.repeated,
         lost=seen.lost,
+        answered=len(seen.round_trips),
         wall_seconds=wall,
     )
 
@@ -168,7 +174,7 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
         f"{100 * report.load:.2f} % of the processor at 168 MHz",
         f"round trip{' (estimated)' if report.port == 'emulated' else ''}: "
         f"median {1e3 * report.round_trip_p50:.2f} ms, 99 % below {1e3 * report.round_trip_p99:.2f} ms",
-        f"requests repeated {report.repeated}, steps lost {report.lost}",
+        f"requests repeated {report.repeated}, steps answered {report.answered}, lost {report.lost}",
     ]
 
 
@@ -186,7 +192,9 @@ def connect(
             line = QemuPort(image)
             return OnChip(policy, line, patience=0.15), cost  # it answers in 10 to 20 ms, less than the chip's 200
         line = EmulatedPort(Chip(image), cost.seconds)
-    return OnChip(policy, line, patience=0.05), cost
+    # Each of four attempts has a quarter of it; a picture alone takes 40 ms on the line.
+    trip = 10.0 * struct_type(policy).itemsize / BAUD + cost.seconds
+    return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost
 
 
 def main(argv: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.learning.encoders import Encoders
+from policies.learning.fused.recurrent import LASTING
 from policies.learning.networks import Normalizer, linear_layers, mlp
 from policies.models.controller import Gru
 
@@ -27,6 +28,8 @@ class RecurrentActor(nn.Module):
         self.encoder = linear(features + encoders.size, hidden[0], 2.0**0.5)
         self.inward, self.across = linear(hidden[0], 3 * self.size), linear(self.size, 3 * self.size)
         self.output = linear(self.size, actions, 0.01)
+        with torch.no_grad():
+            self.inward[0].bias[self.size : 2 * self.size] = torch.linspace(*LASTING, self.size)  # type: ignore[operator]
 
     def initial(self, n: int) -> Tensor:
         """The state before the first step (n, size)."""
