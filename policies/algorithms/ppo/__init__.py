@@ -58,6 +58,8 @@ class PpoConfig:
     mirrors: bool = True  # learn in all mirror images of a task at once, if it declares some
     value_memory: float = 0.98  # share of what is known of the value's mean and spread that an iteration keeps
     averaged: float = 0.1  # share of the training, at its end, over which the policy that is kept is averaged
+    start: str = ""  # a policy file of this task and network to go on from; of the fused path
+    critic_alone: int = 0  # iterations at the beginning in which only the critic learns: with a `start` it knows less
     league: bool = False  # games are learned against the learner as it is and was, and against scripted opponents
     league_every: int = 50  # iterations from one snapshot of the learner to the next
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's, first
@@ -78,6 +80,8 @@ class PpoConfig:
         for name in (*counts, "threads", "league_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.critic_alone < 0:
+            raise ValueError(f"critic_alone must not be negative, got {self.critic_alone}")
         if self.minibatches > self.units:
             what = "rows" if self.network == "gru" else "samples"
             raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")
@@ -161,6 +165,8 @@ class Ppo:
         why = beyond(task, config, device)
         if config.league and (config.path == "torch" or why):
             raise ValueError(f"algorithm.league is learned by the fused path only: {why or 'not algorithm.path=torch'}")
+        if config.start and (config.path == "torch" or why):
+            raise ValueError(f"algorithm.start goes with the fused path only: {why or 'not algorithm.path=torch'}")
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         torch = config.path == "torch" or bool(why)

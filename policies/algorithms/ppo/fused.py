@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo.league import League
 from policies.learning.fused import parallel, surrogate, work_queue
 from policies.learning.fused.measure import success_rate
@@ -18,8 +19,9 @@ from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.parallel import PARTS
 from policies.learning.fused.recurrent import Recurrent
 from policies.learning.fused.stepped import rollouts
-from policies.learning.fused.symmetry import Symmetric, constant, task_images, trained
+from policies.learning.fused.symmetry import Symmetric, alike, constant, task_images, trained
 from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network
+from policies.models.reading import network_of
 from sim.randomize import Array
 from sim.simulation.draws import Practice
 from sim.spec import size
@@ -62,10 +64,15 @@ class Fused:
         layers = [self.rollouts.judged, *config.critic_hidden, 1]
         self.critic = Perceptron(layers, config.activation, rng)
         found = task_images(task) if config.mirrors else None
+        self.start = network_of(PolicyFile.load(config.start), task) if config.start else None
+        if self.start and found and not alike(self.start, found[0], found[2]):
+            raise ValueError(f"{config.start} was learned without the task's mirrors: set algorithm.mirrors=false")
         self.symmetry: list[Symmetric] = []
         if found:
             seen, judged, actions = found
             self.symmetry = [Symmetric(self.actor, seen, actions), Symmetric(self.critic, judged, constant(1, judged))]
+        if self.start:
+            self.actor.put(self.start, np.zeros(self.rollouts.features), np.ones(self.rollouts.features))
         self.average = self.actor.net.weights.copy()  # which is kept
         self.log_std = self.actor.net.weights[self.actor.extra :].reshape(-1)[: self.actions]
         self.log_std[:] = math.log(config.initial_std)
@@ -107,7 +114,12 @@ class Fused:
             metrics = self._collect()
             if self.iteration == 0:
                 self._learn_scales()
+                if self.start:
+                    self.actor.put(self.start, self.seen.mean, self.seen.std)
+            before = self.actor.state_dict()
             metrics |= self._update()
+            if self.iteration < self.config.critic_alone:
+                self.actor.load_state_dict(before)
             self.iteration += 1
             self.average += np.float32(self.config.averages(self.iteration)) * (self.actor.net.weights - self.average)
             metrics["progress"] = self.iteration / self.iterations

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import dense, kernel
 from policies.learning.fused.dense import RELU, TANH, TILE, ZERO
+from policies.models.controller import Mlp, Network
 from sim.engines.vector.blocks import part
 from sim.engines.vector.simd import ALL, LANES, total
 from sim.randomize import Array
@@ -120,6 +121,26 @@ class Perceptron:
     def matrices(self, of: Array | None = None) -> list[tuple[Array, Array]]:
         """Copies of W (outputs, inputs) and b (outputs,) of each layer, as `views` finds them."""
         return [(weight.T.copy(), bias.copy()) for weight, bias in self.views(of)]
+
+    def put(self, network: Network, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
+        """Do what a network does with x, when this one gets (x - mean) / std. ValueError when it has other layers."""
+        found = self._held(network)
+        views = self.views()
+        own, theirs = ([(*v[0].shape, len(v[1])) for v in some] for some in (views, found))
+        if own != theirs:
+            raise ValueError(f"the network to go on from has other layers: {theirs}, not {own} (inputs, outputs)")
+        weight, bias = found[0]
+        scaled, moved = (weight.T * std).T, bias + mean @ weight
+        found[0] = scaled.astype(np.float32), moved.astype(np.float32)
+        for (into, offset), (weight, bias) in zip(views, found, strict=True):
+            into[:], offset[:] = weight, bias
+        self.turn()
+
+    def _held(self, network: Network) -> list[tuple[Array, Array]]:
+        """The (inputs, outputs) and (outputs,) of each of a network's layers, as they lie here."""
+        if not isinstance(network, Mlp):
+            raise ValueError(f"a perceptron goes on from a perceptron, not from {type(network).__name__}")
+        return [(weight.T, bias) for weight, bias in network.layers]
 
     def scratch(self) -> Scratch:
         """For one thread."""

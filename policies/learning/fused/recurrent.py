@@ -37,6 +37,7 @@ from policies.learning.fused.network import (
     vectors,
 )
 from policies.learning.fused.surrogate import GOES_ON
+from policies.models.controller import Gru, Network
 from sim.engines.vector.activations import sigmoid, tanh
 from sim.engines.vector.blocks import inlined, part
 from sim.engines.vector.simd import ALL, LANES
@@ -93,6 +94,20 @@ class Recurrent(Perceptron):
             return np.concatenate([gate[:state] for gate in np.split(values, GATES)])
 
         return [first, *((stacked(weight), stacked(bias)) for weight, bias in gates), last]
+
+    def _held(self, network: Network) -> list[tuple[Array, Array]]:
+        if not isinstance(network, Gru):
+            raise ValueError(f"a gated unit goes on from a gated unit, not from {type(network).__name__}")
+        wide = vectors(network.hidden) * LANES - network.hidden
+
+        def apart(values: Array) -> Array:
+            """Each gate filled up with zeros to whole vectors."""
+            gates = [np.concatenate([g, np.zeros((wide, *g.shape[1:]), np.float32)]) for g in np.split(values, GATES)]
+            return np.concatenate(gates)
+
+        gates = ((network.w_ih, network.b_ih), (network.w_hh, network.b_hh))
+        layers = [network.input, *((apart(weight), apart(bias)) for weight, bias in gates), network.output]
+        return [(weight.T, bias) for weight, bias in layers]
 
     def scratch(self) -> Scratch:
         count = max(CHUNK, TOGETHER * self.horizon)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import kernel
 from policies.learning.fused.network import BIAS, INPUTS, OUTPUTS, OUTS, WEIGHT, Net, Perceptron, adam, room
+from policies.models.controller import Network
 from sim.engines.vector.blocks import inlined
 from sim.engines.vector.simd import ALL, LANES, exchanged_1, exchanged_2, exchanged_4
 from sim.randomize import Array
@@ -47,6 +48,20 @@ def images(mirrors: Sequence[Mirror], parts: Sequence[tuple[str, int]]) -> Image
         places = np.concatenate([places, places[:, at]])
         signs = np.concatenate([signs, signs[:, at] * np.array(sign, np.float32)])
     return Images(places, signs)
+
+
+def alike(network: Network, seen: Images, actions: Images) -> bool:
+    """Whether what is mirrored to a network it answers with the mirror image, for three steps."""
+    rng, near = np.random.default_rng(0), 1e-3
+    features = rng.normal(size=(3, 16, network.inputs)).astype(np.float32)
+    answers = []
+    for places, signs in zip(seen.places, seen.signs, strict=True):
+        state, answer = network.initial_state(16), np.zeros((16, network.outputs), np.float32)
+        for step in features[..., places] * signs:
+            answer, state = network.forward(step, state)
+        answers.append(answer)
+    pairs = zip(answers, actions.places, actions.signs, strict=True)
+    return all(bool((np.abs(answer - answers[0][:, places] * signs) < near).all()) for answer, places, signs in pairs)
 
 
 def task_images(task: Task) -> tuple[Images, Images, Images] | None:
