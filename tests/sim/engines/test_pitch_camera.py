@@ -168,3 +168,19 @@ def test_mujoco_shows_the_ball_at_the_same_place():
         np.testing.assert_allclose(np.argwhere(orange).mean(axis=0), ours.mean(axis=0), atol=0.7)
         assert orange.sum() == pytest.approx(len(ours), rel=0.2)
         pitch.close()
+
+
+def test_threads_change_no_picture():
+    pitch = Pitch(DIFFERENTIAL, FIELDS[1], BallOf(), 64, 2, 0.05)
+    rng = np.random.default_rng(0)
+    places = rng.uniform(-1.0, 1.0, (64, 2, 2)), rng.uniform(-1.0, 1.0, (64, 2))
+    pitch.write(np.arange(64), dict(zip(("position", "ball_position"), places, strict=True)))
+    shown = []
+    for threads in (1, 2, 3):
+        eyes = Eyes(pitch, 1)
+        eyes.looks[:, NOISE] = 0.02
+        eyes._threads, eyes._work = threads, np.repeat(eyes._work[:1], threads, axis=0)
+        shown.append(eyes.see(extra=True))
+    for pictures, extra in shown[1:]:
+        np.testing.assert_array_equal(pictures, shown[0][0])
+        np.testing.assert_array_equal(extra, shown[0][1])
