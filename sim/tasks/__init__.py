@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from sim.conditions import Grid
+from sim.opponents import Opponent, Play
 from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Group, Signal, numbers, pictures, size
 from sim.terms import HISTORY, Bound, Cost, Curriculum, Feature, Mirror
+from sim.tracking import Track
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -176,25 +178,6 @@ class MultiAgent(Protocol):
     teams: tuple[int, ...]  # of each of them
 
 
-Play = Callable[[Mapping[str, Array]], Mapping[str, Array]]  # signals by name (n, k) -> commands
-
-
-class Opponent(Protocol):
-    """Who acts for the robots of the other team; they are rows, those of one game one after the other."""
-
-    def act(self, signals: Mapping[str, Array], episodes: Any, begun: Any) -> Mapping[str, Array]:
-        """Commands for what they see, each in the episode (n,) of that number, new where `begun` (n,)."""
-
-    def scored(self, rows: Any, against: Any) -> None:
-        """A goal in these rows (count,), by the other side where `against` (count,)."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next steps depend on."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from there."""
-
-
 @runtime_checkable
 class HasOpponents(Task, Protocol):
     """A game against others, who act within its worlds."""
@@ -210,6 +193,14 @@ class HasFeatures(Protocol):
     """A task that says what a small network sees best of its signals."""
 
     features: tuple[Feature, ...]
+
+
+@runtime_checkable
+class HasTracks(Protocol):
+    """A task that says which privileged signals can be remembered while the robot moves."""
+
+    tracks: tuple[Track, ...]
+    ego_motion: tuple[str, str]  # signals of the policy: its velocity (m/s, ahead and to the left), turning (rad/s)
 
 
 @runtime_checkable
@@ -319,6 +310,15 @@ def with_opponents(task: Task) -> HasOpponents:
     """The task, if it is a game against others; ValueError otherwise."""
     if not isinstance(task, HasOpponents):
         raise ValueError(f"{task.name} has no opponents to learn against")
+    return task
+
+
+def tracks_of(task: Task) -> HasTracks:
+    """The task, if it says what can be remembered; ValueError otherwise."""
+    if not isinstance(task, HasTracks):
+        raise ValueError(
+            f"{task.name} does not say what can be tracked: algorithm.network=gru remembers it all the same"
+        )
     return task
 
 

@@ -19,12 +19,14 @@ from sim.engines.pitch.camera import Lens
 from sim.engines.pitch.views import view
 from sim.env import Array, outcome_scores
 from sim.experts.soccer import OPPONENTS, Scripted, chaser
+from sim.opponents import Opponent, Play
 from sim.robots.wheeled import DIFFERENTIAL, OMNI
 from sim.scenes.pitch import FIELDS, Ball
 from sim.spec import Group, Signal
-from sim.tasks import Opponent, Play, Recipes
-from sim.tasks.detection import Errors, signals
+from sim.tasks import Recipes
+from sim.tasks.detection import Errors, signals, things
 from sim.terms import Mirror
+from sim.tracking import Track
 
 if TYPE_CHECKING:
     from sim.tasks.match import Match
@@ -214,6 +216,7 @@ class SoccerVision1v1(Soccer):
     name, players = "soccer_vision_1v1", 1
     algorithm = "student"
     sees = True
+    ego_motion = ("velocity", "turning")
     scores = {**Soccer.scores, "ball_in_view": "1"}
     recipes = {"student": {"default": STUDENT}}
 
@@ -231,6 +234,12 @@ class SoccerVision1v1(Soccer):
             Signal("pan", (1,), "rad", "body"),  # where the camera looks, from ahead to the left
         )
         self.privileged = tuple(s for s in view(self.players) if s.name not in known)
+        self.tracks = (
+            Track("ball_position", "ball_velocity"),
+            Track("goal"),
+            Track("heading", heading=True),
+            *(Track(name, f"{name}_velocity") for name in ("mates", "others") if name in things(self.players)),
+        )
         far = self.robot.pan_limit
         self.commands = (*self.commands, Signal("look", (1,), "rad", "body", -far, far))  # where to turn the camera
         self.envelope = {"safe": {s.name: [0.0] * s.size for s in self.commands}}

@@ -23,7 +23,7 @@ from sim.spec import pictures
 from sim.tasks import Task
 
 PATHS = ("auto", "fused", "torch")
-NETWORKS = ("mlp", "gru")
+NETWORKS = ("mlp", "gru", "tracking_gru")
 LARGEST = 512  # units of a hidden layer for which the fused kernels are made
 
 
@@ -47,8 +47,8 @@ class PpoConfig:
     final_learning_rate: float = 3e-5  # reached exponentially
     entropy: float = 0.0  # weight of the entropy bonus
     gradient_clip: float = 1.0  # norm of the actor's gradient, and of the critic's
-    network: str = "mlp"  # mlp | gru, which remembers; of the actor
-    hidden: list[int] = field(default_factory=lambda: [64, 64])  # mlp: layers; gru: encoder and recurrent state
+    network: str = "mlp"  # of the actor: mlp | gru, which remembers | tracking_gru, which remembers where things are
+    hidden: list[int] = field(default_factory=lambda: [64, 64])  # mlp: layers; others: encoder and recurrent state
     critic_hidden: list[int] = field(default_factory=lambda: [128, 128])  # it must see the cliff coming
     activation: str = "tanh"  # of perceptrons
     sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any; nothing moves them
@@ -74,8 +74,10 @@ class PpoConfig:
             raise ValueError(f"algorithm.path {self.path!r} is not one of {', '.join(PATHS)}")
         if self.network not in NETWORKS:
             raise ValueError(f"algorithm.network {self.network!r} is not one of {', '.join(NETWORKS)}")
-        if self.network == "gru" and len(self.hidden) != 2:
-            raise ValueError(f"a gru takes two sizes in algorithm.hidden (encoder, state), got {self.hidden}")
+        if self.remembers and len(self.hidden) != 2:
+            raise ValueError(
+                f"a {self.network} takes two sizes in algorithm.hidden (encoder, state), got {self.hidden}"
+            )
         counts = ("total_steps", "num_envs", "rollout_steps", "epochs", "minibatches", "evaluation_episodes")
         for name in (*counts, "threads", "league_every"):
             if getattr(self, name) < 1:
@@ -83,7 +85,7 @@ class PpoConfig:
         if self.critic_alone < 0:
             raise ValueError(f"critic_alone must not be negative, got {self.critic_alone}")
         if self.minibatches > self.units:
-            what = "rows" if self.network == "gru" else "samples"
+            what = "rows" if self.remembers else "samples"
             raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")
         if not (0.0 < self.gamma < 1.0 and 0.0 <= self.final_gamma < 1.0):
             raise ValueError(
@@ -108,9 +110,14 @@ class PpoConfig:
             raise ValueError(f"needs 0 < min_std <= initial_std, got {self.min_std} and {self.initial_std}")
 
     @property
+    def remembers(self) -> bool:
+        """Whether the actor has a state."""
+        return self.network != "mlp"
+
+    @property
     def units(self) -> int:
         """How many things minibatches are drawn from: samples, or the rows of a rollout, each with all its steps."""
-        return self.num_envs * (1 if self.network == "gru" else self.rollout_steps)
+        return self.num_envs * (1 if self.remembers else self.rollout_steps)
 
     @property
     def iterations(self) -> int:
@@ -148,6 +155,8 @@ def beyond(task: Task, config: PpoConfig, device: str) -> str:
         return f"device={device}"
     if pictures(task.policy):
         return "pictures"
+    if config.network == "tracking_gru":
+        return "algorithm.network=tracking_gru"
     if max(*config.hidden, *config.critic_hidden) > LARGEST:
         return f"layers of more than {LARGEST} units"
     return ""
@@ -170,7 +179,7 @@ class Ppo:
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         torch = config.path == "torch" or bool(why)
-        if torch and config.network == "gru":
+        if torch and config.remembers:
             from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
 
             self.path: Any = TorchRecurrent(task, config, seed, device)

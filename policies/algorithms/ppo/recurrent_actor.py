@@ -13,6 +13,14 @@ from policies.learning.networks import Normalizer, linear_layers, mlp
 from policies.models.controller import Gru
 
 
+def gated(told: Tensor, kept: Tensor, state: Tensor) -> Tensor:
+    """The next state (n, size) of a gated unit, from what it makes of its input and of its state (n, 3 size)."""
+    reset_in, update_in, new_in = told.chunk(3, -1)
+    reset_kept, update_kept, new_kept = kept.chunk(3, -1)
+    new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_kept) * new_kept)
+    return torch.lerp(new, state, torch.sigmoid(update_in + update_kept))
+
+
 class RecurrentActor(nn.Module):
     """Linear and ReLU, a gated recurrent unit (gates as torch.nn.GRUCell's), linear and tanh."""
 
@@ -47,10 +55,7 @@ class RecurrentActor(nn.Module):
 
     def remember(self, told: Tensor, state: Tensor) -> Tensor:
         """The next state (n, size)."""
-        reset_in, update_in, new_in = told.chunk(3, -1)
-        reset_kept, update_kept, new_kept = self.across(state).chunk(3, -1)
-        new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_kept) * new_kept)
-        return torch.lerp(new, state, torch.sigmoid(update_in + update_kept))
+        return gated(told, self.across(state), state)
 
     def act(self, state: Tensor) -> Tensor:
         """Actions (..., k) in [-1, 1]."""
@@ -74,8 +79,8 @@ class RecurrentActor(nn.Module):
             state = state * kept
         return torch.stack(states)
 
-    def exported(self, normalizer: Normalizer) -> Gru:
-        """As numpy data, with the normaliser of its numbers folded in."""
+    def exported(self, normalizer: Normalizer, motion: list[int]) -> Gru:
+        """As numpy data, with the normaliser of its numbers folded in; how the robot moves it does not ask."""
         (encoder,) = linear_layers(self.encoder, normalizer.wider(self.encoders.size))
         (inward,), (across,), (output,) = map(linear_layers, (self.inward, self.across, self.output))
         return Gru(encoder, inward[0], across[0], inward[1], across[1], output)

@@ -19,14 +19,16 @@ from torch.nn import functional
 from policies.algorithms.ppo.recurrent_actor import RecurrentActor
 from policies.algorithms.ppo.torch_path import smallest_std
 from policies.algorithms.ppo.torch_threads import TorchThreads
+from policies.algorithms.ppo.tracking_actor import TrackingActor
 from policies.algorithms.ppo.tutor import Lesson, Tutor
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.encoders import Encoders, columns, kept
 from policies.learning.networks import Normalizer, Stateful, mlp
 from policies.models.controller import FeaturePolicy
 from sim.randomize import Array
-from sim.spec import pictures, size
-from sim.tasks import Task, agents_of, initial_action
+from sim.spec import numbers, pictures, size, slices
+from sim.tasks import Task, agents_of, initial_action, tracks_of
+from sim.tracking import EgoMotion
 from sim.vec_env import Observation
 from sim.vec_world import vector_env
 
@@ -71,7 +73,14 @@ class TorchRecurrent(Stateful):
         self.generator, weights = torch.Generator(device).manual_seed(seed), torch.Generator().manual_seed(seed)
         env, actions = self.env, self.env.action_size
         eyes = Encoders(pictures(task.policy), config.sight, weights)
-        self.actor = RecurrentActor(eyes, env.feature_size, config.hidden, actions, weights).to(device)
+        how_wide = eyes, env.feature_size, config.hidden, actions, weights
+        self.motion, tracked = list[int](), list[int]()  # columns of the features; of what is privileged
+        self.actor: RecurrentActor | TrackingActor
+        if config.network == "tracking_gru":
+            ego, self.motion, tracked = tracking(task)
+            self.actor = TrackingActor(*how_wide, ego).to(device)
+        else:
+            self.actor = RecurrentActor(*how_wide).to(device)
         with torch.no_grad():  # do the initial action at first
             [*self.actor.output.parameters()][-1].fill_(math.atanh(initial_action(task)))
         self.shared = 0 if task.privileged else eyes.size  # points that the critic sees, too
@@ -79,8 +88,10 @@ class TorchRecurrent(Stateful):
         self.critic = mlp([seen, *config.critic_hidden, 1], weights, config.activation).to(device)
         self.log_std = nn.Parameter(torch.full((actions,), math.log(config.initial_std), device=device))
         self.average = copy.deepcopy(self.actor).requires_grad_(False)
-        self.hidden = size(task.privileged) if self.lesson.estimate else 0  # what the memory estimates
-        self.estimator = mlp([config.hidden[1], self.hidden], weights).to(device) if self.hidden else nn.Sequential()
+        self.estimated = [env.feature_size + k for k in tracked or range(size(task.privileged))]  # for the critic
+        estimates = bool(self.lesson.estimate) and not tracked
+        layers = [config.hidden[1], len(self.estimated)]
+        self.estimator = mlp(layers, weights).to(device) if estimates else nn.Sequential()
         own = [*self.actor.parameters(), *self.estimator.parameters(), self.log_std]
         self.groups = own, [*self.critic.parameters()]
         parameters = [p for group in self.groups for p in group]
@@ -98,6 +109,10 @@ class TorchRecurrent(Stateful):
         """What is usual of what actor and critic see."""
         self.actor_norm.update(x)
         self.critic_norm.update(c)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """What the actor is given of features (..., f): normalised, then how the robot moves, as it is."""
+        return torch.cat([self.actor_norm(x), x[..., self.motion]], -1)
 
     @property
     def taught(self) -> Tensor:
@@ -152,7 +167,7 @@ class TorchRecurrent(Stateful):
 
         def act(observation: Observation) -> Tensor:
             nonlocal state
-            seen = self.actor_norm(env.features(observation))
+            seen = self._seen(env.features(observation))
             action: Tensor
             action, state = self.average(seen, observation["pictures"], state)
             return action
@@ -215,7 +230,7 @@ class TorchRecurrent(Stateful):
 
     def _acted(self, x: Tensor, shown: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Actions (n, k) without exploration, and the next state (n, .)."""
-        seen, rows = self.actor_norm(x), torch.arange(len(x), device=self.device).chunk(self.parts)
+        seen, rows = self._seen(x), torch.arange(len(x), device=self.device).chunk(self.parts)
 
         def one(part: int) -> tuple[Tensor, Tensor]:
             some = rows[part]
@@ -247,7 +262,7 @@ class TorchRecurrent(Stateful):
         config = self.config
         x, c = data["x"], data["c"]
         target = self.value_norm(data["target"][..., None]).squeeze(-1)
-        data = {**data, "x": self.actor_norm(x), "c": self.critic_norm(c), "target": target}
+        data = {**data, "x": self._seen(x), "c": self.critic_norm(c), "target": target}
         for _ in range(config.epochs):
             order = torch.randperm(config.num_envs, generator=self.generator, device=self.device)
             for rows in order.chunk(config.minibatches):
@@ -287,14 +302,23 @@ class TorchRecurrent(Stateful):
         apart = self.lesson.weight(self.done) * ((mean - batch["wanted"]).square() * taught).sum(-1).mean()
         loss = policy_loss + value_loss + apart - config.entropy * self.log_std.sum()
         shown = {"value_loss": value_loss, "kl": (ratio - 1.0 - change).mean()}
-        if self.hidden:
-            shown["estimation_error"] = functional.huber_loss(self.estimator(states), batch["c"][..., -self.hidden :])
+        if self.lesson.estimate:
+            known = batch["c"][..., self.estimated]
+            shown["estimation_error"] = functional.huber_loss(self._estimate(states), known)
             loss = loss + self.lesson.estimate * shown["estimation_error"]
         return loss, {"loss": loss.detach(), **{name: value.detach() for name, value in shown.items()}}
 
+    def _estimate(self, states: Tensor) -> Tensor:
+        """What the memory (..., .) tells of what is privileged, as the critic's normaliser has it."""
+        if not isinstance(self.actor, TrackingActor):
+            estimate: Tensor = self.estimator(states)
+            return estimate
+        norm = self.critic_norm
+        return (self.actor.tracked(states) - norm.shift[self.estimated]) / norm.std[self.estimated]
+
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
-        network, eyes = self.average.exported(self.actor_norm), self.average.encoders
+        network, eyes = self.average.exported(self.actor_norm, self.motion), self.average.encoders
         return FeaturePolicy.from_task(self.task, network, encoders=eyes.exported())
 
     def dump_to(self, folder: Path) -> None:
@@ -316,6 +340,18 @@ class TorchRecurrent(Stateful):
         if self.tutor:
             self.tutor.load_state_dict(state["tutor"])
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
+
+
+def tracking(task: Task) -> tuple[EgoMotion, list[int], list[int]]:
+    """What can be remembered of a task: how, the columns of its features that say how it moves, and of its privileged
+    signals those that are remembered. ValueError when it declares nothing.
+    """
+    own = tracks_of(task)
+    sizes = {s.name: s.size for s in task.privileged}
+    ego = EgoMotion(own.tracks, sizes, 1.0 / task.rate_hz)
+    where, seen = slices(task.privileged), slices(numbers(task.policy))
+    motion = [k for name in own.ego_motion for k in range(seen[name].start, seen[name].stop)]
+    return ego, motion, [k for name in ego.names for k in range(where[name].start, where[name].stop)]
 
 
 def _log_probs(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

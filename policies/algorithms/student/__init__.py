@@ -50,8 +50,10 @@ class StudentConfig(PpoConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.network != "gru":
-            raise ValueError(f"a student remembers: algorithm.network must be gru, got {self.network!r}")
+        if not self.remembers:
+            raise ValueError(
+                f"a student remembers: algorithm.network must be gru or tracking_gru, got {self.network!r}"
+            )
         for name in ("guided", "alone"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"algorithm.{name} is a share of the training, 0..1, got {getattr(self, name)}")

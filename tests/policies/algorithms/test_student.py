@@ -17,6 +17,7 @@ from policies.models.vision import EncoderConfig
 from sim.spec import Signal, limits, size
 from sim.tasks import make
 from sim.tasks.soccer import SightConfig, Soccer, Soccer1v1, SoccerVision1v1
+from sim.tracking import Track
 from tests.policies.resumed import same
 
 SMALL = {
@@ -44,6 +45,7 @@ class Told(SoccerVision1v1):
         known = [s for s in self.privileged if not s.name.endswith("velocity")]
         self.policy = (*(s for s in self.policy if s.name not in ("camera", "pan")), *known)
         self.privileged = tuple(s for s in self.privileged if s not in known)
+        self.tracks = (Track("ball_velocity"),)
 
 
 def chasing(task) -> FeaturePolicy:
@@ -103,7 +105,7 @@ def test_who_may_teach(teacher):
 
 def test_bad_settings_are_named():
     for settings, message in (
-        ({"network": "mlp"}, "a student remembers: algorithm.network must be gru, got 'mlp'"),
+        ({"network": "mlp"}, "a student remembers: algorithm.network must be gru or tracking_gru, got 'mlp'"),
         ({"guided": 1.5}, "algorithm.guided is a share of the training"),
         ({"imitation": 0.1, "final_imitation": 0.2}, "0 <= final_imitation <= imitation"),
         ({"teacher_steps": -1}, "teacher_steps must not be negative"),
@@ -113,7 +115,8 @@ def test_bad_settings_are_named():
             StudentConfig(**settings)
 
 
-def test_it_learns_what_it_is_taught(teacher):
+@pytest.mark.parametrize("network", ["gru", "tracking_gru"])
+def test_it_learns_what_it_is_taught(teacher, network):
     settings = {
         "num_envs": 64,
         "rollout_steps": 16,
@@ -122,6 +125,7 @@ def test_it_learns_what_it_is_taught(teacher):
         "total_steps": 60_000,
         "minibatches": 4,
     }
+    settings["network"] = network
     learner = student(Told(SightConfig(start="anywhere")), teacher=teacher, alone=1.0, guided=0.0, **settings)
     metrics = [*learner.learn()]
     first, last = (np.mean([m["imitation_error"] for m in some]) for some in (metrics[:3], metrics[-5:]))
@@ -140,9 +144,9 @@ def test_what_the_teacher_does_not_know_is_tried_from_the_beginning(teacher):
     assert torch.equal(weight[:3], before[:3]) and not torch.equal(weight[3], before[3])
 
 
-@pytest.mark.parametrize("league", [False, True])
-def test_a_run_continues_exactly(teacher, league):
-    straight, first, second = (student(teacher=teacher, league=league) for _ in range(3))
+@pytest.mark.parametrize(("league", "network"), [(False, "gru"), (True, "gru"), (False, "tracking_gru")])
+def test_a_run_continues_exactly(teacher, league, network):
+    straight, first, second = (student(teacher=teacher, league=league, network=network) for _ in range(3))
     metrics = [*straight.learn()]
     learning = first.learn()
     for _ in range(3):
@@ -177,13 +181,14 @@ def test_threads_change_nothing(teacher):
     same(one.state_dict(), two.state_dict())
 
 
-def test_its_file_does_what_torch_does(teacher, tmp_path):
-    learner = student(teacher=teacher, averaged=0.0)
+@pytest.mark.parametrize(("network", "state"), [("gru", ["hidden"]), ("tracking_gru", ["hidden", "tracked"])])
+def test_its_file_does_what_torch_does(teacher, tmp_path, network, state):
+    learner = student(teacher=teacher, averaged=0.0, network=network)
     for _ in learner.learn():
         pass
     path, rng = learner.student, np.random.default_rng(0)
     file = export(learner.controller(), tmp_path / "student.onnx")
-    assert [s.name for s in file.inputs if s.is_picture] == ["camera"] and [s.name for s in file.state] == ["hidden"]
+    assert [s.name for s in file.inputs if s.is_picture] == ["camera"] and [s.name for s in file.state] == state
     file.reset(2)
     state = path.average.initial(2)
     for _ in range(40):
@@ -192,7 +197,7 @@ def test_its_file_does_what_torch_does(teacher, tmp_path):
         told = file.step({"camera": shown, **seen})
         numbers = torch.from_numpy(np.concatenate([seen[s.name] for s in learner.task.policy[1:]], axis=1))
         with torch.no_grad():
-            action, state = path.average(path.actor_norm(numbers), {"camera": torch.from_numpy(shown)}, state)
+            action, state = path.average(path._seen(numbers), {"camera": torch.from_numpy(shown)}, state)
         command = np.concatenate([told[s.name] for s in learner.task.commands], axis=1)
         low, high = limits(learner.task.commands)
         np.testing.assert_allclose((command - low) / (high - low) * 2.0 - 1.0, action, atol=1e-4)

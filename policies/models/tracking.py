@@ -1,0 +1,117 @@
+"""A network that remembers where things are: a gated unit, and vectors that are carried along as the robot moves.
+
+A learned filter: the vectors are predicted from the robot's own motion (`sim.tracking.EgoMotion`), and corrected by
+what is seen, as far as a gate lets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policies.models.controller import Array, Layer, sigmoid
+from sim.tracking import EgoMotion
+
+if TYPE_CHECKING:
+    from policies.models.graph import Graph
+
+
+@dataclass
+class TrackingGru:
+    """Features (f,) and vectors (m,) to actions. `motion` are the columns of the features that say how it moves.
+
+    Linear and ReLU of features and carried vectors; a gated unit (gates as torch.nn.GRUCell's); from both of them the
+    correction of the vectors; from unit and vectors linear and ReLU, linear and tanh.
+    """
+
+    ego: EgoMotion
+    motion: tuple[int, int, int]  # columns of the features: velocity ahead, to the left (m/s), turning (rad/s)
+    encoder: Layer  # (e, f + m)
+    inward: Layer  # (3 h, e)
+    across: Layer  # (3 h, h)
+    correction: Layer  # (2 m, e + h): what is measured, and the gate before its sigmoid
+    hidden: Layer  # (k, h + m)
+    output: Layer  # (actions, k)
+
+    def __post_init__(self) -> None:
+        m, h, e = self.ego.size, self.across[0].shape[1], len(self.encoder[1])
+        shapes = {
+            "encoder": (e, self.inputs + m),
+            "inward": (3 * h, e),
+            "across": (3 * h, h),
+            "correction": (2 * m, e + h),
+            "hidden": (len(self.hidden[1]), h + m),
+            "output": (self.outputs, len(self.hidden[1])),
+        }
+        for name, shape in shapes.items():
+            weight, bias = (np.ascontiguousarray(part, np.float32) for part in getattr(self, name))
+            if weight.shape != shape or bias.shape != shape[:1]:
+                raise ValueError(f"{name}: W must be {shape} and b {shape[:1]}, got {weight.shape} and {bias.shape}")
+            if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+                raise ValueError(f"{name}: a weight is not finite")
+            setattr(self, name, (weight, bias))
+        if not all(0 <= column < self.inputs for column in self.motion):
+            raise ValueError(f"motion {self.motion} are no three of {self.inputs} features")
+
+    @property
+    def inputs(self) -> int:
+        return int(self.encoder[0].shape[1]) - self.ego.size
+
+    @property
+    def outputs(self) -> int:
+        return len(self.output[1])
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        sizes = {"hidden": self.across[0].shape[1], "tracked": self.ego.size}
+        return {name: np.zeros((n, size), np.float32) for name, size in sizes.items()}
+
+    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        before = state["hidden"]
+        moving = features[:, list(self.motion)]
+        carried = self.ego.carried(state["tracked"], moving[:, :2], moving[:, 2:])
+        x = np.maximum(_linear(np.concatenate([features, carried], axis=1), self.encoder), np.float32(0.0))
+        from_input = np.split(_linear(x, self.inward), 3, axis=-1)
+        from_hidden = np.split(_linear(before, self.across), 3, axis=-1)
+        reset, update = (sigmoid(from_input[k] + from_hidden[k]) for k in range(2))
+        new = np.tanh(from_input[2] + reset * from_hidden[2])
+        hidden = new + update * (before - new)
+        measured, gate = np.split(_linear(np.concatenate([x, hidden], axis=1), self.correction), 2, axis=-1)
+        tracked = carried + sigmoid(gate) * (measured - carried)
+        y = np.maximum(_linear(np.concatenate([hidden, tracked], axis=1), self.hidden), np.float32(0.0))
+        return np.tanh(_linear(y, self.output)), {"hidden": hidden, "tracked": tracked}
+
+    def write(self, graph: Graph, x: str) -> str:
+        size, m, before = self.across[0].shape[1], self.ego.size, "state.hidden"
+        carried = self._write_carried(graph, x)
+        x = graph.add("Relu", graph.linear(graph.join([x, carried]), *self.encoder))
+        from_input = graph.split(graph.linear(x, *self.inward), [2 * size, size])
+        from_hidden = graph.split(graph.linear(before, *self.across), [2 * size, size])
+        both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
+        reset, update = graph.split(both, [size, size])
+        new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
+        change = graph.add("Mul", update, graph.add("Sub", before, new))
+        hidden = graph.add("Add", new, change, to="next_state.hidden")
+        measured, gate = graph.split(graph.linear(graph.join([x, hidden]), *self.correction), [m, m])
+        error = graph.add("Mul", graph.add("Sigmoid", gate), graph.add("Sub", measured, carried))
+        tracked = graph.add("Add", carried, error, to="next_state.tracked")
+        y = graph.add("Relu", graph.linear(graph.join([hidden, tracked]), *self.hidden))
+        return graph.add("Tanh", graph.linear(y, *self.output))
+
+    def _write_carried(self, graph: Graph, features: str) -> str:
+        ego = self.ego
+        none = np.zeros(ego.size, np.float32)
+        ahead, left, turning = (graph.columns(features, k, k + 1) for k in self.motion)
+        moved = graph.linear(graph.join(["state.tracked", ahead, left]), ego.moved, none)
+        half = graph.add("Mul", turning, graph.constant(np.float32(0.5) * ego.dt))
+        square, one = graph.add("Mul", half, half), graph.constant(1.0)
+        kept = graph.add("Mul", graph.add("Sub", one, square), moved)
+        turned = graph.add("Mul", graph.add("Add", half, half), graph.linear(moved, ego.turned, none))
+        return graph.add("Div", graph.add("Add", kept, turned), graph.add("Add", square, one))
+
+
+def _linear(x: Array, layer: Layer) -> Array:
+    y: Array = x @ layer[0].T + layer[1]
+    return y
