@@ -22,9 +22,9 @@ from deploy.policy_file import PolicyFile
 from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from sim.env import make_env, with_engine
-from sim.opponents import Play
 from sim.spec import Group
 from sim.tasks import HasOpponents, Task, agents_of, make, task_class, teams_of, with_opponents
+from sim.tasks.opponents import Play
 
 Array = NDArray[Any]
 TOGETHER = 200  # games

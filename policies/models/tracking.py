@@ -1,6 +1,6 @@
 """A network that remembers where things are: a gated unit, and vectors that are carried along as the robot moves.
 
-A learned filter: the vectors are predicted from the robot's own motion (`sim.tracking.EgoMotion`), and corrected by
+A learned filter: the vectors are predicted from the robot's own motion (`sim.tasks.tracking.EgoMotion`), and corrected by
 what is seen, as far as a gate lets it.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policies.models.controller import Array, Layer, sigmoid
-from sim.tracking import EgoMotion
+from sim.tasks.tracking import EgoMotion
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph

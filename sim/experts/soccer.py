@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.env import Array
-from sim.opponents import Play
+from sim.tasks.opponents import Play
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import Soccer
@@ -53,7 +53,7 @@ def chaser(task: Soccer, signals: Mapping[str, Array], pace: float = 1.0) -> dic
 
 
 class Scripted:
-    """An opponent that remembers nothing; see `sim.opponents.Opponent`."""
+    """An opponent that remembers nothing; see `sim.tasks.opponents.Opponent`."""
 
     def __init__(self, play: Play) -> None:
         self.play = play

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from sim.conditions import Grid
-from sim.opponents import Opponent, Play
 from sim.randomize import Array, Vary
 from sim.registry import load
 from sim.robots.quadrotors import Quadrotor
 from sim.spec import Group, Signal, numbers, pictures, size
+from sim.tasks.opponents import Opponent, Play
+from sim.tasks.tracking import Track
 from sim.terms import HISTORY, Bound, Cost, Curriculum, Feature, Mirror
-from sim.tracking import Track
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

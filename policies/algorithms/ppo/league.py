@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
 from sim.env import stream
-from sim.opponents import Opponent, Play
 from sim.spec import pack, size, unpack
 from sim.tasks import Task, with_opponents
+from sim.tasks.opponents import Opponent, Play
 
 Array = NDArray[Any]
 PURPOSE = int.from_bytes(b"league")
@@ -121,7 +121,7 @@ def with_weights(like: FeaturePolicy, arrays: Sequence[Array]) -> FeaturePolicy:
 
 
 class Team:
-    """The other team's robots; see `sim.opponents.Opponent`. Those of one game are all played by the same."""
+    """The other team's robots; see `sim.tasks.opponents.Opponent`. Those of one game are all played by the same."""
 
     def __init__(self, league: League, rows: int) -> None:
         self.league = league

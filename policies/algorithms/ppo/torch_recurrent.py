@@ -28,7 +28,7 @@ from policies.models.controller import FeaturePolicy
 from sim.randomize import Array
 from sim.spec import numbers, pictures, size, slices
 from sim.tasks import Task, agents_of, initial_action, tracks_of
-from sim.tracking import EgoMotion
+from sim.tasks.tracking import EgoMotion
 from sim.vec_env import Observation
 from sim.vec_world import vector_env
 

@@ -13,7 +13,7 @@ from policies.learning.encoders import Encoders
 from policies.learning.fused.recurrent import LASTING
 from policies.learning.networks import Normalizer, linear_layers, mlp
 from policies.models.tracking import TrackingGru
-from sim.tracking import EgoMotion
+from sim.tasks.tracking import EgoMotion
 
 DOUBT = -2.0  # the first bias of the gate through which vectors are corrected
 

@@ -17,7 +17,7 @@ from policies.models.vision import EncoderConfig
 from sim.spec import Signal, limits, size
 from sim.tasks import make
 from sim.tasks.soccer import SightConfig, Soccer, Soccer1v1, SoccerVision1v1
-from sim.tracking import Track
+from sim.tasks.tracking import Track
 from tests.policies.resumed import same
 
 SMALL = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.env import make_env
 from sim.tasks import make
-from sim.tasks.detection import Detector, Errors, drawn, places, signals, things
+from sim.tasks.soccer.detection import Detector, Errors, drawn, places, signals, things
 
 EXACT = Errors(bearing=0, turning=0, near=0, far=0, missed=0, faint=0, imagined=0, aside=0, scale=0)
 VIEW = math.radians(90.0)

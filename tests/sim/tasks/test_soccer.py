@@ -7,8 +7,8 @@ from pettingzoo.test import parallel_api_test
 from sim.env import Env, make_env, with_engine
 from sim.parallel import TaskParallelEnv
 from sim.tasks import make
-from sim.tasks.match import WEIGHTS
 from sim.tasks.soccer import Soccer
+from sim.tasks.soccer.match import WEIGHTS
 
 PLAYERS = pytest.mark.parametrize("name", ["soccer_1v1", "soccer_2v2", "soccer_5v5"])
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.algorithms.ppo.torch_recurrent import tracking
 from sim.tasks import make
-from sim.tracking import EgoMotion, Track
+from sim.tasks.tracking import EgoMotion, Track
 
 DT = 0.05
 SIZES = {"ball": 2, "ball_velocity": 2, "others": 4, "heading": 2}

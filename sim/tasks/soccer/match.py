@@ -15,8 +15,8 @@ from sim.engines.pitch.views import view, view_rows
 from sim.env import Array, Step
 from sim.registry import load
 from sim.spec import limits, pack, size, slices, unpack
-from sim.tasks.detection import Detector, places, signals, things
-from sim.tasks.sight import Sight, varied_looks
+from sim.tasks.soccer.detection import Detector, places, signals, things
+from sim.tasks.soccer.sight import Sight, varied_looks
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import Soccer

@@ -19,17 +19,17 @@ from sim.engines.pitch.camera import Lens
 from sim.engines.pitch.views import view
 from sim.env import Array, outcome_scores
 from sim.experts.soccer import OPPONENTS, Scripted, chaser
-from sim.opponents import Opponent, Play
 from sim.robots.wheeled import DIFFERENTIAL, OMNI
 from sim.scenes.pitch import FIELDS, Ball
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
-from sim.tasks.detection import Errors, signals, things
+from sim.tasks.opponents import Opponent, Play
+from sim.tasks.soccer.detection import Errors, signals, things
+from sim.tasks.tracking import Track
 from sim.terms import Mirror
-from sim.tracking import Track
 
 if TYPE_CHECKING:
-    from sim.tasks.match import Match
+    from sim.tasks.soccer.match import Match
 
 RATE = 20.0  # Hz
 TURN = 8.0  # rad/s at most, of which its wheels could do three times as much
@@ -138,7 +138,7 @@ class Soccer:
         return chaser(self, signals)
 
     def open(self, num: int, seed: int) -> Match:
-        from sim.tasks.match import Match
+        from sim.tasks.soccer.match import Match
 
         return Match(self, num, seed)
 
