@@ -1,7 +1,7 @@
 """A network that remembers where things are: a gated unit, and vectors that are carried along as the robot moves.
 
-A learned filter: the vectors are predicted from the robot's own motion (`sim.tasks.tracking.EgoMotion`), and corrected by
-what is seen, as far as a gate lets it.
+A learned filter: the vectors are predicted from the robot's own motion (`sim.tasks.tracking.EgoMotion`), and corrected
+by what is seen, as far as a gate lets it.
 """
 
 from __future__ import annotations
