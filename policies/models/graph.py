@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from deploy.remote.subgraph import Part
 
 OPSET = 18
+HALF = float(np.finfo(np.float16).max)
+LEAST = 256  # numbers from which on weights are worth storing as float16
 
 
 class Graph:
@@ -42,9 +44,16 @@ class Graph:
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value, dtype), name))
         return name
 
+    def weight(self, value: Array) -> str:
+        """A constant that takes half the space where each of its numbers is one of float16."""
+        half = value.astype(np.float16) if value.size >= LEAST and np.abs(value).max() < HALF else None
+        if half is None or not (half.astype(np.float32) == value).all():
+            return self.constant(value)
+        return self.real(self.constant(half, np.float16))
+
     def linear(self, x: str, weight: Array, bias: Array) -> str:
         """x W^T + b."""
-        return self.add("Gemm", x, self.constant(weight), self.constant(bias), transB=1)
+        return self.add("Gemm", x, self.weight(weight), self.constant(bias), transB=1)
 
     def columns(self, x: str, start: int, stop: int, to: str | None = None) -> str:
         """x[:, start:stop]."""

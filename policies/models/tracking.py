@@ -6,6 +6,7 @@ by what is seen, as far as a gate lets it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,17 +25,17 @@ class TrackingGru:
     """Features (f,) and vectors (m,) to actions. `motion` are the columns of the features that say how it moves.
 
     Linear and ReLU of features and carried vectors; a gated unit (gates as torch.nn.GRUCell's); from both of them the
-    correction of the vectors; from unit and vectors linear and ReLU, linear and tanh.
+    correction of the vectors; from features, vectors and unit the actions: layers with tanh after each.
     """
 
     ego: EgoMotion
     motion: tuple[int, int, int]  # columns of the features: velocity ahead, to the left (m/s), turning (rad/s)
+    numbers: int  # the first so many features are measured; the others are found in pictures
     encoder: Layer  # (e, f + m)
     inward: Layer  # (3 h, e)
     across: Layer  # (3 h, h)
     correction: Layer  # (2 m, e + h): what is measured, and the gate before its sigmoid
-    hidden: Layer  # (k, h + m)
-    output: Layer  # (actions, k)
+    head: list[Layer]  # the first (., numbers + m + h), the last (actions, .)
 
     def __post_init__(self) -> None:
         m, h, e = self.ego.size, self.across[0].shape[1], len(self.encoder[1])
@@ -43,18 +44,14 @@ class TrackingGru:
             "inward": (3 * h, e),
             "across": (3 * h, h),
             "correction": (2 * m, e + h),
-            "hidden": (len(self.hidden[1]), h + m),
-            "output": (self.outputs, len(self.hidden[1])),
         }
         for name, shape in shapes.items():
-            weight, bias = (np.ascontiguousarray(part, np.float32) for part in getattr(self, name))
-            if weight.shape != shape or bias.shape != shape[:1]:
-                raise ValueError(f"{name}: W must be {shape} and b {shape[:1]}, got {weight.shape} and {bias.shape}")
-            if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-                raise ValueError(f"{name}: a weight is not finite")
-            setattr(self, name, (weight, bias))
-        if not all(0 <= column < self.inputs for column in self.motion):
-            raise ValueError(f"motion {self.motion} are no three of {self.inputs} features")
+            setattr(self, name, _checked(name, getattr(self, name), shape))
+        widths = [self.numbers + m + h, *(len(bias) for _, bias in self.head)]
+        shapes = {f"head {k}": (out, into) for k, (into, out) in enumerate(itertools.pairwise(widths))}
+        self.head = [_checked(name, layer, shapes[name]) for name, layer in zip(shapes, self.head, strict=True)]
+        if not all(0 <= column < self.numbers <= self.inputs for column in self.motion):
+            raise ValueError(f"motion {self.motion} are no three of {self.numbers} numbers in {self.inputs} features")
 
     @property
     def inputs(self) -> int:
@@ -62,7 +59,7 @@ class TrackingGru:
 
     @property
     def outputs(self) -> int:
-        return len(self.output[1])
+        return len(self.head[-1][1])
 
     def initial_state(self, n: int) -> dict[str, Array]:
         sizes = {"hidden": self.across[0].shape[1], "tracked": self.ego.size}
@@ -80,12 +77,14 @@ class TrackingGru:
         hidden = new + update * (before - new)
         measured, gate = np.split(_linear(np.concatenate([x, hidden], axis=1), self.correction), 2, axis=-1)
         tracked = carried + sigmoid(gate) * (measured - carried)
-        y = np.maximum(_linear(np.concatenate([hidden, tracked], axis=1), self.hidden), np.float32(0.0))
-        return np.tanh(_linear(y, self.output)), {"hidden": hidden, "tracked": tracked}
+        y = np.concatenate([features[:, : self.numbers], tracked, hidden], axis=1)
+        for layer in self.head:
+            y = np.tanh(_linear(y, layer))
+        return y, {"hidden": hidden, "tracked": tracked}
 
     def write(self, graph: Graph, x: str) -> str:
         size, m, before = self.across[0].shape[1], self.ego.size, "state.hidden"
-        carried = self._write_carried(graph, x)
+        carried, numbers = self._write_carried(graph, x), graph.columns(x, 0, self.numbers)
         x = graph.add("Relu", graph.linear(graph.join([x, carried]), *self.encoder))
         from_input = graph.split(graph.linear(x, *self.inward), [2 * size, size])
         from_hidden = graph.split(graph.linear(before, *self.across), [2 * size, size])
@@ -97,8 +96,10 @@ class TrackingGru:
         measured, gate = graph.split(graph.linear(graph.join([x, hidden]), *self.correction), [m, m])
         error = graph.add("Mul", graph.add("Sigmoid", gate), graph.add("Sub", measured, carried))
         tracked = graph.add("Add", carried, error, to="next_state.tracked")
-        y = graph.add("Relu", graph.linear(graph.join([hidden, tracked]), *self.hidden))
-        return graph.add("Tanh", graph.linear(y, *self.output))
+        y = graph.join([numbers, tracked, hidden])
+        for layer in self.head:
+            y = graph.add("Tanh", graph.linear(y, *layer))
+        return y
 
     def _write_carried(self, graph: Graph, features: str) -> str:
         ego = self.ego
@@ -106,10 +107,20 @@ class TrackingGru:
         ahead, left, turning = (graph.columns(features, k, k + 1) for k in self.motion)
         moved = graph.linear(graph.join(["state.tracked", ahead, left]), ego.moved, none)
         half = graph.add("Mul", turning, graph.constant(np.float32(0.5) * ego.dt))
-        square, one = graph.add("Mul", half, half), graph.constant(1.0)
-        kept = graph.add("Mul", graph.add("Sub", one, square), moved)
-        turned = graph.add("Mul", graph.add("Add", half, half), graph.linear(moved, ego.turned, none))
-        return graph.add("Div", graph.add("Add", kept, turned), graph.add("Add", square, one))
+        square = graph.add("Mul", half, half)
+        share = graph.add("Div", graph.constant(2.0), graph.add("Add", square, graph.constant(1.0)))
+        less = graph.add("Mul", graph.add("Mul", square, share), graph.constant(ego.turns[None]))
+        sideways = graph.add("Mul", graph.add("Mul", half, share), graph.linear(moved, ego.turned, none))
+        return graph.add("Add", graph.add("Sub", moved, graph.add("Mul", less, moved)), sideways)
+
+
+def _checked(name: str, layer: Layer, shape: tuple[int, int]) -> Layer:
+    weight, bias = (np.ascontiguousarray(part, np.float32) for part in layer)
+    if weight.shape != shape or bias.shape != shape[:1]:
+        raise ValueError(f"{name}: W must be {shape} and b {shape[:1]}, got {weight.shape} and {bias.shape}")
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise ValueError(f"{name}: a weight is not finite")
+    return weight, bias
 
 
 def _linear(x: Array, layer: Layer) -> Array:

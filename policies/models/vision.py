@@ -160,7 +160,7 @@ def _write_convolved(
     height, width = shape[:2]
     for index, ((weight, bias), stride) in enumerate(zip(layers, strides, strict=True)):
         x = graph.add("Relu", x) if index else x
-        weights = (graph.constant(weight), graph.constant(bias))
+        weights = (graph.weight(weight), graph.constant(bias))
         x = graph.add("Conv", x, *weights, strides=[stride] * 2, pads=[KERNEL // 2] * 4)
         height, width = (-(-side // stride) for side in (height, width))
     return x, height, width

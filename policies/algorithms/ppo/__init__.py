@@ -18,6 +18,7 @@ from typing import Any
 
 from policies.learning import exponential
 from policies.models.controller import FeaturePolicy
+from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim.spec import pictures
 from sim.tasks import Task
@@ -49,6 +50,7 @@ class PpoConfig:
     gradient_clip: float = 1.0  # norm of the actor's gradient, and of the critic's
     network: str = "mlp"  # of the actor: mlp | gru, which remembers | tracking_gru, which remembers where things are
     hidden: list[int] = field(default_factory=lambda: [64, 64])  # mlp: layers; others: encoder and recurrent state
+    head: list[int] = field(default_factory=lambda: [64])  # tracking_gru: layers from what is remembered to actions
     critic_hidden: list[int] = field(default_factory=lambda: [128, 128])  # it must see the cliff coming
     activation: str = "tanh"  # of perceptrons
     sight: EncoderConfig = field(default_factory=EncoderConfig)  # of pictures, where there are any; nothing moves them
@@ -66,6 +68,7 @@ class PpoConfig:
     final_lengths: list[float] = field(default_factory=list)  # and at the end; empty: the same
     easy: float = 0.9  # share of episodes with an easier start, at first
     final_easy: float = 0.3  # and at the end
+    float16: bool = False  # the file's weights are rounded to float16: half its size
     evaluate_every: int = 500  # iterations between evaluations; 0: only the last
     evaluation_episodes: int = 100
 
@@ -199,7 +202,7 @@ class Ppo:
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
         made: FeaturePolicy = self.path.controller()
-        return made
+        return halved(made) if self.config.float16 else made
 
     def dump_to(self, folder: Path) -> None:
         self.path.dump_to(folder)

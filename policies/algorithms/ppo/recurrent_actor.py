@@ -57,15 +57,15 @@ class RecurrentActor(nn.Module):
         """The next state (n, size)."""
         return gated(told, self.across(state), state)
 
-    def act(self, state: Tensor) -> Tensor:
-        """Actions (..., k) in [-1, 1]."""
+    def act(self, numbers: Tensor, state: Tensor) -> Tensor:
+        """Actions (..., k) in [-1, 1]; the numbers are in the state already."""
         chosen: Tensor = torch.tanh(self.output(state))
         return chosen
 
     def forward(self, numbers: Tensor, pictures: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Actions (n, k) and the next state (n, size)."""
         after = self.remember(self.gates(numbers, pictures), state)
-        return self.act(after), after
+        return self.act(numbers, after), after
 
     def through(self, numbers: Tensor, pictures: Mapping[str, Tensor], state: Tensor, goes_on: Tensor) -> Tensor:
         """The states (T, n, size) after T steps (T, n, .), from one (n, size) that is forgotten where not `goes_on`.
@@ -79,8 +79,8 @@ class RecurrentActor(nn.Module):
             state = state * kept
         return torch.stack(states)
 
-    def exported(self, normalizer: Normalizer, motion: list[int]) -> Gru:
-        """As numpy data, with the normaliser of its numbers folded in; how the robot moves it does not ask."""
+    def exported(self, normalizer: Normalizer) -> Gru:
+        """As numpy data, with the normaliser of its numbers folded in."""
         (encoder,) = linear_layers(self.encoder, normalizer.wider(self.encoders.size))
         (inward,), (across,), (output,) = map(linear_layers, (self.inward, self.across, self.output))
         return Gru(encoder, inward[0], across[0], inward[1], across[1], output)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo.recurrent_actor import RecurrentActor
 from policies.algorithms.ppo.torch_path import smallest_std
 from policies.algorithms.ppo.torch_threads import TorchThreads
@@ -24,7 +25,8 @@ from policies.algorithms.ppo.tutor import Lesson, Tutor
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.encoders import Encoders, columns, kept
 from policies.learning.networks import Normalizer, Stateful, mlp
-from policies.models.controller import FeaturePolicy
+from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.reading import network_of
 from sim.randomize import Array
 from sim.spec import numbers, pictures, size, slices
 from sim.tasks import Task, agents_of, initial_action, tracks_of
@@ -35,6 +37,7 @@ from sim.vec_world import vector_env
 if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
 
+NEAR, SHARE = 0.1, 0.3  # m, m/s: errors of what is tracked count in this, and this share of its size
 PARTS = 2  # of a batch that threads share
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -73,14 +76,13 @@ class TorchRecurrent(Stateful):
         self.generator, weights = torch.Generator(device).manual_seed(seed), torch.Generator().manual_seed(seed)
         env, actions = self.env, self.env.action_size
         eyes = Encoders(pictures(task.policy), config.sight, weights)
-        how_wide = eyes, env.feature_size, config.hidden, actions, weights
-        self.motion, tracked = list[int](), list[int]()  # columns of the features; of what is privileged
+        how_wide, tracked = (eyes, env.feature_size, config.hidden), list[int]()  # columns of what is privileged
         self.actor: RecurrentActor | TrackingActor
         if config.network == "tracking_gru":
-            ego, self.motion, tracked = tracking(task)
-            self.actor = TrackingActor(*how_wide, ego).to(device)
+            ego, motion, tracked = tracking(task)
+            self.actor = TrackingActor(*how_wide, config.head, actions, weights, ego, motion).to(device)
         else:
-            self.actor = RecurrentActor(*how_wide).to(device)
+            self.actor = RecurrentActor(*how_wide, actions, weights).to(device)
         with torch.no_grad():  # do the initial action at first
             [*self.actor.output.parameters()][-1].fill_(math.atanh(initial_action(task)))
         self.shared = 0 if task.privileged else eyes.size  # points that the critic sees, too
@@ -105,14 +107,38 @@ class TorchRecurrent(Stateful):
         self.threads, self.parts = TorchThreads(config.threads), PARTS if device == "cpu" else 1
         self.iterations, self.iteration = config.iterations, 0
 
+    def begin_with(self, policy: PolicyFile, content: bytes, own: Task) -> None:
+        """Begin with the network of a policy for the task `own`: it acts on what is remembered. See `TrackingActor`.
+
+        ValueError where it has no place.
+        """
+        network, actor = network_of(policy, own, content), self.actor
+        if not (isinstance(network, Mlp) and network.activation == "tanh" and isinstance(actor, TrackingActor)):
+            raise ValueError(f"{policy.path} is no perceptron with tanh, or the student's network is no tracking_gru")
+        held = slices(numbers(self.task.policy)), slices(tuple(s for s in own.policy if s.name in actor.ego.names))
+        known, columns = {name: [*range(at.start, at.stop)] for name, at in held[0].items()}, list[int]()
+        at = actor.features
+        for name in actor.ego.names:
+            width = held[1][name].stop - held[1][name].start
+            known[name], at = [*range(at, at + width)], at + width
+        for signal in own.policy:
+            if signal.name not in known:
+                raise ValueError(f"{policy.path} sees {signal.name!r}, which the student neither senses nor tracks")
+            columns += known[signal.name]
+        where = slices(self.task.commands)
+        actions = [k for s in own.commands for k in range(where[s.name].start, where[s.name].stop)]
+        for each in (actor, self.average):
+            each.begin_with(network.layers, columns, actions)
+
     def _learn_scales(self, x: Tensor, c: Tensor) -> None:
         """What is usual of what actor and critic see."""
         self.actor_norm.update(x)
         self.critic_norm.update(c)
 
     def _seen(self, x: Tensor) -> Tensor:
-        """What the actor is given of features (..., f): normalised, then how the robot moves, as it is."""
-        return torch.cat([self.actor_norm(x), x[..., self.motion]], -1)
+        """What the actor is given of features (..., f): normalised, and for one that tracks once more as they are."""
+        seen: Tensor = self.actor_norm(x)
+        return torch.cat([seen, x], -1) if isinstance(self.actor, TrackingActor) else seen
 
     @property
     def taught(self) -> Tensor:
@@ -277,6 +303,12 @@ class TorchRecurrent(Stateful):
             return self._loss({name: values[:, rows[part]] for name, values in batch.items()})
 
         shown = self.threads.gradient(loss, [p for group in self.groups for p in group], len(rows))
+        if self.done < self.lesson.held:  # what is inherited stays, while the memory learns to tell it the truth
+            *inner, weight, bias = self.actor.output.parameters()
+            for parameter in inner:
+                parameter.grad = torch.zeros_like(parameter)
+            for parameter in (weight, bias):
+                parameter.grad[self.taught] = 0.0  # type: ignore[index]
         for group in self.groups:
             nn.utils.clip_grad_norm_(group, self.config.gradient_clip)
         self.optimizer.step()
@@ -289,7 +321,7 @@ class TorchRecurrent(Stateful):
         """Of some rows, all their steps; and what is shown of it."""
         config, taught = self.config, self.taught
         states = self.actor.through(batch["x"], kept(batch), batch["before"][0], batch["goes_on"])
-        mean = self.actor.act(states)
+        mean = self.actor.act(batch["x"], states)
         # While it is taught, what the tutor knows is not also learned by trial.
         tried = ~taught if self.lesson.taught(self.done) else torch.ones_like(taught)
         log_prob = _log_probs(batch["action"], mean, self.log_std)
@@ -303,22 +335,27 @@ class TorchRecurrent(Stateful):
         loss = policy_loss + value_loss + apart - config.entropy * self.log_std.sum()
         shown = {"value_loss": value_loss, "kl": (ratio - 1.0 - change).mean()}
         if self.lesson.estimate:
-            known = batch["c"][..., self.estimated]
-            shown["estimation_error"] = functional.huber_loss(self._estimate(states), known)
+            shown["estimation_error"] = self._estimation_error(states, batch["c"])
             loss = loss + self.lesson.estimate * shown["estimation_error"]
         return loss, {"loss": loss.detach(), **{name: value.detach() for name, value in shown.items()}}
 
-    def _estimate(self, states: Tensor) -> Tensor:
-        """What the memory (..., .) tells of what is privileged, as the critic's normaliser has it."""
+    def _estimation_error(self, states: Tensor, judged: Tensor) -> Tensor:
+        """How wrong the memory (..., .) is about what is privileged; `judged` is what the critic sees, normalised.
+
+        Who tracks has to know best what is near: errors count in shares of the distance, and of a tenth of a metre.
+        """
+        known, norm = judged[..., self.estimated], self.critic_norm
         if not isinstance(self.actor, TrackingActor):
-            estimate: Tensor = self.estimator(states)
-            return estimate
-        norm = self.critic_norm
-        return (self.actor.tracked(states) - norm.shift[self.estimated]) / norm.std[self.estimated]
+            return functional.huber_loss(self.estimator(states), known)
+        true = known * norm.std[self.estimated] + norm.shift[self.estimated]
+        apart = self.actor.tracked(states) - true
+        length = true.unflatten(-1, (-1, 2)).norm(dim=-1, keepdim=True).expand(*true.shape[:-1], -1, 2).flatten(-2)
+        relative = apart / (NEAR + SHARE * length)
+        return functional.huber_loss(relative, torch.zeros_like(relative))
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
-        network, eyes = self.average.exported(self.actor_norm, self.motion), self.average.encoders
+        network, eyes = self.average.exported(self.actor_norm), self.average.encoders
         return FeaturePolicy.from_task(self.task, network, encoders=eyes.exported())
 
     def dump_to(self, folder: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from policies.algorithms.ppo.recurrent_actor import gated
 from policies.learning.encoders import Encoders
 from policies.learning.fused.recurrent import LASTING
 from policies.learning.networks import Normalizer, linear_layers, mlp
+from policies.models.controller import Layer
 from policies.models.tracking import TrackingGru
 from sim.tasks.tracking import EgoMotion
 
@@ -19,19 +21,26 @@ DOUBT = -2.0  # the first bias of the gate through which vectors are corrected
 
 
 class TrackingActor(nn.Module):
-    """See `TrackingGru`. Its state is the gated unit's, then the vectors. Numbers end with how the robot moves (3,)."""
+    """See `TrackingGru`. Its state is the gated unit's, then the vectors.
+
+    Numbers come twice: as the normaliser has them, then as they are.
+    """
 
     def __init__(
         self,
         encoders: Encoders,
         features: int,
         hidden: list[int],
+        head: Sequence[int],
         actions: int,
         generator: torch.Generator,
         ego: EgoMotion,
+        motion: list[int],
     ) -> None:
+        """`motion`: the columns of the numbers that say how the robot moves (3,)."""
         super().__init__()
-        self.encoders, self.units, self.ego, self.size = encoders, hidden[1], ego, hidden[1] + ego.size
+        self.encoders, self.units, self.ego, self.motion = encoders, hidden[1], ego, motion
+        self.features, self.size = features, hidden[1] + ego.size
 
         def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Sequential:
             return mlp([inputs, outputs], generator, last_gain=gain)
@@ -40,9 +49,10 @@ class TrackingActor(nn.Module):
         self.encoder, self.known = linear(features + encoders.size, hidden[0], gain), linear(ego.size, hidden[0], gain)
         self.inward, self.across = linear(hidden[0], 3 * self.units), linear(self.units, 3 * self.units)
         self.correction = linear(hidden[0] + self.units, 2 * ego.size)
-        self.output = mlp([self.units + ego.size, hidden[0], actions], generator, "relu", 0.01)
-        self.register_buffer("moved", torch.from_numpy(ego.moved.T.copy()), persistent=False)
-        self.register_buffer("turned", torch.from_numpy(ego.turned.T.copy()), persistent=False)
+        self.output = mlp([features + ego.size + self.units, *head, actions], generator, "tanh", 0.01)
+        for name in ("moved", "turned", "turns"):
+            constant = torch.from_numpy(np.ascontiguousarray(getattr(ego, name).T))
+            self.register_buffer(name, constant, persistent=False)
         with torch.no_grad():
             self.inward[0].bias[self.units : 2 * self.units] = torch.linspace(*LASTING, self.units)  # type: ignore[operator]
             self.correction[0].bias[ego.size :] = DOUBT  # type: ignore[operator]
@@ -51,29 +61,50 @@ class TrackingActor(nn.Module):
         """The state before the first step (n, size)."""
         return torch.zeros((n, self.size), device=self.moved.device)  # type: ignore[arg-type]
 
+    @torch.no_grad()
+    def begin_with(self, layers: Sequence[Layer], columns: Sequence[int], actions: Sequence[int]) -> None:
+        """Take over a perceptron with tanh of numbers and vectors: its head does the same, and hears no memory.
+
+        `columns`: where its inputs are among the numbers and vectors; `actions`: what its outputs are. ValueError
+        unless the head has layers as wide as its.
+        """
+        own = [layer for layer in self.output if isinstance(layer, nn.Linear)]
+        widths, wide = [len(bias) for _, bias in layers[:-1]], [layer.out_features for layer in own[:-1]]
+        if widths != wide:
+            raise ValueError(
+                f"the teacher has layers of {widths} units, the student's head of {wide}: set head={widths}"
+            )
+        own[0].weight.zero_()
+        for layer, (weight, bias) in zip(own, layers, strict=True):
+            rows = torch.tensor(actions if layer is own[-1] else range(layer.out_features))
+            into = torch.tensor(columns if layer is own[0] else range(layer.in_features))
+            layer.weight[rows[:, None], into] = torch.from_numpy(np.array(weight)).to(layer.weight)
+            layer.bias[rows] = torch.from_numpy(np.array(bias)).to(layer.bias)
+
     def told(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """What does not depend on the state: of the first layer (..., e), and how the robot moves (..., 3)."""
-        lead, flat = numbers.shape[:-1], numbers[..., :-3].flatten(0, -2)
+        lead, flat = numbers.shape[:-1], numbers[..., : self.features].flatten(0, -2)
         if pictures:
             shown = {name: some.flatten(0, -4) for name, some in pictures.items()}
             flat = torch.cat([flat, self.encoders(shown)], -1)
-        return self.encoder(flat).reshape(*lead, -1), numbers[..., -3:]
+        moving = numbers[..., [self.features + k for k in self.motion]]
+        return self.encoder(flat).reshape(*lead, -1), moving
 
     def remember(self, told: Tensor, moving: Tensor, state: Tensor) -> Tensor:
         """The next state (n, size)."""
         before, tracked = state[:, : self.units], state[:, self.units :]
-        half = 0.5 * float(self.ego.dt) * moving[:, 2:]
-        square = half * half
+        sine, less = self.ego.turning(0.5 * float(self.ego.dt) * moving[:, 2:])
         moved = torch.cat([tracked, moving[:, :2]], -1) @ self.moved  # type: ignore[operator]
-        carried = ((1.0 - square) * moved + 2.0 * half * (moved @ self.turned)) / (1.0 + square)
+        carried = moved - less * self.turns * moved + sine * (moved @ self.turned)  # type: ignore[operator]
         x = (told + self.known(carried)).relu()
         hidden = gated(self.inward(x), self.across(before), before)
         measured, gate = self.correction(torch.cat([x, hidden], -1)).chunk(2, -1)
         return torch.cat([hidden, torch.lerp(carried, measured, torch.sigmoid(gate))], -1)
 
-    def act(self, state: Tensor) -> Tensor:
+    def act(self, numbers: Tensor, state: Tensor) -> Tensor:
         """Actions (..., k) in [-1, 1]."""
-        chosen: Tensor = torch.tanh(self.output(state))
+        known = numbers[..., self.features :], state[..., self.units :], state[..., : self.units]
+        chosen: Tensor = torch.tanh(self.output(torch.cat(known, -1)))
         return chosen
 
     def tracked(self, state: Tensor) -> Tensor:
@@ -83,7 +114,7 @@ class TrackingActor(nn.Module):
     def forward(self, numbers: Tensor, pictures: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Actions (n, k) and the next state (n, size)."""
         after = self.remember(*self.told(numbers, pictures), state)
-        return self.act(after), after
+        return self.act(numbers, after), after
 
     def through(self, numbers: Tensor, pictures: Mapping[str, Tensor], state: Tensor, goes_on: Tensor) -> Tensor:
         """The states (T, n, size) after T steps (T, n, .), from one (n, size) that is forgotten where not `goes_on`."""
@@ -94,14 +125,12 @@ class TrackingActor(nn.Module):
             state = state * kept
         return torch.stack(states)
 
-    def exported(self, normalizer: Normalizer, motion: list[int]) -> TrackingGru:
-        """As numpy data, with the normaliser of its numbers folded in; `motion`: the columns that say how it moves."""
-        (weight, bias), (known, more) = (
-            *linear_layers(self.encoder, normalizer.wider(self.encoders.size)),
-            *linear_layers(self.known),
-        )
+    def exported(self, normalizer: Normalizer) -> TrackingGru:
+        """As numpy data, with the normaliser of its numbers folded in."""
+        ((weight, bias),) = linear_layers(self.encoder, normalizer.wider(self.encoders.size))
+        ((known, more),) = linear_layers(self.known)
         (inward,), (across,), (correction,) = map(linear_layers, (self.inward, self.across, self.correction))
-        hidden, output = linear_layers(self.output)
-        encoder = torch.cat([torch.from_numpy(weight), torch.from_numpy(known)], 1).numpy(), bias + more
-        ahead, left, turning = motion
-        return TrackingGru(self.ego, (ahead, left, turning), encoder, inward, across, correction, hidden, output)
+        ahead, left, turning = self.motion
+        encoder = np.concatenate([weight, known], axis=1), bias + more
+        rest = inward, across, correction, linear_layers(self.output)
+        return TrackingGru(self.ego, (ahead, left, turning), self.features, encoder, *rest)

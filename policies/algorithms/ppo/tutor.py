@@ -27,7 +27,7 @@ class Lesson:
     first: float = 0.0  # weight of the squared difference from it until then
     last: float = 0.0  # and at the end, reached exponentially
     reward: float = 0.0  # per squared difference, taken from the reward: what helps to know what it knows is good
-
+    held: float = 0.0  # share of the training in which the layers that act on what is tracked stay as they are
     estimate: float = 0.0  # weight of the error by which the actor's memory tells what is privileged
 
     def guided_share(self, done: float) -> float:

@@ -25,6 +25,7 @@ from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
 from policies.algorithms.ppo.tutor import Lesson, Tutor
 from policies.models.controller import Array, FeaturePolicy
 from policies.models.export import to_bytes
+from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim import tasks
 from sim.tasks import HasTeacher, Task
@@ -41,6 +42,8 @@ class StudentConfig(PpoConfig):
     network: str = "gru"
     hidden: list[int] = field(default_factory=lambda: [128, 64])
     sight: EncoderConfig = field(default_factory=lambda: EncoderConfig(head="flat"))
+    inherit: bool = True  # a tracking_gru begins with the teacher's network as its head, which acts on what it tracks
+    held: float = 0.75  # share of the training in which that stays as it is, while the memory learns
     guided: float = 0.05  # share of the training in which the teacher acts in fewer and fewer rows
     alone: float = 0.5  # share of the training in which what the teacher knows is learned from it alone
     imitation: float = 1.0  # weight of the squared difference from the teacher until then
@@ -54,7 +57,7 @@ class StudentConfig(PpoConfig):
             raise ValueError(
                 f"a student remembers: algorithm.network must be gru or tracking_gru, got {self.network!r}"
             )
-        for name in ("guided", "alone"):
+        for name in ("guided", "alone", "held"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"algorithm.{name} is a share of the training, 0..1, got {getattr(self, name)}")
         if not 0.0 <= self.final_imitation <= self.imitation or min(self.imitation_reward, self.estimation) < 0.0:
@@ -67,8 +70,9 @@ class StudentConfig(PpoConfig):
 
     def lesson(self) -> Lesson:
         """How the teacher is heard."""
-        weights = self.imitation, self.final_imitation, self.imitation_reward, self.estimation
-        return Lesson(self.guided, self.alone, *weights)
+        weights = self.imitation, self.final_imitation, self.imitation_reward
+        inherits = self.network == "tracking_gru" and self.inherit
+        return Lesson(self.guided, self.alone, *weights, self.held if inherits else 0.0, self.estimation)
 
 
 class Student:
@@ -104,6 +108,8 @@ class Student:
         if self.league and policy.state:
             raise ValueError(f"{path} remembers: no opponent can, yet; set algorithm.league=false")
         self.student.tutor, self.content = Tutor(policy, self.task, self.config.num_envs), content
+        if self.config.network == "tracking_gru" and self.config.inherit:
+            self.student.begin_with(policy, content, self.task.teacher_task())
 
     def _play(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """What the teacher does as an opponent; what it does not command is zero."""
@@ -129,7 +135,8 @@ class Student:
 
     def controller(self) -> FeaturePolicy:
         """The student, who knows nothing as long as the teacher learns."""
-        return self.student.controller()
+        made = self.student.controller()
+        return halved(made) if self.config.float16 else made
 
     def dump_to(self, folder: Path) -> None:
         for learner in (self.teacher, self.student):

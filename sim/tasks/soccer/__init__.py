@@ -237,7 +237,8 @@ class SoccerVision1v1(Soccer):
         self.tracks = (
             Track("ball_position", "ball_velocity"),
             Track("goal"),
-            Track("heading", heading=True),
+            Track("heading", kind="heading"),
+            Track("position", kind="place"),
             *(Track(name, f"{name}_velocity") for name in ("mates", "others") if name in things(self.players)),
         )
         far = self.robot.pan_limit

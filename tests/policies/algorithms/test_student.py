@@ -1,5 +1,6 @@
 """A student that learns from a teacher who knows more: who may teach, what it learns, and that it continues exactly."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -18,6 +19,7 @@ from sim.spec import Signal, limits, size
 from sim.tasks import make
 from sim.tasks.soccer import SightConfig, Soccer, Soccer1v1, SoccerVision1v1
 from sim.tasks.tracking import Track
+from tests.outsider.test_car import check_compiled
 from tests.policies.resumed import same
 
 SMALL = {
@@ -26,6 +28,7 @@ SMALL = {
     "minibatches": 2,
     "epochs": 1,
     "hidden": [16, 16],
+    "head": [],  # as many layers as the teacher below
     "critic_hidden": [16],
     "lengths": [1.0, 1.0],
     "sight": EncoderConfig(channels=[4, 4, 4], head="flat"),
@@ -45,7 +48,7 @@ class Told(SoccerVision1v1):
         known = [s for s in self.privileged if not s.name.endswith("velocity")]
         self.policy = (*(s for s in self.policy if s.name not in ("camera", "pan")), *known)
         self.privileged = tuple(s for s in self.privileged if s not in known)
-        self.tracks = (Track("ball_velocity"),)
+        self.tracks = (Track("ball_velocity"), Track("others_velocity"))
 
 
 def chasing(task) -> FeaturePolicy:
@@ -125,7 +128,7 @@ def test_it_learns_what_it_is_taught(teacher, network):
         "total_steps": 60_000,
         "minibatches": 4,
     }
-    settings["network"] = network
+    settings |= {"network": network, "inherit": False, "head": [32]}
     learner = student(Told(SightConfig(start="anywhere")), teacher=teacher, alone=1.0, guided=0.0, **settings)
     metrics = [*learner.learn()]
     first, last = (np.mean([m["imitation_error"] for m in some]) for some in (metrics[:3], metrics[-5:]))
@@ -142,6 +145,48 @@ def test_what_the_teacher_does_not_know_is_tried_from_the_beginning(teacher):
     weight = path.actor.output[0].weight.detach()
     before = student(teacher=teacher, estimation=0.0).student.actor.output[0].weight.detach()
     assert torch.equal(weight[:3], before[:3]) and not torch.equal(weight[3], before[3])
+
+
+def test_it_acts_on_what_it_tracks_as_the_teacher_would(teacher):
+    """At first, and as long as that is held."""
+    learner = student(teacher=teacher, network="tracking_gru", held=1.0)
+    path, observation = learner.student, learner.student.env.observation
+    x, judged = path.env.features(observation), path.env.critic_features(observation)
+    state = torch.cat([torch.randn(16, 16), judged[:, path.estimated]], -1)
+    wanted = path.tutor.act(observation)
+
+    def apart():
+        with torch.no_grad():
+            return float((path.actor.act(path._seen(x), state)[:, :3] - wanted).abs().max())
+
+    assert apart() < 1e-5
+    path._update(path._collect()[0])
+    assert apart() < 1e-5
+    path.lesson = dataclasses.replace(path.lesson, held=0.0)
+    path._update(path._collect()[0])
+    assert apart() > 1e-4
+
+
+def test_what_cannot_be_inherited_is_refused(teacher):
+    with pytest.raises(ValueError, match=r"teacher has layers of \[\] units, the student.s head of \[8\]: set head"):
+        student(teacher=teacher, network="tracking_gru", head=[8])
+    task = SoccerVision1v1(SightConfig(steps=20))
+    task.tracks = task.tracks[1:]
+    with pytest.raises(ValueError, match="sees 'ball_position', which the student neither senses nor tracks"):
+        student(task, teacher=teacher, network="tracking_gru")
+
+
+@pytest.mark.parametrize("network", ["gru", "tracking_gru"])
+def test_a_file_of_float16_takes_half_the_space_and_does_the_same_in_c(teacher, tmp_path, network):
+    settings = {"network": network, "hidden": [64, 64], "total_steps": 16 * 8 * 2}
+    files = {
+        half: export(made.controller(), tmp_path / f"{half}.onnx")
+        for half in (False, True)
+        for made in [student(teacher=teacher, float16=half, **settings)]
+    }
+    whole, half = (len(files[kind].content()) for kind in (False, True))
+    assert half < 0.62 * whole
+    check_compiled(files[True])
 
 
 @pytest.mark.parametrize(("league", "network"), [(False, "gru"), (True, "gru"), (False, "tracking_gru")])
@@ -200,7 +245,7 @@ def test_its_file_does_what_torch_does(teacher, tmp_path, network, state):
             action, state = path.average(path._seen(numbers), {"camera": torch.from_numpy(shown)}, state)
         command = np.concatenate([told[s.name] for s in learner.task.commands], axis=1)
         low, high = limits(learner.task.commands)
-        np.testing.assert_allclose((command - low) / (high - low) * 2.0 - 1.0, action, atol=1e-4)
+        np.testing.assert_allclose((command - low) / (high - low) * 2.0 - 1.0, action, atol=5e-4)
 
 
 def test_a_teacher_that_remembers_is_restarted_with_the_episode(tmp_path):

@@ -12,8 +12,13 @@ from sim.tasks import make
 from sim.tasks.tracking import EgoMotion, Track
 
 DT = 0.05
-SIZES = {"ball": 2, "ball_velocity": 2, "others": 4, "heading": 2}
-EGO = EgoMotion((Track("ball", "ball_velocity"), Track("others"), Track("heading", heading=True)), SIZES, DT)
+SIZES = {"ball": 2, "ball_velocity": 2, "others": 4, "heading": 2, "place": 2}
+EGO = EgoMotion(
+    (Track("ball", "ball_velocity"), Track("others"), Track("heading", kind="heading"), Track("place", kind="place")),
+    SIZES,
+    DT,
+)
+OTHERS = "others", "others_velocity"
 speed = st.floats(-2.0, 2.0)
 
 
@@ -30,7 +35,7 @@ def body(world, at, angle):
             axes(angle) @ (ball - at),
             axes(angle) @ moving,
             *(axes(angle) @ (other - at) for other in others),
-            [math.cos(angle), math.sin(angle)],
+            [math.cos(angle), math.sin(angle), 1.0, 2.0],
         ]
     )
 
@@ -53,8 +58,8 @@ def test_points_stay_where_they_are_in_the_world(x, y, vx, vy, ahead, left, angl
 def test_the_football_of_robots_with_cameras_is_tracked():
     task = make("soccer_vision_1v1", perception="detector", opponent="slow", vary=False)
     ego, motion, columns = tracking(task)
-    assert ego.names == ("ball_position", "ball_velocity", "goal", "heading", "others", "others_velocity")
-    assert len(columns) == ego.size == 12 and len(motion) == 3
+    assert ego.names == ("ball_position", "ball_velocity", "goal", "heading", "position", *OTHERS)
+    assert len(columns) == ego.size == 14 and len(motion) == 3
     env, rng = task.open(64, 0), np.random.default_rng(0)
     env.reset(range(64), range(64))
     errors, changes = [], []
