@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -39,13 +39,16 @@ from deploy.ros2 import topics
 from deploy.ros2.arming.armed import Armed
 from deploy.ros2.arming.emergency_stop import EmergencyStop
 from deploy.ros2.node import network
+from deploy.ros2.node.cameras import Cameras, told_view
 from deploy.ros2.node.publishers import contest, publishers, several, trouble, unfit
 from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
 from deploy.ros2.node.timing import PacedClock, Timing
-from deploy.ros2.ros2_control import FORWARD, WAYS, Joints, command_sources, joint_sources
+from deploy.ros2.ros2_control import Joints, command_sources, joint_sources
+from deploy.ros2.settings import Settings
 from deploy.safety.envelope import LAST
 from deploy.safety.fallback import Fallback
 from deploy.safety.limits import limits_of
+from sim.rotations import seen_from
 from sim.spec import ANY_ROBOT, Group
 
 Array = NDArray[Any]
@@ -58,27 +61,6 @@ class Ros2Error(ValueError):
     """The flight cannot begin; the message lists every reason."""
 
 
-@dataclass
-class Settings:
-    """Settings of the ROS 2 driver."""
-
-    namespace: str = field(default="", metadata={"help": "of the robot's topics"})
-    robot: str | None = field(default=None, metadata={"help": "which robot it is (default: what the topic robot says)"})
-    connect_s: float = field(default=5.0, metadata={"help": "s in which everything must be ready"})
-    armed: bool = field(default=True, metadata={"help": "fly only while the topic armed says so"})
-    silence_s: float = field(default=0.25, metadata={"help": "s for which armed may be silent; it comes every 0.05 s"})
-    key: str = field(default="", metadata={"help": "file of the key that signs arming (default: it is not signed)"})
-    transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
-    commands: str = field(default=FORWARD, metadata={"help": f"how an arm is commanded, one of: {', '.join(WAYS)}"})
-    joints: str = field(default="", metadata={"help": "names of an arm's joints: a,b,... (default: ROBOT_joint1,...)"})
-    fingers: str = field(default="", metadata={"help": "and of its fingers (default: ROBOT_finger_joint1,...)"})
-
-    def __post_init__(self) -> None:
-        for name in ("connect_s", "silence_s"):
-            if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-
-
 class Ros2:
     """One robot. The node is its caller's, or its own when it is made `from_config`."""
 
@@ -86,7 +68,7 @@ class Ros2:
     lands = False
 
     def __init__(self, policy: Any, node: Node, settings: Settings | None = None, armed: Armed | None = None) -> None:
-        """`policy` has inputs, outputs, robot and rate_hz. TopicError where no topic can carry one of its signals.
+        """`policy` has inputs, outputs, robot, rate_hz and metadata. TopicError where no topic can carry one of its signals.
 
         `armed` is the node's own ear for the supervisor, if it has one.
         """
@@ -100,7 +82,7 @@ class Ros2:
         self.num, self.real_time = 1, True
         self.steps: int | None = None
         joints = Joints.parse(policy.robot, s.joints, s.fingers)
-        self._needed = topics.sources(policy.inputs, joint_sources(policy.inputs, joints))
+        self._needed = topics.sources(policy.inputs, joint_sources(policy.inputs, joints), s.resize)
         self.sources = tuple(dict.fromkeys((*self._needed, topics.BATTERY)))  # a limit on its voltage may be set
         self.signals: Group = tuple(signal for source in self.sources for signal in source.signals)
         self._flies = Fallback.fits(self.signals, self.commands)
@@ -112,12 +94,14 @@ class Ros2:
         self.bridges: Callable[[], bool] = lambda: False  # or repeats the last command
         self.emergency: EmergencyStop | None = None
         self._inboxes = {s.topic: Inbox(node, s.message, s.topic, sensor_quality()) for s in self.sources}
+        self._cameras = Cameras(node, policy.inputs, s.view, told_view(policy.metadata))
+        self._start: Array | None = None  # where wheels say that the flight began
         self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
         self.values: dict[str, topics.Values] = {}  # by topic, of its newest message
         self.armed, self._own_ear = armed or Armed(node, s.key, s.silence_s), armed is None
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
         self._state = Inbox(node, String, topics.STATE, latched_quality())  # of a robot with a flight controller
-        self._sinks = command_sources(self.commands, joints, s.commands, self.period)
+        self._sinks = command_sources(self.commands, joints, s.commands, self.period, s.twist)
         self.overrides = [
             Inbox(node, sink.message, topics.override(sink.topic), sensor_quality()) for sink in self._sinks
         ]
@@ -186,6 +170,7 @@ class Ros2:
             while not publisher.get_subscription_count() and time.monotonic() < deadline:
                 time.sleep(self.period)
         self._hold(True)
+        self._start = next((v["odometry"] for v in self.values.values() if "odometry" in v), None)
         if (paced := self._paced) is not None:
             paced.take()
             paced.waited(2.0 * self.period)  # the loop's steps begin when a measurement has just come
@@ -211,7 +196,7 @@ class Ros2:
         reasons += self.contests()
         if any(inbox.age < self.settings.silence_s for inbox in self.overrides):
             reasons.append("a human overrides")
-        return reasons
+        return reasons + self._cameras.missing()
 
     def contests(self) -> list[str]:
         """Who publishes beside those who own what we listen to."""
@@ -285,6 +270,8 @@ class Ros2:
                 ages |= dict.fromkeys((s.name for s in source.signals), self._age(inbox))
         for override in self.overrides:
             override.take()
+        if self._start is not None and "odometry" in signals:
+            signals["odometry"] = seen_from(self._start, signals["odometry"])
         return Reading({name: np.asarray(value, np.float32)[None] for name, value in signals.items()}, ages)
 
     def _open(self, source: topics.Source, inbox: Inbox) -> None:
@@ -322,12 +309,12 @@ class Ros2:
 
     def _publish(self, wanted: Mapping[str, Array]) -> None:
         """Those commands that are wanted."""
-        for sink, command in zip(self._sinks, self.commands, strict=True):
-            if command.name in wanted:
+        for sink in self._sinks:
+            if all(command.name in wanted for command in sink.signals):
                 message = sink.message()
                 if sink.frame:
                     message.header.stamp, message.header.frame_id = self.node.get_clock().now().to_msg(), sink.frame
-                sink.fill(message, {command.name: np.asarray(wanted[command.name]).reshape(command.shape)})
+                sink.fill(message, {c.name: np.asarray(wanted[c.name]).reshape(c.shape) for c in sink.signals})
                 self._publishers[sink.topic].publish(message)
 
     def _last(self) -> dict[str, Array]:
@@ -383,7 +370,7 @@ class Ros2:
     def close(self) -> None:
         """Leave the graph, after `withdraw` from the same thread; its own node, too."""
         self.withdraw()
-        for box in (*self._inboxes.values(), *self.overrides, self._robot, self._state):
+        for box in (*self._inboxes.values(), *self.overrides, self._robot, self._state, self._cameras):
             box.close()
         if self._own_ear:
             self.armed.close()

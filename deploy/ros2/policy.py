@@ -21,7 +21,6 @@ from typing import Any
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from deploy.drivers.ros2 import Ros2
-from deploy.drivers.ros2 import Settings as DriverSettings
 from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
@@ -32,7 +31,8 @@ from deploy.ros2.node.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.node.journal import Journal
 from deploy.ros2.node.parameters import declare, setting
 from deploy.ros2.node.subscriptions import every
-from deploy.ros2.ros2_control import FORWARD, WAYS
+from deploy.ros2.ros2_control import FORWARD, TWIST, TWISTS, WAYS
+from deploy.ros2.settings import Settings as DriverSettings
 from deploy.runtimes import CONTROLLERS, Connected, controller
 from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.ladder import NONE, OFF, RUNGS
@@ -44,7 +44,8 @@ SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.FAILURE,
     TransitionCallbackReturn.ERROR,
 )
-SAME = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key")  # settings of the driver, too
+# Settings of the driver, too.
+SAME = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key", "twist", "resize", "view")
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart
 PATIENCE = 1.0  # s in which the control loop must end when told to
@@ -72,8 +73,13 @@ class Settings:
     max_body_rate: float = setting(0.0, "rad/s beyond which it stops", 0.0, 1e6)
     min_voltage: float = setting(0.0, "V of the battery below which it stops", 0.0, 1e3)
     commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
-    joints: str = setting("", "names of an arm's joints: a,b,...; empty: ROBOT_joint1,ROBOT_joint2,...")
+    joints: str = setting("", "of an arm's joints: a,b,...; empty: ROBOT_joint1,...; or of a camera's: pan_joint")
     fingers: str = setting("", "and of its fingers; empty: ROBOT_finger_joint1,ROBOT_finger_joint2")
+    twist: str = setting(TWIST, f"what drives wheels on cmd_vel, one of: {', '.join(TWISTS)}", choices=TWISTS)
+    resize: bool = setting(False, "average larger pictures down to the policy's size")
+    view: float = setting(
+        0.0, "degrees that its cameras see across, by camera_info; 0: as its file tells, where they say it", 0.0, 179.0
+    )
     trust: str = setting("", "folder of trusted keys NAME.pub; empty: SIM2METAL_TRUST, or ~/.config/sim2metal/trust")
     require_signature: bool = setting(False, "fly only what somebody signed whom we trust")
     log: str = setting("", "folder for flight logs, one .mcap file per flight; empty: none")
