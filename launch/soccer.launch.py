@@ -23,7 +23,7 @@ from deploy.launching.files import (
 )
 
 NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool, "require_signature": bool}
-NUMBERS |= {"resize": bool, "view": float}
+NUMBERS |= {"resize": bool, "reliable": bool, "view": float}
 
 
 def nodes(given, **parameters):
@@ -59,6 +59,7 @@ def policy(given):
     """Parameters of the policy node: it starts by itself, as soon as everything is ready and it is armed."""
     texts = {name: given[name] for name in ("policy", "controller", "twist", "joints", "log", "key")}
     switches = {"autostart": True, "transfer": flag(given["transfer"]), "resize": flag(given["resize"])}
+    switches |= {"reliable": flag(given["reliable"])}
     return texts | switches | {"view": float(given["view"])} | trusting(given)
 
 
@@ -108,6 +109,7 @@ def generate_launch_description():
         DeclareLaunchArgument("namespace", default_value="", description="Of nodes and topics."),
         DeclareLaunchArgument("remap", default_value="", description="Topics: from:=to,from:=to."),
         DeclareLaunchArgument("resize", default_value="false", description="Average larger pictures down."),
+        DeclareLaunchArgument("reliable", default_value="false", description="Have lost pictures sent again."),
         DeclareLaunchArgument(
             "view", default_value="0", description="Degrees that its camera has to see across; 0: see docs/ros2.md."
         ),

@@ -41,6 +41,7 @@ from deploy.ros2.arming.emergency_stop import EmergencyStop
 from deploy.ros2.node import network
 from deploy.ros2.node.cameras import Cameras, told_view
 from deploy.ros2.node.publishers import contest, publishers, several, trouble, unfit
+from deploy.ros2.node.subscriptions import MOST as WAITING
 from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
 from deploy.ros2.node.timing import PacedClock, Timing
 from deploy.ros2.ros2_control import Joints, command_sources, joint_sources
@@ -53,6 +54,7 @@ from sim.spec import ANY_ROBOT, Group
 
 Array = NDArray[Any]
 HEARTBEAT_PERIOD = 0.05  # s
+WAITING_PICTURES = 8  # messages that may wait for a look
 LIFESPAN = 2.0  # periods for which a command may be on its way
 BLIND_S = 0.035  # s without the robot's state, at least three periods, after which it is left to its own controller
 
@@ -68,7 +70,7 @@ class Ros2:
     lands = False
 
     def __init__(self, policy: Any, node: Node, settings: Settings | None = None, armed: Armed | None = None) -> None:
-        """`policy` has inputs, outputs, robot, rate_hz and metadata. TopicError where no topic can carry one of its signals.
+        """`policy` is as a PolicyFile. TopicError where no topic can carry one of its signals.
 
         `armed` is the node's own ear for the supervisor, if it has one.
         """
@@ -93,7 +95,7 @@ class Ros2:
         self.given_up: Callable[[], bool] = lambda: False  # whether the guard would have the motors stopped,
         self.bridges: Callable[[], bool] = lambda: False  # or repeats the last command
         self.emergency: EmergencyStop | None = None
-        self._inboxes = {s.topic: Inbox(node, s.message, s.topic, sensor_quality()) for s in self.sources}
+        self._inboxes = {source.topic: self._inbox(source) for source in self.sources}
         self._cameras = Cameras(node, policy.inputs, s.view, told_view(policy.metadata))
         self._start: Array | None = None  # where wheels say that the flight began
         self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
@@ -129,6 +131,12 @@ class Ros2:
         made._executor = SingleThreadedExecutor()
         made._executor.add_node(made.node)
         return made
+
+    def _inbox(self, source: topics.Source) -> Inbox:
+        """For its messages; of pictures, which come in many packets, few wait, and lost packets may be sent again."""
+        picture = any(s.is_picture for s in source.signals)
+        quality = command_quality() if picture and self.settings.reliable else sensor_quality()
+        return Inbox(self.node, source.message, source.topic, quality, depth=WAITING_PICTURES if picture else WAITING)
 
     def _spin(self, executor: SingleThreadedExecutor) -> None:
         with contextlib.suppress(ExternalShutdownException):

@@ -137,7 +137,9 @@ class RobotNode(Node):
         sources = topics.sources(self.world.signals, joint_sources(self.world.signals, self.joints))
         # Backwards, and what paces last: a policy waits for the first of those, and then takes the others.
         ordered = sorted(reversed(sources), key=lambda s: s.paces)
-        self._sources = [(s, self.create_publisher(s.message, s.topic, quality)) for s in ordered]
+        again = command_quality(deadline=2.0 * self.every * self.world.dt, depth=2)  # pictures come in many packets
+        of = {s: again if any(signal.is_picture for signal in s.signals) else quality for s in ordered}
+        self._sources = [(s, self.create_publisher(s.message, s.topic, of[s])) for s in ordered]
         eyes = pictures(self.world.signals) if math.isfinite(self.world.view) else ()
         infos = {s: self.create_publisher(CameraInfo, info_topic(s), sensor_quality()) for s in eyes}
         self._infos = [(infos[s], camera_info(s, self.world.view)) for s in eyes]

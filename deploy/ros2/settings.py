@@ -24,11 +24,10 @@ class Settings:
     fingers: str = field(default="", metadata={"help": "and of its fingers (default: ROBOT_finger_joint1,...)"})
     twist: str = field(default=TWIST, metadata={"help": f"what drives wheels on cmd_vel, one of: {', '.join(TWISTS)}"})
     resize: bool = field(default=False, metadata={"help": "average larger pictures down to the policy's size"})
+    reliable: bool = field(default=False, metadata={"help": "have lost pictures sent again: large ones need it"})
     view: float = field(
         default=0.0,
-        metadata={
-            "help": "degrees that its cameras see across, by camera_info; 0: as the policy's file tells, where they say it"
-        },
+        metadata={"help": "degrees its cameras must see across; 0: as its file says, if camera_info does"},
     )
 
     def __post_init__(self) -> None:
