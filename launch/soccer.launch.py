@@ -3,7 +3,6 @@
 Without ROS 2's launch: python -m deploy.launch launch/soccer.launch.py policy:=FILE
 """
 
-import json
 from pathlib import Path
 
 from launch import LaunchDescription
@@ -45,14 +44,14 @@ def nodes(given, **parameters):
 
 
 def settings(given):
-    """Of the task: what was given in the place of the policy's own, as the robot node takes it."""
-    found = {"opponent": given["opponent"]} if given["opponent"] else {}
+    """Of the task, in the place of the policy's own, as the robot node takes them."""
+    found = [f"opponent={given['opponent']}"] if given["opponent"] else []
     if given["camera"]:
         width, _, height = given["camera"].partition("x")
         if not (width.isdecimal() and height.isdecimal()):
             raise ValueError(f"camera:={given['camera']} is not like 640x480")
-        found |= {"width": int(width), "height": int(height)}
-    return json.dumps(found) if found else ""
+        found += [f"width={int(width)}", f"height={int(height)}"]
+    return ",".join(found)
 
 
 def policy(given):

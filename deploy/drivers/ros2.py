@@ -75,7 +75,7 @@ class Ros2:
         `armed` is the node's own ear for the supervisor, if it has one.
         """
         s = self.settings = settings or Settings()
-        self.node, self.rate_hz = node, policy.rate_hz
+        self.node, self.rate_hz, self._inputs = node, policy.rate_hz, policy.inputs
         self._wanted: str = policy.robot
         self.robot = s.robot or policy.robot
         ranges = limits_of(self.robot).ranges  # the robot's, not those that a file tells of itself
@@ -223,7 +223,14 @@ class Ros2:
         inbox, readable = self._inboxes[source.topic], source.topic in self.values
         known = {box.topic for box in self._inboxes.values()}
         return trouble(
-            self.node, source, inbox, readable, age.get(source.signals[0].name, math.inf), self.rate_hz, known
+            self.node,
+            source,
+            inbox,
+            readable,
+            age.get(source.signals[0].name, math.inf),
+            self.rate_hz,
+            known,
+            self._inputs,
         )
 
     def _is_armed(self) -> bool:

@@ -78,7 +78,7 @@ class Settings:
     engine: str = setting("", "physics engine; empty: flight. Tasks of an arm have their own")
     physics_hz: float = setting(500.0, "rate of the physics, in real time; an arm's is its task's", 50.0, 5000.0)
     publish_hz: float = setting(100.0, "rate of the signals; the physics' rate must be a multiple of it", 1.0, 1000.0)
-    settings: str = setting("", 'others of the task\'s than the policy\'s, a JSON object: {"opponent": "slow"}')
+    settings: str = setting("", "of the task, in the place of the policy's: opponent=slow,steps=200")
     once: bool = setting(False, "end when the task is over: a game")
     commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
     twist: str = setting(TWIST, f"what drives wheels on cmd_vel, one of: {', '.join(TWISTS)}", choices=TWISTS)

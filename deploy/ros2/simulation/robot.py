@@ -36,8 +36,8 @@ def world(
 ) -> World | Scene | Game:
     """The world of a task, or of the one that a policy file was made for, with its settings.
 
-    `settings`: others of the task's, a JSON object. ValueError with the choices for an unknown task, robot or engine,
-    and for settings that the task does not have.
+    `settings`: others of the task's, NAME=VALUE,NAME=VALUE. ValueError with the choices for an unknown task, robot or
+    engine, and for settings that the task does not have.
     """
     file = PolicyFile.load(policy) if policy else None
     name, wanted = task or (file.task if file else TASK), parsed(settings)
@@ -56,13 +56,16 @@ def world(
 
 
 def parsed(settings: str) -> dict[str, Any]:
-    """Of a JSON object; ValueError."""
-    try:
-        found = json.loads(settings or "{}")
-    except ValueError as error:
-        raise ValueError(f"settings {settings!r} are no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f'settings {settings!r} are not like {{"opponent": "slow"}}')
+    """Of NAME=VALUE,NAME=VALUE; ValueError."""
+    found: dict[str, Any] = {}
+    for part in filter(None, settings.split(",")):
+        name, equals, value = (text.strip() for text in part.partition("="))
+        if not name.isidentifier() or not equals or name in found:
+            raise ValueError(f"settings {settings!r} are not like opponent=slow,steps=200")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
     return found
 
 
