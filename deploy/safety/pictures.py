@@ -50,9 +50,9 @@ class PictureWatch:
             if not isinstance(given, np.ndarray) or given.ndim != 4 or not given.size:
                 continue  # which the guard says
             picture, before = given[0], self._before.get(name)
-            found = {BLANK: blank(picture), SAME: before is not None and np.array_equal(before, picture)}
             self._before[name] = picture.copy()
-            for what in (what for what, there in found.items() if there):
+            same = before is not None and np.array_equal(before, picture)
+            if what := BLANK if blank(picture) else SAME if same else "":
                 self.counts[name][what] += 1
                 since[name, what] = self._since.get((name, what), now)
         self.steps += bool(self._cameras)

@@ -201,7 +201,7 @@ def says(lab: Graph, node: str) -> dict[str, str]:
         ("frozen:camera/image_raw", "stale signal"),
         ("truncated", "stale signal"),
         ("encoding", "stale signal"),
-        ("nan:odometry", "non-finite signal"),
+        ("nan:signals/ready", "non-finite signal"),
     ],
 )
 def test_a_camera_that_fails_in_a_game_stops_the_robot(policy: PolicyFile, fault: str, reason: str):
