@@ -385,8 +385,9 @@ class Ros2:
     def close(self) -> None:
         """Leave the graph, after `withdraw` from the same thread; its own node, too."""
         self.withdraw()
-        for box in (*self._inboxes.values(), *self.overrides, self._robot, self._state, self._cameras):
+        for box in (*self._inboxes.values(), *self.overrides, self._robot, self._state):
             box.close()
+        self._cameras.close()
         if self._own_ear:
             self.armed.close()
         self.node.destroy_publisher(self._heartbeat)

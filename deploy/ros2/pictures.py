@@ -91,7 +91,8 @@ def averaged(picture: Bytes, height: int, width: int) -> Bytes:
     rows, columns, _ = picture.shape
     lines = _shares(rows, height) @ picture.reshape(rows, -1).astype(np.float32)  # (height, columns * 3)
     mean = np.matmul(_shares(columns, width), lines.reshape(height, columns, 3))
-    return np.rint(mean).astype(np.uint8)
+    rounded: Bytes = np.rint(mean).astype(np.uint8)
+    return rounded
 
 
 @functools.lru_cache(maxsize=8)
@@ -99,7 +100,8 @@ def _shares(many: int, few: int) -> NDArray[np.float32]:
     """Which share each of `many` has in the mean of each of `few` (few, many)."""
     edges, ours = np.arange(many), np.arange(few)[:, None] * (many / few)
     covered = np.minimum(ours + many / few, edges + 1.0) - np.maximum(ours, edges)
-    return (covered.clip(0.0) * (few / many)).astype(np.float32)
+    shares: NDArray[np.float32] = (covered.clip(0.0) * (few / many)).astype(np.float32)
+    return shares
 
 
 def seen_across(info: Any) -> float:

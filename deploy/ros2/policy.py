@@ -46,7 +46,7 @@ SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.ERROR,
 )
 # Settings of the driver, too.
-SAME = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key", "twist")
+SAME: tuple[str, ...] = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key", "twist")
 SAME += ("resize", "reliable", "view")
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart

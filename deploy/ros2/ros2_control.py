@@ -33,7 +33,8 @@ OPENING = "gripper_opening"
 PAN, LOOK = "pan", "look"  # where a camera on a joint looks, and is to look
 CONTROLLERS = {"joint_target": "arm_controller", "gripper_target": "gripper_controller", LOOK: "pan_controller"}
 SERVO = {"hand_velocity": "servo_node/delta_twist_cmds"}
-BASE, CMD_VEL = ("drive", "turn"), "cmd_vel"  # ahead and maybe to the left, in m/s; to the left, in rad/s
+DRIVE, TURN = BASE = ("drive", "turn")  # ahead and maybe to the left, in m/s; to the left, in rad/s
+CMD_VEL = "cmd_vel"
 TWIST, TWIST_STAMPED = TWISTS = ("twist", "twist_stamped")
 
 
@@ -136,9 +137,9 @@ def command_sources(outputs: Group, joints: Joints, way: str, period: float, twi
         if given not in choices:
             raise TopicError(f"{what} {given!r} is not one of {', '.join(choices)}")
     named = {s.name: s for s in outputs}
-    base = tuple(named[name] for name in BASE) if named.keys() >= {*BASE} else ()
-    rest = tuple(_command(outputs, signal, joints, way, period) for signal in outputs if signal not in base)
-    return (_cmd_vel(*base, twist), *rest) if base else rest
+    base = (_cmd_vel(named[DRIVE], named[TURN], twist),) if named.keys() >= {*BASE} else ()
+    rest = [s for s in outputs if not (base and s.name in BASE)]
+    return (*base, *(_command(outputs, signal, joints, way, period) for signal in rest))
 
 
 def _command(outputs: Group, signal: Signal, joints: Joints, way: str, period: float) -> Source:

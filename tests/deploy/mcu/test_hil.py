@@ -106,7 +106,7 @@ def test_a_hover_by_the_chip_equals_onnxruntimes(policy, chip, image):
 def test_every_kind_of_chip_flies_like_onnxruntime(policy, name):
     chip, cost = hil.connect(policy, name)
     try:
-        report = hil.evaluate(policy, chip, hil.Config(policy.path, name, episodes=1, seconds=1.0), cost)
+        report = hil.evaluate(policy, chip, hil.Config(policy.path, name, episodes=1, seed=1), cost)
     finally:
         chip.port.close()
     assert report.equal and report.lost == 0
@@ -120,6 +120,7 @@ def test_the_chip_sees_and_whoever_gets_no_answers_is_not_equal(tmp_path):
     report = hil.evaluate(seen, chip, config, cost)
     assert report.answered == 10 and report.lost == report.repeated == 0 and report.equal
     assert 0.04 < report.round_trip_p50 < 0.08  # a picture takes its time on the line
+    assert report.shown and report.compared == 1 and 0.0 < report.command_difference < 1e-5
     chip.statistics, chip.patience = Statistics(), 0.05  # four attempts, of which none has time enough
     report = hil.evaluate(seen, chip, config, cost)
     assert report.answered == 0 and report.lost == 10 and not report.equal
@@ -375,12 +376,20 @@ def test_a_serial_device_carries_a_flight(policy, image):
 
 def test_the_command_reports(policy, tmp_path, capsys):
     path = tmp_path / "report.json"
-    assert cli.call(hil.main, [f"policy={policy.path}", "episodes=2", "seconds=2", f"json={path}"]) == 0
+    assert cli.call(hil.main, [f"policy={policy.path}", "episodes=2", "seed=1", f"json={path}"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("2 flights of 2 s at 100 Hz by the chip on emulated")
+    assert shown.startswith("2 flights of 5 s at 100 Hz by the chip on emulated")
     assert "equal within" in shown and "NOT EQUAL" not in shown
     report = json.loads(path.read_text())
-    assert report["equal"] and report["episodes"] == 2 and report["instructions"] > 0
+    assert report["equal"] and report["episodes"] == report["compared"] == 2 and report["instructions"] > 0
+    assert 1_000 < report["flash"] < 100_000 and 0 < report["memory"] < 10_000 and 0 < report["stack"] < 1_000
+    assert f"image: {report['flash']} bytes of flash" in shown
+
+
+def test_flights_that_nobody_wins_say_nothing_of_the_chip(policy, chip, image):
+    report = hil.evaluate(policy, chip, hil.Config(policy.path, episodes=1, seconds=0.1), image[1])
+    assert report.success == 0.0 and report.compared == 0 and not report.equal
+    assert "chip and onnxruntime were not compared: no flight succeeded" in hil.describe(report, policy)
 
 
 @pytest.mark.parametrize(
