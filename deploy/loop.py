@@ -20,6 +20,7 @@ from deploy.drivers import Driver, Reading
 from deploy.guard import REASONS, Guard
 from deploy.policy_file import Vectors
 from deploy.safety.ladder import RUNGS
+from deploy.safety.pictures import PictureWatch
 from deploy.safety.watch import Watch, Worker, await_call
 from sim.spec import ANY_ROBOT, Group, Signal
 
@@ -78,6 +79,7 @@ class Record:
     late: list[float] = field(default_factory=list)
     lateness: array[float] = field(default_factory=lambda: array("d"))  # s after its deadline that each step began
     interventions: dict[str, int] = field(default_factory=dict)  # robot steps, by reason
+    pictures: list[str] = field(default_factory=list)  # what was wrong with them, in real time
     stopped: NDArray[np.int8] = field(
         default_factory=lambda: np.zeros(0, np.int8)
     )  # per robot: index into guard.REASONS
@@ -188,9 +190,17 @@ class _Flight:
     """The control steps of one flight."""
 
     def __init__(
-        self, policy: Policy, driver: Driver, guard: Guard, last: int | None, log: Log | None, pace: _Pace
+        self,
+        policy: Policy,
+        driver: Driver,
+        guard: Guard,
+        last: int | None,
+        log: Log | None,
+        pace: _Pace,
+        sight: PictureWatch,
     ) -> None:
         self.policy, self.driver, self.guard, self.last, self.log, self.pace = policy, driver, guard, last, log, pace
+        self.sight, self.unseen = sight, dict[str, str]()  # what is wrong with pictures, and was told
         self.record = Record()
         self.interrupted = False  # set by another thread
         self.watch = Watch(max((guard.envelope.hold_steps + 1) / driver.rate_hz, LEAST_PATIENCE), pace.clock)
@@ -243,6 +253,7 @@ class _Flight:
                 log.step(now, missed, reading, wanted, sent, guard)
                 self._tell(log)
             if real_time:
+                self.sight.look(reading.signals, now)
                 self._off = self._off + 1 if guard.ladder is not None and guard.over else 0
                 missed, late = pace.wait()
                 record.lateness.append(late)
@@ -265,7 +276,11 @@ class _Flight:
         return wanted
 
     def _tell(self, log: Log) -> None:
-        """The rungs that robots take."""
+        """The rungs that robots take, and pictures that tell nothing."""
+        troubles = self.sight.troubles()
+        for camera in troubles.keys() - self.unseen.keys():
+            log.event("diagnostic", f"{camera}: {troubles[camera]}", "policy")
+        self.unseen = troubles
         ladder = self.guard.ladder
         if ladder is None or not ladder.active:
             return
@@ -321,6 +336,7 @@ def run(
     transfer: bool = False,
     settle: float = 0.0,
     log: Log | None = None,
+    sight: PictureWatch | None = None,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Record:
@@ -337,7 +353,8 @@ def run(
     if guard.emergency:
         raise HandshakeError("the emergency stop is pressed; release it first")
     pace = _Pace(1.0 / driver.rate_hz, clock, sleep)
-    flight = _Flight(policy, driver, guard, driver.steps if steps is None else steps, log, pace)
+    sight = sight or PictureWatch(policy.inputs)
+    flight = _Flight(policy, driver, guard, driver.steps if steps is None else steps, log, pace, sight)
     record = flight.record
     began = clock()
     try:
@@ -345,6 +362,7 @@ def run(
             await_call(lambda: _rehearse(policy, driver, clock))
         policy.reset(driver.num)
         guard.reset(driver.num)
+        sight.begin()
         began = clock()
         with driver:
             if settle > 0.0:
@@ -354,6 +372,7 @@ def run(
         record.interrupted = True
     record.duration = clock() - began
     record.interventions = guard.interventions()
+    record.pictures = sight.report()
     record.stopped = guard.latched.copy()
     record.left_behind |= flight.watch.lost
     return record

@@ -83,6 +83,7 @@ def _summary(record: Record, driver: Any) -> list[str]:
         lines.append(f"guard: {reason} on {count} robot step(s)")
     stopped = {code: int((record.stopped == code).sum()) for code in sorted(set(record.stopped.tolist()) - {0})}
     lines += [f"guard: stopped {count} robot(s): {REASONS[code]}" for code, count in stopped.items()]
+    lines += record.pictures
     lines += [f"the policy: {record.trouble}"] if record.trouble else []
     return [*lines, *driver.report(), *(["interrupted"] if record.interrupted else [])]
 

@@ -8,6 +8,7 @@ batch it is in, so that two policies can be compared on the same episodes.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from sim.conditions import Conditions
 from sim.engines import ENGINES, cores
 from sim.registry import load
 from sim.spec import Group
-from sim.tasks import EngineTask, HasExpert, HasSeparateWorlds, OwnWorld, Task, agents_of
+from sim.tasks import EngineTask, HasExpert, HasOpponents, HasSeparateWorlds, OwnWorld, Task, agents_of
 
 Array = NDArray[Any]
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -238,6 +239,23 @@ def with_engine(task: AnyTask, engine: str) -> AnyTask:
 def ends_early(task: Task) -> bool:
     """Whether an evaluated episode is over as soon as its world has decided it; a vehicle flies to the end."""
     return isinstance(task, OwnWorld)
+
+
+@runtime_checkable
+class HasCameras(Protocol):
+    """A task whose cameras are pinholes that see so far."""
+
+    view: float  # degrees, across
+
+
+def view_of(task: Task) -> float:
+    """Degrees that its cameras see across; NaN where it does not say so."""
+    return task.view if isinstance(task, HasCameras) else math.nan
+
+
+def game_of(task: Task) -> HasOpponents | None:
+    """The task, if it is a game against others, which has an end."""
+    return task if isinstance(task, HasOpponents) else None
 
 
 def together(task: Task) -> int:

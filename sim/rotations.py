@@ -61,3 +61,10 @@ def roll_pitch_yaw(rotation: Any) -> Any:
         pitch = np.arcsin(np.clip(-r[..., 6], -1.0, 1.0))
         yaw = np.arctan2(r[..., 3], r[..., 0])
         return np.degrees(np.stack([roll, pitch, yaw], axis=-1))
+
+
+def seen_from(start: Double, now: Double) -> Double:
+    """A pose in the plane (4,), x, y and the heading's cosine and sine, in the axes of another."""
+    (x, y), cos, sin = now[:2] - start[:2], *start[2:]
+    turned = np.array([[cos, sin], [-sin, cos]])
+    return np.concatenate([turned @ (x, y), turned @ now[2:]])

@@ -115,7 +115,8 @@ SIMULATORS = [
     "deploy/drivers/tasks.py",
     "deploy/crazyflie/simulator/world.py",
     "deploy/crazyflie/app.py",
-    "deploy/ros2/simulation/arm.py",
+    "deploy/ros2/simulation/scene.py",
+    "deploy/ros2/simulation/game.py",
     "deploy/ros2/robot.py",
     "deploy/ros2/simulation/robot.py",
 ]

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -39,44 +39,28 @@ from deploy.ros2 import topics
 from deploy.ros2.arming.armed import Armed
 from deploy.ros2.arming.emergency_stop import EmergencyStop
 from deploy.ros2.node import network
+from deploy.ros2.node.cameras import Cameras, told_view
 from deploy.ros2.node.publishers import contest, publishers, several, trouble, unfit
+from deploy.ros2.node.subscriptions import MOST as WAITING
 from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
 from deploy.ros2.node.timing import PacedClock, Timing
-from deploy.ros2.ros2_control import FORWARD, WAYS, Joints, command_sources, joint_sources
+from deploy.ros2.ros2_control import Joints, command_sources, joint_sources
+from deploy.ros2.settings import Settings
 from deploy.safety.envelope import LAST
 from deploy.safety.fallback import Fallback
 from deploy.safety.limits import limits_of
+from sim.rotations import seen_from
 from sim.spec import ANY_ROBOT, Group
 
 Array = NDArray[Any]
 HEARTBEAT_PERIOD = 0.05  # s
+WAITING_PICTURES = 8  # messages that may wait for a look
 LIFESPAN = 2.0  # periods for which a command may be on its way
 BLIND_S = 0.035  # s without the robot's state, at least three periods, after which it is left to its own controller
 
 
 class Ros2Error(ValueError):
     """The flight cannot begin; the message lists every reason."""
-
-
-@dataclass
-class Settings:
-    """Settings of the ROS 2 driver."""
-
-    namespace: str = field(default="", metadata={"help": "of the robot's topics"})
-    robot: str | None = field(default=None, metadata={"help": "which robot it is (default: what the topic robot says)"})
-    connect_s: float = field(default=5.0, metadata={"help": "s in which everything must be ready"})
-    armed: bool = field(default=True, metadata={"help": "fly only while the topic armed says so"})
-    silence_s: float = field(default=0.25, metadata={"help": "s for which armed may be silent; it comes every 0.05 s"})
-    key: str = field(default="", metadata={"help": "file of the key that signs arming (default: it is not signed)"})
-    transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
-    commands: str = field(default=FORWARD, metadata={"help": f"how an arm is commanded, one of: {', '.join(WAYS)}"})
-    joints: str = field(default="", metadata={"help": "names of an arm's joints: a,b,... (default: ROBOT_joint1,...)"})
-    fingers: str = field(default="", metadata={"help": "and of its fingers (default: ROBOT_finger_joint1,...)"})
-
-    def __post_init__(self) -> None:
-        for name in ("connect_s", "silence_s"):
-            if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
 
 class Ros2:
@@ -86,12 +70,12 @@ class Ros2:
     lands = False
 
     def __init__(self, policy: Any, node: Node, settings: Settings | None = None, armed: Armed | None = None) -> None:
-        """`policy` has inputs, outputs, robot and rate_hz. TopicError where no topic can carry one of its signals.
+        """`policy` is as a PolicyFile. TopicError where no topic can carry one of its signals.
 
         `armed` is the node's own ear for the supervisor, if it has one.
         """
         s = self.settings = settings or Settings()
-        self.node, self.rate_hz = node, policy.rate_hz
+        self.node, self.rate_hz, self._inputs = node, policy.rate_hz, policy.inputs
         self._wanted: str = policy.robot
         self.robot = s.robot or policy.robot
         ranges = limits_of(self.robot).ranges  # the robot's, not those that a file tells of itself
@@ -100,7 +84,7 @@ class Ros2:
         self.num, self.real_time = 1, True
         self.steps: int | None = None
         joints = Joints.parse(policy.robot, s.joints, s.fingers)
-        self._needed = topics.sources(policy.inputs, joint_sources(policy.inputs, joints))
+        self._needed = topics.sources(policy.inputs, joint_sources(policy.inputs, joints), s.resize)
         self.sources = tuple(dict.fromkeys((*self._needed, topics.BATTERY)))  # a limit on its voltage may be set
         self.signals: Group = tuple(signal for source in self.sources for signal in source.signals)
         self._flies = Fallback.fits(self.signals, self.commands)
@@ -111,13 +95,15 @@ class Ros2:
         self.given_up: Callable[[], bool] = lambda: False  # whether the guard would have the motors stopped,
         self.bridges: Callable[[], bool] = lambda: False  # or repeats the last command
         self.emergency: EmergencyStop | None = None
-        self._inboxes = {s.topic: Inbox(node, s.message, s.topic, sensor_quality()) for s in self.sources}
+        self._inboxes = {source.topic: self._inbox(source) for source in self.sources}
+        self._cameras = Cameras(node, policy.inputs, s.view, told_view(policy.metadata))
+        self._start: Array | None = None  # where wheels say that the flight began
         self._paced = next((self._inboxes[s.topic] for s in self._needed if s.paces), None)
         self.values: dict[str, topics.Values] = {}  # by topic, of its newest message
         self.armed, self._own_ear = armed or Armed(node, s.key, s.silence_s), armed is None
         self._robot = Inbox(node, String, topics.ROBOT, latched_quality())
         self._state = Inbox(node, String, topics.STATE, latched_quality())  # of a robot with a flight controller
-        self._sinks = command_sources(self.commands, joints, s.commands, self.period)
+        self._sinks = command_sources(self.commands, joints, s.commands, self.period, s.twist)
         self.overrides = [
             Inbox(node, sink.message, topics.override(sink.topic), sensor_quality()) for sink in self._sinks
         ]
@@ -145,6 +131,12 @@ class Ros2:
         made._executor = SingleThreadedExecutor()
         made._executor.add_node(made.node)
         return made
+
+    def _inbox(self, source: topics.Source) -> Inbox:
+        """For its messages; of pictures, which come in many packets, few wait, and lost packets may be sent again."""
+        picture = any(s.is_picture for s in source.signals)
+        quality = command_quality() if picture and self.settings.reliable else sensor_quality()
+        return Inbox(self.node, source.message, source.topic, quality, depth=WAITING_PICTURES if picture else WAITING)
 
     def _spin(self, executor: SingleThreadedExecutor) -> None:
         with contextlib.suppress(ExternalShutdownException):
@@ -186,6 +178,7 @@ class Ros2:
             while not publisher.get_subscription_count() and time.monotonic() < deadline:
                 time.sleep(self.period)
         self._hold(True)
+        self._start = next((v["odometry"] for v in self.values.values() if "odometry" in v), None)
         if (paced := self._paced) is not None:
             paced.take()
             paced.waited(2.0 * self.period)  # the loop's steps begin when a measurement has just come
@@ -211,7 +204,7 @@ class Ros2:
         reasons += self.contests()
         if any(inbox.age < self.settings.silence_s for inbox in self.overrides):
             reasons.append("a human overrides")
-        return reasons
+        return reasons + self._cameras.missing()
 
     def contests(self) -> list[str]:
         """Who publishes beside those who own what we listen to."""
@@ -230,7 +223,14 @@ class Ros2:
         inbox, readable = self._inboxes[source.topic], source.topic in self.values
         known = {box.topic for box in self._inboxes.values()}
         return trouble(
-            self.node, source, inbox, readable, age.get(source.signals[0].name, math.inf), self.rate_hz, known
+            self.node,
+            source,
+            inbox,
+            readable,
+            age.get(source.signals[0].name, math.inf),
+            self.rate_hz,
+            known,
+            self._inputs,
         )
 
     def _is_armed(self) -> bool:
@@ -285,6 +285,8 @@ class Ros2:
                 ages |= dict.fromkeys((s.name for s in source.signals), self._age(inbox))
         for override in self.overrides:
             override.take()
+        if self._start is not None and "odometry" in signals:
+            signals["odometry"] = seen_from(self._start, signals["odometry"])
         return Reading({name: np.asarray(value, np.float32)[None] for name, value in signals.items()}, ages)
 
     def _open(self, source: topics.Source, inbox: Inbox) -> None:
@@ -322,12 +324,12 @@ class Ros2:
 
     def _publish(self, wanted: Mapping[str, Array]) -> None:
         """Those commands that are wanted."""
-        for sink, command in zip(self._sinks, self.commands, strict=True):
-            if command.name in wanted:
+        for sink in self._sinks:
+            if all(command.name in wanted for command in sink.signals):
                 message = sink.message()
                 if sink.frame:
                     message.header.stamp, message.header.frame_id = self.node.get_clock().now().to_msg(), sink.frame
-                sink.fill(message, {command.name: np.asarray(wanted[command.name]).reshape(command.shape)})
+                sink.fill(message, {c.name: np.asarray(wanted[c.name]).reshape(c.shape) for c in sink.signals})
                 self._publishers[sink.topic].publish(message)
 
     def _last(self) -> dict[str, Array]:
@@ -385,6 +387,7 @@ class Ros2:
         self.withdraw()
         for box in (*self._inboxes.values(), *self.overrides, self._robot, self._state):
             box.close()
+        self._cameras.close()
         if self._own_ear:
             self.armed.close()
         self.node.destroy_publisher(self._heartbeat)

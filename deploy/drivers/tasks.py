@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from deploy.policy_file import PolicyFile
@@ -45,20 +46,28 @@ def _recorded(policy: PolicyFile, kind: Any) -> dict[str, Any]:
     return found
 
 
-def task_for(policy: PolicyFile, task: str | None = None, robot: str | None = None, transfer: bool = False) -> Task:
+def task_for(
+    policy: PolicyFile,
+    task: str | None = None,
+    robot: str | None = None,
+    transfer: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> Task:
     """The task that the policy was trained for, with the settings stored in the file; or another one.
 
-    What the file names is looked up in our tables only; `task` and `robot` are a person's, and may name a module, or a
-    file of a robot. Raises ValueError when task or robot differ from the policy's and `transfer` is false.
+    What the file names is looked up in our tables only; `task`, `robot` and `settings`, which go before the file's, are
+    a person's, and may name a module, or a file of a robot. Raises ValueError when task or robot differ from the
+    policy's and `transfer` is false.
     """
     wanted = task or policy.task
     try:
         with names_from(policy.path, task, robot):
             kind = task_class(wanted)
-            settings = dict(_recorded(policy, kind)) if kind.name == policy.task else {}
+            known = dict(_recorded(policy, kind)) if kind.name == policy.task else {}
             if transfer:
-                settings.pop(IDENTITY, None)
-            made: Task = make_task(wanted, **settings if robot is None else {**settings, "robot": robot})
+                known.pop(IDENTITY, None)
+            known |= settings or {}
+            made: Task = make_task(wanted, **known if robot is None else {**known, "robot": robot})
     except StrangerError:
         raise
     except (ValueError, ArithmeticError, TypeError) as error:

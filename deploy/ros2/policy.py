@@ -21,7 +21,6 @@ from typing import Any
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from deploy.drivers.ros2 import Ros2
-from deploy.drivers.ros2 import Settings as DriverSettings
 from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
@@ -32,11 +31,13 @@ from deploy.ros2.node.diagnostics import ERROR, OK, WARN, Diagnostics, Status
 from deploy.ros2.node.journal import Journal
 from deploy.ros2.node.parameters import declare, setting
 from deploy.ros2.node.subscriptions import every
-from deploy.ros2.ros2_control import FORWARD, WAYS
+from deploy.ros2.ros2_control import FORWARD, TWIST, TWISTS, WAYS
+from deploy.ros2.settings import Settings as DriverSettings
 from deploy.runtimes import CONTROLLERS, Connected, controller
 from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.ladder import NONE, OFF, RUNGS
 from deploy.safety.limits import describe, guard_of, limits_of
+from deploy.safety.pictures import PictureWatch
 from deploy.system.realtime import PRIORITY, realtime
 
 SUCCESS, FAILURE, FAILED = (
@@ -44,9 +45,12 @@ SUCCESS, FAILURE, FAILED = (
     TransitionCallbackReturn.FAILURE,
     TransitionCallbackReturn.ERROR,
 )
-SAME = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key")  # settings of the driver, too
+# Settings of the driver, too.
+SAME: tuple[str, ...] = ("armed", "silence_s", "transfer", "commands", "joints", "fingers", "key", "twist")
+SAME += ("resize", "reliable", "view")
 LOOK = 0.02  # s between two looks at signals (inactive) or at the flight (active)
 RETRY = 0.2  # s between two attempts to activate, with autostart
+TELL = 5.0  # s after which it says why it waits
 PATIENCE = 1.0  # s in which the control loop must end when told to
 LANDING = 30.0  # and where it has to land the robot first
 
@@ -72,8 +76,14 @@ class Settings:
     max_body_rate: float = setting(0.0, "rad/s beyond which it stops", 0.0, 1e6)
     min_voltage: float = setting(0.0, "V of the battery below which it stops", 0.0, 1e3)
     commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
-    joints: str = setting("", "names of an arm's joints: a,b,...; empty: ROBOT_joint1,ROBOT_joint2,...")
+    joints: str = setting("", "of an arm's joints: a,b,...; empty: ROBOT_joint1,...; or of a camera's: pan_joint")
     fingers: str = setting("", "and of its fingers; empty: ROBOT_finger_joint1,ROBOT_finger_joint2")
+    twist: str = setting(TWIST, f"what drives wheels on cmd_vel, one of: {', '.join(TWISTS)}", choices=TWISTS)
+    resize: bool = setting(False, "average larger pictures down to the policy's size")
+    reliable: bool = setting(False, "have lost pictures sent again, where their publisher does: large ones need it")
+    view: float = setting(
+        0.0, "degrees that its cameras see across, by camera_info; 0: as its file tells, where they say it", 0.0, 179.0
+    )
     trust: str = setting("", "folder of trusted keys NAME.pub; empty: SIM2METAL_TRUST, or ~/.config/sim2metal/trust")
     require_signature: bool = setting(False, "fly only what somebody signed whom we trust")
     log: str = setting("", "folder for flight logs, one .mcap file per flight; empty: none")
@@ -98,7 +108,7 @@ class PolicyNode(LifecycleNode):
         self.unlogged = ""  # why there is no log, or not all of it
         self._since, self._trouble = time.monotonic(), "no signals yet"  # of good signals
         self._rung = NONE  # of the ladder, as it was told last
-        self._tried, self._started = -RETRY, False
+        self._tried, self._told, self._started = -RETRY, time.monotonic(), False
         self.armed = Armed(self, self.settings.key, self.settings.silence_s)
         self.emergency = EmergencyStop(
             self, "~/emergency_stop", self._stop, self.armed if self.settings.armed else None
@@ -137,7 +147,7 @@ class PolicyNode(LifecycleNode):
             self.get_logger().info(line)
         self.driver.emergency, self.driver.given_up = self.emergency, lambda: self._guard.over
         self.driver.bridges = lambda: bool(self._guard.verdict[0] == HOLD)
-        self._controller = controller(file, s.controller)
+        self._controller, self._sight = controller(file, s.controller), PictureWatch(file.inputs)
         self.file, self.ended = file, "not activated yet"
         self._since = time.monotonic()
 
@@ -183,6 +193,7 @@ class PolicyNode(LifecycleNode):
                     self._guard,
                     transfer=s.transfer,
                     log=log,
+                    sight=self._sight,
                     clock=self.driver.clock,
                 )
         except Exception as error:  # whatever it was: the driver has stopped, and the node has to say so
@@ -298,7 +309,11 @@ class PolicyNode(LifecycleNode):
             self._since = now
         if self.settings.autostart and not self._started and now - self._tried > RETRY:
             self._tried = now
-            if not self.not_ready():
+            if reasons := self.not_ready():
+                if now - self._told > TELL:
+                    self._told = now
+                    self.get_logger().info(f"waits: {'; '.join(reasons)}")
+            else:
                 self.trigger_activate()
 
     def _status(self) -> Status:
@@ -312,6 +327,7 @@ class PolicyNode(LifecycleNode):
             values |= self.driver.timing.values()
             values["guard"] = REASONS[int(self._guard.latched[0])]
             values |= {f"guard: {reason}": count for reason, count in self._guard.interventions().items()}
+            values |= self._sight.troubles() if flying else {}
             self._troubles = [*self.driver.contests(), *self.driver.unheard()]
             values |= {f"publishers {k + 1}": line for k, line in enumerate(self._troubles)}
             if (journal := self._journal) is not None:
@@ -321,6 +337,7 @@ class PolicyNode(LifecycleNode):
             own = rung == RUNGS[OFF] and self.driver is not None and not (self.driver.falls or self.emergency.pressed)
             failsafe = "handed over to the robot" if own else f"failsafe {rung}"
             message = "flying" if rung == RUNGS[NONE] else f"{failsafe}: {values['guard']}"
-            return WARN if self._guard.interventions() or self._troubles or self.unlogged else OK, message, values
+            warned = self._guard.interventions() or self._troubles or self.unlogged or self._sight.troubles()
+            return WARN if warned else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values

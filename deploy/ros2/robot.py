@@ -1,6 +1,7 @@
 """The robot node: a simulated robot on ROS 2 topics, in real time, with a flight controller's manners (`interlock.py`).
 
-Publishes odometry, imu, target and battery, or an arm's joint_states, hand_pose, object_pose and goal; what it is
+Publishes odometry, imu, target and battery, or an arm's joint_states, hand_pose, object_pose and goal; CAMERA/image_raw
+and CAMERA/camera_info; what it is
 (robot), whether it flies (state), what its motors got (executed/command), /tf where tf2 is installed and, with
 sim_time, /clock. Takes command, or what an arm's controllers take (`joints.py`); override/COMMAND, armed and
 emergency_stop. The parameter `fault` breaks it in flight.
@@ -8,6 +9,9 @@ emergency_stop. The parameter `fault` breaks it in flight.
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +26,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.time import Time
 from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 
@@ -40,15 +45,16 @@ from deploy.ros2.arming.interlock import (
     STOPPED,
     Interlock,
 )
+from deploy.ros2.node.cameras import camera_info, info_topic
 from deploy.ros2.node.diagnostics import OK, WARN, Diagnostics, Status
 from deploy.ros2.node.parameters import declare, setting
 from deploy.ros2.node.publishers import contest, unfit
-from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
-from deploy.ros2.ros2_control import FORWARD, WAYS, Joints, command_sources, joint_sources
+from deploy.ros2.node.subscriptions import Inbox, command_quality, every, latched_quality, sensor_quality
+from deploy.ros2.ros2_control import FORWARD, TWIST, TWISTS, WAYS, Joints, command_sources, joint_sources
 from deploy.ros2.simulation.fault_injection import EMPTY, KINDS, Fault
 from deploy.ros2.simulation.robot import world
 from deploy.system.realtime import realtime
-from sim.spec import Signal, pack, unpack
+from sim.spec import Signal, pack, pictures, unpack
 
 try:  # not among the wheels
     from tf2_msgs.msg import TFMessage
@@ -58,6 +64,7 @@ except ModuleNotFoundError:
 MOST_BEHIND = 0.1  # s; on a slower machine the simulated time slips instead of rushing after the clock
 SLOW_HZ = 20.0  # of the battery
 STATE_S = 0.5  # s after which the state is said again: who is silent loses the topic to the next who speaks
+LOOK, LINGER = 0.05, 1.0  # s between two looks at whether the task is over, and from then to the end of the node
 KINDS_OF_NONSENSE = 32  # that are counted
 
 
@@ -71,7 +78,10 @@ class Settings:
     engine: str = setting("", "physics engine; empty: flight. Tasks of an arm have their own")
     physics_hz: float = setting(500.0, "rate of the physics, in real time; an arm's is its task's", 50.0, 5000.0)
     publish_hz: float = setting(100.0, "rate of the signals; the physics' rate must be a multiple of it", 1.0, 1000.0)
+    settings: str = setting("", "of the task, in the place of the policy's: opponent=slow,steps=200")
+    once: bool = setting(False, "end when the task is over: a game")
     commands: str = setting(FORWARD, f"how an arm is commanded, one of: {', '.join(WAYS)}", choices=WAYS)
+    twist: str = setting(TWIST, f"what drives wheels on cmd_vel, one of: {', '.join(TWISTS)}", choices=TWISTS)
     hold_s: float = setting(
         0.2, "s for which the last command is held when none comes; then the motors stop", 0.01, 1.0
     )
@@ -96,7 +106,7 @@ class RobotNode(Node):
         super().__init__("robot")
         s = self.settings = declare(self, Settings)
         self.fault = Fault(s.fault)
-        self.world = world(s.policy, s.task, s.robot, s.engine, s.physics_hz, s.seed)
+        self.world = world(s.policy, s.task, s.robot, s.engine, s.physics_hz, s.seed, s.settings)
         self.every = max(1, round(1.0 / (self.world.dt * s.publish_hz)))  # steps between two publications
         self.battery = Battery(s.battery) if self.world.battery else None
         self.joints = Joints(self.world.robot)
@@ -111,6 +121,8 @@ class RobotNode(Node):
         self._armed = Armed(self, s.key, s.silence_s)
         self.emergency = EmergencyStop(self, "~/emergency_stop", lambda: None, self._armed)
         self.diagnostics = Diagnostics(self, self.world.robot, self._status)
+        self._told_over = ""
+        every(self, LOOK, self._look)
         self.create_service(Trigger, "~/reset", self._asked_to_reset)
         self.add_on_set_parameters_callback(self._set)
         self._reset = self._closing = False
@@ -123,8 +135,14 @@ class RobotNode(Node):
     def _open(self, quality: Any) -> None:
         """Publishers and inboxes."""
         sources = topics.sources(self.world.signals, joint_sources(self.world.signals, self.joints))
-        # Backwards: a policy waits for the first of its signals, and then takes the others.
-        self._sources = [(s, self.create_publisher(s.message, s.topic, quality)) for s in reversed(sources)]
+        # Backwards, and what paces last: a policy waits for the first of those, and then takes the others.
+        ordered = sorted(reversed(sources), key=lambda s: s.paces)
+        again = command_quality(deadline=2.0 * self.every * self.world.dt, depth=2)  # pictures come in many packets
+        of = {s: again if any(signal.is_picture for signal in s.signals) else quality for s in ordered}
+        self._sources = [(s, self.create_publisher(s.message, s.topic, of[s])) for s in ordered]
+        eyes = pictures(self.world.signals) if math.isfinite(self.world.view) else ()
+        infos = {s: self.create_publisher(CameraInfo, info_topic(s), sensor_quality()) for s in eyes}
+        self._infos = [(infos[s], camera_info(s, self.world.view)) for s in eyes]
         if self.battery:
             self._battery = self.create_publisher(topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
         self._executed = self.create_publisher(Float64MultiArray, topics.EXECUTED, sensor_quality())
@@ -135,7 +153,8 @@ class RobotNode(Node):
         self._ticks = self.create_publisher(Clock, "/clock", 1) if self.settings.sim_time else None
         self._transforms = self.create_publisher(TFMessage, "/tf", 100) if TFMessage else None
         self._body = f"{self.get_namespace()}/{topics.BODY}".lstrip("/")  # /tf is everybody's
-        taken = command_sources(self.commands, self.joints, self.settings.commands, self.world.dt)
+        way, twist = self.settings.commands, self.settings.twist
+        taken = command_sources(self.commands, self.joints, way, self.world.dt, twist)
         heard = ((topics.COMMAND, str, command_quality()), (topics.OVERRIDE, topics.override, sensor_quality()))
         self._inboxes = {
             base: [(s, Inbox(self, s.message, name(s.topic), quality, self.settings.hold_s)) for s in taken]
@@ -201,6 +220,8 @@ class RobotNode(Node):
         self.world.step(motors, flying)
         if flying:
             self.interlock.safe = self.world.safe()
+        if self.world.over:
+            self.interlock.stop(self.world.over)
 
     def _listen(self) -> None:
         now = time.monotonic()
@@ -222,14 +243,14 @@ class RobotNode(Node):
             if not inbox.take():
                 continue
             try:
-                ((name, values),) = source.read(inbox.message).items()
+                told = source.read(inbox.message)
             except topics.TopicError as error:
                 self._ignore(f"{inbox.topic}: {error}")
                 continue
-            if not np.isfinite(values).all():
+            if not all(np.isfinite(values).all() for values in told.values()):
                 self._ignore(f"{inbox.topic} is not finite")
                 continue
-            self._parts[base][name] = values.astype(np.float32)
+            self._parts[base] |= {name: values.astype(np.float32) for name, values in told.items()}
             yield inbox, np.clip(pack(self.commands, self._parts[base]), self._low, self._high)
 
     def _ignore(self, why: str) -> None:
@@ -250,6 +271,9 @@ class RobotNode(Node):
         for source, publisher in self._sources:
             if publisher.get_subscription_count():
                 self._send(source, publisher, values, stamp, now)
+        for publisher, info in self._infos:
+            info.header.stamp = stamp
+            publisher.publish(info)
         if self.battery and count % max(1, round(self.settings.publish_hz / SLOW_HZ)) == 0:
             voltage = EMPTY if self.fault.kind == "battery" else self.battery.voltage
             charge = {"battery_voltage": np.array([voltage]), "battery_level": np.array(self.battery.level / 100.0)}
@@ -275,6 +299,17 @@ class RobotNode(Node):
             publisher.publish(treated)
             if source is topics.ODOMETRY and self._transforms:
                 self._transforms.publish(TFMessage(transforms=[topics.transform(treated)]))
+
+    def _look(self) -> None:
+        """Say how the task went, once it is over; then end, if that was asked for."""
+        if self.world.over == self._told_over:
+            return
+        self._told_over = self.world.over
+        if self._told_over:
+            scores = ", ".join(f"{name} {value:.4g}" for name, value in self.world.scores().items())
+            self.get_logger().info(f"{self._told_over} ({scores})")
+            if self.settings.once:  # once those who listen know why it has stopped
+                every(self, LINGER, lambda: os.kill(os.getpid(), signal.SIGINT))
 
     def _status(self) -> Status:
         lock = self.interlock

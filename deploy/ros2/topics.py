@@ -7,6 +7,7 @@ velocities in the world. Frames are REP 103's: x forward, y left, z up.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +19,14 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import BatteryState, Image, Imu
 from std_msgs.msg import Float32MultiArray, Float64MultiArray, MultiArrayDimension
 
+from deploy.ros2.pictures import PictureError, decode
 from deploy.trust.text import printable
 from sim.rotations import quaternion, rotation_matrix
 from sim.spec import Group, Signal
 
 Array = NDArray[Any]
 Values = dict[str, Array]  # (*shape) by signal name
-WORLD, BODY = "world", "base_link"
+WORLD, ODOM, BODY = "world", "odom", "base_link"  # of REP 105: where wheels began, and the robot
 NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points down
 
 COMMAND, OVERRIDE, EXECUTED = "command", "override", "executed/command"
@@ -76,14 +78,17 @@ def _read_odometry(message: Odometry) -> Values:
     velocity, rate = _three(message.twist.twist.linear), _three(message.twist.twist.angular)
     turn = rotation.reshape(3, 3)
     if child != frame:
-        velocity = turn @ velocity
+        ours, velocity = velocity, turn @ velocity
     else:  # some publishers give the twist in the world
-        rate = turn.T @ rate
+        ours, rate = turn.T @ velocity, turn.T @ rate
+    position = _three(message.pose.pose.position)
+    wheels = {"velocity": ours[:2], "turning": rate[2:], "odometry": np.array([*position[:2], turn[0, 0], turn[1, 0]])}
     return {
-        "position": _three(message.pose.pose.position),
+        "position": position,
         "rotation": rotation,
         "linear_velocity": velocity,
         "angular_velocity": rate,
+        **wheels,
     }
 
 
@@ -91,7 +96,21 @@ def _set_quaternion(message: Any, rotation: Any) -> None:
     message.x, message.y, message.z, message.w = quaternion(rotation)
 
 
+def _on_the_ground(values: Mapping[str, Any]) -> Values:
+    """What an Odometry carries, of a robot on wheels."""
+    x, y, cos, sin = np.asarray(values["odometry"], np.float64)
+    turn = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
+    return {
+        "position": np.array([x, y, 0.0]),
+        "rotation": turn.reshape(9),
+        "linear_velocity": turn @ np.array([*values["velocity"], 0.0]),
+        "angular_velocity": np.array([0.0, 0.0, *values["turning"]]),
+    }
+
+
 def _fill_odometry(message: Odometry, values: Mapping[str, Any]) -> None:
+    if "rotation" not in values:
+        values, message.header.frame_id = _on_the_ground(values), ODOM
     turn = np.asarray(values["rotation"], np.float64).reshape(3, 3)
     message.child_frame_id = BODY
     _set(message.pose.pose.position, values["position"])
@@ -159,6 +178,10 @@ ODOMETRY = Source(
         Signal("rotation", (9,), "1", "body->world"),
         Signal("linear_velocity", (3,), "m/s", "world"),
         Signal("angular_velocity", (3,), "rad/s", "body"),
+        # The same of a robot on wheels: ahead and to the left, to the left, and where its wheels say that it is.
+        Signal("velocity", (2,), "m/s", "body"),
+        Signal("turning", (1,), "rad/s", "body"),
+        Signal("odometry", (4,), "1", "start"),
     ),
     _read_odometry,
     _fill_odometry,
@@ -191,40 +214,33 @@ def array_source(signal: Signal, topic: str = "", message: Any = Float32MultiArr
     return Source(topic or f"signals/{signal.name}", message, (signal,), read, fill, frame="")
 
 
-def image_source(signal: Signal) -> Source:
-    """The topic NAME/image_raw of a picture (height, width, 3), 0 to 255; rgb8 or bgr8, in the policy's resolution."""
+def image_source(signal: Signal, resize: bool = False) -> Source:
+    """The topic NAME/image_raw of a picture (height, width, 3), 0 to 255; `resize`: average larger ones down."""
     height, width, _ = signal.shape
 
     def read(message: Image) -> Values:
-        if (message.height, message.width) != (height, width) or message.encoding not in ("rgb8", "bgr8"):
-            encoding = printable(message.encoding, 40)
-            raise TopicError(
-                f"got {encoding} of {message.width} x {message.height}, not rgb8 or bgr8 of {width} x {height}:"
-                " convert it at its source"
-            )
-        if len(message.data) % height or len(message.data) < 3 * width * height:
-            raise TopicError(f"got {len(message.data)} bytes for {width} x {height} pixels of 3 bytes")
-        rows = np.frombuffer(message.data, np.uint8).reshape(height, -1)[:, : 3 * width]
-        picture = rows.reshape(signal.shape)
-        return {signal.name: picture if message.encoding == "rgb8" else picture[:, :, ::-1]}
+        try:
+            return {signal.name: decode(message, height, width, resize)}
+        except PictureError as error:
+            raise TopicError(str(error)) from None
 
     def fill(message: Image, values: Mapping[str, Any]) -> None:
         message.height, message.width, message.step, message.encoding = height, width, 3 * width, "rgb8"
-        message.data = np.asarray(values[signal.name]).astype(np.uint8).tobytes()
+        message.data = array("B", np.asarray(values[signal.name]).astype(np.uint8).tobytes())
 
     return Source(f"{signal.name}/image_raw", Image, (signal,), read, fill, frame=signal.name)
 
 
-def sources(inputs: Group, special: tuple[Source, ...] = ()) -> tuple[Source, ...]:
-    """The topics that deliver a policy's signals; `special` ones go first.
+def sources(inputs: Group, special: tuple[Source, ...] = (), resize: bool = False) -> tuple[Source, ...]:
+    """The topics that deliver a policy's signals; `special` ones go first. `resize`: larger pictures are averaged down.
 
     TopicError where a signal is not what its topic carries.
     """
     table = STANDARD | {signal.name: source for source in special for signal in source.signals}
     found: dict[str, Source] = {}
     for signal in inputs:
-        other = image_source if signal.is_picture else array_source
-        source = table.get(signal.name) or other(signal)
+        source = table.get(signal.name)
+        source = source or (image_source(signal, resize) if signal.is_picture else array_source(signal))
         carried = next(s for s in source.signals if s.name == signal.name)
         for part in ("shape", "unit", "frame"):
             ours, theirs = getattr(signal, part), getattr(carried, part)

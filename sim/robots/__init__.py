@@ -21,8 +21,13 @@ ROBOTS = {
     "any_log_uniform": "sim.robots.random_quadrotor:ANY_LOG_UNIFORM",
     "any_published": "sim.robots.random_quadrotor:ANY_PUBLISHED",
 }
-# Every robot whose limits are listed, those of manipulation tasks too.
-LISTED = {**ROBOTS, "panda": "sim.robots.panda:PANDA"}
+# Every robot whose limits are listed, those of other tasks too.
+LISTED = {
+    **ROBOTS,
+    "panda": "sim.robots.panda:PANDA",
+    "soccer_differential": "sim.robots.wheeled:DIFFERENTIAL",
+    "soccer_omni": "sim.robots.wheeled:OMNI",
+}
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,14 @@ can do is what its teams describe (2 to 3 m/s, 3 to 4 m/s^2). They are estimates
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sim.spec import Group, Signal
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,26 @@ class Wheeled:
     def turn_speed(self) -> float:
         """rad/s at most."""
         return self.speed / self.track
+
+    @property
+    def commands(self) -> Group:
+        """All that it can be told, with its own limits. `kick`: the share of its largest speed."""
+        return (
+            Signal("drive", (2 if self.omni else 1,), "m/s", "body", -self.speed, self.speed),
+            Signal("turn", (1,), "rad/s", "body", -self.turn_speed, self.turn_speed),
+            Signal("kick", (1,), "1", "", 0.0, 1.0),
+            Signal("look", (1,), "rad", "body", -self.pan_limit, self.pan_limit),
+        )
+
+    @property
+    def envelope(self) -> Mapping[str, Any]:
+        """Limits that no policy file may widen: it has none beside its commands'."""
+        return {}
+
+    @property
+    def safe(self) -> Mapping[str, tuple[Any, ...]]:
+        """Per command, what stops it: it stands, does not kick, and looks ahead."""
+        return {c.name: ((0.0,) * c.size,) for c in self.commands}
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """What may differ from robot to robot of one kind, by name (1,)."""

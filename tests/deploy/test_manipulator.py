@@ -10,7 +10,7 @@ from deploy.drivers.simulated import Settings, Simulated, evaluation_seed
 from deploy.guard import SAFE, Guard
 from deploy.loop import run as fly
 from deploy.policy_file import PolicyFile
-from deploy.ros2.simulation.arm import Arm
+from deploy.ros2.simulation.scene import Scene
 from deploy.runtimes import CompiledPolicy
 from deploy.safety.envelope import Envelope
 from policies import evaluate
@@ -173,7 +173,7 @@ def moved(arm, command, steps, moving=True):
 
 def test_the_arm_of_the_robot_node_is_the_scene_that_evaluation_sees(files):
     policy = PolicyFile.load(files["posing"])
-    arm = Arm(posing_task(), seed=3)
+    arm = Scene(posing_task(), seed=3)
     bench = Simulated(posing_task(), 1, seed=3)
     assert bench.seed == evaluation_seed(3) != 3
     with bench:
@@ -200,7 +200,7 @@ def posing_task():
 
 
 def test_an_arm_that_may_not_move_stays_and_keeps_its_gripper_open():
-    arm = Arm(posing_task(), seed=0)
+    arm = Scene(posing_task(), seed=0)
     before = arm.read()
     after = moved(arm, arm.safe(), 20, moving=False)
     assert np.abs(after["joint_position"] - before["joint_position"]).max() < 1e-3
@@ -214,7 +214,7 @@ def test_an_arm_that_may_not_move_stays_and_keeps_its_gripper_open():
 
 
 def test_its_cameras_work_whichever_thread_asks():
-    arm = Arm(ArmReach(ReachConfig(cameras=[*CAMERAS])), seed=0)
+    arm = Scene(ArmReach(ReachConfig(cameras=[*CAMERAS])), seed=0)
     first = arm.read()["scene_camera"]
     command = spec.pack(arm.commands, {"hand_velocity": np.full(3, 0.2), "gripper_target": np.full(1, 0.08)})
     with ThreadPoolExecutor(1) as thread:

@@ -12,6 +12,7 @@ from rclpy.qos import QoSCompatibility, qos_check_compatible
 from deploy.ros2.node.subscriptions import CONTEST, Inbox, Letterbox
 from deploy.ros2.topics import Source, type_name
 from deploy.trust.text import printable
+from sim.spec import Group
 
 SAME_PARTICIPANT = 12  # bytes of a gid: the GUID prefix of RTPS, 8.2.4.1; what follows counts its publishers
 SLOWEST = 0.8  # of a policy's rate: what comes less often cannot feed it
@@ -58,13 +59,15 @@ def present(node: Node, known: set[str]) -> str:
 
 
 def trouble(
-    node: Node, source: Source, inbox: Inbox, readable: bool, age: float, rate_hz: float, known: set[str]
+    node: Node, source: Source, inbox: Inbox, readable: bool, age: float, rate_hz: float, known: set[str], needed: Group
 ) -> str:
     """What keeps a topic from feeding a policy at `rate_hz`; empty where nothing does.
 
-    `age` of its newest message in s, `readable` whether its values were found, `known` the topics that are no choice.
+    `age` of its newest message in s, `readable` whether its values were found, `known` the topics that are no choice,
+    `needed` what the policy reads.
     """
-    kind, names = type_name(source.message), ", ".join(s.name for s in source.signals)
+    wanted = {s.name for s in needed}
+    kind, names = type_name(source.message), ", ".join(s.name for s in source.signals if s.name in wanted)
     if inbox.message is None:
         others = [info.topic_type for info in node.get_publishers_info_by_topic(inbox.topic)]
         if not others:

@@ -77,9 +77,10 @@ class Letter:
 class Letterbox:
     """What has arrived on one topic since the last look. Use it from one thread at a time."""
 
-    def __init__(self, node: Node, kind: Any, topic: str, quality: QoSProfile) -> None:
+    def __init__(self, node: Node, kind: Any, topic: str, quality: QoSProfile, depth: int = MOST) -> None:
+        """`depth`: messages that may wait for a look; few where they are large."""
         self.node, self.kind = node, kind
-        quality.depth = MOST
+        quality.depth = depth
         self.subscription = node.create_subscription(
             kind, topic, lambda message: None, quality, callback_group=_NoExecutor()
         )
@@ -162,9 +163,11 @@ class Owner:
 class Inbox(Letterbox):
     """The newest message of one topic, of the one publisher that owns it."""
 
-    def __init__(self, node: Node, kind: Any, topic: str, quality: QoSProfile, silence_s: float = 0.5) -> None:
+    def __init__(
+        self, node: Node, kind: Any, topic: str, quality: QoSProfile, silence_s: float = 0.5, depth: int = MOST
+    ) -> None:
         """`silence_s`: after which silence of its publisher another's messages count."""
-        super().__init__(node, kind, topic, quality)
+        super().__init__(node, kind, topic, quality, depth)
         self.owner = Owner(silence_s)
         self.message: Any = None
         self.arrived = -math.inf  # s, monotonic

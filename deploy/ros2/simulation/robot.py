@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from contextlib import nullcontext
 from typing import Any
@@ -11,12 +12,14 @@ from numpy.typing import NDArray
 
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
-from deploy.ros2.simulation.arm import Arm
+from deploy.ros2.simulation.game import Game
 from deploy.ros2.simulation.pilot import Onboard
+from deploy.ros2.simulation.scene import Scene
 from deploy.safety.dead_reckoning import SENSED
 from sim.engines import make as make_engine
-from sim.env import carried_out
+from sim.env import carried_out, game_of, with_engine
 from sim.registry import names_from
+from sim.robots import ROBOTS
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import Group, Signal, pack
 from sim.tasks import EngineTask, has_own_world, task_class
@@ -28,28 +31,50 @@ TASK, QUADROTOR, ENGINE = "quad_hover", "crazyflie", "flight"  # where none is n
 LIE = math.cos(math.radians(60.0))  # a robot that leans further when it meets the floor stays as it is
 
 
-def world(policy: str, task: str, robot: str, engine: str, rate_hz: float, seed: int) -> World | Arm:
+def world(
+    policy: str, task: str, robot: str, engine: str, rate_hz: float, seed: int, settings: str = ""
+) -> World | Scene | Game:
     """The world of a task, or of the one that a policy file was made for, with its settings.
 
-    ValueError with the choices for an unknown task, robot or engine, and for settings that the task does not have.
+    `settings`: others of the task's, NAME=VALUE,NAME=VALUE. ValueError with the choices for an unknown task, robot or
+    engine, and for settings that the task does not have.
     """
     file = PolicyFile.load(policy) if policy else None
-    name = task or (file.task if file else TASK)
+    name, wanted = task or (file.task if file else TASK), parsed(settings)
     with names_from(policy, task) if file else nullcontext():
-        chooses = "robot" in task_class(name).Config.__dataclass_fields__
-        body = {"robot": robot} if robot else {"robot": QUADROTOR} if chooses else {}
-    made = task_for(file, task or None, **body, transfer=True) if file else make_task(name, **body)
+        choice = task_class(name).Config.__dataclass_fields__.get("robot")
+        flies = choice is not None and choice.default in ROBOTS
+    body = {"robot": robot} if robot else {"robot": QUADROTOR} if flies else {}
+    if file:
+        made = task_for(file, task or None, **body, transfer=True, settings=wanted)
+    else:
+        made = make_task(name, **body, **wanted)
     if not has_own_world(made):
         return World(carried_out(made), engine or ENGINE, rate_hz, seed)
-    if engine:
-        raise ValueError(f"{made.name} brings its own physics; it has no engine")
-    return Arm(made, seed)
+    made = with_engine(made, engine)
+    return Scene(made, seed) if (game := game_of(made)) is None else Game(game, seed)
+
+
+def parsed(settings: str) -> dict[str, Any]:
+    """Of NAME=VALUE,NAME=VALUE; ValueError."""
+    found: dict[str, Any] = {}
+    for part in filter(None, settings.split(",")):
+        name, equals, value = (text.strip() for text in part.partition("="))
+        if not name.isidentifier() or not equals or name in found:
+            raise ValueError(f"settings {settings!r} are not like opponent=slow,steps=200")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 class World:
     """The robot starts on the floor below the task's first target, which waits until the robot flies."""
 
     battery = True
+    over = ""  # it goes on
+    view = math.nan  # it has no camera
 
     def __init__(self, task: EngineTask, engine: str, rate_hz: float, seed: int) -> None:
         """ValueError with the choices for an unknown engine."""
@@ -120,6 +145,10 @@ class World:
     def safe(self) -> NDArray[Any]:
         """What the motors get (k,) while they may not turn."""
         return pack(self.commands, {c.name: np.full(c.shape, min(max(0.0, c.low), c.high)) for c in self.commands})
+
+    def scores(self) -> dict[str, float]:
+        """None: it has no end."""
+        return {}
 
     def status(self) -> dict[str, Any]:
         """How the task goes, for the diagnostics."""

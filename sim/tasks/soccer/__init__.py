@@ -67,9 +67,13 @@ class SightConfig(SoccerConfig):
 
     perception: str = "pixels"  # what the policy is told: pixels | detector, which says where things are
     latency: int = 0  # control steps by which that is late
+    height: int = Lens.height  # rows of its pictures
+    width: int = Lens.width
+    view: float = Lens.view  # degrees that cameras see across
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        Lens(self.height, self.width, self.view)  # says what is wrong with them
         if self.perception not in PERCEPTIONS:
             raise ValueError(f"perception {self.perception!r} is not one of {', '.join(PERCEPTIONS)}")
         if not 0 <= self.latency <= 10:
@@ -223,10 +227,11 @@ class SoccerVision1v1(Soccer):
     def __init__(self, config: SightConfig | None = None) -> None:
         super().__init__(config or SightConfig())
         pixels = self.config.perception == "pixels"
-        self.lens, self.errors = (Lens(), None) if pixels else (None, Errors())
-        self.latency = self.config.latency
-        shape = (Lens.height, Lens.width, 3)
-        camera = (Signal("camera", shape, "1", "", 0.0, 255.0, dtype="uint8"),)
+        lens = Lens(self.config.height, self.config.width, self.config.view)
+        self.lens, self.errors = (lens, None) if pixels else (None, Errors())
+        self.latency, self.view = self.config.latency, lens.view
+        shape, oldest = (lens.height, lens.width, 3), 0.1 + self.latency / RATE
+        camera = (Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),)
         known = ("velocity", "turning", "ready")
         self.policy = (
             *(camera if pixels else signals(self.players)),

@@ -23,10 +23,9 @@ from deploy.mcu.ports import QEMU, EmulatedPort, LinkError, SerialPort
 from deploy.mcu.protocol import Decoder, crc16, frame
 from deploy.policy_file import PolicyFile
 from deploy.runtimes import Connected
-from policies.models.controller import FeaturePolicy, Gru
-from policies.models.vision import FlatEncoder
 from sim.tasks import make
 from tests.deploy.sample_policy import CALM, exported, linear_hover, small
+from tests.deploy.vision_policy import seeing
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_a_hover_by_the_chip_equals_onnxruntimes(policy, chip, image):
 def test_every_kind_of_chip_flies_like_onnxruntime(policy, name):
     chip, cost = hil.connect(policy, name)
     try:
-        report = hil.evaluate(policy, chip, hil.Config(policy.path, name, episodes=1, seconds=1.0), cost)
+        report = hil.evaluate(policy, chip, hil.Config(policy.path, name, episodes=1, seed=1), cost)
     finally:
         chip.port.close()
     assert report.equal and report.lost == 0
@@ -115,23 +114,15 @@ def test_every_kind_of_chip_flies_like_onnxruntime(policy, name):
 
 
 def test_the_chip_sees_and_whoever_gets_no_answers_is_not_equal(tmp_path):
-    task, rng = make("soccer_vision_1v1", opponent="still"), np.random.default_rng(0)
-    layers = [(rng.normal(0.0, 0.02, (4, 3 if k == 0 else 4, 3, 3)).astype(np.float32), np.zeros(4)) for k in range(3)]
-    eye = FlatEncoder((30, 40, 3), [(w, b.astype(np.float32)) for w, b in layers], [2, 2, 2])
-    inputs = eye.size + sum(s.size for s in task.policy if not s.is_picture)
-    shapes = ((8, inputs), (8,), (24, 8), (24, 8), (24,), (24,), (4, 8), (4,))
-    w = [rng.normal(0.0, 0.2, shape).astype(np.float32) for shape in shapes]
-    controller = FeaturePolicy.from_task(
-        task, Gru((w[0], w[1]), w[2], w[3], w[4], w[5], (w[6], w[7])), encoders={"camera": eye}
-    )
-    seeing = exported(tmp_path / "seeing.onnx", controller)
-    config = hil.Config(seeing.path, episodes=1, seconds=0.5)
-    chip, cost = hil.connect(seeing, "emulated")
-    report = hil.evaluate(seeing, chip, config, cost)
+    seen = exported(tmp_path / "seeing.onnx", seeing(make("soccer_vision_1v1", opponent="still")))
+    config = hil.Config(seen.path, episodes=1, seconds=0.5)
+    chip, cost = hil.connect(seen, "emulated")
+    report = hil.evaluate(seen, chip, config, cost)
     assert report.answered == 10 and report.lost == report.repeated == 0 and report.equal
     assert 0.04 < report.round_trip_p50 < 0.08  # a picture takes its time on the line
+    assert report.shown and report.compared == 1 and 0.0 < report.command_difference < 1e-5
     chip.statistics, chip.patience = Statistics(), 0.05  # four attempts, of which none has time enough
-    report = hil.evaluate(seeing, chip, config, cost)
+    report = hil.evaluate(seen, chip, config, cost)
     assert report.answered == 0 and report.lost == 10 and not report.equal
     chip.close()
 
@@ -385,12 +376,20 @@ def test_a_serial_device_carries_a_flight(policy, image):
 
 def test_the_command_reports(policy, tmp_path, capsys):
     path = tmp_path / "report.json"
-    assert cli.call(hil.main, [f"policy={policy.path}", "episodes=2", "seconds=2", f"json={path}"]) == 0
+    assert cli.call(hil.main, [f"policy={policy.path}", "episodes=2", "seed=1", f"json={path}"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("2 flights of 2 s at 100 Hz by the chip on emulated")
+    assert shown.startswith("2 flights of 5 s at 100 Hz by the chip on emulated")
     assert "equal within" in shown and "NOT EQUAL" not in shown
     report = json.loads(path.read_text())
-    assert report["equal"] and report["episodes"] == 2 and report["instructions"] > 0
+    assert report["equal"] and report["episodes"] == report["compared"] == 2 and report["instructions"] > 0
+    assert 1_000 < report["flash"] < 100_000 and 0 < report["memory"] < 10_000 and 0 < report["stack"] < 1_000
+    assert f"image: {report['flash']} bytes of flash" in shown
+
+
+def test_flights_that_nobody_wins_say_nothing_of_the_chip(policy, chip, image):
+    report = hil.evaluate(policy, chip, hil.Config(policy.path, episodes=1, seconds=0.1), image[1])
+    assert report.success == 0.0 and report.compared == 0 and not report.equal
+    assert "chip and onnxruntime were not compared: no flight succeeded" in hil.describe(report, policy)
 
 
 @pytest.mark.parametrize(

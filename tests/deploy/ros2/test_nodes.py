@@ -77,7 +77,11 @@ def test_interrupted_at_any_moment_a_node_ends_well(name: str, domain: int):
         ("robot", {"task": "quad_hoover"}, "did you mean 'quad_hover'?"),
         ("robot", {"publish_hz": 150.0}, "physics_hz 500 is not a multiple of publish_hz 150"),
         ("robot", {"fault": "fire"}, "unknown fault 'fire'"),
-        ("robot", {"task": "arm_reach", "engine": "mujoco"}, "arm_reach brings its own physics; it has no engine"),
+        (
+            "robot",
+            {"task": "arm_reach", "engine": "flight"},
+            "arm_reach brings its own physics; it has no engine 'flight'",
+        ),
         ("robot", {"task": "arm_reach", "robot": "racer"}, "unexpected keyword argument 'robot'"),
         ("policy", {"commands": "servo"}, "parameter commands: 'servo' is not one of forward, trajectory"),
         ("supervisor", {"watch": "imu"}, "'imu' is not one of odometry, joint_states, hand_pose"),

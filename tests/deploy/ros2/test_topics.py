@@ -47,8 +47,25 @@ def test_odometry_and_back(q, position, velocity, rate):
     np.testing.assert_allclose(
         sign * np.array([found.w, found.x, found.y, found.z]), np.array(q) / np.linalg.norm(q), atol=1e-9
     )
+    turn = rotation(q).reshape(3, 3)  # of a robot on wheels there is the same in other words
+    values |= {"velocity": (turn.T @ velocity)[:2], "turning": rate[2:]}
+    values["odometry"] = np.array([*position[:2], turn[0, 0], turn[1, 0]])
     for name, value in topics.ODOMETRY.read(message).items():
         np.testing.assert_allclose(value, values[name], atol=1e-9)
+
+
+@given(finite, finite, st.floats(-3.1, 3.1), vectors)
+def test_odometry_of_a_robot_on_wheels_and_back(x, y, heading, twist):
+    values = {"odometry": np.array([x, y, math.cos(heading), math.sin(heading)])}
+    values |= {"velocity": twist[:2], "turning": twist[2:]}
+    message = Odometry()
+    topics.ODOMETRY.fill(message, values)
+    assert (message.header.frame_id, message.child_frame_id) == ("odom", "base_link")  # as REP 105 has it
+    read = topics.ODOMETRY.read(message)
+    for name, value in values.items():
+        np.testing.assert_allclose(read[name], value, atol=1e-9)
+    np.testing.assert_allclose(read["position"], [x, y, 0.0])
+    assert np.linalg.norm(read["linear_velocity"]) == pytest.approx(np.linalg.norm(twist[:2]))
 
 
 def test_the_twist_is_in_the_child_frame():
@@ -97,6 +114,9 @@ def test_every_standard_message_carries_its_signals(source: topics.Source):
     turned = np.array([0.0, -1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0])
     values |= dict.fromkeys(("rotation", "hand_rotation", "object_rotation"), turned) | {"angular_velocity": np.ones(3)}
     message = source.message()
+    if source is topics.ODOMETRY:
+        values |= {"velocity": (turned.reshape(3, 3).T @ values["linear_velocity"])[:2], "turning": np.ones(1)}
+        values["odometry"] = np.array([*values["position"][:2], 0.0, 1.0])
     source.fill(message, values)
     read = source.read(message)
     assert read.keys() == shapes(source).keys()

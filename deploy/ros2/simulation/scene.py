@@ -1,4 +1,4 @@
-"""The world of one simulated manipulator on ROS 2: a scene of a task that brings its own physics."""
+"""The world of one simulated robot on ROS 2 whose task brings its own physics: an arm's scene, a match of football."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from deploy.drivers.simulated import evaluation_seed
 from deploy.guard import Guard
 from deploy.safety.envelope import Envelope
-from sim.env import make_env
+from sim.env import make_env, view_of
 from sim.spec import Group, pack, unpack
 from sim.tasks import Task
 
 Result = TypeVar("Result")
 
 
-class Arm:
+class Scene:
     """Time advances by a control step of the task. The scene is that of an episode; each reset begins the next one.
 
     The scene lives in a thread of its own, whoever calls: what draws its pictures does not change threads.
@@ -27,12 +27,13 @@ class Arm:
 
     battery = False
     pilot = None  # it stays where it is
+    over = ""  # it goes on
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task, self.robot = task, task.robot.name
         self.signals: Group = task.policy
         self.commands: Group = task.commands
-        self.dt = 1.0 / task.rate_hz
+        self.dt, self.view = 1.0 / task.rate_hz, view_of(task)
         self._thread = ThreadPoolExecutor(1)
         self.env = self._do(make_env, task, 1, evaluation_seed(seed))
         self.guard = Guard(task.policy, task.commands, Envelope.from_json(task.envelope))
@@ -64,6 +65,10 @@ class Arm:
         self.time += self.dt
         self._look()
 
+    def seen(self) -> dict[str, NDArray[Any]]:
+        """All that is known of the scene now (1, *shape), by name."""
+        return self._seen
+
     def read(self) -> dict[str, NDArray[Any]]:
         """What its sensors say now, without noise."""
         return {name: values[0] for name, values in self._seen.items()}
@@ -72,6 +77,10 @@ class Arm:
         """What keeps it where it is (k,): it stays there, and holds what it holds."""
         kept: NDArray[Any] = pack(self.commands, self.guard.safe_command())[0]
         return kept
+
+    def scores(self) -> dict[str, float]:
+        """None: it has no end."""
+        return {}
 
     def status(self) -> dict[str, Any]:
         """How the task goes, for the diagnostics."""
