@@ -29,10 +29,10 @@ from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from policies.models.controller import Array
 from policies.models.export import update_evaluation
+from policies.reports.gaze import Gaze
 from policies.runner import grid as grids
 from policies.runner import plots
 from policies.runner import report as reports
-from policies.runner.gaze import Gaze
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, LARGE, SEEING, Report, Score
 from policies.teleop.view import NONE, VIEWS, paced, screen

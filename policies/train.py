@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.system import extras
 from policies.algorithms import Algorithm, HasProvenance, LearningError, LostBaseError, algorithm_for
+from policies.reports.final import PARTS, plain, warn
+from policies.reports.final import written as _report
 from policies.runner import checkpoint, cli, config
 from policies.runner.config import RunError, Settings
-from policies.runner.final_report import PARTS, plain, warn
-from policies.runner.final_report import written as _report
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.log import Log, Progress
 from policies.runner.mistakes import SettingsError

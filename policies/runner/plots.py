@@ -13,8 +13,8 @@ from policies.runner import report as reports
 from policies.runner.report import BLUE, GREY, INK, ORANGE, Report, save, style, table
 
 if TYPE_CHECKING:
-    from policies.runner.gaze import Gaze
-    from policies.runner.league import League
+    from policies.reports.gaze import Gaze
+    from policies.reports.league import League
 
 Rows = Sequence[dict[str, Any]]
 BINS = 40  # of the time of an episode

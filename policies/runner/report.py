@@ -20,7 +20,7 @@ from policies.models.controller import Array
 from sim.robots.quadrotors import Quadrotor
 
 if TYPE_CHECKING:
-    from policies.runner.gaze import Gaze
+    from policies.reports.gaze import Gaze
 
 Z = 1.96  # 95 %
 DRAWN = 40  # trajectories in the plot

@@ -68,7 +68,7 @@ def written(
         numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
     (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
     if isinstance(algorithm, HasSnapshots) and (snapshots := algorithm.snapshots()):
-        from policies.runner import league
+        from policies.reports import league
 
         table = league.played(task, policy, snapshots, steps, options.seed)
         print(f"{league.text(table)}\n", flush=True)
