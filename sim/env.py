@@ -296,9 +296,10 @@ def undecided(flight: Mapping[str, Array]) -> NDArray[np.bool_]:
 
 
 @runtime_checkable
-class HasGaze(Task, Protocol):
+class HasGaze(Protocol):
     """A task whose robot turns a camera, to see something."""
 
+    rate_hz: float
     gaze: str  # the signal that says where it looks: rad from ahead to the left, (1,)
     view: float  # degrees that it sees across
     sought: str  # what it should see, in a word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +32,15 @@ class Gaze:
     def of(cls, task: HasGaze, flight: Mapping[str, Array]) -> Gaze:
         """Of a recorded flight."""
         look, bearing = flight[task.gaze][..., 0], task.bearing(flight)
-        seen = (in_view(task, flight, angle) for angle in (look, np.zeros_like(look)))
-        return cls(task.sought, task.view, task.rate_hz, look, bearing, *seen, undecided(flight))
+        shown, ahead = in_view(task, flight, look), in_view(task, flight, np.zeros_like(look))
+        return cls(task.sought, task.view, task.rate_hz, look, bearing, shown, ahead, undecided(flight))
 
     @classmethod
     def joined(cls, parts: Sequence[Gaze]) -> Gaze:
         """The episodes of all, which need not be equally long."""
         steps = max(len(part.look) for part in parts)
 
-        def padded(name: str) -> Array:
+        def padded(name: str) -> Any:
             arrays = [getattr(part, name) for part in parts]
             return np.concatenate([np.pad(a, ((0, steps - len(a)), (0, 0))) for a in arrays], axis=1)
 
@@ -48,16 +49,17 @@ class Gaze:
         return cls(one.sought, one.view, one.rate_hz, **{name: padded(name) for name in names})
 
     @property
-    def speed(self) -> Array:
+    def speed(self) -> NDArray[np.float64]:
         """rad/s (steps - 1, n) at which the camera turns against the body; NaN where it does not count."""
-        turned: Array = np.abs(np.diff(self.look, axis=0)) * self.rate_hz
-        return np.where(self.counted[1:], turned, np.nan)
+        turned = np.abs(np.diff(self.look.astype(np.float64), axis=0)) * self.rate_hz
+        found: NDArray[np.float64] = np.where(self.counted[1:], turned, np.nan)
+        return found
 
     def share(self, shown: NDArray[np.bool_]) -> float:
         """Of the time."""
         return float((shown & self.counted).sum() / max(1, self.counted.sum()))
 
-    def over_time(self, shown: NDArray[np.bool_], window: int) -> tuple[Array, Array]:
+    def over_time(self, shown: NDArray[np.bool_], window: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Times (k,) in s, and the share of the episodes that still run then, means of so many steps each."""
         steps = len(shown) // window * window or len(shown)
         count = self.counted[:steps].reshape(-1, min(window, steps), self.counted.shape[1]).sum(axis=(1, 2))
