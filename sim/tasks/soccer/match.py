@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 WEIGHTS = {"scored": 3.0, "progress": 2.0, "nearer": 1.0}
 STUCK, PATIENCE = 0.1, 2.0  # m within which the ball may stay so long, in s, until the referee drops it elsewhere
 MARGIN = 0.1  # m that robots and ball keep from boards and from each other at the start
+LEGIBLE = 100  # pixels, the height from which on there is room for the time and the goals
 EYES = 0.34  # of the height of a picture for people: what robots see
 VARY = 0.2  # by which what varies differs at most, as a share
 VARIED = (
@@ -247,8 +248,9 @@ class Match:
             picture = np.concatenate([picture, strip(self._watched.see(both)[0], teams, below, width)])
             top = height - below
         goals = int(self.over[world] > 0.0), int(self.over[world] < 0.0)
-        bottom = height if below else round(0.2 * height)
-        scoreboard(picture, self.age[world] / self.task.rate_hz, goals, top, bottom)
+        if height >= LEGIBLE:
+            bottom = height if below else round(0.2 * height)
+            scoreboard(picture, self.age[world] / self.task.rate_hz, goals, top, bottom)
         return picture
 
     def close(self) -> None:
