@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deploy.system.files import write_atomic
 from policies.algorithms import Algorithm, HasBaselines, HasSnapshots
 from policies.runner.config import Settings
 from policies.runner.provenance import lasting
@@ -16,6 +17,7 @@ from sim.tasks import Task, grid_of
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
+    from policies.models.controller import Policy
     from policies.runner.report import Report
 
 PARTS = ("evaluation", "grid", "league", "plot", "gaze", "video")  # in this order, where there are such
@@ -68,12 +70,7 @@ def written(
         numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
     (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
     if isinstance(algorithm, HasSnapshots) and (snapshots := algorithm.snapshots()):
-        from policies.reports import league
-
-        table = league.played(task, policy, snapshots, steps, options.seed)
-        print(f"{league.text(table)}\n", flush=True)
-        (folder / LEAGUE).write_text(json.dumps(table.json(), indent=2) + "\n")
-        _attempt("league", folder / "league.png", partial(plots.league, table))
+        _league(policy, folder, task, snapshots, steps, options.seed)
         lap("league")
     learning = plots.metrics(folder)
     if baselines:  # before above, after below
@@ -86,6 +83,23 @@ def written(
         lap("gaze")
     _attempt("video", folder / "video.mp4", partial(reports.video, report))
     lap("video")
+
+
+def _league(
+    policy: PolicyFile, folder: Path, task: Task, snapshots: Mapping[int, Policy], steps: int, seed: int
+) -> None:
+    """Everybody plays everybody: table on the terminal, numbers, plot."""
+    from policies.reports import league
+    from policies.runner import plots
+
+    try:
+        table = league.played(task, policy, snapshots, steps, seed)
+    except ValueError as error:
+        warn(f"no league: {plain(error)}")
+        return
+    print(f"{league.text(table)}\n", flush=True)
+    write_atomic(folder / LEAGUE, (json.dumps(table.json(), indent=2) + "\n").encode())
+    _attempt("league", folder / "league.png", partial(plots.league, table))
 
 
 def _attempt(kind: str, path: Path, write: Callable[[str], str]) -> None:
