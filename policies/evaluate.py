@@ -19,7 +19,7 @@ import numpy as np
 
 from deploy import cli
 from deploy.drivers import simulated
-from deploy.drivers.simulated import Simulated
+from deploy.drivers.simulated import PICTURE, Simulated, Watch
 from deploy.drivers.tasks import task_for
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
@@ -29,13 +29,15 @@ from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from policies.models.controller import Array
 from policies.models.export import update_evaluation
+from policies.reports.gaze import Gaze
 from policies.runner import grid as grids
 from policies.runner import plots
 from policies.runner import report as reports
 from policies.runner.grid import grid
-from policies.runner.report import FILMED, Report, Score
+from policies.runner.report import FILMED, LARGE, SEEING, Report, Score
+from policies.teleop.view import NONE, VIEWS, paced, screen
 from sim.conditions import Conditions
-from sim.env import together, with_engine
+from sim.env import gaze_of, together, with_engine
 from sim.robots import quadrotor
 from sim.tasks import Task, agents_of
 
@@ -60,6 +62,10 @@ class Config(simulated.Settings):
         default=False, metadata={"help": "with grid: write the worst cell into the policy file (its sha256 changes)"}
     )
     plot: str | None = field(default=None, metadata={"help": "write a picture to this file (.png, .pdf, .svg)"})
+    gaze: str | None = field(
+        default=None, metadata={"help": "of robots that turn a camera: write what they looked at (.png, .pdf, .svg)"}
+    )
+    view: str = field(default=NONE, metadata={"help": f"look at it live: {', '.join(VIEWS)}, or a file (.rrd)"})
     video: str | None = field(default=None, metadata={"help": "write a film to this file (.mp4)"})
     json: str | None = field(default=None, metadata={"help": "write the numbers to this file"})
 
@@ -88,23 +94,28 @@ def evaluate(
     conditions: Conditions | None = None,
     transfer: bool = False,
     filmed: int = 0,
+    watch: Watch | None = None,
 ) -> Report:
     """Fly `episodes` unseen episodes of `task` (default: the policy's own) and score them.
 
     The same seed gives the same initial states under all conditions and in all engines. The first `filmed` episodes are
-    photographed, of robots that are not filmed from their flights. Of several agents in a world each is scored.
+    photographed, of robots that are not filmed from their flights (half of them of those whose eyes are shown, too).
+    `watch` is called at every control step. Of several agents in a world each is scored.
     """
     began = time.perf_counter()
     task = task or task_for(policy)
     conditions = conditions or Conditions()
     task = with_engine(task, engine)
-    vehicle = quadrotor(task.robot)
+    vehicle, seeing = quadrotor(task.robot), gaze_of(task)
+    filmed = min(filmed, SEEING) if seeing else filmed
     parts: list[dict[str, Array]] = []
     flight: dict[str, Array] = {}
     interventions: Counter[str] = Counter()
     pictures: list[Any] = []
+    looks: list[Gaze] = []
     for num, firsts in _rounds(episodes, together(task)):
         driver = Simulated(task, num * agents_of(task), "", seed, conditions)
+        driver.watch, driver.size = watch, LARGE if seeing else PICTURE
         try:
             for first in firsts:
                 driver.first, driver.filmed = first, 0 if first or vehicle else min(filmed, num)
@@ -113,6 +124,7 @@ def evaluate(
                     raise KeyboardInterrupt
                 parts.append(driver.scores())
                 flight = flight or driver.flight()
+                looks += [Gaze.of(seeing, driver.flight())] if seeing else []
                 interventions.update(record.interventions)
                 pictures += driver.pictures
         finally:
@@ -136,6 +148,7 @@ def evaluate(
         vehicle=vehicle,
         flight=flight,
         pictures=pictures,
+        gaze=Gaze.joined(looks) if looks else None,
     )
 
 
@@ -144,7 +157,7 @@ def _write_json(path: str, content: Mapping[str, Any]) -> None:
 
 
 def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -> None:
-    clash = given & ({f.name for f in dataclasses.fields(Conditions)} | {"plot", "video"})
+    clash = given & ({f.name for f in dataclasses.fields(Conditions)} | {"plot", "video", "gaze", "view"})
     if clash:
         raise ValueError(
             f"grid=true goes without {', '.join(sorted(clash))}: it sets all conditions itself and writes a table"
@@ -185,21 +198,31 @@ def main(argv: Sequence[str]) -> None:
     if config.grid:
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return
-    made = evaluate(
-        policy,
-        task=task,
-        engine=config.engine,
-        episodes=config.episodes,
-        seed=config.seed,
-        conditions=config,
-        transfer=config.transfer,
-        filmed=FILMED if config.video else 0,
-    )
+    if config.gaze and gaze_of(task) is None:
+        raise ValueError(f"gaze={config.gaze}: {task.name} turns no camera")
+    shown = None if config.view == NONE else screen(config.view, "Ctrl-C ends it")
+    try:
+        made = evaluate(
+            policy,
+            task=task,
+            engine=config.engine,
+            episodes=config.episodes,
+            seed=config.seed,
+            conditions=config,
+            transfer=config.transfer,
+            filmed=FILMED if config.video else 0,
+            watch=paced(shown, task.rate_hz) if shown else None,
+        )
+    finally:
+        if shown:
+            shown.close()
     print(reports.text(made))
     if config.json:
         _write_json(config.json, made.json())
     if config.plot:
         print(f"plot: {plots.drawn(made, config.plot)}")
+    if config.gaze and made.gaze is not None:
+        print(f"gaze: {plots.gaze(made.gaze, config.gaze)}")
     if config.video:
         print(f"video: {reports.video(made, config.video)}")
 

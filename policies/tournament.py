@@ -23,11 +23,11 @@ from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from sim.env import make_env, with_engine
 from sim.spec import Group
-from sim.tasks import HasOpponents, Task, agents_of, make, task_class, teams_of, with_opponents
+from sim.tasks import HasOpponents, Task, agents_of, make, recorded, task_class, teams_of, with_opponents
 from sim.tasks.opponents import Play
 
 Array = NDArray[Any]
-TOGETHER = 200  # games
+TOGETHER = 200  # games, unless said otherwise
 FIRST = 1000.0  # rating of the last player that is named
 PRIOR = 0.5  # games more that each pair is said to have won and lost: nobody is infinitely better
 TENFOLD = 400.0  # difference of ratings at which one is expected to win ten games of eleven
@@ -104,23 +104,27 @@ def player(name: str, task: HasOpponents) -> Player:
     return FilePlayer(PolicyFile.load(name), task)
 
 
-def match(task: Task, sides: Sequence[Player], games: int, seed: int) -> Array:
-    """Points (games,) of the first side: 1 for a goal, 0 for one against, 0.5 when the time is over."""
-    agents, team, points = agents_of(task), np.array(teams_of(task)), np.full(games, 0.5)
-    for first in range(0, games, TOGETHER):
-        count = min(TOGETHER, games - first)
+def play(task: Task, players: Sequence[Player], games: Array, numbers: Array, seed: int, together: int = 0) -> Array:
+    """Points (games,) of the first of the two `players` (indices, (games, 2)) of each game, `together` at a time.
+
+    1 for a goal, 0 for one against, 0.5 when the time is over. A game's number (games,) decides how it begins.
+    """
+    agents, team, points = agents_of(task), np.array(teams_of(task)), np.full(len(games), 0.5)
+    for first in range(0, len(games), together or TOGETHER):
+        sides = games[first : first + (together or TOGETHER)]
+        count, who = len(sides), sides[:, team].reshape(-1)
         env = make_env(task, count * agents, seed, several=True)
-        env.reset(range(count * agents), np.repeat(np.arange(first, first + count), agents).tolist())
-        rows = [np.flatnonzero(np.tile(team, count) == k) for k in range(2)]
-        for side, some in zip(sides, rows, strict=True):
-            side.begin(len(some))
+        env.reset(range(count * agents), np.repeat(numbers[first : first + count], agents).tolist())
+        playing = [(player, rows) for k, player in enumerate(players) if len(rows := np.flatnonzero(who == k))]
+        for player, rows in playing:
+            player.begin(len(rows))
         over = np.zeros(count, bool)
         for _ in range(task.episode_steps):
             now = env.observe()
             command = {s.name: np.zeros((count * agents, *s.shape), np.float32) for s in task.commands}
-            for side, some in zip(sides, rows, strict=True):
-                for name, value in side.act({name: value[some] for name, value in now.items()}).items():
-                    command[name][some] = value
+            for player, rows in playing:
+                for name, value in player.act({name: value[rows] for name, value in now.items()}).items():
+                    command[name][rows] = value
             step = env.step(command)
             won = step.success.reshape(count, agents)[:, [0, agents - 1]]
             ends = ~over & won.any(axis=1)
@@ -130,6 +134,32 @@ def match(task: Task, sides: Sequence[Player], games: int, seed: int) -> Array:
                 break
         env.close()
     return points
+
+
+def match(task: Task, sides: Sequence[Player], games: int, seed: int) -> Array:
+    """Points (games,) of the first side against the second."""
+    return play(task, sides, np.tile([[0, 1]], (games, 1)), np.arange(games), seed)
+
+
+def contest(task: Task, players: Sequence[Player], games: int, seed: int, together: int = 0) -> Array:
+    """Points (n, n) that each wins against each in so many games, half on either side, all of them at once."""
+    pairs = np.array([*itertools.combinations(range(len(players)), 2)])
+    both, half = np.concatenate([pairs, pairs[:, ::-1]]), games // 2
+    points = play(task, players, both.repeat(half, axis=0), np.tile(np.arange(half), len(both)), seed, together)
+    won = np.zeros((len(players), len(players)))
+    np.add.at(won, (both[:, 0], both[:, 1]), points.reshape(-1, half).sum(axis=1))
+    np.add.at(won, (both[:, 1], both[:, 0]), (1.0 - points).reshape(-1, half).sum(axis=1))
+    return won
+
+
+def with_both_sides(task: HasOpponents) -> HasOpponents:
+    """The same game, where the robots of both teams are agents; ValueError where it has no such setting."""
+    settings = recorded(task)
+    if "opponent" not in settings:
+        raise ValueError(f"{task.name} has no setting opponent=self, with which both teams are told what to do")
+    kind: Any = type(task)
+    made: HasOpponents = kind(kind.Config(**{**settings, "opponent": "self"}))
+    return with_engine(made, task.engine)
 
 
 def ratings(won: Array) -> Array:
@@ -165,10 +195,10 @@ def main(argv: Sequence[str]) -> None:
     names = config.players.split(",")
     if len(names) < 2:
         raise ValueError(f"players={config.players}: at least two play")
-    settings = {"opponent": "self", "perception": config.perception}
     known = task_class(config.task).Config.__dataclass_fields__
-    task = with_engine(make(config.task, **{k: v for k, v in settings.items() if k in known}), config.engine)
-    players = [player(name, with_opponents(task)) for name in names]
+    settings = {"perception": config.perception} if "perception" in known else {}
+    task = with_both_sides(with_opponents(with_engine(make(config.task, **settings), config.engine)))
+    players = [player(name, task) for name in names]
     won = np.zeros((len(names), len(names)))
     for a, b in itertools.combinations(range(len(names)), 2):
         half = config.games // 2

@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.system import extras
-from policies.algorithms import Algorithm, HasBaselines, HasProvenance, LearningError, LostBaseError, algorithm_for
+from policies.algorithms import Algorithm, HasProvenance, LearningError, LostBaseError, algorithm_for
+from policies.reports.final import PARTS, plain, warn
+from policies.reports.final import written as _report
 from policies.runner import checkpoint, cli, config
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
@@ -29,13 +30,12 @@ from policies.runner.profiling import profiled
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
 from sim.env import NoExpertError, WorldError, with_engine
-from sim.tasks import Task, grid_of, places_of, task_class
+from sim.tasks import Task, places_of, task_class
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-AFTER = ("evaluation", "grid", "plot", "video")  # parts of the run that follow the policy file
 PLACES = ("out", "resume")  # settings that name a place on this machine: they stay out of the policy file
 
 
@@ -97,7 +97,8 @@ def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clo
     try:
         _say_times(clock, folder, metrics)
         if settings.options.report:
-            _report(policy, folder, settings, task, algorithm, clock)
+            steps = int(metrics.get("env_steps", 0))
+            _report(policy, folder, settings, task, algorithm, steps, clock.lap)
             _say_report_times(clock, folder)
     except OSError as error:
         warn(f"the report is not whole: {error.filename or folder}: {error.strerror or error}")
@@ -112,7 +113,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
         kind = algorithm_for(settings.algorithm, task)
         made = kind(task, settings.algorithm_config, options.seed, device=options.device)
     except (ValueError, KeyError) as error:
-        raise RunError(_plain(error)) from error
+        raise RunError(plain(error)) from error
     except ModuleNotFoundError as error:
         raise SettingsError(extras.missing(error)) from error
     return task, made
@@ -132,7 +133,7 @@ def _restore(folder: Path, settings: Settings, algorithm: Algorithm) -> dict[str
     except (checkpoint.CheckpointError, LearningError) as error:
         raise RunError(str(error)) from error
     except (KeyError, ValueError, TypeError) as error:
-        raise RunError(f"{path} does not fit this version of {settings.algorithm}: {_plain(error)}") from error
+        raise RunError(f"{path} does not fit this version of {settings.algorithm}: {plain(error)}") from error
     return log
 
 
@@ -300,74 +301,12 @@ def _say_times(clock: Clock, folder: Path, metrics: Mapping[str, float]) -> None
 
 def _say_report_times(clock: Clock, folder: Path) -> None:
     """What came after the file: it takes longer than a short training."""
-    after = {name: clock.laps[name] for name in AFTER if name in clock.laps}
+    after = {name: clock.laps[name] for name in PARTS if name in clock.laps}
     parts = " + ".join(f"{seconds:.2f} s {name}" for name, seconds in after.items())
     print(f"time: {parts} = {sum(after.values()):.2f} s of report; {clock.total:.2f} s in all", flush=True)
     path = folder / "timing.json"
     timing = json.loads(path.read_text()) | {name: round(seconds, 4) for name, seconds in after.items()}
     path.write_text(json.dumps({**timing, "all": round(clock.total, 4)}) + "\n")
-
-
-def _report(
-    policy: PolicyFile, folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clock: Clock
-) -> None:
-    """Fly the file: a table on the terminal, report.json, report.png and video.mp4; the scores go into the file too.
-
-    The worst cell of the task's grid is among them: "grid", null where the task has none.
-    """
-    from deploy.remote.split_policy import connected
-    from policies.evaluate import evaluate
-    from policies.models.export import export, update_evaluation
-    from policies.runner import grid as grids
-    from policies.runner import plots
-    from policies.runner import report as reports
-    from policies.runner.plots import beside
-    from policies.runner.report import FILMED, Report
-
-    options = settings.options
-
-    def flown(one: PolicyFile, film: bool) -> Report:
-        filmed = FILMED if film else 0
-        one = connected(one, getattr(getattr(settings.algorithm_config, "base", None), "server", None))
-        return evaluate(one, task=task, episodes=options.evaluation_episodes, filmed=filmed)
-
-    report = flown(policy, film=True)
-    clock.lap("evaluation")
-    found = grids.worst(policy, task) if grid_of(task) else None
-    print(f"\n{reports.text(report, found and found['worst'])}\n", flush=True)
-    numbers = report.json() | {"grid": found}
-    update_evaluation(folder / POLICY, lasting(numbers))
-    if found:
-        clock.lap("grid")
-    baselines: dict[str, Report] = {}
-    if isinstance(algorithm, HasBaselines):
-        for name, controller in algorithm.baselines().items():
-            file = export(controller, folder / "baselines" / f"{name.replace(' ', '_')}.onnx")
-            baselines[name] = flown(file, film=not baselines)  # the first one is in the film
-        print(f"{plots.text(report, baselines)}\n", flush=True)
-        numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
-    (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
-    plot = partial(plots.drawn, baselines=baselines, learning=plots.metrics(folder))
-    if baselines:  # before above, after below
-        before = next(iter(baselines.values())).pictures
-        report.pictures[:] = beside(before, report.pictures)
-    for kind, name, write in (("plot", "report.png", plot), ("video", "video.mp4", reports.video)):
-        try:
-            write(report, str(folder / name))
-            print(f"{kind}: {folder / name}", flush=True)
-        except (ValueError, OSError, RuntimeError, ImportError) as error:
-            warn(f"no {kind}: {_plain(error)}")
-        clock.lap(kind)
-
-
-def warn(text: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(f"warning: {text}\n")
-
-
-def _plain(error: Exception) -> str:
-    """The message; str() of a KeyError is its repr."""
-    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
 def process_start() -> float:

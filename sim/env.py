@@ -304,3 +304,35 @@ def outcome_scores(flight: Mapping[str, Array], rate_hz: float) -> dict[str, Arr
     reached = success.any(axis=0)
     steps: Array = np.where(reached, success.argmax(axis=0) + 1, len(success))
     return {"success": np.asarray(reached, np.float32), "duration": np.asarray(steps / rate_hz, np.float32)}
+
+
+def undecided(flight: Mapping[str, Array]) -> NDArray[np.bool_]:
+    """(steps, n): the control steps of a recorded flight up to success or loss; what comes after them says nothing."""
+    over = (flight["success"] != 0.0)[..., 0] | (flight["terminated"] != 0.0)[..., 0]
+    before: NDArray[np.bool_] = np.cumsum(over, axis=0) - over == 0
+    return before
+
+
+@runtime_checkable
+class HasGaze(Protocol):
+    """A task whose robot turns a camera, to see something."""
+
+    rate_hz: float
+    gaze: str  # the signal that says where it looks: rad from ahead to the left, (1,)
+    view: float  # degrees that it sees across
+    sought: str  # what it should see, in a word
+
+    def bearing(self, flight: Mapping[str, Array]) -> Array:
+        """Where that really was, of a recorded flight: rad from ahead to the left, (steps, n)."""
+
+
+def gaze_of(task: Task) -> HasGaze | None:
+    """The task, if its robot turns a camera."""
+    return task if isinstance(task, HasGaze) else None
+
+
+def in_view(task: HasGaze, flight: Mapping[str, Array], gaze: Array) -> NDArray[np.bool_]:
+    """Whether what is sought lay in the picture of a camera that looks there (rad, (steps, n)), whoever hides it."""
+    off = task.bearing(flight) - gaze
+    shown: NDArray[np.bool_] = np.abs((off + np.pi) % (2.0 * np.pi) - np.pi) < np.radians(task.view) / 2.0
+    return shown

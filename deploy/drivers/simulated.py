@@ -6,7 +6,7 @@ settings the robot is the nominal one, without delay, noise or disturbance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -23,7 +23,10 @@ from sim.tasks import Task, agents_of
 
 EVALUATION = int.from_bytes(b"evaluation")  # mixed into the seed: no training seed gives these episodes
 FPS = 20.0  # pictures per simulated second, about
-PICTURE = (240, 240)  # height, width
+PICTURE = (240, 240)  # height, width, unless said otherwise
+# Who looks on is told at every control step how to draw the first world (a picture's side in pixels -> (side, side,
+# 3)), a line about it, and the step's number.
+Watch = Callable[[Callable[[int], NDArray[np.uint8]], str, int], None]
 
 
 def evaluation_seed(seed: int) -> int:
@@ -85,8 +88,9 @@ class Simulated(Connecting):
         self.conditions = conditions or Conditions()
         self.env: Env = evaluation_env(task, num, self.seed, self.conditions)
         self._ends_early = ends_early(task)
-        self.filmed = 0  # worlds of which pictures are taken
+        self.filmed, self.size = 0, PICTURE  # worlds of which pictures are taken; their height and width
         self.pictures: list[NDArray[np.uint8]] = []  # (filmed, height, width, 3) each, FPS of them per second
+        self.watch: Watch | None = None
         self._log: dict[str, Array] = {}  # by name (steps and more, n, *shape)
         self._step = 0
 
@@ -105,6 +109,7 @@ class Simulated(Connecting):
             self.env.reset(range(self.num), episodes)
         self.done, self._log, self.pictures, self._step = False, {}, [], 0
         self._decided = np.zeros(self.num, bool)
+        self._filmed_last = np.zeros(self.num, bool)  # what a decided episode came to is in the film
 
     def read(self) -> Reading:
         seen, names = self.env.observe(), [signal.name for signal in self.task.policy]
@@ -113,8 +118,7 @@ class Simulated(Connecting):
     def write(self, commands: Mapping[str, Array]) -> None:
         truth = self.env.truth()
         if self.filmed and self._step % max(1, round(self.rate_hz / FPS)) == 0:
-            rows = range(0, self.filmed * self.agents, self.agents)
-            self.pictures.append(np.stack([self.env.render(row, *PICTURE) for row in rows]))
+            self._film()
         step, columns = self.env.step(commands), {}
         if self._ends_early:
             self._decided |= for_whole_worlds(self.agents, step.success | step.terminated)
@@ -122,7 +126,21 @@ class Simulated(Connecting):
             judged = {"success": step.success, "terminated": step.terminated, "reward": step.reward}
             columns = {name: value[:, None].astype(np.float32) for name, value in judged.items()}
         self._record({**truth, **commands, **columns})
+        if self.watch:
+            line = f"episode {self.first}, {(self._step + 1) / self.rate_hz:.1f} s{', over' * bool(self._decided[0])}"
+            self.watch(lambda side: self.env.render(0, side, side), line, self._step)
         self._step += 1
+        if self.filmed and self.done:
+            self._film()
+
+    def _film(self) -> None:
+        """A picture of each filmed world; of one whose episode is decided always the one of that moment."""
+        shown = []
+        for k, row in enumerate(range(0, self.filmed * self.agents, self.agents)):
+            over = bool(self._filmed_last[row])
+            shown.append(self.pictures[-1][k] if over else self.env.render(row, *self.size))
+            self._filmed_last[row] = self._decided[row]
+        self.pictures.append(np.stack(shown))
 
     def _record(self, values: Mapping[str, Array]) -> None:
         for name, value in values.items():

@@ -43,7 +43,8 @@ class LostBaseError(LearningError):
 class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 
-    `Config` is a mutable dataclass. What an algorithm may be besides: `HasRecipes`, `HasBaselines`, `HasProvenance`.
+    `Config` is a mutable dataclass. What an algorithm may be besides: `HasRecipes`, `HasBaselines`, `HasProvenance`,
+    `HasSnapshots`.
     """
 
     Config: type
@@ -85,6 +86,14 @@ class HasProvenance(Protocol):
 
     def provenance(self) -> dict[str, Any]:
         """What the policy file tells of that."""
+
+
+@runtime_checkable
+class HasSnapshots(Protocol):
+    """An algorithm that may learn a game against itself as it was."""
+
+    def snapshots(self) -> dict[int, Policy]:
+        """Some of what it was, by the environment steps until then, the oldest first; empty where it kept none."""
 
 
 @runtime_checkable

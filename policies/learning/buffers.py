@@ -75,6 +75,11 @@ class ReplayBuffer:
         self.next = 0
         self.stride = 1  # how far apart consecutive transitions of one environment lie: what was added at once
 
+    @property
+    def whole(self) -> int:
+        """Transitions, those of the prior experience included."""
+        return self.size + (self.prior.whole if self.prior else 0)
+
     def add(self, **values: Tensor) -> None:
         """Append n transitions, each value (n, ...); the oldest are overwritten. The first call decides the names."""
         count = len(next(iter(values.values())))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,13 @@ from deploy.trust.text import printable
 from policies.models.controller import Array
 from sim.robots.quadrotors import Quadrotor
 
+if TYPE_CHECKING:
+    from policies.reports.gaze import Gaze
+
 Z = 1.96  # 95 %
 DRAWN = 40  # trajectories in the plot
 FILMED = 8  # robots in the video
+SEEING, LARGE = 4, (400, 400)  # of those whose eyes are in it, too; height and width of a picture then
 INK, BLUE, ORANGE, GREY = "#1d2330", "#2f6fb2", "#d9772b", "#9aa3b2"
 
 
@@ -83,11 +87,13 @@ class Report:
     vehicle: Quadrotor | None  # what is filmed from its flight; None: from pictures
     flight: dict[str, Array]
     pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (scenes, height, width, 3) each
+    gaze: Gaze | None = None  # of robots that turn a camera
 
     def json(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        plain = {k: v for k, v in vars(self).items() if k not in ("flight", "vehicle", "score", "pictures")}
-        return plain | {"score": {name: asdict(score) for name, score in self.score.items()}}
+        plain = {k: v for k, v in vars(self).items() if k not in ("flight", "vehicle", "score", "pictures", "gaze")}
+        looked = {"gaze": self.gaze.json()} if self.gaze else {}
+        return plain | {"score": {name: asdict(score) for name, score in self.score.items()}} | looked
 
     def recording(self, episode: int = 0) -> dict[str, Array]:
         """The signals and commands of one episode, name -> (steps, k): test vectors for an export."""
@@ -237,9 +243,13 @@ def save(figure: Any, path: str) -> None:
     write_atomic(path, drawn.getvalue())
 
 
-def mosaic(pictures: NDArray[np.uint8], columns: int = 4) -> NDArray[np.uint8]:
-    """Pictures (n, height, width, 3) beside and below each other; what is missing in the last row is black."""
+def mosaic(pictures: NDArray[np.uint8], columns: int = 0) -> NDArray[np.uint8]:
+    """Pictures (n, height, width, 3) beside and below each other; what is missing in the last row is black.
+
+    Without `columns` there are four of them, or two of at most four pictures.
+    """
     n, height, width, _ = pictures.shape
+    columns = columns or (2 if n <= 4 else 4)
     rows, columns = -(-n // columns), min(n, columns)
     padded = np.zeros((rows * columns, height, width, 3), np.uint8)
     padded[:n] = pictures

@@ -34,11 +34,13 @@ class Screen(Protocol):
 
 
 def screen(view: str, help: str) -> Screen:
-    """The one of that name; "auto" is the terminal where there is one. ValueError lists the choices."""
+    """The one of that name, or a file (.rrd); "auto" is the terminal, if there is one. ValueError lists the choices."""
     if view == "auto":
         view = TERMINAL if sys.stderr.isatty() else NONE
+    if view.endswith(".rrd"):
+        return Viewer(False, help, out=view)
     if view not in VIEWS:
-        raise ValueError(f"view {view!r} is not one of auto, {', '.join(VIEWS)}")
+        raise ValueError(f"view {view!r} is not one of auto, {', '.join(VIEWS)}, and no file for Rerun (.rrd)")
     if view in (WEB, WINDOW):
         return Viewer(view == WEB, help)
     return Terminal(help, drawing=view == TERMINAL)
@@ -105,12 +107,12 @@ class Terminal:
 
 
 class Viewer:
-    """Rerun's viewer, in a window or served to a browser on this machine."""
+    """Rerun's viewer, in a window or served to a browser on this machine; or a file for it (`out`)."""
 
-    def __init__(self, web: bool, help: str, port: int = 9090) -> None:
+    def __init__(self, web: bool, help: str, port: int = 9090, out: str | None = None) -> None:
         from deploy import watch
 
-        if not web and not watch.has_display():
+        if not web and out is None and not watch.has_display():
             raise ValueError("there is no display here: view=web shows it in a browser, view=terminal in the terminal")
         try:
             import rerun as rr
@@ -120,7 +122,7 @@ class Viewer:
             raise ValueError("Rerun shows it: pip install 'sim2metal[watch]', or view=terminal") from None
         self._rerun: Any = rr
         self._recording = rr.RecordingStream("sim2metal")
-        config = watch.Config(log="", web=web, port=port)
+        config = watch.Config(log="", web=web, port=port, out=out)
         self._open = ExitStack()
         if web:
             page = self._open.enter_context(watch.served_page(config, self._recording))
@@ -141,3 +143,16 @@ class Viewer:
     def close(self) -> None:
         self._recording.disconnect()
         self._open.close()
+
+
+def paced(shown: Screen, rate_hz: float) -> Callable[[Draw, str, int], None]:
+    """What a simulation calls at each control step, whose number begins with 0 again: shown as fast as it would be."""
+    begins = 0.0
+
+    def step(draw: Draw, line: str, number: int) -> None:
+        nonlocal begins
+        begins = time.monotonic() if number == 0 else begins
+        shown.show(draw, line)
+        time.sleep(max(0.0, begins + (number + 1) / rate_hz - time.monotonic()))
+
+    return step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +21,12 @@ LINE = 0.025  # m, half the width of a line
 GAZE = 0.3  # m, length of the line that shows where a camera looks
 GRASS, STRIPE, BOARD, WHITE = (0.16, 0.47, 0.22), (0.18, 0.51, 0.25), (0.28, 0.30, 0.33), (0.93, 0.94, 0.93)
 BALL, FRONT, SEEING = (0.96, 0.52, 0.10), (0.12, 0.12, 0.14), (1.0, 1.0, 1.0)
+FRAME = 3  # pixels around what a camera sees
+# Rows of 3 pixels, each an octal digit.
+GLYPHS = {
+    **{"0": "75557", "1": "26227", "2": "71747", "3": "71717", "4": "55711"},
+    **{"5": "74717", "6": "74757", "7": "71222", "8": "75757", "9": "75717", ".": "00002", "-": "00700"},
+}
 TEAMS = ((0.16, 0.36, 0.85), (0.93, 0.80, 0.16))  # blue and yellow
 
 
@@ -112,17 +118,51 @@ def from_above(
     return np.round(255.0 * canvas.picture).astype(np.uint8)
 
 
-def beside(above: NDArray[np.uint8], eyes: NDArray[np.uint8], height: int) -> NDArray[np.uint8]:
-    """A picture from above; below it those of cameras (count, rows, columns, 3) side by side, `height` tall."""
+def letters(text: str, scale: int) -> NDArray[np.bool_]:
+    """Digits, points, colons and dashes as a mask, 5 * scale tall."""
+    made = np.zeros((5, 4 * len(text)), bool)
+    for k, one in enumerate(text):
+        rows = GLYPHS.get(one, "00000")
+        made[:, 4 * k : 4 * k + 3] = [[int(row) >> 2 - column & 1 for column in range(3)] for row in rows]
+    return made[:, :-1].repeat(scale, axis=0).repeat(scale, axis=1)
+
+
+def written(picture: NDArray[np.uint8], text: str, colour: Colour, middle: int, top: int, scale: int) -> None:
+    """Write into a picture (height, width, 3), around that column, where there is room for it."""
+    mask = letters(text, scale)
+    left = middle - mask.shape[1] // 2
+    part = picture[top : top + mask.shape[0], max(left, 0) : max(left, 0) + mask.shape[1]]
+    if left >= 0 and part.shape[:2] == mask.shape:
+        part[mask] = np.round(255.0 * np.array(colour))
+
+
+def enlargement(eyes: tuple[int, int], count: int, height: int, width: int) -> int:
+    """By how much pictures of so many cameras (rows, columns) can be enlarged in a strip; 0: there is no room."""
+    scale = min((height - 2 * FRAME) // eyes[0], (width // count - 2 * FRAME) // eyes[1])
+    return max(0, scale)
+
+
+def strip(eyes: NDArray[np.uint8], teams: Sequence[int], height: int, width: int) -> NDArray[np.uint8]:
+    """Pictures of cameras (count, rows, columns, 3) side by side, each in a frame of its team's colour."""
     count, rows, columns, _ = eyes.shape
-    scale = min(height // rows, above.shape[1] // (count * columns))
-    if scale < 1:
-        return above
-    large = eyes.repeat(scale, axis=1).repeat(scale, axis=2)
-    strip = np.full((height, above.shape[1], 3), np.round(255.0 * np.array(FRONT)), np.uint8)
-    free = (above.shape[1] - count * columns * scale) // (count + 1)
-    top = (height - rows * scale) // 2
-    for k, picture in enumerate(large):
-        left = free * (k + 1) + columns * scale * k
-        strip[top : top + rows * scale, left : left + columns * scale] = picture
-    return np.concatenate([above, strip])
+    scale = enlargement((rows, columns), count, height, width)
+    made = np.full((height, width, 3), np.round(255.0 * np.array(FRONT)), np.uint8)
+    tall, wide = rows * scale + 2 * FRAME, columns * scale + 2 * FRAME
+    top, space = (height - tall) // 2, (width - count * wide) / max(1, count - 1)
+    for k, (picture, team) in enumerate(zip(eyes, teams, strict=True)):
+        left = round(k * (wide + space))
+        made[top : top + tall, left : left + wide] = np.round(255.0 * np.array(TEAMS[team]))
+        inside = made[top + FRAME : top + tall - FRAME, left + FRAME : left + wide - FRAME]
+        inside[:] = picture.repeat(scale, axis=0).repeat(scale, axis=1)
+    return made
+
+
+def scoreboard(picture: NDArray[np.uint8], seconds: float, goals: tuple[int, int], top: int, bottom: int) -> None:
+    """Write the time and, in the teams' colours, the goals into the middle of these rows of a picture."""
+    middle, scale = picture.shape[1] // 2, max(1, picture.shape[1] // 100)
+    line = 6 * scale
+    first = (top + bottom - 2 * line) // 2
+    written(picture, f"{seconds:.1f}", WHITE, middle, first, scale)
+    written(picture, "-", WHITE, middle, first + line, scale)
+    for team, side in ((0, -1), (1, 1)):
+        written(picture, str(goals[team]), TEAMS[team], middle + side * 5 * scale, first + line, scale)

@@ -41,6 +41,18 @@ def test_sides_do_not_matter_but_who_plays():
     assert (tournament.match(task, (still, still), 4, 0) == 0.5).all()
 
 
+def test_all_games_at_once_are_those_of_each_pair():
+    task = tournament.with_both_sides(make("soccer_1v1", steps=120))
+    assert task.agents == 2 and task.config.steps == 120
+    players = [named(name, task) for name in ("chaser", "still", "slower")]
+    won = tournament.contest(task, players, 8, 3)
+    np.testing.assert_array_equal(won + won.T, 8.0 * (1.0 - np.eye(3)))
+    np.testing.assert_array_equal(won, tournament.contest(task, players, 8, 3, together=5))
+    first = tournament.match(task, (players[0], players[1]), 4, 3).sum()
+    second = tournament.match(task, (players[1], players[0]), 4, 3).sum()
+    assert won[0, 1] == first + 4 - second > 4.0
+
+
 def test_files_play_whoever_sees_less(tmp_path, capsys):
     task, rng = make("soccer_1v1"), np.random.default_rng(0)
     weight = rng.normal(0.0, 0.5, (size(task.commands), size(task.policy)))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from policies.learning import exponential
-from policies.models.controller import FeaturePolicy
+from policies.models.controller import FeaturePolicy, Policy
 from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim.spec import pictures
@@ -203,6 +203,11 @@ class Ppo:
         """The policy without exploration, its normaliser folded into the first layer."""
         made: FeaturePolicy = self.path.controller()
         return halved(made) if self.config.float16 else made
+
+    def snapshots(self) -> dict[int, Policy]:
+        """What it was, where it learns in a league; see `policies.algorithms.HasSnapshots`."""
+        kept: dict[int, Policy] = self.path.snapshots() if self.config.league else {}
+        return kept
 
     def dump_to(self, folder: Path) -> None:
         self.path.dump_to(folder)

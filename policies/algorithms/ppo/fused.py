@@ -20,7 +20,7 @@ from policies.learning.fused.parallel import PARTS
 from policies.learning.fused.recurrent import Recurrent
 from policies.learning.fused.stepped import rollouts
 from policies.learning.fused.symmetry import Symmetric, alike, constant, task_images, trained
-from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network
+from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network, Policy
 from policies.models.reading import network_of
 from sim.randomize import Array
 from sim.simulation.draws import Practice
@@ -137,7 +137,11 @@ class Fused:
         """Tell the league how good the learner is by now."""
         keep = self.iteration % self.config.league_every == 0
         if self.league and self.league.itself and (keep or self.iteration % LATEST_EVERY == 0):
-            self.league.meet(self._controller(self.actor.net.weights), keep)
+            self.league.meet(self._controller(self.actor.net.weights), keep, self.rollouts.steps)
+
+    def snapshots(self) -> dict[int, Policy]:
+        """The learner as it was, if it learns in a league."""
+        return self.league.snapshots() if self.league else {}
 
     def _collect(self) -> dict[str, float]:
         if self.actor.net.before is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
+from policies.models.controller import FeaturePolicy, Gru, Mlp, Network, Policy
 from sim.env import stream
 from sim.spec import pack, size, unpack
 from sim.tasks import Task, with_opponents
@@ -46,6 +46,7 @@ class League:
         self.names, self.scripted = list(played), list(played.values())
         self.latest: FeaturePolicy | None = None
         self.past: list[FeaturePolicy] = []
+        self.ages: list[int] = []  # environment steps that each of the past had learned from
         self.partner: FeaturePolicy | None = None  # of the past, for now
         self.won = np.full(2 + len(self.scripted), 0.5)  # share of the points, against whom
         self._rng = np.random.default_rng(self.seed)
@@ -72,16 +73,24 @@ class League:
         """The task as it is learned: against this league."""
         return self.task.against(self.opponent)
 
-    def meet(self, latest: FeaturePolicy, keep: bool) -> None:
-        """The learner as it is now; with `keep` it is remembered. Somebody of the past becomes the partner."""
+    def meet(self, latest: FeaturePolicy, keep: bool, steps: int = 0) -> None:
+        """The learner as it is now; with `keep` it is remembered. Somebody of the past becomes the partner.
+
+        `steps` of the environment it has learned from.
+        """
         self.latest = latest
         if keep:
             self.past.append(latest)
+            self.ages.append(steps)
             if len(self.past) > KEPT:
-                del self.past[1:-1:2]
+                del self.past[1:-1:2], self.ages[1:-1:2]
         if self.past:
             self.partner = self.past[self._rng.integers(len(self.past))]
             self.won[1] = 0.5
+
+    def snapshots(self) -> dict[int, Policy]:
+        """The past, by the steps until then."""
+        return dict(zip(self.ages, self.past, strict=True))
 
     def opponent(self, rows: int) -> Opponent:
         """Who acts in so many rows."""
@@ -93,6 +102,7 @@ class League:
         return {
             "latest": [] if self.latest is None else network_state(self.latest.network),
             "past": [network_state(policy.network) for policy in self.past],
+            "ages": [*self.ages],
             "partner": where[0] if where else -1,
             "won": self.won.copy(),
             "seed": self.seed,
@@ -103,6 +113,7 @@ class League:
         """Continue from there; `like` is any policy of the same learner, where it plays against itself."""
         if like:
             self.past = [with_weights(like, arrays) for arrays in state["past"]]
+            self.ages = [int(steps) for steps in state["ages"]]
             self.latest = with_weights(like, state["latest"]) if len(state["latest"]) else None
         self.partner = self.past[int(state["partner"])] if int(state["partner"]) >= 0 else None
         self.won, self.seed = np.array(state["won"]), int(state["seed"])

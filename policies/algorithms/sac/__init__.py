@@ -36,6 +36,8 @@ class SacConfig:
     warmup_steps: int = 10_000  # environment steps before the first update
     capacity: int = 1_000_000
     batch_size: int = 256
+    earlier: list[str] = field(default_factory=list)  # folders of earlier runs of this task, to learn from them, too
+    earlier_share: float = 0.5  # of each batch that is theirs
     updates_per_step: int = 1  # gradient steps per control step of all environments
     actor_every: int = 2  # critic updates per actor update
     n_step: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
@@ -82,12 +84,19 @@ class SacConfig:
             raise ValueError(f"linger must be at least 0, got {self.linger}")
         if not 0.0 <= self.averaged <= 1.0:
             raise ValueError(f"averaged must be within 0..1, got {self.averaged}")
+        if not 0.0 < self.earlier_share < 1.0:
+            raise ValueError(f"earlier_share must be between 0 and 1, got {self.earlier_share}")
         if not -1.0 < self.correlation < 1.0:
             raise ValueError(f"correlation must be between -1 and 1, got {self.correlation}")
         if len(self.lengths) != 2:
             raise ValueError(f"lengths are two shares, of the shortest and the longest episode, got {self.lengths}")
         if not 0.0 < self.gamma < 1.0:
             raise ValueError(f"gamma must be between 0 and 1, got {self.gamma}")
+
+    @property
+    def old(self) -> int:
+        """How many transitions of each batch are of earlier runs."""
+        return round(self.earlier_share * self.batch_size) if self.earlier else 0
 
     @property
     def iterations(self) -> int:
@@ -150,6 +159,12 @@ class Sac:
         """The policy without exploration."""
         made: FeaturePolicy = self.path.controller()
         return made
+
+    def provenance(self) -> dict[str, Any]:
+        """Of the experience of earlier runs."""
+        if not self.config.earlier:
+            return {}
+        return {"earlier": {"share": self.config.earlier_share, "sha256": [*self.path.earlier]}}
 
     def dump_to(self, folder: Path) -> None:
         self.path.dump_to(folder)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policies.algorithms import LearningError
+from policies.algorithms.sac.earlier import check_same, contract, digest, read
 from policies.learning.fused import off_policy, work_queue
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import SMALLEST, Moments, Usual, adapt, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.off_policy import Batch, Learner, Rules
-from policies.learning.fused.replay import Replay
+from policies.learning.fused.replay import Replay, checked
 from policies.learning.fused.stepped import rollouts
 from policies.learning.fused.surrogate import Scale
 from policies.learning.fused.symmetry import Images, Symmetric, beside, constant, task_images, trained
@@ -53,7 +54,12 @@ class Fused:
         if config.capacity < fewest:
             raise ValueError(f"algorithm.capacity must be at least {fewest}, got {config.capacity}")
         capacity = max(fewest, min(config.capacity, config.total_steps))
-        self.replay = Replay(capacity, config.num_envs, least, self.actions, judged, features)
+        self.contract, wide = contract(task, config), vectors(self.actions + judged) + vectors(features)
+        earlier = [self._earlier(run, wide) for run in config.earlier]
+        self.earlier = [digest(state) for state in earlier]
+        shape = self.actions, judged, features
+        self.replay = Replay(capacity, config.num_envs, least, *shape, earlier, config.old)
+        self.replay.recall(config.n_step, config.gamma)
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         self.actor = self._make_actor(rng)
         self.critics = [self._make_critic(rng) for _ in range(config.critics)]
@@ -108,6 +114,14 @@ class Fused:
         self.gate, self.push = room(config.critic_hidden[0] * outs), room(64 * outs)
         self.stream = streams(seed, np.zeros(1, np.int64), DRAWING)
         self.iteration = self.gradient_steps = 0
+
+    def _earlier(self, run: str, wide: int) -> dict[str, Any]:
+        """The replay of that run, with so many vectors in a row."""
+        state = read(run, "fused", self.contract)
+        try:
+            return checked(state, wide, self.config.n_step)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"algorithm.earlier: {run} cannot be used: {error}") from error
 
     def _make_actor(self, rng: np.random.Generator) -> Perceptron:
         """Features to the actions before squashing and, unless deterministic, their log standard deviations."""
@@ -236,11 +250,12 @@ class Fused:
         """Everything that the next steps depend on, the replay included."""
         arrays = {name: getattr(self, name).copy() for name in ("average", "log_alpha", "stream")}
         arrays |= {"mean": self.usual.mean, "std": self.usual.std}
-        counts = {name: getattr(self, name) for name in COUNTS}
+        counts = {name: getattr(self, name) for name in COUNTS} | {"contract": self.contract, "earlier": self.earlier}
         return {name: part.state_dict() for name, part in self._parts().items()} | arrays | counts
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there."""
+        check_same(state["earlier"], self.earlier)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         for name in ("average", "log_alpha", "stream"):

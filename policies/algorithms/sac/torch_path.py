@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from policies.algorithms.sac.earlier import check_same, contract, digest, read
 from policies.learning.buffers import Batch, ReplayBuffer, weighted_reward
-from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
+from policies.learning.encoders import PICTURE, SHARP, Encoders, PictureActor, columns, kept
 from policies.learning.fused.moments import SMALLEST, smallest_std
 from policies.learning.fused.squashed import LOG_STD
 from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, linear_layers, mlp, squashed_sample
@@ -73,10 +74,44 @@ class TorchPath(Stateful):
         self.adapted = 0  # after how many steps
         self.last_noise = torch.zeros((config.num_envs, self.env.action_size), device=device)
         n = config.num_envs
-        self.buffer = ReplayBuffer(min(config.capacity, config.total_steps) // n * n)
+        self.contract, self.earlier, prior = contract(task, config), list[str](), None
+        for run in reversed(config.earlier):
+            state = read(run, "torch", self.contract)
+            prior = self._earlier(run, state, prior)
+            self.earlier.insert(0, digest(state["data"]))
+        self.buffer = ReplayBuffer(min(config.capacity, config.total_steps) // n * n, prior, config.earlier_share)
         self.iterations = config.total_steps // n
         self.iteration = 0
         self.gradient_steps = 0
+
+    def _earlier(self, run: str, state: Mapping[str, Any], others: ReplayBuffer | None) -> ReplayBuffer:
+        """The experience of that run beside that of `others`; each transition of all of them is as likely as another.
+
+        ValueError where it is not such as this run makes.
+        """
+        env = self.env
+        wide = {"x": env.feature_size, "c": env.critic_size, "action": env.action_size, "terms": len(env.term_names)}
+        wide |= {f"next_{name}": wide[name] for name in ("x", "c")}
+        try:
+            data = {name: torch.as_tensor(value) for name, value in state["data"].items()}
+            shown = {f"{when}{PICTURE}{s.name}": s.shape for s in pictures(self.task.policy) for when in ("", "next_")}
+            shapes = {name: (size,) for name, size in wide.items()} | dict.fromkeys(("lost", "done"), ()) | shown
+            size = int(state["size"])
+            if data.keys() != shapes.keys() or size < 1 or not 1 <= int(state["stride"]) <= size:
+                raise ValueError(f"it holds {size} transitions of {', '.join(data)}")
+            for name, shape in shapes.items():
+                kind = torch.uint8 if name in shown else torch.bool if not shape else torch.float32
+                if data[name].dtype != kind or tuple(data[name].shape) != (size, *shape):
+                    raise ValueError(f"its {name} are {data[name].dtype} {tuple(data[name].shape)}")
+                if not torch.isfinite(data[name]).all():
+                    raise ValueError("it holds what is not finite")
+            share = others.whole / (others.whole + size) if others else 0.5
+            made = ReplayBuffer(size, others, share)
+            made.load_state_dict({**state, "data": data, "prior": None, "prior_share": share}, self.device)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"algorithm.earlier: {run} cannot be used: {error}") from error
+        made.prior = others
+        return made
 
     def _make_actor(self, weights: torch.Generator) -> PictureActor:
         """Features to the actions before squashing and, unless deterministic, their log standard deviations."""
@@ -309,11 +344,17 @@ class TorchPath(Stateful):
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on, the replay buffer included."""
         drawn = {"log_alpha": self.log_alpha.detach().clone(), "generator": self.generator.get_state()}
-        return super().state_dict() | drawn
+        prior, self.buffer.prior = self.buffer.prior, None  # it is where it was found
+        state = super().state_dict() | drawn | {"contract": self.contract, "earlier": self.earlier}
+        self.buffer.prior = prior
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
+        check_same(state["earlier"], self.earlier)
+        prior = self.buffer.prior
         super().load_state_dict(state)
+        self.buffer.prior = prior
         with torch.no_grad():
             self.log_alpha.copy_(torch.as_tensor(state["log_alpha"], device=self.device))
         self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())

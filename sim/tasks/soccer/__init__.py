@@ -17,7 +17,7 @@ import numpy as np
 
 from sim.engines.pitch.camera import Lens
 from sim.engines.pitch.views import view
-from sim.env import Array, outcome_scores
+from sim.env import Array, in_view, outcome_scores, undecided
 from sim.experts.soccer import OPPONENTS, Scripted, chaser
 from sim.robots.wheeled import DIFFERENTIAL, OMNI
 from sim.scenes.pitch import FIELDS, Ball
@@ -221,6 +221,7 @@ class SoccerVision1v1(Soccer):
     algorithm = "student"
     sees = True
     ego_motion = ("velocity", "turning")
+    gaze, sought = "pan", "ball"
     scores = {**Soccer.scores, "ball_in_view": "1"}
     recipes = {"student": {"default": STUDENT}}
 
@@ -255,14 +256,15 @@ class SoccerVision1v1(Soccer):
         self.mirrors = () if pixels else (Mirror({**mirror.changes, **told, **turned}),)  # a picture's is another one
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        scores = super().score(flight)
-        x, y = np.moveaxis(flight["ball_position"], -1, 0)
-        off = np.arctan2(y, x) - flight["pan"][..., 0]
-        half = np.radians(self.view) / 2.0
-        shown = np.abs((off + np.pi) % (2.0 * np.pi) - np.pi) < half  # whoever stands in between
-        played = np.arange(len(shown))[:, None] < np.rint(scores["duration"] * RATE)
-        share = (shown & played).sum(axis=0) / played.sum(axis=0)
+        scores, counted = super().score(flight), undecided(flight)
+        shown = in_view(self, flight, flight[self.gaze][..., 0]) & counted
+        share = shown.sum(axis=0) / counted.sum(axis=0)
         return scores | {"ball_in_view": share.astype(np.float32)}
+
+    def bearing(self, flight: Mapping[str, Array]) -> Array:
+        x, y = np.moveaxis(flight["ball_position"], -1, 0)
+        angle: Array = np.arctan2(y, x)
+        return angle
 
     def teacher_task(self) -> Soccer:
         """Somebody who is told where everything is, and needs no camera."""

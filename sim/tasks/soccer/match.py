@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 WEIGHTS = {"scored": 3.0, "progress": 2.0, "nearer": 1.0}
 STUCK, PATIENCE = 0.1, 2.0  # m within which the ball may stay so long, in s, until the referee drops it elsewhere
 MARGIN = 0.1  # m that robots and ball keep from boards and from each other at the start
-EYES = 0.3  # of the height of a picture for people: what robots see
+LEGIBLE = 100  # pixels, the height from which on there is room for the time and the goals
+EYES = 0.34  # of the height of a picture for people: what robots see
 VARY = 0.2  # by which what varies differs at most, as a share
 VARIED = (
     *("ball_mass", "sliding", "rolling", "wall_bounce"),
@@ -45,6 +46,7 @@ class Match:
         self._nominal = {name: self.pitch.read(name)[0] for name in VARIED}
         self.side = np.where(np.arange(self.robots) < task.players, 1.0, -1.0).astype(np.float32)
         self.episode, self.begun = np.zeros(self.worlds, np.int64), np.ones(self.worlds, bool)
+        self.age = np.zeros(self.worlds, np.int64)  # control steps of its episode
         self.lost = np.zeros(self.worlds, bool)  # told what is no number
         self.over = np.zeros(self.worlds, np.float32)  # in whose goal the ball is: 1 where team 0 scores
         self.anchor, self.waited = np.zeros((self.worlds, 2), np.float32), np.zeros(self.worlds, np.int64)
@@ -75,6 +77,7 @@ class Match:
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
         self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
         self.anchor[worlds], self.waited[worlds] = self.pitch.read("ball_position")[worlds], 0
+        self.age[worlds] = 0
         if self.sight:
             cameras = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
             if self.task.config.vary:
@@ -155,6 +158,7 @@ class Match:
         self.begun, pan = np.zeros(self.worlds, bool), self._pan()
         self.lost |= ~np.isfinite(told).all(axis=(1, 2))
         self.pitch.step(self._spread(np.clip(np.nan_to_num(told), self._low, self._high)))
+        self.age += 1
         before, ways = self.over, self.ways
         self.over = self.pitch.read("scored")[:, 0]
         self._look()
@@ -217,28 +221,37 @@ class Match:
         self._look()
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        names = ("episode", "begun", "lost", "over", "anchor", "waited")
+        names = ("episode", "age", "begun", "lost", "over", "anchor", "waited")
         seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
         seen = {**seen, **(self.detector.arrays() if self.detector else {})}
         return {**self.pitch.arrays(), **seen, **{name: getattr(self, name) for name in names}}
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """Its pitch from above, the own goal on the left; below it what it sees, and what the first opponent does."""
-        from sim.render.match import beside, from_above
+        from sim.render.match import enlargement, from_above, scoreboard, strip
 
         world, robot = divmod(row, self.task.agents)
         read = {name: self.pitch.read(name)[world] for name in ("position", "heading", "pan", "ball_position")}
+        lens = self.task.lens or Lens()
         below = round(EYES * height) if self.task.sees else 0
-        above = from_above(self.task, read, robot, height - below, width)
-        if not below:
-            return above
-        if self._watched is None:
-            self._watched = Eyes(self.pitch, self.robots, Lens())
-        rival = 0 if robot >= self.task.players else self.task.players
-        both = np.array([world * self.robots + robot, world * self.robots + rival])
-        if self.sight:
-            self._watched.looks[both] = self.sight.eyes.looks[row]
-        return beside(above, self._watched.see(both)[0], below)
+        if not enlargement((lens.height, lens.width), 2, below, width):
+            below = 0
+        picture = from_above(self.task, read, robot, height - below, width)
+        top = 0
+        if below:
+            if self._watched is None:
+                self._watched = Eyes(self.pitch, self.robots, lens)
+            teams = (0, 1) if robot < self.task.players else (1, 0)
+            both = world * self.robots + np.array([robot, teams[1] * self.task.players])
+            if self.sight:
+                self._watched.looks[both] = self.sight.eyes.looks[row]
+            picture = np.concatenate([picture, strip(self._watched.see(both)[0], teams, below, width)])
+            top = height - below
+        goals = int(self.over[world] > 0.0), int(self.over[world] < 0.0)
+        if height >= LEGIBLE:
+            bottom = height if below else round(0.2 * height)
+            scoreboard(picture, self.age[world] / self.task.rate_hz, goals, top, bottom)
+        return picture
 
     def close(self) -> None:
         self.pitch.close()

@@ -64,9 +64,16 @@ def test_the_other_team_is_played_by_whom_the_league_says():
 def test_it_remembers_so_many():
     league = League(make("soccer_1v1"), 0)
     for k in range(5 * KEPT):
-        league.meet(player(k), keep=True)
+        league.meet(player(k), keep=True, steps=10 * k)
         assert 1 <= len(league.past) <= KEPT and league.past[-1] is league.latest
         assert any(policy is league.partner for policy in league.past)
+    kept = league.snapshots()
+    assert [*kept] == sorted(kept) and next(iter(kept)) == 0 and [*kept][-1] == 10 * (5 * KEPT - 1)
+    for steps, policy in kept.items():
+        np.testing.assert_array_equal(policy.network.layers[0][0], player(steps // 10).network.layers[0][0])
+    other = League(make("soccer_1v1"), 1)
+    other.load_state_dict(league.state_dict(), player(0))
+    assert [*other.snapshots()] == [*kept]
 
 
 @pytest.mark.parametrize("network", ["mlp", "gru"])
@@ -81,6 +88,7 @@ def test_a_run_continues_exactly(network: str):
         next(learning)
     second.load_state_dict(first.state_dict())
     rest = [*second.learn()]
+    assert [*second.snapshots()] == [*straight.snapshots()] == [0, 2048, 4096]
     for before, after in zip(metrics[3:], rest, strict=True):
         assert before == pytest.approx(after, rel=1e-6, abs=1e-9)
 

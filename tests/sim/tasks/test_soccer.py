@@ -6,6 +6,7 @@ from pettingzoo.test import parallel_api_test
 
 from sim.env import Env, make_env, with_engine
 from sim.parallel import TaskParallelEnv
+from sim.render.match import TEAMS
 from sim.tasks import make
 from sim.tasks.soccer import Soccer
 from sim.tasks.soccer.match import WEIGHTS
@@ -241,11 +242,14 @@ def test_a_film_shows_what_both_robots_see(perception):
     env = opened(task, 3)
     picture = env.render(1, 480, 640)
     assert picture.shape == (480, 640, 3)
-    own, rival = picture[348:468, 106:266], picture[348:468, 372:532]  # four times 40 x 30
-    assert (own[::4, ::4].repeat(4, axis=0).repeat(4, axis=1) == own).all() and (own != rival).any()
+    own, rival = picture[323:473, 3:203], picture[323:473, 437:637]  # five times 40 x 30
+    assert (own[::5, ::5].repeat(5, axis=0).repeat(5, axis=1) == own).all() and (own != rival).any()
+    for column, team in ((0, 0), (434, 1)):
+        frame = picture[320:476, column : column + 206]
+        assert (frame[0] == np.round(255.0 * np.array(TEAMS[team]))).all()
     if perception == "pixels":
         shown = env.observe()["camera"][1].astype(int)
-        assert np.abs(own[::4, ::4] - shown).mean() < 20.0  # the same, but for its noise
+        assert np.abs(own[::5, ::5] - shown).mean() < 20.0  # the same, but for its noise
     assert env.render(1, 120, 160).shape == (120, 160, 3) and make("soccer_1v1").sees is False
 
 
@@ -264,7 +268,8 @@ def test_the_camera_is_turned_as_fast_as_it_can():
 
 def test_how_long_the_ball_was_in_view_is_a_score():
     task = make("soccer_vision_1v1")
-    still = {"success": np.zeros((10, 3, 1), bool), "pan": np.zeros((10, 3, 1), np.float32)}
+    never = dict.fromkeys(("success", "terminated"), np.zeros((10, 3, 1), bool))
+    still = {**never, "pan": np.zeros((10, 3, 1), np.float32)}
     ball = np.zeros((10, 3, 2), np.float32)
     ball[:, 0], ball[:, 1] = [1.0, 0.5], [0.5, 1.0]
     ball[:5, 2], ball[5:, 2] = [-1.0, 0.0], [1.0, 0.0]
@@ -273,8 +278,9 @@ def test_how_long_the_ball_was_in_view_is_a_score():
     np.testing.assert_allclose(task.score(turned)["ball_in_view"], [1.0, 1.0, 0.0])
     won = still["success"].copy()
     won[6, 2] = True  # what comes later does not count
-    share = task.score({**still, "success": won, "ball_position": ball})["ball_in_view"][2]
-    assert share == pytest.approx(2.0 / 7.0)
+    for outcome in ("success", "terminated"):
+        share = task.score({**still, outcome: won, "ball_position": ball})["ball_in_view"][2]
+        assert share == pytest.approx(2.0 / 7.0)
 
 
 def test_what_is_told_is_one_of_two():
