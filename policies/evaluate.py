@@ -194,7 +194,7 @@ def main(argv: Sequence[str]) -> None:
         return
     (config,) = cli.parse(argv, Config)
     policy = connected(PolicyFile.load(config.policy), config.server)
-    task = task_for(policy, config.task, config.robot, config.transfer)
+    task = task_for(policy, config.task, config.robot, config.transfer, config.places())
     if config.grid:
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return

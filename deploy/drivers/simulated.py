@@ -43,6 +43,9 @@ class Settings(Conditions):
     seed: int = field(default=0, metadata={"help": "of the initial states; never coincides with training"})
     task: str | None = field(default=None, metadata={"help": "task (default: the policy's own)"})
     robot: str | None = field(default=None, metadata={"help": "robot (default: the policy's own)"})
+    panorama: str | None = field(
+        default=None, metadata={"help": "picture of all directions around a pitch (default: the policy's own)"}
+    )
     transfer: bool = field(default=False, metadata={"help": "allow another task or robot than the policy was made for"})
     real_time: bool = field(default=False, metadata={"help": "pace the flight by the clock"})
 
@@ -50,6 +53,10 @@ class Settings(Conditions):
         super().__post_init__()
         if self.episodes < 1 or self.seed < 0:
             raise ValueError(f"needs episodes >= 1 and seed >= 0, got {self.episodes} and {self.seed}")
+
+    def places(self) -> dict[str, str]:
+        """Settings of the task that say where something lies on this machine, and go before the policy's."""
+        return {} if self.panorama is None else {"panorama": self.panorama}
 
 
 class Simulated(Connecting):
@@ -96,7 +103,7 @@ class Simulated(Connecting):
 
     @classmethod
     def from_config(cls, config: Settings, policy: PolicyFile) -> Simulated:
-        task = task_for(policy, config.task, config.robot, config.transfer)
+        task = task_for(policy, config.task, config.robot, config.transfer, config.places())
         num = config.episodes * agents_of(task)
         return cls(task, num, config.engine, config.seed, config, real_time=config.real_time)
 

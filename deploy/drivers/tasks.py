@@ -56,12 +56,13 @@ def task_for(
     """The task that the policy was trained for, with the settings stored in the file; or another one.
 
     What the file names is looked up in our tables only; `task`, `robot` and `settings`, which go before the file's, are
-    a person's, and may name a module, or a file of a robot. Raises ValueError when task or robot differ from the
-    policy's and `transfer` is false.
+    a person's, and may name a module, or a file of a robot or panorama. Raises ValueError when task or robot differ
+    from the policy's and `transfer` is false.
     """
     wanted = task or policy.task
     try:
-        with names_from(policy.path, task, robot):
+        places = [value for value in (settings or {}).values() if isinstance(value, str)]
+        with names_from(policy.path, task, robot, *places):
             kind = task_class(wanted)
             known = dict(_recorded(policy, kind)) if kind.name == policy.task else {}
             if transfer:

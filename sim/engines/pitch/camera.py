@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines import cores
+from sim.engines.pitch.lens import Lens
+from sim.engines.pitch.panorama import OVERHEAD, landscapes
 from sim.engines.pitch.rows import BALL_RADIUS, BALL_X, BALL_Y, COS, PAN, ROBOT_ROWS, ROBOTS, SIN, X, Y
 from sim.engines.vector.blocks import inlined, kernel
 from sim.engines.vector.simd import LANES
@@ -37,28 +38,13 @@ ZERO, HALF, ONE, TINY = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.fl
 PI = np.float32(math.pi)
 # Columns of what differs from camera to camera.
 GAIN_R, GAIN_G, GAIN_B, LIFT, TILT, RAISED, PANORAMA, TURNED, NOISE = range(9)
-LOOKS = 9
-
-
-@dataclass(frozen=True)
-class Lens:
-    """A pinhole camera, and how it looks at the world."""
-
-    height: int = 30  # pixels
-    width: int = 40
-    view: float = 90.0  # degrees, across
-    tilt: float = 8.0  # degrees below the horizon
-
-    def __post_init__(self) -> None:
-        if not (1 <= self.height <= 1000 and 1 <= self.width <= 1000):
-            raise ValueError(f"a picture has 1 to 1000 rows and columns, got {self.height} x {self.width}")
-        if not 1.0 <= self.view <= 170.0:
-            raise ValueError(f"a camera sees 1 to 170 degrees, got {self.view}")
-
-    @property
-    def focal(self) -> float:
-        """In pixels."""
-        return 0.5 * self.width / math.tan(math.radians(self.view) / 2.0)
+# How long it looks (s); the gain of its next picture; the share of the way to METERED by which that then changes; by
+# what share of it light differs from picture to picture.
+SHUTTER, EXPOSURE, ADAPTS, FLICKER = range(9, 13)
+LOOKS = 13
+METERED = np.float32(0.45)  # mean of a picture that automatic exposure aims at, 0..1
+MARGIN = np.float32(1.1)  # of what is looked at, around things
+LEAST, MOST = np.float32(0.25), np.float32(4.0)  # exposures
 
 
 class Stage(NamedTuple):
@@ -75,6 +61,7 @@ class Stage(NamedTuple):
     tall: np.float32
     eye: np.float32  # ahead of the axis
     high: np.float32  # above the ground
+    top: np.float32  # of panoramas
 
 
 @inlined
@@ -98,13 +85,14 @@ def mixed(rgb, colour, share, light):
 
 
 @inlined
-def looked_up(rgb, panorama, dx, dy, dz, turned):
-    """The panorama (rows, columns, 3) in this direction: its lowest row is the horizon, the highest 45 degrees up."""
+def looked_up(rgb, panorama, dx, dy, dz, turned, top):
+    """The panorama (rows, columns, 3) in this direction, see `panorama.py`."""
     rows, columns = panorama.shape[0], panorama.shape[1]
     around = (math.atan2(dy, dx) / (PI + PI) + turned) * columns
     column = math.floor(around) % columns
     up = dz / math.sqrt(dx * dx + dy * dy + TINY)
-    row = rows - 1 - min(max(int(up * rows), 0), rows - 1)
+    up = up if up < ONE else ONE + ONE - ONE / up
+    row = rows - 1 - min(max(int(up * rows / top), 0), rows - 1)
     for k in range(3):
         rgb[k] = panorama[row, column, k]
 
@@ -144,7 +132,7 @@ def scenery(rgb, x, y, high, dx, dy, dz, pixel, stage, side, panorama, turned):
     print = to_wall * pixel
     share = unit(HALF + (stage.wall - high - to_wall * dz) / print)
     if share < ONE:
-        looked_up(rgb, panorama, dx, dy, dz, turned)
+        looked_up(rgb, panorama, dx, dy, dz, turned, stage.top)
     mixed(rgb, 2 if what == WALL else (4 if what == GOAL_OWN else 5), share, light)
     return (what, to_wall) if share > HALF else (SKY, FAR)
 
@@ -160,12 +148,37 @@ def noisy(seed):
 
 
 @kernel
-def see_rows(state, parameters, players, robots, stage, rays, pixel, looks, panoramas, seeds, work, which, out, extra):
+def blurred(work, sums, swept, swing):
+    """Smear a picture (height, width, 5) along its rows by the angle `swept` (rad): means over what passed by.
+
+    `sums` (width + 1, 3): room. What passed beyond the picture's edge is not known, and counts as what did not.
+    """
+    height, width = work.shape[0], work.shape[1]
+    for row in range(height):
+        sums[0, :] = ZERO
+        for column in range(width):
+            for k in range(3):
+                sums[column + 1, k] = sums[column, k] + work[row, column, k]
+        for column in range(width):
+            half = HALF * max(swept * swing[column], ONE)  # a pixel is one wide
+            low, high = max(column + HALF - half, ZERO), min(column + HALF + half, np.float32(width))
+            first, last = int(low), min(int(high), width - 1)
+            for k in range(3):
+                begin = sums[first, k] + (low - first) * (sums[first + 1, k] - sums[first, k])
+                end = sums[last, k] + (high - last) * (sums[last + 1, k] - sums[last, k])
+                work[row, column, k] = (end - begin) / (high - low)
+
+
+@kernel
+def see_rows(
+    state, parameters, players, robots, stage, optics, looks, panoramas, seeds, work, sums, which, turning, out, extra
+):
     """Pictures out (count, height, width, 3) of the cameras `which` (count,): of the first `robots` of each world.
 
-    `rays` (height, width, 3) are directions before turning, of depth 1; `work` (height, width, 5) is room for one.
-    `extra`: depth (m) and segmentation (count, 2, height, width), or an empty array where nobody asks.
+    `turning` (count,) is how fast each turns, in rad/s. `work` (height, width, 5) and `sums` (width + 1, 3) are room
+    for one. `extra`: depth (m) and segmentation (count, 2, height, width), or an empty array where nobody asks.
     """
+    rays, spans = optics.rays, optics.spans
     height, width = rays.shape[0], rays.shape[1]
     order, away = np.empty(2 * players, np.int64), np.empty(2 * players, np.float32)
     for index in range(out.shape[0]):
@@ -187,6 +200,7 @@ def see_rows(state, parameters, players, robots, stage, rays, pixel, looks, pano
                 ahead, up = ahead * tilt_cos + up * tilt_sin, up * tilt_cos - ahead * tilt_sin
                 dx, dy = ahead * cos - left * sin, ahead * sin + left * cos
                 here = work[row, column]
+                pixel = rays[row, column, 3]
                 what, far = scenery(here, x, y, high, dx, dy, up, pixel, stage, side, panorama, look[TURNED])
                 here[3], here[4] = far, what
         # The ball and the others, the farthest first.
@@ -215,14 +229,23 @@ def see_rows(state, parameters, players, robots, stage, rays, pixel, looks, pano
             size = parameters[world // LANES, BALL_RADIUS, lane] if ball else stage.radius
             tall = size + size if ball else stage.tall
             ahead, left = (ox - x) * cos + (oy - y) * sin, (oy - y) * cos - (ox - x) * sin
-            if ahead < -size:
+            if ahead < -size and optics.ahead:
                 continue
             # Columns in which it may be; close by it may be anywhere.
             low, most = 0, width
-            if ahead > np.float32(2.0) * size:
-                edge = (size + size) / ahead + np.float32(2.0) * pixel
-                low = max(int((HALF - (left / ahead + edge) / (pixel * width)) * width), 0)
-                most = min(int((HALF - (left / ahead - edge) / (pixel * width)) * width) + 2, width)
+            near = ahead * tilt_cos - max(tall - high, -high) * tilt_sin
+            far = ahead * tilt_cos - min(tall - high, -high) * tilt_sin
+            near, far = min(near, far), max(near, far)
+            wide = MARGIN * size / math.sqrt(near * near + left * left + TINY)
+            if near > np.float32(2.0) * size:
+                one, other = left / near, left / far
+                rightmost, leftmost = min(one, other), max(one, other)
+                rightmost = (rightmost - wide) / max(ONE + rightmost * wide, TINY)
+                leftmost = (leftmost + wide) / max(ONE - leftmost * wide, TINY)
+                while low < width and spans[low, 0] > leftmost:
+                    low += 1
+                while most > low and spans[most - 1, 1] < rightmost:
+                    most -= 1
             ours = (order[k] < players) == (robot < players)
             colour = 3 if ball else (4 if ours else 5)
             for row in range(height):
@@ -235,7 +258,7 @@ def see_rows(state, parameters, players, robots, stage, rays, pixel, looks, pano
                         continue
                     off = (left * forth - ahead * aside) / flat
                     tall_at = high + near * up / flat
-                    print = near * pixel
+                    print = near * rays[row, column, 3]
                     if ball:
                         down = tall_at - size
                         apart = math.sqrt(off * off + down * down * flat * flat / (flat * flat + up * up))
@@ -252,59 +275,72 @@ def see_rows(state, parameters, players, robots, stage, rays, pixel, looks, pano
                         if share > HALF:
                             here[3] = max(near - size, TINY)
                             here[4] = IS_BALL if ball else (IS_MATE if ours else IS_OPPONENT)
-        seed, noise = seeds[camera], look[NOISE]
+        swept = abs(turning[index]) * look[SHUTTER]
+        if swept > TINY:
+            blurred(work, sums, swept, optics.swing)
+        seed, noise, exposure, total = seeds[camera], look[NOISE], look[EXPOSURE], ZERO
+        if look[FLICKER] > ZERO:
+            seed, drawn = noisy(seed)
+            exposure *= max(ONE + look[FLICKER] * drawn, ZERO)
         for row in range(height):
             for column in range(width):
                 here = work[row, column]
                 for k in range(3):
-                    value = here[k] * look[k] + look[LIFT]
+                    value = here[k] * look[k] * exposure + look[LIFT]
                     if noise > ZERO:
                         seed, drawn = noisy(seed)
                         value += noise * drawn
-                    out[index, row, column, k] = np.uint8(np.float32(255.0) * unit(value) + HALF)
+                    value = unit(value)
+                    total += value
+                    out[index, row, column, k] = np.uint8(np.float32(255.0) * value + HALF)
                 if extra.shape[0]:
                     extra[index, 0, row, column], extra[index, 1, row, column] = here[3], here[4]
         seeds[camera] = seed
+        if look[ADAPTS] > ZERO:
+            mean = max(total / np.float32(3 * height * width), np.float32(0.02))
+            look[EXPOSURE] = min(max(look[EXPOSURE] * (METERED / mean) ** look[ADAPTS], LEAST), MOST)
 
 
 class Eyes:
     """The cameras of the first `robots` robots of each world of a pitch. `looks` (cameras, LOOKS): how each sees."""
 
-    def __init__(self, pitch: Pitch, robots: int, lens: Lens | None = None) -> None:
+    def __init__(self, pitch: Pitch, robots: int, lens: Lens | None = None, panorama: Array | None = None) -> None:
+        """`panorama`: what is around, as `panorama.table` makes it; ours if nobody has one."""
         self.pitch, self.robots, self.lens = pitch, robots, lens or Lens()
         robot, field, shape = pitch.robot, pitch.field, pitch.shape
         rest = (field.depth, field.circle, field.wall, robot.radius, robot.front, robot.height, *robot.eye)
-        numbers = (shape.half_length, shape.half_width, shape.half_goal, *rest)
+        numbers = (shape.half_length, shape.half_width, shape.half_goal, *rest, 1.0 if panorama is None else OVERHEAD)
         self._stage = Stage(*(np.float32(value) for value in numbers))
-        focal, height, width = self.lens.focal, self.lens.height, self.lens.width
-        self._rays = np.ones((height, width, 3), np.float32)
-        self._rays[..., 1] = (width / 2.0 - np.arange(width) - 0.5) / focal
-        self._rays[..., 2] = ((height / 2.0 - np.arange(height) - 0.5) / focal)[:, None]
+        self._optics, height, width = self.lens.optics(), self.lens.height, self.lens.width
         self._threads = cores()
         self._work = np.zeros((self._threads, height, width, 5), np.float32)
+        self._sums = np.zeros((self._threads, width + 1, 3), np.float32)
         cameras = pitch.num * robots
         self.looks = np.zeros((cameras, LOOKS), np.float32)
-        self.looks[:, :3], self.looks[:, TILT] = 1.0, math.radians(self.lens.tilt)
-        self.panoramas = landscapes(4)
+        self.looks[:, :3], self.looks[:, EXPOSURE], self.looks[:, TILT] = 1.0, 1.0, math.radians(self.lens.tilt)
+        self.panoramas = landscapes(4) if panorama is None else panorama
         self.seeds = np.arange(1, cameras + 1, dtype=np.uint32) * np.uint32(2654435761)
 
-    def see(self, cameras: NDArray[np.int64] | None = None, extra: bool = False) -> tuple[NDArray[np.uint8], Array]:
+    def see(
+        self, cameras: NDArray[np.int64] | None = None, extra: bool = False, turning: Array | None = None
+    ) -> tuple[NDArray[np.uint8], Array]:
         """Pictures (count, height, width, 3) of these cameras, or all; with `extra` depth (m) and segmentation, too.
 
-        Those are (count, 2, height, width).
+        Those are (count, 2, height, width). `turning` (count,) is how fast they turn (rad/s), which blurs.
         """
         which = np.arange(len(self.looks)) if cameras is None else cameras
         count, height, width = len(which), self.lens.height, self.lens.width
         out = np.empty((count, height, width, 3), np.uint8)
         more = np.empty((count * extra, 2, height, width), np.float32)
         arrays: dict[str, Any] = self.pitch.arrays()
+        turning = np.zeros(count, np.float32) if turning is None else np.asarray(turning, np.float32)
 
         def part(k: int, of: int) -> None:
             some = slice(count * k // of, count * (k + 1) // of)
             see_rows(
                 *(arrays["state"], arrays["parameters"], self.pitch.robots // 2, self.robots, self._stage),
-                *(self._rays, np.float32(1.0 / self.lens.focal), self.looks, self.panoramas, self.seeds, self._work[k]),
-                *(which[some], out[some], more[some]),
+                *(self._optics, self.looks, self.panoramas, self.seeds, self._work[k], self._sums[k]),
+                *(which[some], turning[some], out[some], more[some]),
             )
 
         shares = min(self._threads, max(1, count * height * width // SHARE))
@@ -317,22 +353,3 @@ class Eyes:
                 for other in others:
                     other.result()
         return out, more
-
-
-def landscapes(count: int, rows: int = 16, columns: int = 128, seed: int = 0) -> Array:
-    """Panoramas (count, rows, columns, 3), 0..1: a hall's or a landscape's light and dark things before a plain sky."""
-    rng, made = np.random.default_rng(seed), np.empty((count, rows, columns, 3), np.float32)
-    height = np.linspace(1.0, 0.0, rows)[:, None, None]
-
-    def colour() -> Array:
-        """Mostly pale."""
-        drawn = rng.uniform(0.05, 0.9) + rng.uniform(-0.1, 0.1, 3) * (4.0 if rng.random() < 0.2 else 1.0)
-        return drawn.astype(np.float32)
-
-    for k in range(count):
-        made[k] = rng.uniform(0.4, 0.95) + rng.uniform(-0.1, 0.1, 3) + rng.uniform(-0.2, 0.2, 3) * height
-        for _ in range(24):
-            start, wide, tall = rng.integers(columns), int(rng.integers(3, 24)), rng.uniform(0.1, 0.9)
-            where = np.arange(start, start + wide) % columns
-            made[k][:, where] = np.where(height < tall, colour(), made[k][:, where])
-    return np.clip(made, 0.0, 1.0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from sim.engines.pitch.camera import Lens
+from sim.engines.pitch.lens import Lens
 from sim.engines.pitch.views import view
 from sim.env import Array, in_view, outcome_scores, undecided
 from sim.experts.soccer import OPPONENTS, Scripted, chaser
@@ -25,6 +25,7 @@ from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Opponent, Play
 from sim.tasks.soccer.detection import Errors, signals, things
+from sim.tasks.soccer.sight import CameraConfig
 from sim.tasks.tracking import Track
 from sim.terms import Mirror
 
@@ -62,22 +63,19 @@ class SoccerConfig:
 
 
 @dataclass
-class SightConfig(SoccerConfig):
+class SightConfig(CameraConfig, SoccerConfig):
     """Settings of a match of robots with cameras."""
 
     perception: str = "pixels"  # what the policy is told: pixels | detector, which says where things are
     latency: int = 0  # control steps by which that is late
-    height: int = Lens.height  # rows of its pictures
-    width: int = Lens.width
-    view: float = Lens.view  # degrees that cameras see across
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Lens(self.height, self.width, self.view)  # says what is wrong with them
         if self.perception not in PERCEPTIONS:
             raise ValueError(f"perception {self.perception!r} is not one of {', '.join(PERCEPTIONS)}")
         if not 0 <= self.latency <= 10:
             raise ValueError(f"latency must be between 0 and 10 control steps, got {self.latency}")
+        self.check(self.latency)
 
 
 class Soccer:
@@ -95,9 +93,11 @@ class Soccer:
     corruption = {"ball_position": 0.1, "drive": 0.3, "turn": 2.0, "kick": 0.3}
     recipes: ClassVar[Recipes]
     sees = False  # by a camera that turns
-    lens: Lens | None = None  # of one that makes pictures
+    lens = Lens()  # of it
+    camera: CameraConfig | None = None  # of one that makes pictures
+    panorama: Array | None = None  # around the pitch; None: ours
     errors: Errors | None = None  # of a detector in the place of that
-    view = Lens().view  # degrees that cameras see across
+    view = Lens.view  # degrees that cameras see across
     latency = 0  # control steps by which what they tell is late
 
     def __init__(self, config: SoccerConfig | None = None) -> None:
@@ -228,10 +228,10 @@ class SoccerVision1v1(Soccer):
     def __init__(self, config: SightConfig | None = None) -> None:
         super().__init__(config or SightConfig())
         pixels = self.config.perception == "pixels"
-        lens = Lens(self.config.height, self.config.width, self.config.view)
-        self.lens, self.errors = (lens, None) if pixels else (None, Errors())
-        self.latency, self.view = self.config.latency, lens.view
-        shape, oldest = (lens.height, lens.width, 3), 0.1 + self.latency / RATE
+        self.camera, self.errors = (self.config, None) if pixels else (None, Errors())
+        self.lens, self.panorama = self.config.optics(), self.config.around()
+        self.latency, self.view = self.config.latency, self.lens.view
+        shape, oldest = (self.lens.height, self.lens.width, 3), 0.1 + self.latency / RATE
         camera = (Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),)
         known = ("velocity", "turning", "ready")
         self.policy = (

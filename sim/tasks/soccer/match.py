@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.camera import Eyes, Lens
+from sim.engines.pitch.camera import Eyes
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
 from sim.env import Array, Step
 from sim.registry import load
 from sim.spec import limits, pack, size, slices, unpack
 from sim.tasks.soccer.detection import Detector, places, signals, things
-from sim.tasks.soccer.sight import Sight, varied_looks
+from sim.tasks.soccer.sight import Sight, usual_looks, varied_looks
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import Soccer
@@ -56,14 +56,15 @@ class Match:
         self._columns = slices(view(task.players))
         self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
         self.sight: Sight | None = None
-        if task.lens:
-            self.sight = Sight(Eyes(self.pitch, task.agents, task.lens), task.latency)
-            self._looks = self.sight.eyes.looks[: task.agents].copy()
+        if task.camera:
+            self.sight = Sight(Eyes(self.pitch, task.agents, task.lens, task.panorama), task.latency)
+            self._looks, eyes = self.sight.eyes.looks[: task.agents].copy(), self.sight.eyes
+            eyes.looks[:] = usual_looks(eyes.looks, task.camera)
         self.detector: Detector | None = None
         if task.errors:
             rows, radius = self.worlds * task.agents, task.robot.radius
             kinds = sum(things(task.players).values())
-            self.detector = Detector(rows, kinds, math.radians(task.view), radius, task.errors, task.latency)
+            self.detector = Detector(rows, kinds, math.radians(task.lens.view), radius, task.errors, task.latency)
         self._watched: Eyes | None = None  # everybody's, for films
         self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.commands)["drive"]
 
@@ -80,10 +81,10 @@ class Match:
         self.age[worlds] = 0
         if self.sight:
             cameras = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
-            if self.task.config.vary:
+            if (camera := self.task.camera) and self.task.config.vary:
                 eyes = self.sight.eyes
                 eyes.looks[cameras] = np.concatenate(
-                    [varied_looks(self._looks, len(eyes.panoramas), r) for r in random]
+                    [varied_looks(self._looks, len(eyes.panoramas), r, camera) for r in random]
                 )
             self.sight.eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
             self.sight.begin(cameras)
@@ -173,10 +174,10 @@ class Match:
         named = {name: value[:, :agents].reshape(-1) for name, value in terms.items()}
         reward = np.stack([WEIGHTS[name] * value for name, value in named.items()]).sum(axis=0).astype(np.float32)
         self._drop()
+        turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]  # of cameras
         if self.sight:
-            self.sight.step()
+            self.sight.step(turning)
         if self.detector:
-            turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]
             self.detector.step(*self._places(), self._pan(), turning)
         won = (self.over[:, None] * self.side > 0.0)[:, :agents].reshape(-1)
         return Step(reward, won, np.repeat((self.over != 0.0) | self.lost, agents), named)
@@ -232,7 +233,7 @@ class Match:
 
         world, robot = divmod(row, self.task.agents)
         read = {name: self.pitch.read(name)[world] for name in ("position", "heading", "pan", "ball_position")}
-        lens = self.task.lens or Lens()
+        lens = self.task.lens
         below = round(EYES * height) if self.task.sees else 0
         if not enlargement((lens.height, lens.width), 2, below, width):
             below = 0
@@ -240,7 +241,7 @@ class Match:
         top = 0
         if below:
             if self._watched is None:
-                self._watched = Eyes(self.pitch, self.robots, lens)
+                self._watched = Eyes(self.pitch, self.robots, lens, self.task.panorama)
             teams = (0, 1) if robot < self.task.players else (1, 0)
             both = world * self.robots + np.array([robot, teams[1] * self.task.players])
             if self.sight:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.pitch.camera import (
+    ADAPTS,
+    FLICKER,
     GAIN_B,
     GAIN_G,
     GAIN_R,
@@ -15,11 +18,55 @@ from sim.engines.pitch.camera import (
     NOISE,
     PANORAMA,
     RAISED,
+    SHUTTER,
     TILT,
     TURNED,
     Eyes,
 )
+from sim.engines.pitch.lens import Lens
+from sim.engines.pitch.panorama import loaded, table
 from sim.env import Array
+from sim.tasks import PLACE
+
+LARGEST = 2_000_000  # pixels of a camera that are kept: a picture and the late ones
+SLOWEST, FASTEST = 0.05, 0.5  # share of the way to its exposure that an automatic one goes per picture
+
+
+@dataclass
+class CameraConfig:
+    """Settings of a camera. Where games vary, `shutter` and `flicker` are the most that they draw."""
+
+    width: int = Lens.width  # pixels
+    height: int = Lens.height
+    view: float = Lens.view  # degrees, across
+    tilt: float = Lens.tilt  # degrees below the horizon
+    lens: str = Lens.kind  # pinhole | fisheye
+    distortion: float = Lens.distortion  # of it, radial: below 0 barrels, above 0 cushions
+    shutter: float = 0.0  # s that a picture is exposed: what turns meanwhile is blurred
+    auto_exposure: bool = False  # it aims at pictures of one brightness, within some pictures
+    flicker: float = 0.0  # by what share of it light differs from picture to picture
+    panorama: str = field(default="", metadata={PLACE: True})  # a picture of all directions (default: ours)
+
+    def optics(self) -> Lens:
+        """The lens of these settings. ValueError when there is none."""
+        return Lens(self.height, self.width, self.view, self.tilt, self.lens, self.distortion)
+
+    def around(self) -> Array | None:
+        """The panorama of that file, as the cameras take it, or None. ValueError when it is none."""
+        return table(loaded(self.panorama), self.view / self.width) if self.panorama else None
+
+    def check(self, latency: int) -> None:
+        """ValueError names what is out of range."""
+        self.optics()
+        if self.width * self.height * (latency + 1) > LARGEST:
+            raise ValueError(
+                f"{latency + 1} pictures of {self.width} x {self.height} are more than {LARGEST} pixels: "
+                "lower width, height or latency"
+            )
+        if not 0.0 <= self.shutter <= 0.1:
+            raise ValueError(f"shutter must be between 0 and 0.1 s, got {self.shutter:g}")
+        if not 0.0 <= self.flicker <= 0.5:
+            raise ValueError(f"flicker is a share, 0 to 0.5, got {self.flicker:g}")
 
 
 class Sight:
@@ -42,9 +89,9 @@ class Sight:
         for frame in self._frames:
             frame[cameras] = now
 
-    def step(self) -> None:
-        """A control step later."""
-        self._frames = [self.eyes.see()[0], *self._frames[:-1]]
+    def step(self, turning: Array) -> None:
+        """A control step later; `turning` (cameras,) is how fast they turn, in rad/s."""
+        self._frames = [self.eyes.see(turning=turning)[0], *self._frames[:-1]]
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """All that the next pictures depend on."""
@@ -52,13 +99,30 @@ class Sight:
         return {"looks": self.eyes.looks, "seeds": self.eyes.seeds, **dict(frames)}
 
 
-def varied_looks(nominal: Array, panoramas: int, rng: np.random.Generator) -> Array:
-    """How one game's cameras (count, LOOKS) differ: light, colour, where they are and point, what is around."""
-    looks, count = nominal.copy(), len(nominal)
+def usual_looks(nominal: Array, config: CameraConfig) -> Array:
+    """How a game's cameras (count, LOOKS) see where games do not vary."""
+    looks = nominal.copy()
+    looks[:, SHUTTER], looks[:, FLICKER] = config.shutter, config.flicker
+    looks[:, ADAPTS] = FASTEST * config.auto_exposure
+    return looks
+
+
+def varied_looks(nominal: Array, panoramas: int, rng: np.random.Generator, config: CameraConfig) -> Array:
+    """How one game's cameras (count, LOOKS) differ: light, colour, where they are and point, what is around.
+
+    And how long they look, how they adapt to light, and how that flickers, as far as `config` has them do it.
+    """
+    looks, count = usual_looks(nominal, config), len(nominal)
     light = rng.uniform(0.7, 1.3)
     looks[:, [GAIN_R, GAIN_G, GAIN_B]] = light * rng.uniform(0.9, 1.1, 3)
     looks[:, LIFT], looks[:, NOISE] = rng.uniform(-0.05, 0.05), rng.uniform(0.0, 0.03)
     looks[:, PANORAMA], looks[:, TURNED] = rng.integers(panoramas), rng.random()
     looks[:, TILT] += np.radians(rng.uniform(-2.0, 2.0, count))
     looks[:, RAISED] += rng.uniform(-0.01, 0.01, count)
+    if config.shutter:
+        looks[:, SHUTTER] *= rng.random()
+    if config.flicker:
+        looks[:, FLICKER] *= rng.random()
+    if config.auto_exposure:
+        looks[:, ADAPTS] = rng.uniform(SLOWEST, FASTEST)
     return looks

@@ -24,8 +24,8 @@ from sim.engines.pitch.camera import (
     SKY,
     WALL,
     Eyes,
-    Lens,
 )
+from sim.engines.pitch.lens import Lens
 from sim.engines.pitch.mujoco import MujocoPitch
 from sim.robots.wheeled import DIFFERENTIAL
 from sim.scenes.pitch import FIELDS
@@ -179,7 +179,8 @@ def test_threads_change_no_picture():
     for threads in (1, 2, 3):
         eyes = Eyes(pitch, 1)
         eyes.looks[:, NOISE] = 0.02
-        eyes._threads, eyes._work = threads, np.repeat(eyes._work[:1], threads, axis=0)
+        eyes._threads = threads
+        eyes._work, eyes._sums = (np.repeat(room[:1], threads, axis=0) for room in (eyes._work, eyes._sums))
         shown.append(eyes.see(extra=True))
     for pictures, extra in shown[1:]:
         np.testing.assert_array_equal(pictures, shown[0][0])
