@@ -7,9 +7,9 @@ some are the same for a whole game. `Errors` holds what was measured of a detect
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def things(players: int) -> dict[str, int]:
 def signals(players: int) -> Group:
     """Of each thing 1 if it is seen, how far to the left of the picture's middle (rad), and how far away (m).
 
-    Three zeros where it is not seen.
+    Three zeros where it is not seen. Of several of a kind nobody knows who is who: the nearest comes first.
     """
     return tuple(Signal(f"seen_{name}", (3 * count,), "1", "camera") for name, count in things(players).items())
 
@@ -78,14 +78,44 @@ def normal(first: Array, second: Array) -> Array:
     return made
 
 
-class Detector:
-    """What `rows` robots with cameras are told of `things` things each, `latency` control steps late."""
+class Shown(NamedTuple):
+    """Of all things (n, things): whether they are in the picture and nobody stands before them; bearing (rad) in it and
+    distance (m), also of what is not.
+    """
 
-    def __init__(self, rows: int, things: int, view: float, radius: float, errors: Errors, latency: int) -> None:
-        """`view`: what a camera sees across, in rad; `radius`: in m, of what hides things behind it."""
-        self.errors, self._half, self._radius, self._things = errors, view / 2.0, radius, things
+    there: NDArray[np.bool_]
+    bearing: Array
+    distance: Array
+
+
+def shown(places: Array, hides: NDArray[np.bool_], pan: Array, view: float, radius: float) -> Shown:
+    """What a camera turned by `pan` (n,), that sees `view` rad across, has before it: `places` (n, things, 2)."""
+    distance = np.linalg.norm(places, axis=-1)
+    bearing = _wrapped(np.arctan2(places[..., 1], places[..., 0]) - pan[:, None])
+    return Shown((np.abs(bearing) < view / 2.0) & ~_hidden(places, distance, hides, radius), bearing, distance)
+
+
+def ranked(told: Array, counts: Sequence[int]) -> Array:
+    """What is told (n, things, 3), of each kind what is seen first, and of that the nearest."""
+    made, first = told.copy(), 0
+    for count in counts:
+        some = told[:, first : first + count]
+        order = np.lexsort((some[..., 2], -some[..., 0]), axis=1) if count > 1 else np.zeros(some.shape[:2], np.int64)
+        made[:, first : first + count] = np.take_along_axis(some, order[..., None], axis=1)
+        first += count
+    return made
+
+
+class Detector:
+    """What `rows` robots with cameras are told of things, `latency` control steps late."""
+
+    def __init__(
+        self, rows: int, counts: Sequence[int], view: float, radius: float, errors: Errors, latency: int
+    ) -> None:
+        """`counts`: how many of each kind; `view`: what a camera sees across, in rad; `radius`: in m, of what hides."""
+        self.errors, self._counts, self._view, self._radius = errors, tuple(counts), view, radius
         self.seeds, self.steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
-        self._told = np.zeros((latency + 1, rows, things, 3), np.float32)  # the newest first
+        self._told = np.zeros((latency + 1, rows, sum(counts), 3), np.float32)  # the newest first
 
     @property
     def told(self) -> Array:
@@ -106,39 +136,37 @@ class Detector:
         self._told = np.concatenate([self._seen(places, hides, pan, turning)[None], self._told[:-1]])
 
     def _seen(self, places: Array, hides: NDArray[np.bool_], pan: Array, turning: Array) -> Array:
-        errors, n, k = self.errors, len(places), self._things
-        distance = np.linalg.norm(places, axis=-1)
-        bearing = _wrapped(np.arctan2(places[..., 1], places[..., 0]) - pan[:, None])
+        errors, n, k = self.errors, len(places), sum(self._counts)
+        there, bearing, distance = shown(places, hides, pan, self._view, self._radius)
         u = drawn(self.seeds, self.steps, 6 * k).reshape(n, 6, k)
         whole = drawn(self.seeds, np.full(n, 1 << 40), 4)
-        there = np.abs(bearing) < self._half
-        there &= ~self._hidden(places, distance, hides)
-        there &= u[:, 0] >= np.minimum(errors.missed + errors.faint * distance, 0.95)
+        there = there & (u[:, 0] >= np.minimum(errors.missed + errors.faint * distance, 0.95))
         spread = errors.bearing + errors.turning * np.abs(turning)[:, None]
         bearing = bearing + spread * normal(u[:, 1], u[:, 2]) + errors.aside * normal(whole[:, :1], whole[:, 1:2])
         share = (errors.near + errors.far * distance) * normal(u[:, 3], u[:, 4])
         distance = distance * np.exp(share + errors.scale * normal(whole[:, 2:3], whole[:, 3:4]))
         false = ~there & (u[:, 5] < errors.imagined)
-        bearing = np.where(false, (2.0 * u[:, 1] - 1.0) * self._half, bearing)
+        bearing = np.where(false, (u[:, 1] - 0.5) * self._view, bearing)
         distance = np.where(false, 0.2 + 4.0 * u[:, 3], distance)
         told = np.stack([np.ones_like(bearing), bearing, distance], axis=-1)
-        return told.astype(np.float32) * (there | false)[..., None]
-
-    def _hidden(self, places: Array, distance: Array, hides: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which things (n, k) somebody stands in front of."""
-        found = np.zeros(distance.shape, bool)
-        for other in np.flatnonzero(hides):
-            away = np.maximum(distance, 1e-6)
-            along = (places * places[:, other, None]).sum(-1) / away
-            off = np.abs(places[..., 0] * places[:, other, None, 1] - places[..., 1] * places[:, other, None, 0]) / away
-            covers = (along > 0.0) & (along < distance - self._radius) & (off < self._radius)
-            covers[:, other] = False
-            found |= covers
-        return found
+        return ranked(told.astype(np.float32) * (there | false)[..., None], self._counts)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that the next answers depend on."""
         return {"detector_seeds": self.seeds, "detector_steps": self.steps, "detector_told": self._told}
+
+
+def _hidden(places: Array, distance: Array, hides: NDArray[np.bool_], radius: float) -> NDArray[np.bool_]:
+    """Which things (n, k) somebody stands in front of."""
+    found = np.zeros(distance.shape, bool)
+    for other in np.flatnonzero(hides):
+        away = np.maximum(distance, 1e-6)
+        along = (places * places[:, other, None]).sum(-1) / away
+        off = np.abs(places[..., 0] * places[:, other, None, 1] - places[..., 1] * places[:, other, None, 0]) / away
+        covers = (along > 0.0) & (along < distance - radius) & (off < radius)
+        covers[:, other] = False
+        found |= covers
+    return found
 
 
 def _wrapped(angle: Array) -> Array:

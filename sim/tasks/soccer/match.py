@@ -63,7 +63,7 @@ class Match:
         self.detector: Detector | None = None
         if task.errors:
             rows, radius = self.worlds * task.agents, task.robot.radius
-            kinds = sum(things(task.players).values())
+            kinds = [*things(task.players).values()]
             self.detector = Detector(rows, kinds, math.radians(task.lens.view), radius, task.errors, task.latency)
         self._watched: Eyes | None = None  # everybody's, for films
         self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.commands)["drive"]

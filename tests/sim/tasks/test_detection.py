@@ -19,7 +19,7 @@ NOBODY = np.array([False])
 def told(places, pan, errors=EXACT, hides=NOBODY, turning=0.0, steps=1, latency=0):
     """(steps, rows, things, 3) of a scene (rows, things, 2) that stands still."""
     rows, kinds, _ = np.shape(places)
-    detector = Detector(rows, kinds, VIEW, 0.09, errors, latency)
+    detector = Detector(rows, [1] * kinds, VIEW, 0.09, errors, latency)
     scene = np.array(places, np.float32), hides, np.full(rows, pan, np.float32)
     detector.begin(np.arange(rows), np.arange(rows), *scene)
     made = [detector.told]

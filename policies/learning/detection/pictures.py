@@ -1,0 +1,132 @@
+"""Pictures of matches and what is in them: scripted players of all paces, cameras that turn in all ways.
+
+Whatever is random in how somebody plays is drawn by game and control step (`sim.tasks.detection.drawn`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.env import make_env
+from sim.rollout import Episode, rollout
+from sim.tasks import agents_of
+from sim.tasks.detection import drawn, places, ranked, shown, things
+
+if TYPE_CHECKING:
+    from sim.tasks.soccer import SoccerVision1v1
+
+Array = NDArray[np.float32]
+Places = NDArray[np.float64]
+
+WORLDS = 64  # matches beside one another
+WANDERS, NOISE = 0.3, 0.3  # share of the games in which a player drives anywhere; of its commands' range, in others
+HOLD = 40  # control steps that a random command or a look may last
+
+
+class Frames(NamedTuple):
+    """Pictures (n, height, width, 3) and what is so: of all things (n, things) whether they are there to be seen,
+    their bearing (rad) and distance (m), whether or not; how fast the camera turns (n,), rad/s; which game (n,).
+    """
+
+    pictures: NDArray[np.uint8]
+    there: NDArray[np.bool_]
+    bearing: Places
+    distance: Places
+    turning: Places
+    game: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Frames]) -> Frames:
+        """All of them."""
+        return cls(*(np.concatenate(some) for some in zip(*parts, strict=True)))
+
+
+class Wanderers:
+    """Who plays on both sides: some go after the ball at any pace, some drive anywhere, all look around."""
+
+    def __init__(self, task: SoccerVision1v1, seed: int) -> None:
+        self.task, self.seed, self._steps = task, seed, np.zeros(0, np.int64)
+
+    def play(self, signals: Mapping[str, Array], numbers: Any, begun: Any) -> dict[str, Array]:
+        """Commands of all rows; see `sim.rollout.Act`."""
+        if len(self._steps) != len(begun):
+            self._steps = np.zeros(len(begun), np.int64)
+        self._steps = np.where(begun, 0, self._steps + 1)
+        rows = np.arange(len(begun)) % self.task.players  # in their team
+        seeds = (self.seed << 32) + np.asarray(numbers, np.int64) * self.task.players + rows
+        own = drawn(seeds.astype(np.uint64), np.full(len(rows), 1 << 41), 6)  # of a whole game
+        held = self._steps // (2 + (HOLD * own[:, 0] ** 2).astype(np.int64))
+        now = drawn(seeds.astype(np.uint64), held, 8)
+        pace, wanders = own[:, 1:2], own[:, 2:3] < WANDERS
+        chased = self.task.opponents["chaser"](signals)
+        made, column = {}, 0
+        for command in self.task.commands:
+            u, reach = now[:, column : column + command.size], command.high - command.low
+            column += command.size
+            anywhere = command.low + reach * u
+            chasing = pace * (chased[command.name] + NOISE * reach * (u - 0.5))
+            made[command.name] = np.where(wanders, anywhere, chasing)
+        if "look" in made:
+            made["look"] = self._look(signals, own, now[:, -1:])
+        limits = {c.name: (c.low, c.high) for c in self.task.commands}
+        return {name: np.clip(value, *limits[name]).astype(np.float32) for name, value in made.items()}
+
+    def _look(self, signals: Mapping[str, Array], own: Places, now: Places) -> Places:
+        """At the ball, more or less; to and fro; here and there."""
+        far = self.task.robot.pan_limit
+        ball = np.arctan2(signals["ball_position"][:, 1:], signals["ball_position"][:, :1]) + (now - 0.5)
+        rate = 0.1 + 1.4 * own[:, 4:5]  # Hz
+        swept = far * np.sin(2.0 * np.pi * (rate * self._steps[:, None] / self.task.rate_hz + own[:, 5:6]))
+        kind = own[:, 3:4]
+        return np.where(kind < 0.4, ball, np.where(kind < 0.7, swept, far * (2.0 * now - 1.0)))
+
+
+class Company:
+    """Such players as the other team; see `sim.opponents.Opponent`."""
+
+    def __init__(self, players: Wanderers) -> None:
+        self.players = players
+
+    def act(self, signals: Mapping[str, Array], episodes: Any, begun: Any) -> Mapping[str, Array]:
+        return self.players.play(signals, episodes, begun)
+
+    def scored(self, rows: Any, against: Any) -> None:
+        """It does not matter to them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is nothing."""
+
+
+def watched(task: SoccerVision1v1, games: int, seed: int) -> Iterator[Frames]:
+    """The pictures of each player of `games` games, as they end. Their players and looks are decided by the seed."""
+    played = task.against(lambda rows: Company(Wanderers(task, 2 * seed + 1)))
+    num = min(WORLDS, games)
+    env = make_env(played, num * agents_of(played), seed, several=True)
+    try:
+        for number, episode in enumerate(rollout(played, env, Wanderers(task, 2 * seed).play, range(games))):
+            yield seen(task, episode, number)
+    finally:
+        env.close()
+
+
+def seen(task: SoccerVision1v1, episode: Episode, game: int) -> Frames:
+    """What one player saw of a game, and what was there."""
+    found, hides = places(episode.signals, task.field.length / 2.0)
+    pan = episode.signals["pan"][:, 0]
+    is_so = shown(found, hides, pan, np.radians(task.lens.view), task.robot.radius)
+    turning = np.diff(pan, prepend=pan[:1]) * task.rate_hz + episode.signals["turning"][:, 0]
+    turning[0] = 0.0  # a first picture stands still
+    return Frames(episode.signals["camera"], *is_so, turning, np.full(len(pan), game))
+
+
+def labels(frames: Frames, players: int) -> Array:
+    """What a detector should tell (n, things, 3): 1, bearing, distance where something is there; else zeros."""
+    there = np.stack([np.ones_like(frames.bearing), frames.bearing, frames.distance], axis=-1) * frames.there[..., None]
+    return ranked(there.astype(np.float32), [*things(players).values()])
