@@ -35,7 +35,7 @@ class Encoders(nn.Module):
         self.size = sum(config.found(s.shape) for s in pictures)
         self.flat = config.head == "flat"
         sharpness = 1.0 if self.flat else sharpness
-        self.encoders = nn.ModuleDict({s.name: _convolutions(config, generator, sharpness) for s in pictures})
+        self.encoders = nn.ModuleDict({s.name: convolutions(config, generator, sharpness) for s in pictures})
 
     def forward(self, pictures: Mapping[str, Tensor]) -> Tensor:
         """Points in pictures (n, height, width, 3) uint8 by name, or all that is held of them: (n, size)."""
@@ -60,7 +60,7 @@ class Encoders(nn.Module):
     def exported(self) -> dict[str, PictureEncoder]:
         """Copies as numpy data, which take pictures as they are."""
         made, strides = ENCODERS[self.config.head], self.config.strides
-        return {s.name: made(s.shape, _layers(self.encoders[s.name]), strides) for s in self.pictures}
+        return {s.name: made(s.shape, convolution_layers(self.encoders[s.name]), strides) for s in self.pictures}
 
 
 class PictureActor(nn.Module):
@@ -87,7 +87,8 @@ def kept(batch: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     return {name.removeprefix(start): shown for name, shown in batch.items() if name.startswith(start)}
 
 
-def _convolutions(config: EncoderConfig, generator: torch.Generator, sharpness: float) -> nn.Sequential:
+def convolutions(config: EncoderConfig, generator: torch.Generator, sharpness: float) -> nn.Sequential:
+    """Convolutions with ReLU between them."""
     layers: list[nn.Module] = []
     inputs = 3
     for outputs, stride in zip(config.channels, config.strides, strict=True):
@@ -104,7 +105,8 @@ def _convolutions(config: EncoderConfig, generator: torch.Generator, sharpness: 
     return network
 
 
-def _layers(encoder: nn.Module) -> list[tuple[Array, Array]]:
+def convolution_layers(encoder: nn.Module) -> list[tuple[Array, Array]]:
+    """Copies of their W (out, in, KERNEL, KERNEL) and b (out,); the first takes 0 to 255."""
     found = [layer for layer in encoder.children() if isinstance(layer, nn.Conv2d)]
     layers = [(v.weight.detach().cpu().numpy().copy(order="C"), v.bias.detach().cpu().numpy().copy()) for v in found]  # type: ignore[union-attr]
     layers[0] = layers[0][0] / WHITE, layers[0][1]

@@ -99,7 +99,7 @@ class KeypointEncoder:
         return np.stack([self._points(picture) for picture in pictures])
 
     def _points(self, picture: NDArray[np.uint8]) -> Array:
-        x = _convolved(picture, self.layers, self.strides)
+        x = convolved(picture, self.layers, self.strides)
         looked = x.reshape(-1, x.shape[2])
         likely = np.exp(looked - looked.max(axis=0))
         points: Array = (likely / likely.sum(axis=0)).T @ grid(*x.shape[:2])
@@ -107,7 +107,7 @@ class KeypointEncoder:
 
     def write(self, graph: Graph, picture: str) -> str:
         """The same as ONNX nodes, from the picture; the name of the points."""
-        x, height, width = _write_convolved(graph, picture, self.shape, self.layers, self.strides)
+        x, height, width = write_convolved(graph, picture, self.shape, self.layers, self.strides)
         likely = graph.add("Softmax", graph.rows(x, self.size // 2, height * width), axis=-1)
         return graph.rows(graph.add("MatMul", likely, graph.constant(grid(height, width))), self.size)
 
@@ -131,20 +131,20 @@ class FlatEncoder:
         return np.stack([self._held(picture) for picture in pictures])
 
     def _held(self, picture: NDArray[np.uint8]) -> Array:
-        x = np.maximum(_convolved(picture, self.layers, self.strides), np.float32(0.0))
+        x = np.maximum(convolved(picture, self.layers, self.strides), np.float32(0.0))
         held: Array = x.transpose(2, 0, 1).ravel()
         return held
 
     def write(self, graph: Graph, picture: str) -> str:
         """The same as ONNX nodes, from the picture; the name of the numbers."""
-        x, _, _ = _write_convolved(graph, picture, self.shape, self.layers, self.strides)
+        x, _, _ = write_convolved(graph, picture, self.shape, self.layers, self.strides)
         return graph.rows(graph.add("Relu", x), self.size)
 
 
 ENCODERS: dict[str, type[KeypointEncoder] | type[FlatEncoder]] = {"keypoints": KeypointEncoder, "flat": FlatEncoder}
 
 
-def _convolved(picture: NDArray[np.uint8], layers: Sequence[Layer], strides: Sequence[int]) -> Array:
+def convolved(picture: NDArray[np.uint8], layers: Sequence[Layer], strides: Sequence[int]) -> Array:
     """What the last convolution makes of a picture, (rows, columns, channels)."""
     x = picture.astype(np.float32)
     for index, ((weight, bias), stride) in enumerate(zip(layers, strides, strict=True)):
@@ -152,7 +152,7 @@ def _convolved(picture: NDArray[np.uint8], layers: Sequence[Layer], strides: Seq
     return x
 
 
-def _write_convolved(
+def write_convolved(
     graph: Graph, picture: str, shape: Sequence[int], layers: Sequence[Layer], strides: Sequence[int]
 ) -> tuple[str, int, int]:
     """The same as ONNX nodes: the name of the last one's outcome (n, channels, rows, columns), rows and columns."""

@@ -6,19 +6,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from policies.learning import cosine
 from policies.learning.detection.pictures import Frames, labels
-from policies.learning.encoders import Encoders
+from policies.learning.encoders import WHITE, convolution_layers, convolutions
 from policies.learning.networks import descend, linear_layers, mlp
-from policies.models.controller import Array
-from policies.models.detector import PictureDetector, told
+from policies.models.controller import Array, Layer
+from policies.models.detector import PictureDetector, column_bearings, picture_bearings, told
 from policies.models.vision import EncoderConfig
-from sim.spec import pictures
+from sim.spec import pictures, size
 from sim.tasks.soccer import SoccerVision1v1
 
 PIECE = 512  # pictures judged at once
@@ -28,44 +27,52 @@ PIECE = 512  # pictures judged at once
 class Detection:
     """Settings of the learning."""
 
-    sight: EncoderConfig = field(default_factory=lambda: EncoderConfig([16, 32, 32], [2, 2, 2], "flat", shift=0))
-    hidden: int = 128  # units of the layer behind the convolutions
+    sight: EncoderConfig = field(default_factory=lambda: EncoderConfig([16, 32, 32, 32], [2, 2, 1, 1], "flat", 0))
+    values: int = 16  # of each thing, whose means are taken where it is
+    hidden: int = 64  # units of the layer behind them
     batch_size: int = 256  # pictures
     pool: int = 30_000  # pictures that are mixed with one another
     epochs: int = 2  # times that each picture is learned from
     learning_rate: float = 2e-3
     weight_decay: float = 1e-4
-    bearing: float = 4.0  # weight of the errors of bearings (shares of half the view)
-    distance: float = 1.0  # of those of distances (their logarithms)
-    slack: float = 0.05  # of such an error, below which its square counts (Huber 1964)
+    slack: float = 0.05  # of an error (rad; share of the distance), below which its square counts (Huber 1964)
 
 
-class DetectorNetwork:
-    """One detector in training."""
+class DetectorNetwork(nn.Module):
+    """One detector in training; see `PictureDetector`."""
 
     def __init__(self, task: SoccerVision1v1, config: Detection, seed: int) -> None:
+        super().__init__()
         self.task, self.config = task, config
         self.generator = torch.Generator().manual_seed(seed)
-        self.inputs = pictures(task.policy)
-        self.outputs = told(task.players)
-        self.things = sum(s.size for s in self.outputs) // 3
-        self.eye = Encoders(self.inputs, config.sight, self.generator)
-        sizes = [self.eye.size, config.hidden, 3 * self.things]
-        self.head = mlp(sizes, self.generator, hidden="relu", last_gain=0.1)
-        self.half = math.radians(task.lens.view) / 2.0
-        self.weights = [*self.eye.parameters(), *self.head.parameters()]
+        self.inputs, self.outputs = pictures(task.policy), told(task.players)
+        self.things = n = size(self.outputs) // 3
+        sight = config.sight
+        self.eye = convolutions(sight, self.generator, 1.0)
+        self.maps = mlp([sight.channels[-1], n], self.generator)
+        self.held = mlp([sight.channels[-1], n * config.values], self.generator)
+        directions = picture_bearings(task.lens.optics().rays)
+        bearings = column_bearings(directions, math.prod(sight.strides))
+        self.bearings = nn.Buffer(torch.from_numpy(bearings))
+        self.head = mlp([n * (config.values + len(bearings)), config.hidden, 2 * n], self.generator, "relu", 0.1)
         self.optimizer = torch.optim.AdamW(
-            self.weights, config.learning_rate, weight_decay=config.weight_decay, fused=True
+            self.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
 
     def forward(self, shown: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, bearings (shares of half the view) and logarithms of distances (n, things) of pictures."""
-        made = self.head(self.eye({self.inputs[0].name: shown}).relu())
-        logit, bearing, distance = made.split(self.things, 1)
-        return logit, bearing, distance
+        """Logits (n, things), shares of columns (n, things, columns), logarithms of distances (n, things)."""
+        cells = self.eye(shown.permute(0, 3, 1, 2).float() / WHITE).relu()
+        rows, columns = cells.shape[2:]
+        flat = cells.permute(0, 2, 3, 1).flatten(1, 2)  # (n, cells, channels)
+        likely = self.maps(flat).softmax(1)  # (n, cells, things)
+        held = self.held(flat).unflatten(2, (self.things, -1))  # (n, cells, things, values)
+        found = (held * likely[..., None]).sum(1)
+        column = likely.transpose(1, 2).unflatten(2, (rows, columns)).sum(2)
+        logit, distance = self.head(torch.cat([found.flatten(1), column.flatten(1)], 1)).split(self.things, 1)
+        return logit, column, distance
 
     def learn(self, frames: Frames, done: float, share: float) -> float:
-        """Go over these pictures in any order, while `share` of the training from `done` (0..1) on goes by: the loss."""
+        """Go over these pictures in any order, for `share` of the training, of which `done` is over; the mean loss."""
         config, count = self.config, len(frames.pictures)
         shown = torch.from_numpy(frames.pictures)
         wanted = torch.from_numpy(labels(frames, self.task.players))
@@ -80,31 +87,55 @@ class DetectorNetwork:
         return total / len(batches)
 
     def _loss(self, shown: Tensor, wanted: Tensor) -> Tensor:
-        config = self.config
-        logit, bearing, distance = self.forward(shown)
+        """Of what is seen, of the columns in which it is, and of bearings and distances in them."""
+        logit, column, distance = self(shown)
         seen, angle, away = wanted.unbind(-1)
         found = functional.binary_cross_entropy_with_logits(logit, seen)
-        off = functional.huber_loss(bearing, angle / self.half, reduction="none", delta=config.slack)
-        scale = functional.huber_loss(distance, away.clamp_min(1e-2).log(), reduction="none", delta=config.slack)
-        errors = (config.bearing * off + config.distance * scale) / config.slack * seen
-        return found + errors.sum() / seen.sum().clamp_min(1.0)
+        slack = self.config.slack
+        off = functional.huber_loss(column @ self.bearings, angle, reduction="none", delta=slack)
+        scale = functional.huber_loss(distance, away.clamp_min(1e-2).log(), reduction="none", delta=slack)
+        errors = (off + scale) / slack + off / slack + self._misplaced(column, angle)
+        return found + (errors * seen).sum() / seen.sum().clamp_min(1.0)
+
+    def _misplaced(self, column: Tensor, angle: Tensor) -> Tensor:
+        """Cross-entropy (n, things) of the columns' shares from the two between which the bearing lies."""
+        falling = self.bearings.contiguous()  # from left to right
+        after = torch.searchsorted(-falling, -angle.contiguous()).clamp(1, len(falling) - 1)
+        left, right = falling[after - 1], falling[after]
+        share = ((left - angle) / (left - right)).clamp(0.0, 1.0)
+        likely = (column + 1e-6).log()
+        before = likely.gather(2, (after - 1)[..., None]).squeeze(2)
+        beyond = likely.gather(2, after[..., None]).squeeze(2)
+        return -(1.0 - share) * before - share * beyond
 
     @torch.no_grad()
     def told(self, frames: Frames) -> Array:
         """What it tells (n, things, 3) of these pictures."""
-        parts = [self.forward(piece) for piece in torch.from_numpy(frames.pictures).split(PIECE)]
-        logit, bearing, distance = (torch.cat(some) for some in zip(*parts, strict=True))
+        parts = [self(piece) for piece in torch.from_numpy(frames.pictures).split(PIECE)]
+        logit, column, distance = (torch.cat(some) for some in zip(*parts, strict=True))
         seen = (logit > 0.0).float()
-        made: Array = torch.stack([seen, seen * self.half * bearing, seen * distance.exp()], -1).numpy()
+        made: Array = torch.stack([seen, seen * (column @ self.bearings), seen * distance.exp()], -1).numpy()
         return made
 
     def exported(self, name: str) -> PictureDetector:
         """As numpy data."""
-        (eye,) = self.eye.exported().values()
-        layers = linear_layers(self.head)
+        (maps,), (values,) = linear_layers(self.maps), linear_layers(self.held)
+        layers: list[Layer] = convolution_layers(self.eye)
         task = self.task
-        terms = {"task": task.name, "robot": task.robot.name, "rate_hz": task.rate_hz}
-        return PictureDetector(name, **terms, inputs=self.inputs, outputs=self.outputs, eye=eye, layers=layers, view=2.0 * self.half)
+        return PictureDetector(
+            name=name,
+            task=task.name,
+            robot=task.robot.name,
+            rate_hz=task.rate_hz,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            layers=layers,
+            strides=self.config.sight.strides,
+            maps=maps,
+            values=values,
+            head=linear_layers(self.head),
+            bearings=self.bearings.numpy().copy(),
+        )
 
 
 def pools(frames: Iterator[Frames], size: int) -> Iterator[Frames]:
@@ -117,7 +148,3 @@ def pools(frames: Iterator[Frames], size: int) -> Iterator[Frames]:
             held = []
     if held:
         yield Frames.joined(held)
-
-
-def spread(values: np.ndarray) -> float:
-    return float(np.std(values))

@@ -1,6 +1,6 @@
 """Pictures of matches and what is in them: scripted players of all paces, cameras that turn in all ways.
 
-Whatever is random in how somebody plays is drawn by game and control step (`sim.tasks.detection.drawn`).
+Whatever is random in how somebody plays is drawn by game and control step (`sim.tasks.soccer.detection.drawn`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sim.env import make_env
 from sim.rollout import Episode, rollout
 from sim.tasks import agents_of
-from sim.tasks.detection import drawn, places, ranked, shown, things
+from sim.tasks.soccer.detection import drawn, places, ranked, shown, things
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import SoccerVision1v1
@@ -86,7 +86,7 @@ class Wanderers:
 
 
 class Company:
-    """Such players as the other team; see `sim.opponents.Opponent`."""
+    """Such players as the other team; see `sim.tasks.opponents.Opponent`."""
 
     def __init__(self, players: Wanderers) -> None:
         self.players = players
