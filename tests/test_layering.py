@@ -69,6 +69,7 @@ HOMES = {
     "onnx": [
         "policies/models/export.py",
         "policies/models/graph.py",
+        "policies/models/joined.py",
         "policies/models/reading.py",
         "deploy/codegen/onnx_graph.py",
         "deploy/remote/subgraph.py",

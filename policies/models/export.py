@@ -150,7 +150,7 @@ def _compare_reference(controller: Policy, signals: Mapping[str, Array], referen
                 raise PolicyFileError(f"not exported, the trained network and its data disagree: {what}")
 
 
-def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Nested lists with the shortest decimal text that reads back as the same float32; pictures as packed text."""
 
     def shortest(value: Any) -> Any:
@@ -161,7 +161,7 @@ def _exact(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def _metadata(controller: Policy, signals: Mapping[str, Array], expected: Mapping[str, Any]) -> dict[str, Any]:
     initial = {name: value[0] for name, value in controller.initial_state(1).items()}
-    texts = _exact(initial)
+    texts = exact(initial)
     plan = {"plan": controller.plan()} if isinstance(controller, Planning) else {}
     return {
         "name": controller.name,
@@ -177,9 +177,9 @@ def _metadata(controller: Policy, signals: Mapping[str, Array], expected: Mappin
         "evaluation": None,
         "vectors": {
             "tolerance": TOLERANCE,
-            "inputs": _exact(signals),
-            "outputs": _exact(expected["outputs"]),
-            "state": _exact(expected["state"]),
+            "inputs": exact(signals),
+            "outputs": exact(expected["outputs"]),
+            "state": exact(expected["state"]),
         },
     }
 
@@ -199,7 +199,7 @@ def _recorded(controller: Policy, flight: Mapping[str, Array]) -> dict[str, Arra
     return signals
 
 
-def _seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
+def seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
     """The bytes of a file that loads and agrees with itself, with the tolerance set from what was measured."""
     vectors = metadata["vectors"]
     vectors["tolerance"] = LARGEST_TOLERANCE
@@ -233,7 +233,7 @@ def to_bytes(
     graph = Graph()
     model = build(controller, graph)
     metadata |= graph.metadata
-    return _seal(model, metadata, path)
+    return seal(model, metadata, path)
 
 
 def export(controller: Policy, path: str | os.PathLike[str], **options: Any) -> PolicyFile:

@@ -1,0 +1,183 @@
+"""Detectors of pictures: they learn, their file tells what the network does, and a policy before it sees pixels."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from deploy.drivers.tasks import task_for
+from deploy.policy_file import PolicyFile, PolicyFileError
+from policies import join, train_detector
+from policies.evaluate import evaluate
+from policies.learning.detection.network import Detection, DetectorNetwork
+from policies.learning.detection.pictures import Frames, labels, watched
+from policies.models.controller import FeaturePolicy, Gru
+from policies.models.export import export
+from policies.models.vision import EncoderConfig
+from sim.tasks import make
+
+SMALL = Detection(EncoderConfig([8, 16], [2, 2], "flat", 0), values=4, hidden=16)
+
+
+@pytest.fixture(scope="module")
+def frames() -> Frames:
+    return Frames.joined(list(watched(make("soccer_vision_1v1", steps=60, shutter=0.02), 24, 3)))
+
+
+@pytest.fixture(scope="module")
+def learned(frames: Frames) -> DetectorNetwork:
+    network = DetectorNetwork(make("soccer_vision_1v1"), SMALL, 0)
+    for k in range(4):
+        network.learn(frames, k / 8, 1 / 8)
+    return network
+
+
+@pytest.fixture(scope="module")
+def detector(learned: DetectorNetwork, frames: Frames, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("detector") / "detector.onnx"
+    made = learned.exported("soccer_vision_1v1_detector")
+    export(made, path, vectors_from={"camera": frames.pictures[:16]}, training={})
+    return str(path)
+
+
+def student(path: str, **config: object) -> str:
+    """An untrained policy that is told what a detector sees."""
+    task, rng = make("soccer_vision_1v1", perception="detector", **config), np.random.default_rng(0)
+    sizes = sum(s.size for s in task.policy), sum(s.size for s in task.commands)
+
+    def layer(outputs: int, inputs: int) -> tuple[np.ndarray, np.ndarray]:
+        return rng.normal(0.0, 0.3, (outputs, inputs)).astype(np.float32), np.zeros(outputs, np.float32)
+
+    (w_ih, b_ih), (w_hh, b_hh) = layer(24, 16), layer(24, 8)
+    network = Gru(layer(16, sizes[0]), w_ih, w_hh, b_ih, b_hh, layer(sizes[1], 8))
+    export(FeaturePolicy.from_task(task, network), path)
+    return path
+
+
+def test_pictures_come_with_what_is_in_them(frames: Frames):
+    n = len(frames.game)
+    assert frames.pictures.shape == (n, 30, 40, 3) and frames.there.shape == frames.bearing.shape == (n, 4)
+    assert 0.1 < frames.there.mean() < 0.7 and np.abs(frames.turning).max() > 5.0
+    assert (np.abs(frames.bearing[frames.there]) < np.pi / 4).all()
+    told = labels(frames, 1)
+    np.testing.assert_array_equal(told[..., 0], frames.there)
+    orange = (frames.pictures[..., 0] > 1.6 * frames.pictures[..., 1].astype(float)) & (frames.pictures[..., 0] > 90)
+    near = frames.there[:, 0] & (frames.distance[:, 0] < 0.8)
+    found = orange & near[:, None, None] & (orange.sum(axis=(1, 2)) > 6)[:, None, None]
+    rows = found.any(axis=(1, 2))
+    columns = (found * np.arange(40)).sum(axis=(1, 2))[rows] / found.sum(axis=(1, 2))[rows]
+    assert rows.sum() > 50
+    wanted = 19.5 - 20.0 * np.tan(frames.bearing[rows, 0])
+    assert np.median(np.abs(columns - wanted)) < 1.0
+
+
+def test_the_same_games_give_the_same_pictures_whatever_the_batch():
+    task = make("soccer_vision_1v1", steps=20)
+    few, many = (Frames.joined(list(watched(task, games, 5))) for games in (3, 6))
+    for some in (few, many):
+        assert (np.bincount(some.game) == 20).all()
+    whole = {key.tobytes() for key in many.pictures}
+    assert all(key.tobytes() in whole for key in few.pictures)
+
+
+def test_it_learns_and_its_file_tells_the_same(learned: DetectorNetwork, frames: Frames, detector: str):
+    told, there = learned.told(frames), frames.there
+    seen = told[..., 0] > 0.0
+    assert (seen == there).mean() > 0.75 > there.mean()
+    hit = seen & there
+    off = np.abs(told[..., 1] - frames.bearing)[hit]
+    assert np.median(off) < 0.15
+    file = PolicyFile.load(detector)
+    file.reset(64)
+    given = file.step({"camera": frames.pictures[:64]})
+    reference, _ = learned.exported("one").act({"camera": frames.pictures[:64]}, {})
+    for k, signal in enumerate(file.outputs):
+        np.testing.assert_allclose(given[signal.name], reference[signal.name], atol=2e-4)
+        np.testing.assert_allclose(given[signal.name], told[:64, k], atol=2e-4)
+    assert set(np.unique(given["seen_ball"][:, 0])) <= {0.0, 1.0}
+
+
+def test_pictures_of_another_size_and_lens():
+    task = make("soccer_vision_2v2", steps=10, width=32, height=24, view=120.0, lens="fisheye")
+    network = DetectorNetwork(task, SMALL, 0)
+    some = Frames.joined(list(watched(task, 2, 0)))
+    assert some.pictures.shape[1:] == (24, 32, 3) and some.there.shape[1] == 6
+    assert np.isfinite(network.learn(some, 0.0, 1.0)) and network.told(some).shape == (len(some.game), 6, 3)
+    assert float(network.bearings[0]) == pytest.approx(np.radians(60.0), abs=0.05)
+
+
+def test_a_policy_and_a_detector_become_one_that_sees(detector: str, tmp_path):
+    policy, out = student(str(tmp_path / "student.onnx"), latency=1, steps=40), str(tmp_path / "both.onnx")
+    file = join.join(join.Config(policy=policy, detector=detector, out=out))
+    assert [s.name for s in file.inputs] == ["camera", "velocity", "turning", "ready", "pan"]
+    assert file.metadata["training"]["joined"]["policy"]["sha256"] == PolicyFile.load(policy).sha256
+    task = task_for(file)
+    assert task.config.perception == "pixels" and task.latency == 1 and task.episode_steps == 40
+    report = evaluate(file, episodes=3)
+    assert report.episodes == 3
+    one, two = PolicyFile.load(policy), PolicyFile.load(detector)
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        now = {s.name: rng.normal(0.0, 0.5, s.shape).astype(np.float32) for s in file.inputs[1:]}
+        now["camera"] = rng.integers(0, 256, (30, 40, 3), np.uint8)
+        apart, together = one.step({**now, **two.step(now)}), file.step(now)
+        for name, value in apart.items():
+            np.testing.assert_allclose(together[name], value, atol=1e-4)
+
+
+def test_the_joined_file_becomes_c(detector: str, tmp_path):
+    from deploy.codegen.host import library
+    from deploy.export import main
+
+    policy, out = student(str(tmp_path / "student.onnx")), str(tmp_path / "both.onnx")
+    join.join(join.Config(policy=policy, detector=detector, out=out))
+    main([f"policy={out}", "target=c", f"out={tmp_path / 'c'}"])
+    assert (tmp_path / "c").is_dir() and library is not None
+
+
+def test_files_that_do_not_fit_are_refused(detector: str, tmp_path):
+    policy, out = student(str(tmp_path / "student.onnx")), str(tmp_path / "both.onnx")
+    for wrong, said in (
+        ({"policy": detector, "detector": detector}, "takes no 'seen_ball'"),
+        ({"policy": policy, "detector": policy}, "is no detector but gives drive, turn, kick, look"),
+        ({"policy": str(tmp_path / "none.onnx"), "detector": detector}, "there is no file"),
+    ):
+        with pytest.raises(PolicyFileError, match=said):
+            join.join(join.Config(**wrong, out=out))
+    narrow = student(str(tmp_path / "narrow.onnx"), view=60.0)
+    with pytest.raises(PolicyFileError, match=r"was told of 60(\.0)? degrees, .* sees 90"):
+        join.join(join.Config(policy=narrow, detector=detector, out=out))
+    assert not (tmp_path / "both.onnx").exists()
+    shutil.copy(detector, tmp_path / "damaged.onnx")
+    with open(tmp_path / "damaged.onnx", "r+b") as file:
+        file.seek(-20, 2)
+        file.write(b"\0")
+    with pytest.raises(PolicyFileError, match="damaged"):
+        join.join(join.Config(policy=policy, detector=str(tmp_path / "damaged.onnx"), out=out))
+
+
+@pytest.mark.slow
+def test_the_command_trains_measures_and_writes(tmp_path, monkeypatch, capsys):
+    quick = dataclasses.replace(SMALL, pool=4000, epochs=6)
+    monkeypatch.setattr("policies.learning.detection.network.Detection", lambda: quick)
+    threads = torch.get_num_threads()
+    train_detector.main([f"out={tmp_path / 'd.onnx'}", "total_steps=12000", "games=12"])
+    torch.set_num_threads(threads)
+    said = capsys.readouterr().out
+    assert "as errors of task.perception=detector:" in said and "turning 3 to 6 rad/s" in said
+    file = PolicyFile.load(tmp_path / "d.onnx")
+    assert [s.name for s in file.outputs] == ["seen_ball", "seen_goal", "seen_own_goal", "seen_others"]
+    errors = file.metadata["evaluation"]["errors"]
+    assert 0.0 < errors["bearing"] < 0.3 and file.metadata["training"]["task_config"]["shutter"] == 0.02
+
+
+def test_settings_that_are_out_of_range_are_refused():
+    for wrong, said in (
+        ({"out": "d.bin"}, "ends in .onnx"),
+        ({"out": "d.onnx", "task": "quad_hover"}, "task 'quad_hover' has no such pictures"),
+        ({"out": "d.onnx", "games": 1}, "games >= 4"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            train_detector.Config(**wrong)
