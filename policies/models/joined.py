@@ -116,9 +116,12 @@ def _model(policy: PolicyFile, detector: PolicyFile) -> onnx.ModelProto:
     first = compose.add_prefix(models[0], PREFIX, rename_inputs=False, rename_outputs=False)
     first.ir_version = models[1].ir_version = max(model.ir_version for model in models)
     try:
-        return compose.merge_models(first, models[1], [(s.name, s.name) for s in detector.outputs])
+        made = compose.merge_models(first, models[1], [(s.name, s.name) for s in detector.outputs])
     except ValueError as error:
         raise PolicyFileError(f"{policy.path} and {detector.path} cannot be joined: {error}") from None
+    del made.opset_import[:]
+    made.opset_import.append(onnx.helper.make_opsetid("", OPSET))
+    return made
 
 
 def _run(

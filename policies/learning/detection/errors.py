@@ -146,7 +146,7 @@ def tables(answers: Answers, names: Sequence[str]) -> dict[str, list[dict[str, f
     for k, name in enumerate(names):
         some = answers.thing == k
         alone = answers._replace(**{f: getattr(answers, f)[some] for f in answers._fields[:7]})
-        found[name] = rows(alone, alone.distance, (0.0, math.inf))
+        found[name] = rows(alone, alone.distance, (0.0, 100.0))
     return found
 
 
