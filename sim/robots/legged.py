@@ -20,7 +20,7 @@ from sim.robots.mjcf_file import attempt
 from sim.robots.mjcf_additions import GRAVITY
 
 TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
-ALIKE = 0.02  # m, rad, and share of a mass: how far a robot's halves may differ
+ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
 # Servos of ours have a stiffness of the robot's weight times its height, and this ratio of damping to stiffness (s):
 # for a Go1 33 N m/rad and 0.5 N m s/rad, where MuJoCo Playground has 35 and 0.5.
 LAG = 0.015
@@ -228,10 +228,13 @@ def _mirror(robot: MjcfRobot, feet: Sequence[int]) -> tuple[NDArray[np.int64], D
     flip = np.array([1.0, -1.0, 1.0])
     at, axes = data.xanchor[numbers] - data.xpos[robot.base], data.xaxis[numbers]
     mass = model.body_subtreemass[model.jnt_bodyid[numbers]]
-    apart = np.linalg.norm(at[:, None] * flip - at[None], axis=2)
+    between = at[:, None] * flip - at[None]
+    apart = np.linalg.norm(between, axis=2)
+    between -= (between * axes).sum(axis=2, keepdims=True) * axes  # where on its axis a joint stands is the same
+    beside = np.linalg.norm(between, axis=2)
     turned = -(axes * flip) @ axes.T  # a mirror turns rotations the other way round
     unlike = np.abs(mass[:, None] / mass - 1.0)
-    fits = (apart < ALIKE) & (np.abs(turned) > 0.99) & (unlike < ALIKE)
+    fits = (beside < ALIKE) & (np.abs(turned) > 0.99) & (unlike < ALIKE_MASS)
     partner = np.where(fits, apart, np.inf).argmin(axis=1)
     sign = np.sign(turned[np.arange(len(partner)), partner])
     places = data.xpos[list(feet)] - data.xpos[robot.base]
