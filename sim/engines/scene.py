@@ -90,6 +90,7 @@ class Scene:
         """Give that world a model of its own, which `change` makes of the common one."""
         model = copy.copy(self.model)
         change(model)
+        mujoco.mj_setConst(model, self._looking)  # what follows from that
         self._models[row] = model
 
     @property
@@ -108,17 +109,23 @@ class Scene:
         self._control[:] = np.clip(control, self._low, self._high)[:, None]
         if before is not None and late is not None:
             waits = np.arange(self.substeps) < late[:, None]
-            self._control[:] = np.where(waits[:, :, None], np.clip(before, self._low, self._high)[:, None], self._control)
+            self._control[:] = np.where(
+                waits[:, :, None], np.clip(before, self._low, self._high)[:, None], self._control
+            )
         broken = ~np.isfinite(self._control).all(axis=(1, 2)) | ~np.isfinite(self._state).all(axis=1)
         if broken.any():  # MuJoCo would write a warning file for them
             self._control[broken] = 0.0
             self._state[broken] = 0.0
             self.qpos[broken] = self.model.qpos0
         wanted = self._state[:, 0] + self.dt
-        self._state = self._threads.advance(self._models, self._state, self._control)
+        self._state = self._advance()
         broken |= np.abs(self._state[:, 0] - wanted) > 0.5 * self.model.opt.timestep  # it began anew, or gave up
         self._state[broken] = np.nan
         self._read = {}
+
+    def _advance(self) -> Double:
+        """The states (num, size) after dt from `_state`, under `_control`, each with its own of `_models`."""
+        return self._threads.advance(self._models, self._state, self._control)
 
     def _worlds(self, prepare: Callable[[Any], None]) -> Iterator[tuple[int, Any]]:
         """Each row that is not broken with MuJoCo's data of its state, which the next row overwrites."""

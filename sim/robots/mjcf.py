@@ -200,7 +200,11 @@ def load(path: str, tip: str = "", start: Sequence[float] = (), free: bool = Fal
 
 
 def build(
-    path: str, tip: str = "", start: Sequence[float] = (), free: bool = False, adapt: Callable[[Any], None] | None = None
+    path: str,
+    tip: str = "",
+    start: Sequence[float] = (),
+    free: bool = False,
+    adapt: Callable[[Any], None] | None = None,
 ) -> tuple[Any, MjcfRobot]:
     """As `load`, with the `mujoco.MjSpec`, which `adapt` changes first."""
     file = place(path)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Robot = TypeVar("Robot", bound="MjcfRobot")
 
-SCENES = {"mujoco": "sim.engines.scene:Scene"}
+SCENES = {"mujoco": "sim.engines.scene:Scene", "mujoco_warp": "sim.engines.warp_scene:WarpScene"}
 VIEW = {"azimuth": 120.0, "elevation": -20.0}  # degrees, of the pictures for people
 
 
@@ -97,9 +97,7 @@ class FileTask(ABC):
 class Worlds(ABC):
     """`num` worlds with one robot each; see `sim.env.Env`. One that is told NaN is lost."""
 
-    def __init__(
-        self, task: FileTask, num: int, seed: int, threads: int | None = None, physics: Any = None
-    ) -> None:
+    def __init__(self, task: FileTask, num: int, seed: int, threads: int | None = None, physics: Any = None) -> None:
         """`physics`: the model that is stepped, if it is not the one that pictures show."""
         self.num, self.seed, self.robot, self._commands = num, seed, task.robot, task.commands
         model, shown = (task.robot.model, None) if physics is None else (physics, task.robot.model)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import mujoco
 import numpy as np
 
-from sim.robots.legged import LeggedRobot
-from sim.robots.mjcf import Double
+if TYPE_CHECKING:
+    from sim.robots.mjcf import Double
+    from sim.robots.mjcf_legged import LeggedRobot
 
 # Ranges of factors, at `vary` 1 (with `vary` v they are that much wider): friction, the mass of the base and of each
 # other body, servos' stiffness, joints' damping; compare `Velocity`'s peers legged_gym and MuJoCo Playground.
@@ -43,7 +43,6 @@ class Vehicle(NamedTuple):
         model.actuator_gainprm[:, 0] *= self.stiffness
         model.actuator_biasprm[:, 1] *= self.stiffness
         model.dof_damping[6:] *= self.damping
-        mujoco.mj_setConst(model, mujoco.MjData(model))
 
 
 def draw(robot: LeggedRobot, rng: np.random.Generator, vary: float) -> Vehicle:

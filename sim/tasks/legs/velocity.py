@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.env import Array, outcome_scores
 from sim.randomize import Noise
-from sim.robots.legged import Legs, LeggedRobot
+from sim.robots.legs import Legs
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.walking import Walking
 from sim.tasks.mjcf import FileSettings, FileTask, identified
 from sim.terms import Mirror
+
+if TYPE_CHECKING:
+    from sim.robots.mjcf_legged import LeggedRobot
 
 TREMBLE = 0.01  # of a command's range: the noise of a mediocre expert's legs
 FASTEST = 5.0  # m/s and rad/s: the largest velocities that the signals can tell
@@ -54,7 +58,7 @@ class VelocityConfig(FileSettings):
     tilt: float = 60.0  # degrees: more, it has fallen
     error: float = 0.25  # m/s: success is to be closer than this to the told velocity, on average, and not to fall
     vary: float = 1.0  # how much friction, masses, servos, latency and sensors vary, and how hard it is pushed
-    stiffness: float = 0.0  # the rest: see `sim.robots.legged.Legs`
+    stiffness: float = 0.0  # the rest: see `sim.robots.legs.Legs`
     damping: float = 0.0
     contacts: str = "feet"
     timestep: float = 0.01
@@ -88,7 +92,7 @@ class Velocity(FileTask):
     robot: LeggedRobot
 
     def __init__(self, config: VelocityConfig | None = None) -> None:
-        from sim.robots.legged import load
+        from sim.robots.mjcf_legged import load
 
         config = config or self.Config()
         robot = load(config.robot, config.start, config.legs())
@@ -114,7 +118,9 @@ class Velocity(FileTask):
             Signal("height", (1,), "m", "world"),
             Signal("foot_height", (len(robot.feet),), "m", "world"),
             Signal("foot_load", (len(robot.feet),), "1", "", 0.0, 10.0),  # of its weight
-            Signal("vehicle", (4,), "1"),  # factors: friction, mass of the base, stiffness, and latency in physics steps
+            Signal(
+                "vehicle", (4,), "1"
+            ),  # factors: friction, mass of the base, stiffness, and latency in physics steps
         )
         self.mirrors = _mirrors(self)
         self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}

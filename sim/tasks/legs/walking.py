@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.env import Array, Step
+from sim.env import Array
 from sim.rotations import rotation_matrices
 from sim.tasks.legs import disturbances
 from sim.tasks.mjcf import Worlds
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Term -> weight, per control step; a reward is never negative (legged_gym's only_positive_rewards).
 WEIGHTS = {
-    "velocity": 1.0,  # exp(-(error / WIDTH)^2)
+    "velocity": 1.0,  # exp(-(error / width)^2)
     "turn_rate": 0.5,  # the same
     "bounce": -0.5,  # (m/s)^2, up and down
     "roll_rate": -0.02,  # (rad/s)^2, with pitch
@@ -35,7 +35,8 @@ WEIGHTS = {
     "air_time": 0.5,  # s, of each step beyond SHORT, when it ends
     "still": -0.5,  # rad^2 ... of joints that are not where it begins, while it is told to stand
 }
-WIDTH = 0.4  # m/s and rad/s: errors of which the reward is 1/e
+WIDTH, TURN_WIDTH = 0.4, 0.5  # of the fastest that is told: errors of which the reward is 1/e
+SLOWEST = 0.2  # m/s or rad/s: what counts as the fastest at least
 CLEARANCE = 0.25  # of the height at the start: how high feet swing
 SHORT, LONG = 0.15, 0.4  # s: steps are as long
 STANDING = 0.05  # m/s and rad/s: less is to stand
@@ -57,6 +58,9 @@ class Walking(Worlds):
         self._first = rotation_matrices(robot.start[None, self._place + 3 : self._place + 7])[0]
         self._height = float(robot.start[self._place + 2])
         self._weight = float(-model.opt.gravity[2] * model.body_subtreemass[base])
+        config = task.config
+        self._width = WIDTH * max(*np.abs(config.forward), config.sideways, SLOWEST)
+        self._turn_width = TURN_WIDTH * max(config.turn, SLOWEST)
         self._noise_std = [s.noise_std() * task.config.vary for s in task.policy for _ in range(s.size)]
         self._noise = np.zeros((num, NOISES, len(self._noise_std)), np.float32)
         self._orders = np.zeros((num, 2, 3))  # first and then: forward, left (m/s), turn (rad/s)
@@ -108,7 +112,9 @@ class Walking(Worlds):
         now[:] = robot.rest + control
         pushed = self._pushes[:, :, 0] == self._count[:, None]
         if pushed.any():
-            self.scene.qvel[:, self._speed : self._speed + 2] += (self._pushes[:, :, 1:] * pushed[..., None]).sum(axis=1)
+            self.scene.qvel[:, self._speed : self._speed + 2] += (self._pushes[:, :, 1:] * pushed[..., None]).sum(
+                axis=1
+            )
         self.scene.step(now, before, self._late)
         self._felt = robot.felt(self.scene.sensed.copy())
 
@@ -171,8 +177,8 @@ class Walking(Worlds):
         self._air = np.where(loaded, 0.0, self._air + dt)
         lift = CLEARANCE * self._height
         return {
-            "velocity": np.exp(-_square(error) / WIDTH**2),
-            "turn_rate": np.exp(-((turned / WIDTH) ** 2)),
+            "velocity": np.exp(-_square(error) / self._width**2),
+            "turn_rate": np.exp(-((turned / self._turn_width) ** 2)),
             "bounce": seen["linear_velocity"][:, 2] ** 2,
             "roll_rate": _square(seen["angular_velocity"][:, :2]),
             "upright": _square(seen["projected_gravity"][:, :2]),

@@ -15,35 +15,16 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.robots.legs import LAG, Legs
 from sim.robots.mjcf import HINGE, Double, MjcfRobot, actuator_kinds, build
-from sim.robots.mjcf_file import attempt
 from sim.robots.mjcf_additions import GRAVITY
+from sim.robots.mjcf_file import attempt
 
 TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
 ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
-# Servos of ours have a stiffness of the robot's weight times its height, and this ratio of damping to stiffness (s):
-# for a Go1 33 N m/rad and 0.5 N m s/rad, where MuJoCo Playground has 35 and 0.5.
-LAG = 0.015
-CONTACTS = ("feet", "all")
 FOOT = "foot_{}"  # names of sites that are added
 SENSED = ("touch", "position", "velocity")  # of each foot, in this order
 SIZES = {"touch": 1, "position": 3, "velocity": 3}
-
-
-@dataclass(frozen=True)
-class Legs:
-    """How a legged robot is carried out."""
-
-    stiffness: float = 0.0  # N m/rad, of servos that take the place of motors; 0: by weight and length of the legs
-    damping: float = 0.0  # N m s/rad; 0: `LAG` times that
-    contacts: str = "feet"  # feet: nothing but feet and floor touch, in pyramidal cones; all: as the file has it
-    timestep: float = 0.0  # s, of the physics; 0: the file's
-
-    def __post_init__(self) -> None:
-        if self.contacts not in CONTACTS:
-            raise ValueError(f"contacts {self.contacts!r} is not one of {', '.join(CONTACTS)}")
-        if min(self.stiffness, self.damping, self.timestep) < 0.0 or self.timestep > 0.02:
-            raise ValueError("needs stiffness >= 0, damping >= 0 and 0 <= timestep <= 0.02")
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +140,9 @@ def _feet(robot: MjcfRobot, path: str) -> tuple[int, ...]:
         if min((mujoco.mj_geomDistance(model, data, g, p, 1.0, None) for p in planes), default=1.0) < TOUCHES
     }
     if not near or robot.base in near:
-        raise ValueError(f"robot {path}: it does not begin on feet: start={[0.0] * len(robot.joints)} is where to bend it")
+        raise ValueError(
+            f"robot {path}: it does not begin on feet: start={[0.0] * len(robot.joints)} is where to bend it"
+        )
     return tuple(sorted(near, key=lambda body: (-round(data.xpos[body][0], 1), -data.xpos[body][1])))
 
 
@@ -186,7 +169,11 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
         below = data.xmat[body].reshape(3, 3).T @ (_lowest(model, data, body) - data.xpos[body])
         site = FOOT.format(number)
         spec.body(model.body(body).name).add_site(name=site, pos=below, size=[0.3] * 3, group=5)
-        for kind in (mujoco.mjtSensor.mjSENS_TOUCH, mujoco.mjtSensor.mjSENS_FRAMEPOS, mujoco.mjtSensor.mjSENS_FRAMELINVEL):
+        for kind in (
+            mujoco.mjtSensor.mjSENS_TOUCH,
+            mujoco.mjtSensor.mjSENS_FRAMEPOS,
+            mujoco.mjtSensor.mjSENS_FRAMELINVEL,
+        ):
             spec.add_sensor(type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
     if legs.timestep:
         spec.option.timestep = legs.timestep
