@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -71,7 +72,7 @@ def load(path: str, start: Sequence[float], legs: Legs) -> LeggedRobot:
             raise ValueError(f"robot {path}: {actuator.name!r} moves no joint of its own; legs need servos or motors")
     if added:
         _soften(spec, found, legs, efforts)
-        found = dataclasses.replace(found, model=attempt(path, spec.compile))
+        found = dataclasses.replace(found, model=attempt(Path(path), spec.compile))
     feet = _feet(found, path)
     values = {f.name: getattr(found, f.name) for f in dataclasses.fields(MjcfRobot)}
     return LeggedRobot(**values, physics=_physics(spec, found, feet, legs), feet=feet, mirror=_mirror(found, feet))
@@ -177,7 +178,7 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
             spec.add_sensor(type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
     if legs.timestep:
         spec.option.timestep = legs.timestep
-    made = attempt(robot.name, spec.compile)
+    made = attempt(Path(robot.name), spec.compile)
     if quick:
         _quicken(made)
     if made.nq != model.nq or not np.allclose(made.body_mass, model.body_mass):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Robot = TypeVar("Robot", bound="MjcfRobot")
 
-SCENES = {"mujoco": "sim.engines.scene:Scene", "mujoco_warp": "sim.engines.warp_scene:WarpScene"}
+SCENES = {"mujoco": "sim.engines.scene:Scene"}
 VIEW = {"azimuth": 120.0, "elevation": -20.0}  # degrees, of the pictures for people
 
 

@@ -14,7 +14,7 @@ from sim.robots.legs import Legs
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.walking import Walking
-from sim.tasks.mjcf import FileSettings, FileTask, identified
+from sim.tasks.mjcf import SCENES, FileSettings, FileTask, identified
 from sim.terms import Mirror
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Velocity(FileTask):
     Config = VelocityConfig
     name = "velocity"
     algorithm = "ppo"
+    engines = {**SCENES, "mujoco_warp": "sim.engines.warp_scene:WarpScene"}
     recipes: Recipes = {"ppo": {"default": SETTINGS}}
     scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m"}
     config: VelocityConfig
