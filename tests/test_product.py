@@ -28,7 +28,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "reach": {"steps": 30},
     **{f"soccer_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2, 5)},
     **{f"soccer_vision_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2)},
-    "velocity": {"steps": 30, "standing": 1.0},  # its expert stands
+    "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
 }
 CELLS = [
     pytest.param(task, name, marks=() if task in IN_SHORT else pytest.mark.long, id=f"{task}-{name}")

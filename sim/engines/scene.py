@@ -27,18 +27,22 @@ class Scene:
     """`num` worlds of one model. All arrays are float64, one row per world; a world whose state diverges reads NaN.
 
     Neither a world's neighbours nor the number of `threads` (None: one per core) change what it does. `dt` (s) is
-    divided into steps no longer than the model's own.
+    divided into steps no longer than the model's own. Pictures are of `shown`, which has the same joints (None: of the
+    model itself).
     """
 
-    def __init__(self, model: Any, num: int, dt: float, threads: int | None = None) -> None:
+    def __init__(self, model: Any, num: int, dt: float, threads: int | None = None, shown: Any = None) -> None:
         self.num, self.dt = num, dt
-        self._substeps = max(1, int(np.ceil(dt / model.opt.timestep - 1e-9)))
+        self.substeps = max(1, int(np.ceil(dt / model.opt.timestep - 1e-9)))
         self.model = copy.copy(model)
-        self.model.opt.timestep = dt / self._substeps
-        self._threads = Threads(self.model, num, self._substeps, threads)
+        self.model.opt.timestep = dt / self.substeps
+        self._models = [self.model] * num
+        self._shown = self.model if shown is None else shown
+        self._showing = None if shown is None else mujoco.MjData(shown)
+        self._threads = Threads(self.model, num, self.substeps, threads)
         self._looking = mujoco.MjData(self.model)
         self._state = np.zeros((num, mujoco.mj_stateSize(self.model, STATE)))
-        self._control = np.zeros((num, self._substeps, self.model.nu))
+        self._control = np.zeros((num, self.substeps, self.model.nu))
         limited = self.model.actuator_ctrllimited.astype(bool)
         self._low = np.where(limited, self.model.actuator_ctrlrange[:, 0], -np.inf)
         self._high = np.where(limited, self.model.actuator_ctrlrange[:, 1], np.inf)
@@ -82,22 +86,46 @@ class Scene:
             self.qvel[index] = qvel
         self._read = {}
 
-    def step(self, control: Double) -> None:
-        """Advance dt under what the actuators are told (num, nu), held; cut to their ranges."""
+    def vary(self, row: int, change: Callable[[Any], None]) -> None:
+        """Give that world a model of its own, which `change` makes of the common one."""
+        model = copy.copy(self.model)
+        change(model)
+        mujoco.mj_setConst(model, self._looking)  # what follows from that
+        self._models[row] = model
+
+    @property
+    def sensed(self) -> Double:
+        """What the model's sensors said (num, nsensordata) when the last of the steps of dt began."""
+        return self._threads.sensed
+
+    def step(self, control: Double, before: Double | None = None, late: NDArray[np.int64] | None = None) -> None:
+        """Advance dt under what the actuators are told (num, nu), held; cut to their ranges.
+
+        In the first `late` (num,) of its steps a world still does what `before` (num, nu) says.
+        """
         control = np.asarray(control, np.float64)
         if control.shape != (self.num, self.model.nu):
             raise ValueError(f"the control has shape {control.shape}, not {(self.num, self.model.nu)}")
         self._control[:] = np.clip(control, self._low, self._high)[:, None]
+        if before is not None and late is not None:
+            waits = np.arange(self.substeps) < late[:, None]
+            self._control[:] = np.where(
+                waits[:, :, None], np.clip(before, self._low, self._high)[:, None], self._control
+            )
         broken = ~np.isfinite(self._control).all(axis=(1, 2)) | ~np.isfinite(self._state).all(axis=1)
         if broken.any():  # MuJoCo would write a warning file for them
             self._control[broken] = 0.0
             self._state[broken] = 0.0
             self.qpos[broken] = self.model.qpos0
         wanted = self._state[:, 0] + self.dt
-        self._state = self._threads.advance([self.model] * self.num, self._state, self._control)
+        self._state = self._advance()
         broken |= np.abs(self._state[:, 0] - wanted) > 0.5 * self.model.opt.timestep  # it began anew, or gave up
         self._state[broken] = np.nan
         self._read = {}
+
+    def _advance(self) -> Double:
+        """The states (num, size) after dt from `_state`, under `_control`, each with its own of `_models`."""
+        return self._threads.advance(self._models, self._state, self._control)
 
     def _worlds(self, prepare: Callable[[Any], None]) -> Iterator[tuple[int, Any]]:
         """Each row that is not broken with MuJoCo's data of its state, which the next row overwrites."""
@@ -158,16 +186,15 @@ class Scene:
         """A picture (height, width, 3) of one world by a camera of the model, or a free one: see `Camera.see`."""
         size = (height, width, fine)
         if size not in self._cameras:
-            self._cameras[size] = Camera(self.model, height, width, fine)
+            self._cameras[size] = Camera(self._shown, height, width, fine)
         state = self._state[row]
         if not np.isfinite(state).all():
             state = np.concatenate([[0.0], self.model.qpos0, np.zeros(len(state) - 1 - self.model.nq)])
-        mujoco.mj_setState(self.model, self._looking, state, STATE)
-        mujoco.mj_kinematics(self.model, self._looking)
-        mujoco.mj_comPos(self.model, self._looking)
-        mujoco.mj_tendon(self.model, self._looking)
-        mujoco.mj_camlight(self.model, self._looking)
-        return self._cameras[size].see(self._looking, camera)
+        model, data = self._shown, self._looking if self._showing is None else self._showing
+        mujoco.mj_setState(model, data, state, STATE)
+        for prepare in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_tendon, mujoco.mj_camlight):
+            prepare(model, data)
+        return self._cameras[size].see(data, camera)
 
     def close(self) -> None:
         """Free threads and OpenGL contexts."""

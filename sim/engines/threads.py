@@ -25,11 +25,18 @@ class Threads:
         self.data = [mujoco.MjData(model) for _ in range(max(1, threads))]  # one per thread
         self._pool = rollout.Rollout(nthread=threads if threads > 1 else 0)
         self._path = np.zeros((num, substeps, mujoco.mj_stateSize(model, STATE)))
+        self._sensed = np.zeros((num, substeps, model.nsensordata))
 
     def advance(self, models: Sequence[Any], state: Double, control: Double) -> Double:
         """The states (num, size) after `substeps` from `state` (num, size), under `control` (num, substeps, nu)."""
-        self._pool.rollout(models, self.data, state, control, nstep=self.substeps, state=self._path, skip_checks=True)
+        how = {"nstep": self.substeps, "state": self._path, "sensordata": self._sensed, "skip_checks": True}
+        self._pool.rollout(models, self.data, state, control, **how)
         return self._path[:, -1].copy()
+
+    @property
+    def sensed(self) -> Double:
+        """What the models' sensors said (num, nsensordata) at the beginning of the last step of all."""
+        return self._sensed[:, -1]
 
     def close(self) -> None:
         """End them."""

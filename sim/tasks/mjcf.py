@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from sim.tasks import PLACE, Recipes
 if TYPE_CHECKING:
     from sim.engines.scene import Scene
     from sim.robots.mjcf import Double, MjcfRobot
+
+Robot = TypeVar("Robot", bound="MjcfRobot")
 
 SCENES = {"mujoco": "sim.engines.scene:Scene"}
 VIEW = {"azimuth": 120.0, "elevation": -20.0}  # degrees, of the pictures for people
@@ -41,10 +43,14 @@ class FileSettings:
 
 
 def robot_of(config: FileSettings, tip: str = "", free: bool = False) -> MjcfRobot:
-    """The robot that the settings name; they learn its hash. ValueError when they have another one already."""
+    """The robot that the settings name: see `identified`."""
     from sim.robots.mjcf import load as load_robot
 
-    robot = load_robot(config.robot, tip, config.start, free)
+    return identified(config, load_robot(config.robot, tip, config.start, free))
+
+
+def identified(config: FileSettings, robot: Robot) -> Robot:
+    """The robot, of whose files the settings learn the hash. ValueError when they have another one already."""
     if config.sha256 not in ("", robot.sha256):
         raise ValueError(
             f"robot {config.robot}: this is not the model that the policy was made for: its SHA-256 is "
@@ -67,6 +73,7 @@ class FileTask(ABC):
     policy: Group
     privileged: Group
     commands: Group
+    moves: Mapping[str, Sequence[int]]  # command -> the actuators that it moves
     goal = ""
     recipes: Recipes = {}
     scores: dict[str, str]
@@ -75,7 +82,7 @@ class FileTask(ABC):
         """Take over what settings and robot say."""
         self.config, self.robot = config, robot
         self.rate_hz, self.episode_steps = float(config.rate_hz), int(config.steps)
-        self.commands = robot.commands
+        self.commands, self.moves = robot.commands, robot.groups
         self.envelope: dict[str, Any] = {}  # a real one's limits are its owner's: docs/safety.md
 
     @abstractmethod
@@ -90,11 +97,12 @@ class FileTask(ABC):
 class Worlds(ABC):
     """`num` worlds with one robot each; see `sim.env.Env`. One that is told NaN is lost."""
 
-    def __init__(self, task: FileTask, num: int, seed: int, threads: int | None = None) -> None:
+    def __init__(self, task: FileTask, num: int, seed: int, threads: int | None = None, physics: Any = None) -> None:
+        """`physics`: the model that is stepped, if it is not the one that pictures show."""
         self.num, self.seed, self.robot, self._commands = num, seed, task.robot, task.commands
-        self.scene: Scene = load("engine", task.engine, task.engines)(
-            task.robot.model, num, 1.0 / task.rate_hz, threads
-        )
+        model, shown = (task.robot.model, None) if physics is None else (physics, task.robot.model)
+        self.scene: Scene = load("engine", task.engine, task.engines)(model, num, 1.0 / task.rate_hz, threads, shown)
+        self._moves = task.moves
         self._gone = np.zeros(num, bool)  # lost in this episode
         self._count = np.zeros(num, int)  # steps in this episode
         self._seen: dict[str, Array] = {}
@@ -111,6 +119,11 @@ class Worlds(ABC):
     def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """Reward, success and whether it cannot be done any more, each (num,)."""
 
+    def carry_out(self, control: Double) -> None:
+        """Advance by a control step under what the commands say, by actuator (num, nu)."""
+        low, high = ([getattr(a, side) for a in self.robot.actuators] for side in ("low", "high"))
+        self.scene.step(np.clip(control, low, high))
+
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         starts = [self.begin(row, np.random.default_rng([self.seed, e])) for row, e in zip(rows, episodes, strict=True)]
         if starts:
@@ -120,12 +133,12 @@ class Worlds(ABC):
         self._seen = {}
 
     def observe(self) -> dict[str, Array]:
+        return self.truth()
+
+    def truth(self) -> dict[str, Array]:
         if not self._seen:
             self._seen = {name: values.astype(np.float32) for name, values in self.signals().items()}
         return dict(self._seen)
-
-    def truth(self) -> dict[str, Array]:
-        return self.observe()
 
     def step(self, command: Mapping[str, Array]) -> Step:
         control = np.zeros((self.num, len(self.robot.actuators)))
@@ -133,13 +146,12 @@ class Worlds(ABC):
             values = np.asarray(command[signal.name], np.float64)
             if values.shape != (self.num, *signal.shape):
                 raise ValueError(f"{signal.name} has shape {values.shape}, not {(self.num, *signal.shape)}")
-            control[:, self.robot.groups[signal.name]] = values
-        low, high = ([getattr(a, side) for a in self.robot.actuators] for side in ("low", "high"))
-        self.scene.step(np.clip(control, low, high))
+            control[:, self._moves[signal.name]] = np.clip(values, signal.low, signal.high)
+        self.carry_out(control)
         self._count += 1
         self._seen = {}
         with np.errstate(invalid="ignore"):
-            reward, success, gone = self.judge(self.observe())
+            reward, success, gone = self.judge(self.truth())
         finite = np.isfinite(self.scene.qpos).all(axis=1)
         self._gone |= ~finite | np.asarray(gone, bool)
         return Step(

@@ -1,0 +1,26 @@
+"""How a legged robot from a file is carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CONTACTS = ("feet", "all")
+# Servos of ours have a stiffness of the robot's weight times its height, and this ratio of damping to stiffness (s):
+# for a Go1 33 N m/rad and 0.5 N m s/rad, where MuJoCo Playground has 35 and 0.5.
+LAG = 0.015
+
+
+@dataclass(frozen=True)
+class Legs:
+    """How a legged robot is carried out."""
+
+    stiffness: float = 0.0  # N m/rad, of servos that take the place of motors; 0: by weight and length of the legs
+    damping: float = 0.0  # N m s/rad; 0: `LAG` times that
+    contacts: str = "feet"  # feet: nothing but feet and floor touch, in pyramidal cones; all: as the file has it
+    timestep: float = 0.0  # s, of the physics; 0: the file's
+
+    def __post_init__(self) -> None:
+        if self.contacts not in CONTACTS:
+            raise ValueError(f"contacts {self.contacts!r} is not one of {', '.join(CONTACTS)}")
+        if min(self.stiffness, self.damping, self.timestep) < 0.0 or self.timestep > 0.02:
+            raise ValueError("needs stiffness >= 0, damping >= 0 and 0 <= timestep <= 0.02")

@@ -1,0 +1,238 @@
+"""A legged robot from a file: servos on its joints, its feet, its mirror image, and a quick model to learn with.
+
+Motors that are told torques or speeds give way to position servos, of the same largest torque. The feet are those
+bodies that touch the floor where the robot begins to stand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.robots.legs import LAG, Legs
+from sim.robots.mjcf import HINGE, Double, MjcfRobot, actuator_kinds, build
+from sim.robots.mjcf_additions import GRAVITY
+from sim.robots.mjcf_file import attempt
+
+TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
+ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
+FOOT = "foot_{}"  # names of sites that are added
+SENSED = ("touch", "position", "velocity")  # of each foot, in this order
+SIZES = {"touch": 1, "position": 3, "velocity": 3}
+
+
+@dataclass(frozen=True, eq=False)
+class LeggedRobot(MjcfRobot):
+    """Commands move its actuators, position servos all of them, around where they begin."""
+
+    physics: Any  # mujoco.MjModel that is stepped: as `model`, which is for pictures, but for `Legs`
+    feet: tuple[int, ...]  # bodies, the leftmost of the foremost first
+    mirror: tuple[NDArray[np.int64], Double, NDArray[np.int64]] | None  # partner and sign of joints; partner of feet
+
+    @property
+    def rest(self) -> Double:
+        """What the actuators are told (nu,) where it begins."""
+        return self.home[[actuator.joint for actuator in self.actuators]]
+
+    def felt(self, sensed: Double) -> dict[str, Double]:
+        """Of what the physics' sensors say (n, k): of each foot its contact force, position and velocity."""
+        parts = sensed.reshape(len(sensed), len(self.feet), sum(SIZES.values()))
+        bounds = np.cumsum([SIZES[name] for name in SENSED])[:-1]
+        return dict(zip(SENSED, np.split(parts, bounds, axis=2), strict=True))
+
+    def reflected(self, count: int, actuators: bool) -> tuple[list[int], list[float]]:
+        """Places and signs of the mirror image of a vector of joints, or actuators."""
+        if self.mirror is None:
+            raise ValueError(f"robot {self.name} is not its own mirror image")
+        partner, sign, _ = self.mirror
+        of = [actuator.joint for actuator in self.actuators] if actuators else list(range(count))
+        return [of.index(int(partner[joint])) for joint in of], [float(sign[joint]) for joint in of]
+
+
+def load(path: str, start: Sequence[float], legs: Legs) -> LeggedRobot:
+    """The robot in a file, or one by name: see `sim.robots.mjcf.load`."""
+    efforts: dict[str, float] = {}
+    added = False
+
+    def adapt(spec: Any) -> None:
+        nonlocal added
+        _unmotored(spec, path, efforts)
+        added = not list(spec.actuators)
+
+    spec, found = build(path, "", start, free=True, adapt=adapt)
+    for actuator in found.actuators:
+        if actuator.kind != "position":
+            raise ValueError(f"robot {path}: {actuator.name!r} moves no joint of its own; legs need servos or motors")
+    if added:
+        _soften(spec, found, legs, efforts)
+        found = dataclasses.replace(found, model=attempt(Path(path), spec.compile))
+    feet = _feet(found, path)
+    values = {f.name: getattr(found, f.name) for f in dataclasses.fields(MjcfRobot)}
+    return LeggedRobot(**values, physics=_physics(spec, found, feet, legs), feet=feet, mirror=_mirror(found, feet))
+
+
+def _unmotored(spec: Any, path: str, efforts: dict[str, float]) -> None:
+    """Take away actuators that are no position servos; `efforts` learns the largest torque of each."""
+    if not list(spec.actuators):
+        return
+    model = spec.compile()
+    kinds = actuator_kinds(model)
+    if all(kind == "position" for kind, _ in kinds):
+        return
+    for (kind, joint), actuator in zip(kinds, list(spec.actuators), strict=True):
+        if joint < 0 or kind == "other":
+            raise ValueError(f"robot {path}: {actuator.name!r} moves no joint of its own; legs need servos or motors")
+        number = model.actuator(actuator.name).id
+        most = []
+        if kind == "motor" and model.actuator_ctrllimited[number]:
+            most.append(np.abs(model.actuator_ctrlrange[number] * model.actuator_gainprm[number, 0]).max())
+        if model.actuator_forcelimited[number]:
+            most.append(np.abs(model.actuator_forcerange[number]).max())
+        effort = min(most, default=0.0) * abs(float(model.actuator_gear[number, 0]))
+        if model.jnt_actfrclimited[joint]:
+            limit = float(model.jnt_actfrcrange[joint, 1])
+            effort = min(effort, limit) if effort else limit
+        efforts[model.joint(joint).name] = effort
+    for actuator in list(spec.actuators):
+        spec.delete(actuator)
+
+
+def _soften(spec: Any, robot: MjcfRobot, legs: Legs, efforts: dict[str, float]) -> None:
+    """Servos that were added: as `legs` has it, and no stronger than the motors that were there."""
+    model = robot.model
+    weight = GRAVITY * float(model.body_subtreemass[robot.base])
+    height = float(robot.start[int(model.jnt_qposadr[model.body_jntadr[robot.base]]) + 2])
+    stiffness = legs.stiffness or weight * height
+    damping = legs.damping or LAG * stiffness
+    for actuator in spec.actuators:
+        actuator.gainprm[0], actuator.biasprm[1], actuator.biasprm[2] = stiffness, -stiffness, -damping
+        if effort := efforts.get(actuator.target, 0.0):
+            actuator.forcerange, actuator.forcelimited = [-effort, effort], True
+
+
+def _standing(robot: MjcfRobot) -> Any:
+    """MuJoCo's data of the robot where it begins."""
+    data = mujoco.MjData(robot.model)
+    data.qpos[:] = robot.start
+    mujoco.mj_kinematics(robot.model, data)
+    mujoco.mj_comPos(robot.model, data)
+    return data
+
+
+def _feet(robot: MjcfRobot, path: str) -> tuple[int, ...]:
+    model, data = robot.model, _standing(robot)
+    planes = [g for g in range(model.ngeom) if model.geom_type[g] == mujoco.mjtGeom.mjGEOM_PLANE]
+    tree = model.body_treeid[robot.base]
+    parts = [
+        g
+        for g in range(model.ngeom)
+        if model.body_treeid[model.geom_bodyid[g]] == tree and model.geom_contype[g] | model.geom_conaffinity[g]
+    ]
+    near = {
+        int(model.geom_bodyid[g])
+        for g in parts
+        if min((mujoco.mj_geomDistance(model, data, g, p, 1.0, None) for p in planes), default=1.0) < TOUCHES
+    }
+    if not near or robot.base in near:
+        raise ValueError(
+            f"robot {path}: it does not begin on feet: start={[0.0] * len(robot.joints)} is where to bend it"
+        )
+    return tuple(sorted(near, key=lambda body: (-round(data.xpos[body][0], 1), -data.xpos[body][1])))
+
+
+def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> Any:
+    """The model that is stepped: without what is only seen, with sensors at the feet, quick if nothing else touches."""
+    model, data = robot.model, _standing(robot)
+    quick = legs.contacts == "feet"
+    names = {model.body(body).name for body in feet}
+    for sensor in list(spec.sensors):
+        spec.delete(sensor)
+    for geom in list(spec.geoms):
+        plane, foot = geom.type == mujoco.mjtGeom.mjGEOM_PLANE, geom.parent.name in names
+        if quick and not plane and not foot:
+            geom.contype = geom.conaffinity = 0
+        if quick and foot:
+            geom.condim = min(geom.condim, 3)
+        if not (geom.contype or geom.conaffinity) and geom.parent.explicitinertial and not geom.name:
+            spec.delete(geom)
+    used = {geom.meshname for geom in spec.geoms}
+    for mesh in list(spec.meshes):
+        if mesh.name not in used:
+            spec.delete(mesh)
+    for number, body in enumerate(feet):
+        below = data.xmat[body].reshape(3, 3).T @ (_lowest(model, data, body) - data.xpos[body])
+        site = FOOT.format(number)
+        spec.body(model.body(body).name).add_site(name=site, pos=below, size=[0.3] * 3, group=5)
+        for kind in (
+            mujoco.mjtSensor.mjSENS_TOUCH,
+            mujoco.mjtSensor.mjSENS_FRAMEPOS,
+            mujoco.mjtSensor.mjSENS_FRAMELINVEL,
+        ):
+            spec.add_sensor(type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
+    if legs.timestep:
+        spec.option.timestep = legs.timestep
+    made = attempt(Path(robot.name), spec.compile)
+    if quick:
+        _quicken(made)
+    if made.nq != model.nq or not np.allclose(made.body_mass, model.body_mass):
+        raise ValueError(f"robot {robot.name}: its inertia depends on what is only seen; write <inertial> elements")
+    return made
+
+
+def _lowest(model: Any, data: Any, body: int) -> Double:
+    """The middle of a foot's sole, (3,) m: below its origin where it touches the floor with one sphere, or many."""
+    low = np.inf
+    for g in range(model.ngeom):
+        if model.geom_bodyid[g] == body and model.geom_contype[g] | model.geom_conaffinity[g]:
+            segment = np.zeros(6)
+            plane = int(np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)[0])
+            low = min(low, mujoco.mj_geomDistance(model, data, g, plane, 10.0, segment))
+    return np.array([*data.xipos[body][:2], low])
+
+
+def _quicken(model: Any) -> None:
+    """Explicit steps with implicit damping, which servos get as the joints have it; pyramidal cones."""
+    model.opt.cone, model.opt.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1.0
+    model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
+    model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
+    model.opt.iterations, model.opt.ls_iterations = 20, 20
+    for i in range(model.nu):
+        gear = float(model.actuator_gear[i, 0])
+        model.dof_damping[model.jnt_dofadr[model.actuator_trnid[i, 0]]] -= gear**2 * model.actuator_biasprm[i, 2]
+        model.actuator_biasprm[i, 2] = 0.0
+
+
+def _mirror(robot: MjcfRobot, feet: Sequence[int]) -> tuple[NDArray[np.int64], Double, NDArray[np.int64]] | None:
+    """The partner and the sign of each joint in the plane between left and right, and the partner of each foot."""
+    model, data = robot.model, _standing(robot)
+    numbers = [int(model.dof_jntid[joint.velocity]) for joint in robot.joints]
+    flip = np.array([1.0, -1.0, 1.0])
+    at, axes = data.xanchor[numbers] - data.xpos[robot.base], data.xaxis[numbers]
+    mass = model.body_subtreemass[model.jnt_bodyid[numbers]]
+    between = at[:, None] * flip - at[None]
+    apart = np.linalg.norm(between, axis=2)
+    between -= (between * axes).sum(axis=2, keepdims=True) * axes  # where on its axis a joint stands is the same
+    beside = np.linalg.norm(between, axis=2)
+    turned = -(axes * flip) @ axes.T  # a mirror turns rotations the other way round
+    unlike = np.abs(mass[:, None] / mass - 1.0)
+    fits = (beside < ALIKE) & (np.abs(turned) > 0.99) & (unlike < ALIKE_MASS)
+    partner = np.where(fits, apart, np.inf).argmin(axis=1)
+    sign = np.sign(turned[np.arange(len(partner)), partner])
+    places = data.xpos[list(feet)] - data.xpos[robot.base]
+    gaps = np.linalg.norm(places[:, None] * flip - places[None], axis=2)
+    alike = (
+        fits.any(axis=1).all()
+        and all(joint.kind == HINGE for joint in robot.joints)
+        and (partner[partner] == np.arange(len(partner))).all()
+        and np.abs(robot.home[partner] * sign - robot.home).max() < ALIKE
+        and gaps.min(axis=1).max() < ALIKE
+        and {a.joint for a in robot.actuators} == {int(partner[a.joint]) for a in robot.actuators}
+    )
+    return (partner, sign, gaps.argmin(axis=1)) if alike else None

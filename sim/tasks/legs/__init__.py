@@ -1,0 +1,1 @@
+"""Tasks of legged robots, from their MJCF or URDF files."""
