@@ -98,6 +98,7 @@ HOMES = {
         "sim/channel.py",
         "sim/terms.py",
         "policies/algorithms/*.py",
+        "policies/train_detector.py",
         "policies/learning/*.py",
         "policies/models/export.py",
         "policies/runner/checkpoint.py",
