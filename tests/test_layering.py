@@ -22,6 +22,7 @@ ROS2 = ["deploy/drivers/ros2.py", "deploy/ros2/*.py", "deploy/teleop/ros2.py"]
 HOMES = {
     "numba": [
         "sim/engines/flight/*.py",
+        "sim/engines/pitch/cuda*.py",
         "sim/engines/vector/*.py",
         "policies/algorithms/*/fused*.py",
         "policies/learning/fused/*.py",
@@ -36,12 +37,15 @@ HOMES = {
         "sim/engines/mujoco_warp.py",
         "sim/engines/warp_scene.py",
         "sim/render/offscreen.py",
+        "sim/perception/mjcf.py",
         "sim/render/camera.py",
         "sim/robots/mjcf*.py",
         "sim/tasks/external/metaworld.py",
     ],
     "mujoco_warp": ["sim/engines/mujoco_warp.py", "sim/engines/warp_scene.py"],
     "warp": ["sim/engines/mujoco_warp.py", "sim/engines/warp_scene.py"],
+    "open3d": ["sim/perception/__init__.py"],
+    "libusb_package": ["sim/perception/__init__.py"],
     "pybullet": ["sim/engines/bullet.py"],
     "pettingzoo": ["sim/parallel.py"],
     "gymnasium": [
@@ -299,6 +303,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import deploy.export, deploy.mcu.emulator, deploy.codegen.host", set()),
         ("import policies.train", set()),
         ("import policies.models.export, policies.evaluate", set()),
+        ("import sim.perception.fusion, sim.perception.registration", set()),
         ("import sim.engines.flight", {"numba", "llvmlite", "yaml"}),
         ("import policies.algorithms.apg", {"numba", "llvmlite", "yaml"}),
     ],

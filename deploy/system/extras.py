@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tf2_msgs", "rosgraph_msgs", "ament_index_python", "yaml"), ("ros",)),
     "rerun": ("watch",),
     **dict.fromkeys(("pyarrow", "PIL", "h5py"), ("datasets",)),
+    **dict.fromkeys(("open3d", "libusb_package"), ("perception",)),
     **dict.fromkeys(("websockets", "msgpack"), ("serve",)),
     **dict.fromkeys(("metaworld", "gymnasium_robotics"), ("manipulation",)),
     **dict.fromkeys(("mujoco_warp", "warp"), ("warp",)),

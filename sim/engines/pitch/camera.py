@@ -273,7 +273,13 @@ def see_rows(
                         here = work[row, column]
                         mixed(here, colour, share, light)
                         if share > HALF:
-                            here[3] = max(near - size, TINY)
+                            # To its surface, along the camera's axis.
+                            if ball:
+                                steep = flat * flat + up * up
+                                back = math.sqrt(max(size * size - apart * apart, ZERO) / steep)
+                                here[3] = max((near * flat - (high - size) * up) / steep - back, TINY)
+                            else:
+                                here[3] = max((near - math.sqrt(max(size * size - off * off, ZERO))) / flat, TINY)
                             here[4] = IS_BALL if ball else (IS_MATE if ours else IS_OPPONENT)
         swept = abs(turning[index]) * look[SHUTTER]
         if swept > TINY:
