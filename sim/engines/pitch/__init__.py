@@ -70,7 +70,7 @@ class Pitch:
         rest[ROBOTS:].reshape(self.robots, -1)[:, ROBOT["heading"]] = 1.0, 0.0
         return rest
 
-    def _rows(self, name: str) -> tuple[Array, int, slice, int]:
+    def rows(self, name: str) -> tuple[Array, int, slice, int]:
         """The array that holds what has this name, its first row, its place in a group of rows, and their number."""
         if name in BALL:
             return self._state, 0, BALL[name], 0
@@ -85,7 +85,7 @@ class Pitch:
 
     def read(self, name: str) -> Array:
         """A copy of a state or parameter by name."""
-        array, first, where, each = self._rows(name)
+        array, first, where, each = self.rows(name)
         if not each:
             return from_lanes(array[:, where], self.num)
         grouped = array[:, first:].reshape(len(array), self.robots, each, -1)[:, :, where]
@@ -95,7 +95,7 @@ class Pitch:
         """Set states and parameters of these worlds (count,) from name -> (count, k) or (count, robots, k)."""
         place, lane = np.divmod(worlds, self._state.shape[2])
         for name, value in values.items():
-            array, first, where, each = self._rows(name)
+            array, first, where, each = self.rows(name)
             value = np.asarray(value, np.float32)
             if not each:
                 array[place[:, None], np.arange(where.start, where.stop), lane[:, None]] = value

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 RATE = 20.0  # Hz
 TURN = 8.0  # rad/s at most, of which its wheels could do three times as much
 ROBOTS = {"differential": DIFFERENTIAL, "omni": OMNI}
-MATCHES = {"pitch": "sim.engines.pitch:Pitch", "mujoco": "sim.engines.pitch.mujoco:MujocoPitch"}
+MATCHES = {
+    "pitch": "sim.engines.pitch:Pitch",
+    "mujoco": "sim.engines.pitch.mujoco:MujocoPitch",
+    "pitch_cuda": "sim.engines.pitch.cuda:MatchPitch",
+}
 PERCEPTIONS = ("pixels", "detector")
 BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
 
