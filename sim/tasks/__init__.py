@@ -41,6 +41,12 @@ TASKS = {
     "soccer_5v5": "sim.tasks.soccer:Soccer5v5",
     "soccer_vision_1v1": "sim.tasks.soccer:SoccerVision1v1",
     "soccer_vision_2v2": "sim.tasks.soccer:SoccerVision2v2",
+    "soccer_seek": "sim.tasks.soccer.seek:Seek",
+    "soccer_shoot": "sim.tasks.soccer.shoot:Shoot",
+    "soccer_keep": "sim.tasks.soccer.keep:Keep",
+    "soccer_vision_seek": "sim.tasks.soccer.seek:VisionSeek",
+    "soccer_vision_shoot": "sim.tasks.soccer.shoot:VisionShoot",
+    "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.mjcf_velocity:MjcfVelocity",
 }
@@ -184,8 +190,8 @@ class HasOpponents(Task, Protocol):
 
     opponents: Mapping[str, Play]  # scripted ones, the easiest first
 
-    def against(self, opponent: Callable[[int], Opponent]) -> Task:
-        """The same to learn it, where `opponent(rows)` makes who acts in so many rows of the other team."""
+    def against(self, opponent: Callable[[int], Opponent], practice: bool = True) -> Task:
+        """The same, where `opponent(rows)` makes who acts in so many rows of the other team; to learn it, or not."""
 
 
 @runtime_checkable

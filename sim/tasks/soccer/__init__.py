@@ -25,6 +25,7 @@ from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Opponent, Play
 from sim.tasks.soccer.detection import Errors, signals, things
+from sim.tasks.soccer.rules import Rules
 from sim.tasks.tracking import Track
 from sim.terms import Mirror
 
@@ -43,8 +44,11 @@ BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
 class SoccerConfig:
     """Settings of a match."""
 
+    OPPONENTS: ClassVar[tuple[str, ...]] = ("still", "slow", "slower", "chaser", "self")  # the easiest first
+    STARTS: ClassVar[tuple[str, ...]] = ("kickoff", "anywhere", "mixed")
+
     robot: str = "differential"  # differential | omni
-    opponent: str = "chaser"  # still | chaser | self: one policy plays both teams
+    opponent: str = "chaser"  # still | slow | slower | chaser | self: one policy plays both teams
     start: str = "kickoff"  # kickoff | anywhere | mixed: half of the episodes each
     vary: bool = True  # friction, masses and motors differ by up to a fifth from episode to episode
     steps: int = 400  # of an episode at most
@@ -52,8 +56,8 @@ class SoccerConfig:
     def __post_init__(self) -> None:
         for name, choices in (
             ("robot", tuple(ROBOTS)),
-            ("opponent", (*OPPONENTS, "self")),
-            ("start", ("kickoff", "anywhere", "mixed")),
+            ("opponent", self.OPPONENTS),
+            ("start", self.STARTS),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
@@ -80,6 +84,7 @@ class Soccer:
     """Success: the ball is in the other team's goal."""
 
     Config: type = SoccerConfig
+    rules = Rules()
     name: str
     players: int  # on each side
     rate_hz = RATE
@@ -117,17 +122,19 @@ class Soccer:
             Mirror({**dict.fromkeys(planar, BESIDE), **dict.fromkeys(("turning", "turn"), ([0], [-1.0]))}),
         )
         self.start = self.config.start
-        self.opponents: dict[str, Play] = {name: functools.partial(play, self) for name, play in OPPONENTS.items()}
+        self.opponents: dict[str, Play] = {
+            name: functools.partial(play, self) for name, play in OPPONENTS.items() if name in self.config.OPPONENTS
+        }
         self._opponent: Callable[[int], Opponent] = self._scripted
 
     def _scripted(self, rows: int) -> Opponent:
         return Scripted(self.opponents[self.config.opponent])
 
-    def against(self, opponent: Callable[[int], Opponent]) -> Soccer:
-        """To learn: games that begin anywhere half of the time, in which `opponent(rows)` makes the other team."""
+    def against(self, opponent: Callable[[int], Opponent], practice: bool = True) -> Soccer:
+        """The same, where `opponent(rows)` makes the other team; for `practice` games begin as the rules say then."""
         made = copy.copy(self)
         made.agents, made.teams, made._opponent = self.players, (0,) * self.players, opponent
-        made.start = "mixed"
+        made.start = self.rules.practised if practice else self.start
         return made
 
     def opponent(self, rows: int) -> Opponent:
@@ -219,6 +226,7 @@ class SoccerVision1v1(Soccer):
     ego_motion = ("velocity", "turning")
     scores = {**Soccer.scores, "ball_in_view": "1"}
     recipes = {"student": {"default": STUDENT}}
+    teacher: type[Soccer] = Soccer1v1
 
     def __init__(self, config: SightConfig | None = None) -> None:
         super().__init__(config or SightConfig())
@@ -261,13 +269,11 @@ class SoccerVision1v1(Soccer):
     def teacher_task(self) -> Soccer:
         """Somebody who is told where everything is, and needs no camera."""
         known = {f.name: getattr(self.config, f.name) for f in fields(SoccerConfig)}
-        return TEACHERS[self.players](SoccerConfig(**known))
+        return self.teacher(self.teacher.Config(**known))
 
 
 class SoccerVision2v2(SoccerVision1v1):
-    """The same, two against two"""
+    """The same, two against two with such cameras"""
 
     name, players = "soccer_vision_2v2", 2
-
-
-TEACHERS = {kind.players: kind for kind in (Soccer1v1, Soccer2v2)}
+    teacher = Soccer2v2
