@@ -35,6 +35,7 @@ class Scene:
         self._substeps = max(1, int(np.ceil(dt / model.opt.timestep - 1e-9)))
         self.model = copy.copy(model)
         self.model.opt.timestep = dt / self._substeps
+        self.models = [self.model] * num  # of each world; copies may differ in numbers
         self._threads = Threads(self.model, num, self._substeps, threads)
         self._looking = mujoco.MjData(self.model)
         self._state = np.zeros((num, mujoco.mj_stateSize(self.model, STATE)))
@@ -94,7 +95,7 @@ class Scene:
             self._state[broken] = 0.0
             self.qpos[broken] = self.model.qpos0
         wanted = self._state[:, 0] + self.dt
-        self._state = self._threads.advance([self.model] * self.num, self._state, self._control)
+        self._state = self._threads.advance(self.models, self._state, self._control)
         broken |= np.abs(self._state[:, 0] - wanted) > 0.5 * self.model.opt.timestep  # it began anew, or gave up
         self._state[broken] = np.nan
         self._read = {}
@@ -147,7 +148,7 @@ class Scene:
             self._read["sensors"] = np.full((self.num, self.model.nsensordata), np.nan)
             for row, data in self._worlds(lambda data: None):
                 data.ctrl[:] = self._control[row, -1]
-                mujoco.mj_forward(self.model, data)
+                mujoco.mj_forward(self.models[row], data)
                 self._read["sensors"][row] = data.sensordata
         first = int(self.model.sensor_adr[numbers[name]])
         return self._read["sensors"][:, first : first + int(self.model.sensor_dim[numbers[name]])]
