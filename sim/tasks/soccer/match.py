@@ -45,7 +45,7 @@ class Match:
         self.side = np.where(np.arange(self.robots) < task.players, 1.0, -1.0).astype(np.float32)
         self.episode, self.begun = np.zeros(self.worlds, np.int64), np.ones(self.worlds, bool)
         self.lost = np.zeros(self.worlds, bool)  # told what is no number
-        self.steps = np.zeros(self.worlds, np.int64)  # since the game began
+        self.age = np.zeros(self.worlds, np.int64)  # since the game began
         self.over = np.zeros(self.worlds, np.float32)  # in whose goal the ball is: 1 where team 0 scores
         self.anchor, self.waited = np.zeros((self.worlds, 2), np.float32), np.zeros(self.worlds, np.int64)
         each = self.robots - task.agents
@@ -74,7 +74,7 @@ class Match:
         starts = [self._start(rng) for rng in random]
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
         self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
-        self.steps[worlds] = 0
+        self.age[worlds] = 0
         self.anchor[worlds], self.waited[worlds] = self.pitch.read("ball_position")[worlds], 0
         if self.sight:
             cameras = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
@@ -164,7 +164,7 @@ class Match:
         if self.opponent is not None and (self.over != before).any():
             rows = np.flatnonzero(np.repeat(self.over != before, self.robots - agents))
             self.opponent.scored(rows, np.repeat(self.over, self.robots - agents)[rows] > 0.0)
-        self.steps += 1
+        self.age += 1
         rules, now = task.rules, self._events()
         terms = {
             "scored": (self.over - before)[:, None] * self.side,
@@ -190,7 +190,7 @@ class Match:
         ahead = ball[..., 0] > AHEAD * np.linalg.norm(ball, axis=-1)
         front = ahead & (self.pitch.read("touched")[..., 0] > 0.0)
         kicked = self.pitch.read("charge")[..., 0] > self.task.robot.recharge - 1.0 / self.task.rate_hz
-        late = np.repeat(self.steps[:, None] >= self.task.episode_steps, self.robots, axis=1)
+        late = np.repeat(self.age[:, None] >= self.task.episode_steps, self.robots, axis=1)
         return Events(self.over[:, None] * self.side, front | kicked, late)
 
     def _drop(self) -> None:
@@ -233,7 +233,7 @@ class Match:
         self._look()
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        names = ("episode", "begun", "lost", "over", "anchor", "waited", "steps")
+        names = ("episode", "begun", "lost", "over", "anchor", "waited", "age")
         seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
         seen = {**seen, **(self.detector.arrays() if self.detector else {})}
         return {**self.pitch.arrays(), **seen, **{name: getattr(self, name) for name in names}}

@@ -149,7 +149,7 @@ def test_a_goal_is_kept_until_the_time_is_over():
     assert not env.step(nothing(task, 3)).success[0]  # the time is the game's own
     twin = opened(task, 3, seed=3)
     twin.load_state_dict(env.state_dict())
-    np.testing.assert_array_equal(twin.steps, env.steps)
+    np.testing.assert_array_equal(twin.age, env.age)
 
 
 def test_scripted_players_show_how_hard_it_is():
