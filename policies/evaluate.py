@@ -35,7 +35,7 @@ from policies.runner import report as reports
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, Report, Score
 from sim.conditions import Conditions
-from sim.env import together, with_engine
+from sim.env import conditions_of, together, with_engine
 from sim.robots import quadrotor
 from sim.tasks import Task, agents_of
 
@@ -50,7 +50,8 @@ class Config(simulated.Settings):
     grid: bool = field(
         default=False,
         metadata={
-            "help": "table over the task's delays, rotor lags, masses and thrusts, without and with noise and force"
+            "help": "table over the conditions that the task declares: a quadrotor's delays, rotor lags, masses and "
+            "thrusts, without and with noise and force; a player's games unlike those of training"
         },
     )
     require: float | None = field(
@@ -152,6 +153,9 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
     if config.record and (config.transfer or given & {"task", "robot"}):
         raise ValueError("record=true is for the file's own task and robot")
     episodes = config.episodes if "episodes" in given else grids.EPISODES
+    if conditions := conditions_of(task):
+        _try_conditions(config, policy, task, conditions, episodes)
+        return
     cells = grid(policy, task=task, engine=config.engine, episodes=episodes, seed=config.seed, transfer=config.transfer)
     print(
         f"{printable(policy.path)}: {task.name} with {task.robot.name} on {config.engine}, "
@@ -171,6 +175,24 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
         update_evaluation(policy.path, {**(policy.metadata["evaluation"] or {}), "grid": found})
         print(f"recorded in {printable(policy.path)}")
     if config.require is not None and worst["success"] < required:
+        raise SystemExit(1)
+
+
+def _try_conditions(
+    config: Config, policy: PolicyFile, task: Task, conditions: Mapping[str, Task], episodes: int
+) -> None:
+    settings: dict[str, Any] = {"engine": config.engine or task.engine, "seed": config.seed}
+    rows = grids.tried(policy, conditions, episodes=episodes, transfer=config.transfer, **settings)
+    where = f"{task.name} with {task.robot.name} on {settings['engine']}"
+    print(f"{printable(policy.path)}: {where}, {episodes} episodes each\n")
+    print(grids.conditions_text(rows))
+    found = {**settings, "conditions": rows}
+    if config.json:
+        _write_json(config.json, found)
+    if config.record:
+        update_evaluation(policy.path, {**(policy.metadata["evaluation"] or {}), "held_out": found})
+        print(f"recorded in {printable(policy.path)}")
+    if config.require is not None and grids.lowest(rows)["success"] < config.require / 100.0:
         raise SystemExit(1)
 
 

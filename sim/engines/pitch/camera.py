@@ -37,7 +37,8 @@ ZERO, HALF, ONE, TINY = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.fl
 PI = np.float32(math.pi)
 # Columns of what differs from camera to camera.
 GAIN_R, GAIN_G, GAIN_B, LIFT, TILT, RAISED, PANORAMA, TURNED, NOISE = range(9)
-LOOKS = 9
+YAWED = 9  # to the left of where it is told to look, rad
+LOOKS = 10
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def see_rows(state, parameters, players, robots, stage, rays, pixel, looks, pano
         side = ONE if robot < players else -ONE
         cos, sin = s[at + COS, lane], s[at + SIN, lane]
         x, y, high = s[at + X, lane] + stage.eye * cos, s[at + Y, lane] + stage.eye * sin, stage.high + look[RAISED]
-        pan = s[at + PAN, lane]
+        pan = s[at + PAN, lane] + look[YAWED]
         pan_cos, pan_sin = np.float32(math.cos(pan)), np.float32(math.sin(pan))
         cos, sin = cos * pan_cos - sin * pan_sin, sin * pan_cos + cos * pan_sin
         tilt_cos, tilt_sin = np.float32(math.cos(look[TILT])), np.float32(math.sin(look[TILT]))

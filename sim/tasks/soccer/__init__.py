@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from sim.scenes.pitch import FIELDS, Ball
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Opponent, Play
+from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Errors, signals, things
 from sim.tasks.soccer.rules import Rules
 from sim.tasks.tracking import Track
@@ -52,12 +53,19 @@ class SoccerConfig:
     start: str = "kickoff"  # kickoff | anywhere | mixed: half of the episodes each
     vary: bool = True  # friction, masses and motors differ by up to a fifth from episode to episode
     steps: int = 400  # of an episode at most
+    held_out: str = ""  # what is unlike all games of training: friction | mass | everything
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """What can be."""
+        return held_out.OF_ALL
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("robot", tuple(ROBOTS)),
             ("opponent", self.OPPONENTS),
             ("start", self.STARTS),
+            ("held_out", ("", *self.beyond, held_out.EVERYTHING)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
@@ -71,6 +79,12 @@ class SightConfig(SoccerConfig):
 
     perception: str = "pixels"  # what the policy is told: pixels | detector, which says where things are
     latency: int = 0  # control steps by which that is late
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """Also background | light, which a detector is not told of, | camera (where it is and looks) | latency."""
+        pictures = held_out.OF_PICTURES if self.perception == "pixels" else ()
+        return (*pictures, *held_out.OF_CAMERAS, *held_out.OF_ALL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,25 +135,35 @@ class Soccer:
         self.mirrors: tuple[Mirror, ...] = (
             Mirror({**dict.fromkeys(planar, BESIDE), **dict.fromkeys(("turning", "turn"), ([0], [-1.0]))}),
         )
-        self.start = self.config.start
+        self.start, strange = self.config.start, self.config.held_out
+        self.held_out = frozenset(self.config.beyond if strange == held_out.EVERYTHING else [strange] * bool(strange))
         self.opponents: dict[str, Play] = {
             name: functools.partial(play, self) for name, play in OPPONENTS.items() if name in self.config.OPPONENTS
         }
-        self._opponent: Callable[[int], Opponent] = self._scripted
-
-    def _scripted(self, rows: int) -> Opponent:
-        return Scripted(self.opponents[self.config.opponent])
+        self._rival: Callable[[int], Opponent] | None = None
 
     def against(self, opponent: Callable[[int], Opponent], practice: bool = True) -> Soccer:
         """The same, where `opponent(rows)` makes the other team; for `practice` games begin as the rules say then."""
         made = copy.copy(self)
-        made.agents, made.teams, made._opponent = self.players, (0,) * self.players, opponent
+        made.agents, made.teams, made._rival = self.players, (0,) * self.players, opponent
         made.start = self.rules.practised if practice else self.start
         return made
 
     def opponent(self, rows: int) -> Opponent:
         """Who acts for the other team's robots."""
-        return self._opponent(rows)
+        return self._rival(rows) if self._rival else Scripted(self.opponents[self.config.opponent])
+
+    def conditions(self) -> dict[str, Soccer]:
+        """Itself in nominal games, in those of training, and in games that are unlike these in one thing, or in all."""
+        changes = {name: (False, name) for name in (*self.config.beyond, held_out.EVERYTHING)}
+        found = {"nominal": (False, ""), "as in training": (True, ""), **changes}
+        return {name: self._changed(vary=vary, held_out=strange) for name, (vary, strange) in found.items()}
+
+    def _changed(self, vary: bool, held_out: str) -> Soccer:
+        made = type(self)(replace(self.config, vary=vary, held_out=held_out))
+        made.engine, made.start, made._rival = self.engine, self.start, self._rival
+        made.agents, made.teams = self.agents, self.teams
+        return made
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         return chaser(self, signals)
@@ -232,7 +256,7 @@ class SoccerVision1v1(Soccer):
         super().__init__(config or SightConfig())
         pixels = self.config.perception == "pixels"
         self.lens, self.errors = (Lens(), None) if pixels else (None, Errors())
-        self.latency = self.config.latency
+        self.latency = self.config.latency + ("latency" in self.held_out)
         shape = (Lens.height, Lens.width, 3)
         camera = (Signal("camera", shape, "1", "", 0.0, 255.0, dtype="uint8"),)
         known = ("velocity", "turning", "ready")

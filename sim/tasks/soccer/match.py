@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.camera import Eyes, Lens
+from sim.engines.pitch.camera import Eyes, Lens, landscapes
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
 from sim.env import Array, Step
 from sim.registry import load
 from sim.spec import limits, pack, size, slices, unpack
+from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Detector, places, signals, things
 from sim.tasks.soccer.rules import Events
 from sim.tasks.soccer.sight import Sight, varied_looks
@@ -56,7 +57,10 @@ class Match:
         self.sight: Sight | None = None
         if task.lens:
             self.sight = Sight(Eyes(self.pitch, task.agents, task.lens), task.latency)
+            if "background" in task.held_out:
+                self.sight.eyes.panoramas = landscapes(len(self.sight.eyes.panoramas), seed=held_out.BACKGROUNDS)
             self._looks = self.sight.eyes.looks[: task.agents].copy()
+        self.yaw = np.zeros(self.worlds * task.agents, np.float32)  # how far a detector's camera looks to the left
         self.detector: Detector | None = None
         if task.errors:
             rows, radius = self.worlds * task.agents, task.robot.radius
@@ -72,6 +76,9 @@ class Match:
             return
         random = [np.random.default_rng([self.seed, number]) for number in numbers]
         starts = [self._start(rng) for rng in random]
+        strange = [np.random.default_rng([self.seed, number, held_out.PURPOSE]) for number in numbers]
+        for start, rng in zip(starts, strange, strict=True):
+            start.update(held_out.parameters(self.task.held_out, self._nominal, rng))
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
         self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
         self.age[worlds] = 0
@@ -83,13 +90,22 @@ class Match:
                 eyes.looks[cameras] = np.concatenate(
                     [varied_looks(self._looks, len(eyes.panoramas), r) for r in random]
                 )
+            if self.task.held_out:
+                looks = self.sight.eyes.looks[cameras].reshape(len(worlds), agents, -1)
+                self.sight.eyes.looks[cameras] = np.concatenate(
+                    [
+                        held_out.strange_looks(self.task.held_out, usual, len(self.sight.eyes.panoramas), r)
+                        for usual, r in zip(looks, strange, strict=True)
+                    ]
+                )
             self.sight.eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
             self.sight.begin(cameras)
         self._look()
         if self.detector:
             rows_of = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
             seeds = [r.integers(2**63) for r in random for _ in range(agents)]
-            self.detector.begin(rows_of, seeds, *self._places(), self._pan())
+            self.yaw[rows_of] = np.concatenate([held_out.yaw(self.task.held_out, agents, r) for r in strange])
+            self.detector.begin(rows_of, seeds, *self._places(), self._pan() + self.yaw)
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:
         """Where everything is, and what varies."""
@@ -181,7 +197,7 @@ class Match:
             self.sight.step()
         if self.detector:
             turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]
-            self.detector.step(*self._places(), self._pan(), turning)
+            self.detector.step(*self._places(), self._pan() + self.yaw, turning)
         return Step(reward.astype(np.float32), won.reshape(-1), np.repeat(ends, agents), named)
 
     def _events(self) -> Events:
@@ -233,7 +249,7 @@ class Match:
         self._look()
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        names = ("episode", "begun", "lost", "over", "anchor", "waited", "age")
+        names = ("episode", "begun", "lost", "over", "anchor", "waited", "age", "yaw")
         seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
         seen = {**seen, **(self.detector.arrays() if self.detector else {})}
         return {**self.pitch.arrays(), **seen, **{name: getattr(self, name) for name in names}}
