@@ -50,7 +50,9 @@ def strange_looks(held_out: Collection[str], usual: Array, panoramas: int, rng: 
     looks, count = usual.copy(), len(usual)
     background = rng.integers(panoramas), rng.random()
     light = 1.0 + beyond(0.35, 0.5, rng)
-    colours, lift, noise = 1.0 + beyond(0.12, 0.2, rng, (3,)), beyond(0.06, 0.1, rng), rng.uniform(0.035, 0.05)
+    colours, lift, noise = np.ones(3), beyond(0.06, 0.1, rng), rng.uniform(0.035, 0.05)
+    colours[rng.integers(3)] += beyond(0.25, 0.35, rng)  # a cast, as bright as none
+    colours /= colours.mean()
     tilt, raised = np.radians(beyond(2.5, 4.0, rng, (count,))), beyond(0.012, 0.02, rng, (count,))
     if "background" in held_out:
         looks[:, PANORAMA], looks[:, TURNED] = background
