@@ -34,6 +34,7 @@ from policies.runner import plots
 from policies.runner import report as reports
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, Report, Score
+from policies.tournament import facing
 from sim.conditions import Conditions
 from sim.env import conditions_of, together, with_engine
 from sim.robots import quadrotor
@@ -59,6 +60,10 @@ class Config(simulated.Settings):
     )
     record: bool = field(
         default=False, metadata={"help": "with grid: write the worst cell into the policy file (its sha256 changes)"}
+    )
+    opponent: str | None = field(
+        default=None,
+        metadata={"help": "the other team: one of the task's scripted ones, or a policy file (default: task.opponent)"},
     )
     plot: str | None = field(default=None, metadata={"help": "write a picture to this file (.png, .pdf, .svg)"})
     video: str | None = field(default=None, metadata={"help": "write a film to this file (.mp4)"})
@@ -150,7 +155,7 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
         raise ValueError(
             f"grid=true goes without {', '.join(sorted(clash))}: it sets all conditions itself and writes a table"
         )
-    if config.record and (config.transfer or given & {"task", "robot"}):
+    if config.record and (config.transfer or given & {"task", "robot", "opponent"}):
         raise ValueError("record=true is for the file's own task and robot")
     episodes = config.episodes if "episodes" in given else grids.EPISODES
     if conditions := conditions_of(task):
@@ -182,11 +187,12 @@ def _try_conditions(
     config: Config, policy: PolicyFile, task: Task, conditions: Mapping[str, Task], episodes: int
 ) -> None:
     settings: dict[str, Any] = {"engine": config.engine or task.engine, "seed": config.seed}
+    other = {"opponent": config.opponent} if config.opponent else {}
     rows = grids.tried(policy, conditions, episodes=episodes, transfer=config.transfer, **settings)
     where = f"{task.name} with {task.robot.name} on {settings['engine']}"
     print(f"{printable(policy.path)}: {where}, {episodes} episodes each\n")
     print(grids.conditions_text(rows))
-    found = {**settings, "conditions": rows}
+    found = {**settings, **other, "conditions": rows}
     if config.json:
         _write_json(config.json, found)
     if config.record:
@@ -204,6 +210,9 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     policy = connected(PolicyFile.load(config.policy), config.server)
     task = task_for(policy, config.task, config.robot, config.transfer)
+    if config.opponent:
+        task = facing(task, config.opponent)
+        print(f"against {printable(config.opponent)}")
     if config.grid:
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return
@@ -219,7 +228,7 @@ def main(argv: Sequence[str]) -> None:
     )
     print(reports.text(made))
     if config.json:
-        _write_json(config.json, made.json())
+        _write_json(config.json, made.json() | ({"opponent": config.opponent} if config.opponent else {}))
     if config.plot:
         print(f"plot: {plots.drawn(made, config.plot)}")
     if config.video:

@@ -188,6 +188,7 @@ class HasOpponents(Task, Protocol):
     """A game against others, who act within its worlds."""
 
     opponents: Mapping[str, Play]  # scripted ones, the easiest first
+    opponent_senses: Group  # what they are told
 
     def against(self, opponent: Callable[[int], Opponent], practice: bool = True) -> Task:
         """The same, where `opponent(rows)` makes who acts in so many rows of the other team; to learn it, or not."""

@@ -123,6 +123,7 @@ class Soccer:
         self.agents = self.players * (1 + both)
         self.teams = (0,) * self.players + (1,) * (self.players * both)
         self.policy: Group = view(self.players)
+        self.opponent_senses: Group = view(self.players)
         self.privileged: Group = ()
         speed = self.robot.speed
         self.commands: Group = (
@@ -286,7 +287,8 @@ class SoccerVision1v1(Soccer):
         off = np.arctan2(y, x) - flight["pan"][..., 0]
         half = np.radians(self.view) / 2.0
         shown = np.abs((off + np.pi) % (2.0 * np.pi) - np.pi) < half  # whoever stands in between
-        played = np.arange(len(shown))[:, None] < np.rint(scores["duration"] * RATE)
+        over = (flight["success"] + flight["terminated"])[..., 0] > 0.0
+        played = np.cumsum(over, axis=0) - over == 0  # what comes after a goal says nothing
         share = (shown & played).sum(axis=0) / played.sum(axis=0)
         return scores | {"ball_in_view": share.astype(np.float32)}
 

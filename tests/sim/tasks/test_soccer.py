@@ -278,7 +278,8 @@ def test_the_camera_is_turned_as_fast_as_it_can():
 
 def test_how_long_the_ball_was_in_view_is_a_score():
     task = make("soccer_vision_1v1")
-    still = {"success": np.zeros((10, 3, 1), bool), "pan": np.zeros((10, 3, 1), np.float32)}
+    still = {name: np.zeros((10, 3, 1), np.float32) for name in ("success", "terminated")}
+    still |= {"pan": np.zeros((10, 3, 1), np.float32)}
     ball = np.zeros((10, 3, 2), np.float32)
     ball[:, 0], ball[:, 1] = [1.0, 0.5], [0.5, 1.0]
     ball[:5, 2], ball[5:, 2] = [-1.0, 0.0], [1.0, 0.0]
@@ -286,9 +287,10 @@ def test_how_long_the_ball_was_in_view_is_a_score():
     turned = {**still, "pan": np.full((10, 3, 1), 1.2, np.float32), "ball_position": ball}
     np.testing.assert_allclose(task.score(turned)["ball_in_view"], [1.0, 1.0, 0.0])
     won = still["success"].copy()
-    won[6, 2] = True  # what comes later does not count
-    share = task.score({**still, "success": won, "ball_position": ball})["ball_in_view"][2]
-    assert share == pytest.approx(2.0 / 7.0)
+    won[6, 2] = 1.0  # what comes later does not count
+    for ends in ({"success": won, "terminated": won}, {"terminated": won}):
+        share = task.score({**still, **ends, "ball_position": ball})["ball_in_view"][2]
+        assert share == pytest.approx(2.0 / 7.0)
 
 
 def test_what_is_told_is_one_of_two():
