@@ -288,7 +288,7 @@ class SoccerVision1v1(Soccer):
         half = np.radians(self.view) / 2.0
         shown = np.abs((off + np.pi) % (2.0 * np.pi) - np.pi) < half  # whoever stands in between
         over = (flight["success"] + flight["terminated"])[..., 0] > 0.0
-        played = np.cumsum(over, axis=0) - over == 0  # what comes after a goal says nothing
+        played: Array = np.cumsum(over, axis=0) - over == 0  # what comes after a goal says nothing
         share = (shown & played).sum(axis=0) / played.sum(axis=0)
         return scores | {"ball_in_view": share.astype(np.float32)}
 

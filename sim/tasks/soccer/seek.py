@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from sim.tasks.soccer import PPO, STUDENT, SightConfig, Soccer1v1, SoccerConfig,
 from sim.tasks.soccer.rules import Events, Rules
 
 SECONDS = 15.0
+WEIGHTS = {"held": 3.0, "nearer": 1.0}
 LEARNED: dict[str, Any] = {**PPO, "algorithm.league": False, "algorithm.total_steps": 3_000_000}
 
 
@@ -35,7 +37,7 @@ class SightSeekConfig(SeekConfig, SightConfig):
 class Found(Rules):
     """Whoever has touched the ball with its front has found it."""
 
-    weights: ClassVar[dict[str, float]] = {"held": 3.0, "nearer": 1.0}
+    weights: Mapping[str, float] = WEIGHTS
     patience = np.inf
     practised = "drill"
 
