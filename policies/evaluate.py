@@ -36,8 +36,9 @@ from policies.runner import report as reports
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, LARGE, SEEING, Report, Score
 from policies.teleop.view import NONE, VIEWS, paced, screen
+from policies.tournament import facing
 from sim.conditions import Conditions
-from sim.env import gaze_of, together, with_engine
+from sim.env import conditions_of, gaze_of, together, with_engine
 from sim.robots import quadrotor
 from sim.tasks import Task, agents_of
 
@@ -52,7 +53,8 @@ class Config(simulated.Settings):
     grid: bool = field(
         default=False,
         metadata={
-            "help": "table over the task's delays, rotor lags, masses and thrusts, without and with noise and force"
+            "help": "table over the conditions that the task declares: a quadrotor's delays, rotor lags, masses and "
+            "thrusts, without and with noise and force; a player's games unlike those of training"
         },
     )
     require: float | None = field(
@@ -60,6 +62,10 @@ class Config(simulated.Settings):
     )
     record: bool = field(
         default=False, metadata={"help": "with grid: write the worst cell into the policy file (its sha256 changes)"}
+    )
+    opponent: str | None = field(
+        default=None,
+        metadata={"help": "the other team: one of the task's scripted ones, or a policy file (default: task.opponent)"},
     )
     plot: str | None = field(default=None, metadata={"help": "write a picture to this file (.png, .pdf, .svg)"})
     gaze: str | None = field(
@@ -162,9 +168,12 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
         raise ValueError(
             f"grid=true goes without {', '.join(sorted(clash))}: it sets all conditions itself and writes a table"
         )
-    if config.record and (config.transfer or given & {"task", "robot"}):
+    if config.record and (config.transfer or given & {"task", "robot", "opponent"}):
         raise ValueError("record=true is for the file's own task and robot")
     episodes = config.episodes if "episodes" in given else grids.EPISODES
+    if conditions := conditions_of(task):
+        _try_conditions(config, policy, task, conditions, episodes)
+        return
     cells = grid(policy, task=task, engine=config.engine, episodes=episodes, seed=config.seed, transfer=config.transfer)
     print(
         f"{printable(policy.path)}: {task.name} with {task.robot.name} on {config.engine}, "
@@ -187,6 +196,25 @@ def _run_grid(config: Config, policy: PolicyFile, task: Task, given: set[str]) -
         raise SystemExit(1)
 
 
+def _try_conditions(
+    config: Config, policy: PolicyFile, task: Task, conditions: Mapping[str, Task], episodes: int
+) -> None:
+    settings: dict[str, Any] = {"engine": config.engine or task.engine, "seed": config.seed}
+    other = {"opponent": config.opponent} if config.opponent else {}
+    rows = grids.tried(policy, conditions, episodes=episodes, transfer=config.transfer, **settings)
+    where = f"{task.name} with {task.robot.name} on {settings['engine']}"
+    print(f"{printable(policy.path)}: {where}, {episodes} episodes each\n")
+    print(grids.conditions_text(rows))
+    found = {**settings, **other, "conditions": rows}
+    if config.json:
+        _write_json(config.json, found)
+    if config.record:
+        update_evaluation(policy.path, {**(policy.metadata["evaluation"] or {}), "held_out": found})
+        print(f"recorded in {printable(policy.path)}")
+    if config.require is not None and grids.lowest(rows)["success"] < config.require / 100.0:
+        raise SystemExit(1)
+
+
 def main(argv: Sequence[str]) -> None:
     """Load, fly, print; write what was asked for."""
     if cli.wants_help(argv):
@@ -195,6 +223,9 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     policy = connected(PolicyFile.load(config.policy), config.server)
     task = task_for(policy, config.task, config.robot, config.transfer, config.places())
+    if config.opponent:
+        task = facing(task, config.opponent)
+        print(f"against {printable(config.opponent)}")
     if config.grid:
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return
@@ -218,7 +249,7 @@ def main(argv: Sequence[str]) -> None:
             shown.close()
     print(reports.text(made))
     if config.json:
-        _write_json(config.json, made.json())
+        _write_json(config.json, made.json() | ({"opponent": config.opponent} if config.opponent else {}))
     if config.plot:
         print(f"plot: {plots.drawn(made, config.plot)}")
     if config.gaze and made.gaze is not None:

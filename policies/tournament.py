@@ -22,9 +22,11 @@ from deploy.policy_file import PolicyFile
 from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from sim.env import make_env, with_engine
+from sim.experts.soccer import Scripted
 from sim.spec import Group
-from sim.tasks import HasOpponents, Task, agents_of, make, recorded, task_class, teams_of, with_opponents
+from sim.tasks import HasOpponents, Task, agents_of, make, task_class, teams_of, with_opponents
 from sim.tasks.opponents import Play
+from sim.tasks.recorded import recorded
 
 Array = NDArray[Any]
 TOGETHER = 200  # games, unless said otherwise
@@ -68,20 +70,62 @@ class FilePlayer:
     def __init__(self, policy: PolicyFile, task: Task) -> None:
         """ValueError when it needs what the task does not have."""
         self.name, self.policy = os.path.basename(printable(policy.path)), policy
-        sensed: Group = (*task.policy, *task.privileged)
-        for what, own, theirs in (("senses", policy.inputs, sensed), ("commands", policy.outputs, task.commands)):
-            known = {s.name: s.shape for s in theirs}
-            for signal in own:
-                if known.get(signal.name) != signal.shape:
-                    raise ValueError(f"{policy.path} {what} {signal.name!r} {signal.shape}, which {task.name} lacks")
-        if policy.rate_hz != task.rate_hz:
-            raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, {task.name} at {task.rate_hz:g} Hz")
+        check_fits(policy, task, (*task.policy, *task.privileged))
 
     def begin(self, rows: int) -> None:
         self.policy.reset(rows)
 
     def act(self, signals: Mapping[str, Array]) -> Mapping[str, Array]:
         return self.policy.step({s.name: signals[s.name] for s in self.policy.inputs})
+
+
+def check_fits(policy: PolicyFile, task: Task, sensed: Group, whom: str = "") -> None:
+    """ValueError when a policy file needs what `whom` (empty: somebody) of this task does not sense or command."""
+    for what, own, theirs in (("senses", policy.inputs, sensed), ("commands", policy.outputs, task.commands)):
+        known = {s.name: s.shape for s in theirs}
+        for signal in own:
+            if known.get(signal.name) != signal.shape:
+                raise ValueError(f"{policy.path} {what} {signal.name!r} {signal.shape}, which {whom}{task.name} lacks")
+    if policy.rate_hz != task.rate_hz:
+        raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, {task.name} at {task.rate_hz:g} Hz")
+
+
+class FileOpponent:
+    """A policy file that plays within the worlds of a task; see `sim.tasks.opponents.Opponent`."""
+
+    def __init__(self, policy: PolicyFile, task: HasOpponents, rows: int) -> None:
+        """ValueError when it needs what opponents in this task do not have."""
+        check_fits(policy, task, task.opponent_senses, "an opponent in ")
+        self.policy, self._commands = policy, task.commands
+        policy.reset(rows)
+
+    def act(self, signals: Mapping[str, Array], episodes: Array, begun: Array) -> Mapping[str, Array]:
+        self.policy.restart(begun)
+        told = self.policy.step({s.name: signals[s.name] for s in self.policy.inputs})
+        left_alone = {s.name: np.zeros((self.policy.n, *s.shape), np.float32) for s in self._commands}
+        return {**left_alone, **told}
+
+    def scored(self, rows: Array, against: Array) -> None:
+        """It does not matter to it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.policy.states())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.policy.put({name: np.asarray(value) for name, value in state.items()})
+
+
+def facing(task: Task, opponent: str) -> Task:
+    """The task, in which that scripted opponent or that policy file makes the other team."""
+    game = with_opponents(task)
+    if opponent in game.opponents:
+        play = game.opponents[opponent]
+        return game.against(lambda rows: Scripted(play), practice=False)
+    if not opponent.endswith(".onnx"):
+        scripted = ", ".join(game.opponents)
+        raise ValueError(f"opponent {opponent!r} is neither one of {scripted} nor a policy file (.onnx)")
+    FileOpponent(PolicyFile.load(opponent), game, 1)  # says now why it cannot
+    return game.against(lambda rows: FileOpponent(PolicyFile.load(opponent), game, rows), practice=False)
 
 
 class ScriptedPlayer:

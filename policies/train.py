@@ -30,7 +30,7 @@ from policies.runner.profiling import profiled
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
 from sim.env import NoExpertError, WorldError, with_engine
-from sim.tasks import Task, places_of, task_class
+from sim.tasks import Task, recorded, task_class
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
@@ -274,7 +274,7 @@ def _export(
         "seed": settings.options.seed,
         "commit": background.commit,
         "versions": versions(),
-        "argv": [word for word in sys.argv[1:] if word.partition("=")[0] not in PLACES + places_of(task)],
+        "argv": [word for word in sys.argv[1:] if word.partition("=")[0] not in PLACES + recorded.places_of(task)],
         "date": made_at(),
         "seconds": round(clock.laps["training"], 3),
         "metrics": {key: float(value) for key, value in metrics.items() if math.isfinite(value)},

@@ -71,7 +71,7 @@ def train(config: Config) -> tuple[PolicyFile, Errors, str]:
     from policies.learning.detection.pictures import Frames, watched
     from policies.models.export import STEPS, export
     from policies.runner.provenance import git_commit, made_at, versions
-    from sim.tasks import recorded
+    from sim.tasks.recorded import recorded
     from sim.tasks.soccer.detection import things
 
     torch.set_num_threads(config.threads)

@@ -171,6 +171,19 @@ def evaluation_env(task: Task, num: int, seed: int, conditions: Conditions) -> E
     return SimEnv(carried_out(task), num, seed, conditions, judged=False)
 
 
+@runtime_checkable
+class HasConditions(Task, Protocol):
+    """A task that declares other worlds than those in which it is learned, for its policies to be tried in."""
+
+    def conditions(self) -> Mapping[str, Task]:
+        """Itself in each, by a name for it; the nominal one first."""
+
+
+def conditions_of(task: Task) -> Mapping[str, Task]:
+    """Those worlds, if it declares some."""
+    return task.conditions() if isinstance(task, HasConditions) else {}
+
+
 def workers_for(task: Task, rows: int, asked: int) -> int:
     """How many processes step so many rows when `asked` for; 1 is this process alone.
 

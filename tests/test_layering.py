@@ -132,6 +132,7 @@ SIMULATORS = [
 # field of a protocol that nobody has written down.
 TABLES = {
     "sim/tasks/__init__.py",
+    "sim/tasks/recorded.py",
     "sim/env.py",
     "sim/engines/__init__.py",
     "sim/robots/__init__.py",

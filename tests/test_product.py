@@ -28,6 +28,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "reach": {"steps": 30},
     **{f"soccer_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2, 5)},
     **{f"soccer_vision_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2)},
+    **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "shoot", "keep")},
     "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
 }
 CELLS = [

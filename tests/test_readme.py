@@ -25,18 +25,24 @@ LINES = 150
 
 
 def tasks() -> str:
-    """Each with the engines that it can be carried out in."""
+    """Each with the engines that it can be carried out in; those that are the same but for something share a row."""
     from sim.engines import ENGINES
     from sim.tasks import FAMILIES, TASKS, OwnWorld, make
 
-    lines, described = ["| task | what it is | engines |", "|---|---|---|"], set()
+    lines, rows = ["| task | what it is | engines |", "|---|---|---|"], {}
     for name in TASKS:
         task = make(name)
         module = type(task).__module__
-        what = type(task).__doc__ if module in described else sys.modules[module].__doc__
-        what, described = what.split("\n")[0].rstrip("."), {*described, module}
         engines = task.engines if isinstance(task, OwnWorld) else ENGINES
-        lines.append(f"| `{name}` | {what} | {', '.join(engines)} |")
+        if module in rows and type(task).__doc__.startswith("The same"):
+            rows[module][0].append(name)
+            rows[module][1].append(type(task).__doc__.split("\n")[0].rstrip(".").removeprefix("The same").lstrip(", "))
+            continue
+        what = (type(task) if module in rows else sys.modules[module]).__doc__.split("\n")[0].rstrip(".")
+        rows[name if module in rows else module] = [name], [what], engines
+    for names, (what, *others), engines in rows.values():
+        also = f" (also {', or '.join(others)})" if others else ""
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {what}{also} | {', '.join(engines)} |")
     for name, place in FAMILIES.items():
         what = importlib.import_module(place.partition(":")[0]).__doc__.partition(" (")[0]
         lines.append(f"| `task={name}/NAME` | {what}, unmodified | its own |")

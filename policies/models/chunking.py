@@ -16,7 +16,8 @@ from policies.models.controller import Array, Layer, Mlp, physical
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import Task, history_of, initial_action, recorded, sensed
+from sim.tasks import Task, history_of, initial_action, sensed
+from sim.tasks.recorded import recorded
 from sim.terms import HISTORY
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks import Task, features_of, history_of, initial_action, recorded
+from sim.tasks import Task, features_of, history_of, initial_action
+from sim.tasks.recorded import recorded
 from sim.terms import Feature
 
 if TYPE_CHECKING:

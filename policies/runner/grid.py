@@ -1,4 +1,7 @@
-"""A policy over its task's grid of conditions: every cell, or in about a second the worst one; what to say about it."""
+"""A policy over its task's grid of conditions: every cell, or in about a second the worst one; what to say about it.
+
+Or under the conditions that a task of its own world declares: what is lost in worlds unlike those of training.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ from deploy.safety.grid import TRUSTED, where
 from policies.models.controller import Array
 from policies.runner.report import table, wilson
 from sim.conditions import Cell, Conditions
-from sim.tasks import Task, grid_of
+from sim.env import with_engine
+from sim.tasks import Task, agents_of, grid_of
 
 FORCE = 0.05  # of the weight per axis: the disturbance of "Learning to Fly in Seconds"
 EPISODES = 200  # per cell
 SCREENING = 16  # flights of every cell, to find the ones that are flown EPISODES times
 FINALISTS = 6
 TOGETHER = 4000  # flights in one batch: their record takes 70 kB each
+RECORDED = 50  # episodes: what they record, pictures too, takes a megabyte and a half each
 RED, YELLOW, GREEN, BOLD, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[0m"
 
 
@@ -163,3 +168,51 @@ def _painted(drawn: str, rows: Sequence[Sequence[str]], colours: Sequence[Sequen
             place = at + len(word)
         lines[number] = done
     return "\n".join(lines)
+
+
+def _successes(policy: PolicyFile, task: Task, episodes: int, seed: int, transfer: bool) -> Array:
+    """(episodes,), 0 or 1, of the same initial states whatever the conditions."""
+    parts = []
+    for first in range(0, episodes, RECORDED):
+        num = min(RECORDED, episodes - first) * agents_of(task)
+        driver = Simulated(task, num, seed=seed, first=first)
+        try:
+            if run(policy, driver, transfer=transfer).interrupted:
+                raise KeyboardInterrupt
+            parts.append(driver.scores()["success"])
+        finally:
+            driver.close()
+    found: Array = np.concatenate(parts)
+    return found
+
+
+def tried(
+    policy: PolicyFile,
+    conditions: Mapping[str, Task],
+    *,
+    engine: str = "",
+    episodes: int,
+    seed: int = 0,
+    transfer: bool = False,
+) -> list[dict[str, Any]]:
+    """Success under each condition, and which share of that under the first is "lost" (None where that is none)."""
+    rows: list[dict[str, Any]] = []
+    for name, task in conditions.items():
+        success = _successes(policy, with_engine(task, engine), episodes, seed, transfer)
+        count, flown = int(success.sum()), len(success)
+        share, nominal = count / flown, rows[0]["success"] if rows else count / flown
+        lost = 1.0 - share / nominal if nominal else None
+        interval = wilson(count, flown)
+        rows.append({"condition": name, "success": share, "success_ci": interval, "lost": lost, "episodes": flown})
+    return rows
+
+
+def conditions_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line per condition, then the worst."""
+    lines = [["condition", "success, %", "95 % interval", "lost, %"]]
+    for row in rows:
+        low, high = (f"{100.0 * end:.1f}" for end in row["success_ci"])
+        lost = "-" if row["lost"] is None else f"{100.0 * row['lost']:.1f}"
+        lines.append([row["condition"], f"{100.0 * row['success']:.1f}", f"{low} .. {high}", lost])
+    worst = lowest(rows)
+    return f"{table(lines)}\n\nworst: {100.0 * worst['success']:.1f} % ({worst['condition']})"

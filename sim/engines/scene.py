@@ -36,7 +36,7 @@ class Scene:
         self.substeps = max(1, int(np.ceil(dt / model.opt.timestep - 1e-9)))
         self.model = copy.copy(model)
         self.model.opt.timestep = dt / self.substeps
-        self._models = [self.model] * num
+        self.models = [self.model] * num  # of each world; copies may differ in numbers
         self._shown = self.model if shown is None else shown
         self._showing = None if shown is None else mujoco.MjData(shown)
         self._threads = Threads(self.model, num, self.substeps, threads)
@@ -91,7 +91,7 @@ class Scene:
         model = copy.copy(self.model)
         change(model)
         mujoco.mj_setConst(model, self._looking)  # what follows from that
-        self._models[row] = model
+        self.models[row] = model
 
     @property
     def sensed(self) -> Double:
@@ -124,8 +124,8 @@ class Scene:
         self._read = {}
 
     def _advance(self) -> Double:
-        """The states (num, size) after dt from `_state`, under `_control`, each with its own of `_models`."""
-        return self._threads.advance(self._models, self._state, self._control)
+        """The states (num, size) after dt from `_state`, under `_control`, each with its own of `models`."""
+        return self._threads.advance(self.models, self._state, self._control)
 
     def _worlds(self, prepare: Callable[[Any], None]) -> Iterator[tuple[int, Any]]:
         """Each row that is not broken with MuJoCo's data of its state, which the next row overwrites."""
@@ -175,7 +175,7 @@ class Scene:
             self._read["sensors"] = np.full((self.num, self.model.nsensordata), np.nan)
             for row, data in self._worlds(lambda data: None):
                 data.ctrl[:] = self._control[row, -1]
-                mujoco.mj_forward(self.model, data)
+                mujoco.mj_forward(self.models[row], data)
                 self._read["sensors"][row] = data.sensordata
         first = int(self.model.sensor_adr[numbers[name]])
         return self._read["sensors"][:, first : first + int(self.model.sensor_dim[numbers[name]])]

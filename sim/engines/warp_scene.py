@@ -70,7 +70,7 @@ class WarpScene(Scene):
     def vary(self, row: int, change: Callable[[Any], None]) -> None:
         super().vary(row, change)
         for name, values in self._varying.items():
-            values[row] = getattr(self._models[row], name).reshape(values[row].shape)
+            values[row] = getattr(self.models[row], name).reshape(values[row].shape)
         self._changed = True
 
     @property

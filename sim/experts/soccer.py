@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 BEHIND = 0.3  # m: how far behind the ball it lines up
 ASIDE = 0.12  # m: further off the line from the ball to the goal it lines up again
 GAIN, TURN_GAIN = 4.0, 8.0  # 1/s, of the way and of the angle that is left
+LINE, OFF = 0.05, 0.15  # m: how far a keeper stays off its goal line; further off that it drives back to it
+COMING = 0.3  # m/s: what comes faster is met where it will cross that line
 AIMED = 0.8  # cosine of the angle to the goal from which on it kicks
 
 
@@ -52,6 +54,31 @@ def chaser(task: Soccer, signals: Mapping[str, Array], pace: float = 1.0) -> dic
     return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in task.commands}
 
 
+def keeper(task: Soccer, signals: Mapping[str, Array]) -> dict[str, Array]:
+    """It stays between the ball and its own goal, across, and moves along the goal line to where the ball comes."""
+    (cos, sin), place = signals["heading"].T, signals["position"]
+    turned = np.stack([np.stack([cos, -sin], axis=1), np.stack([sin, cos], axis=1)], axis=1)
+    seen, moves = ((turned @ signals[name][:, :, None])[..., 0] for name in ("ball_position", "ball_velocity"))
+    line = task.robot.radius + LINE - 0.5 * task.field.length
+    ball, comes = place + seen, moves[:, 0] < -COMING
+    time = np.maximum((line - ball[:, 0]) / np.where(comes, moves[:, 0], -1.0), 0.0)
+    depth = line + 0.5 * task.field.length
+    between = ball[:, 1] * depth / np.maximum(ball[:, 0] + 0.5 * task.field.length, depth)
+    across = np.where(comes, ball[:, 1] + time * moves[:, 1], between)
+    seen = signals["ball_position"]
+    post = 0.5 * task.field.goal
+    away = np.stack([line - place[:, 0], np.clip(across, -post, post) - place[:, 1]], axis=1)
+    side = np.where(sin < 0.0, -1.0, 1.0)  # to which it looks: it drives backwards, too
+    far = np.abs(away[:, 0]) > OFF
+    aim = np.where(far[:, None], away, np.stack([2.0 * away[:, 0] * side * np.sign(away[:, 1]), side], axis=1))
+    ahead, left = cos * aim[:, 0] + sin * aim[:, 1], cos * aim[:, 1] - sin * aim[:, 0]
+    forward = np.where(far, np.hypot(*away.T) * (ahead > 0.0), away[:, 1] * sin)[:, None]
+    made = {"turn": TURN_GAIN * np.arctan2(left, ahead)[:, None], "look": np.arctan2(seen[:, 1:], seen[:, :1])}
+    made["drive"] = GAIN * np.concatenate([forward, np.zeros((len(place), task.commands[0].size - 1))], axis=1)
+    told = {s.name: made.get(s.name, np.zeros((len(place), *s.shape))) for s in task.commands}
+    return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in task.commands}
+
+
 class Scripted:
     """An opponent that remembers nothing; see `sim.tasks.opponents.Opponent`."""
 
@@ -76,4 +103,5 @@ OPPONENTS: dict[str, Callable[[Any, Mapping[str, Array]], dict[str, Array]]] = {
     "slow": functools.partial(chaser, pace=0.25),
     "slower": functools.partial(chaser, pace=0.5),
     "chaser": chaser,
+    "keeper": keeper,
 }

@@ -76,10 +76,10 @@ def pitch_xml(robot: Wheeled, field: Field, ball: Ball, robots: int, step: float
         ]
     walls = "".join(
         f'<geom type="box" pos="{x} {y} {high}" size="{a} {b} {c}" priority="3" friction="0.02 0 0" {touches} '
-        f'solref="{_bouncing(ball.wall_bounce)}" rgba="{WHITE if touches == ON_BOTH else "0 0 0 0"}"/>'
+        f'solref="{_numbers(bouncing(ball.wall_bounce))}" rgba="{WHITE if touches == ON_BOTH else "0 0 0 0"}"/>'
         for (x, y), (a, b, c), touches in boards
     )
-    turned = ball.rolling * ball.radius * (1.0 + ball.inertia)
+    turned = rolling_friction(ball, ball.rolling)
     bodies = "".join(_robot(robot, k, TEAMS[2 * k // robots]) for k in range(robots))
     motors = "".join(f'<motor joint="{axis}{k}"/>' for k in range(robots) for axis in "xyz")
     corners = " ".join(f"{x} {y} {z}" for x, y in _outline(robot) for z in (0.002, robot.height))
@@ -106,10 +106,19 @@ def pitch_xml(robot: Wheeled, field: Field, ball: Ball, robots: int, step: float
 </mujoco>"""
 
 
-def _bouncing(restitution: float) -> str:
+def _numbers(values: tuple[float, float]) -> str:
+    return f"{values[0]} {values[1]}"
+
+
+def bouncing(restitution: float) -> tuple[float, float]:
     """MuJoCo's stiffness and damping, negative, of a contact with this restitution: a damped half oscillation."""
     damping = -math.log(restitution) / math.hypot(math.pi, math.log(restitution))
-    return f"{-STIFFNESS} {-2.0 * damping * math.sqrt(STIFFNESS)}"
+    return -STIFFNESS, -2.0 * damping * math.sqrt(STIFFNESS)
+
+
+def rolling_friction(ball: Ball, rolling: float) -> float:
+    """MuJoCo's coefficient (m) of a ball whose resistance is this share of its weight."""
+    return rolling * ball.radius * (1.0 + ball.inertia)
 
 
 def _outline(robot: Wheeled) -> list[tuple[float, float]]:
@@ -126,5 +135,5 @@ def _robot(robot: Wheeled, k: int, colour: str) -> str:
       <joint name="x{k}" type="slide" axis="1 0 0"/><joint name="y{k}" type="slide" axis="0 1 0"/>
       <joint name="z{k}" type="hinge" axis="0 0 1"/>
       <geom name="robot{k}" type="mesh" mesh="robot" condim="3" priority="2" contype="2" conaffinity="3"
-        friction="0.3 0 0" solref="{_bouncing(robot.bounce)}" rgba="{colour}"/>
+        friction="0.3 0 0" solref="{_numbers(bouncing(robot.bounce))}" rgba="{colour}"/>
       <camera name="eye{k}" pos="{robot.eye[0]} 0 {robot.eye[1]}" xyaxes="0 -1 0 0 0 1" fovy="{UPRIGHT}"/></body>"""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -41,6 +40,12 @@ TASKS = {
     "soccer_5v5": "sim.tasks.soccer:Soccer5v5",
     "soccer_vision_1v1": "sim.tasks.soccer:SoccerVision1v1",
     "soccer_vision_2v2": "sim.tasks.soccer:SoccerVision2v2",
+    "soccer_seek": "sim.tasks.soccer.seek:Seek",
+    "soccer_shoot": "sim.tasks.soccer.shoot:Shoot",
+    "soccer_keep": "sim.tasks.soccer.keep:Keep",
+    "soccer_vision_seek": "sim.tasks.soccer.seek:VisionSeek",
+    "soccer_vision_shoot": "sim.tasks.soccer.shoot:VisionShoot",
+    "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.legs.velocity:Velocity",
 }
@@ -183,9 +188,10 @@ class HasOpponents(Task, Protocol):
     """A game against others, who act within its worlds."""
 
     opponents: Mapping[str, Play]  # scripted ones, the easiest first
+    opponent_senses: Group  # what they are told
 
-    def against(self, opponent: Callable[[int], Opponent]) -> Task:
-        """The same to learn it, where `opponent(rows)` makes who acts in so many rows of the other team."""
+    def against(self, opponent: Callable[[int], Opponent], practice: bool = True) -> Task:
+        """The same, where `opponent(rows)` makes who acts in so many rows of the other team; to learn it, or not."""
 
 
 @runtime_checkable
@@ -382,19 +388,3 @@ def check_declared(task: Any) -> None:
         raise ValueError(f"the task {task.name!r} does not declare {', '.join(missing)}: see sim.tasks.{kind.__name__}")
     if (agents := agents_of(task)) > 1 and not (kind is OwnWorld and len(task.teams) == agents):
         raise ValueError(f"the task {task.name!r} needs a world of its own and a team for each of its {agents} agents")
-
-
-def places_of(task: Task) -> tuple[str, ...]:
-    """The settings of a task that say where something lies on this machine, as the command line has them."""
-    config: Any = getattr(task, "config", None)
-    fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
-    return tuple(f"task.{f.name}" for f in fields if f.metadata.get(PLACE))
-
-
-def recorded(task: Task) -> dict[str, Any]:
-    """The settings of a task as its policy files tell them: of what lies on this machine, the last part of the path."""
-    config: Any = getattr(task, "config", None)
-    if not dataclasses.is_dataclass(config):
-        return {}
-    made = dataclasses.asdict(config)  # type: ignore[arg-type]
-    return made | {name: os.path.basename(made[name]) for name in made if f"task.{name}" in places_of(task)}

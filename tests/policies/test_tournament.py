@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import tournament
-from policies.models.controller import FeaturePolicy, Mlp
+from deploy import cli
+from policies import evaluate, tournament
+from policies.models.controller import FeaturePolicy, Gru, Mlp
 from policies.models.export import export
-from sim.spec import size
+from sim.spec import size, slices
 from sim.tasks import make
 
 
@@ -87,3 +88,66 @@ def test_a_file_of_another_game_is_refused(tmp_path):
     file = export(FeaturePolicy.from_task(task, network), tmp_path / "other.onnx").path
     with pytest.raises(ValueError, match="senses 'mates'"):
         tournament.main([f"players={file},chaser", "task=soccer_1v1"])
+
+
+def exported(folder, name="soccer_1v1", seed=0, network=None):
+    task, rng = make(name), np.random.default_rng(seed)
+    weight = rng.normal(0.0, 0.5, (size(task.commands), size(task.policy)))
+    network = network or Mlp([(weight, np.zeros(len(weight)))])
+    return export(FeaturePolicy.from_task(task, network), folder / f"{name}{seed}.onnx").path
+
+
+def test_an_evaluation_takes_another_opponent(tmp_path, capsys):
+    task, out, won = make("soccer_1v1"), tmp_path / "report.json", {}
+    at, weight = slices(task.policy)["ball_position"].start, np.zeros((3, size(task.policy)))
+    weight[0, at], weight[1, at + 1] = 1.0, 2.0  # drives at the ball, and kicks
+    file = exported(tmp_path, network=Mlp([(weight, np.array([0.0, 0.0, 1.0]))]))
+    for opponent in ("still", "chaser", file):
+        evaluate.main([f"policy={file}", "episodes=20", f"opponent={opponent}", f"json={out}"])
+        said, found = capsys.readouterr().out, json.loads(out.read_text())
+        assert f"against {opponent}" in said and found["opponent"] == opponent
+        won[opponent] = found["success"], found["score"]["duration"]["mean"]
+    assert len(set(won.values())) == 3  # other games
+    evaluate.main([f"policy={file}", "episodes=20", f"json={out}"])
+    own = json.loads(out.read_text())
+    assert (own["success"], own["score"]["duration"]["mean"]) == won["chaser"] and "opponent" not in own
+    evaluate.main([f"policy={file}", "episodes=20", f"opponent={file}", "grid=true", f"json={out}"])
+    found = json.loads(out.read_text())
+    assert [row["condition"] for row in found["conditions"]][::4] == ["nominal", "everything"]
+    assert found["opponent"] == file and found["conditions"][0]["lost"] in (0.0, None)
+
+
+def test_an_opponent_that_remembers_forgets_with_its_game(tmp_path):
+    task, rng = make("soccer_1v1"), np.random.default_rng(0)
+
+    def drawn(*shape):
+        return rng.normal(0.0, 0.5, shape)
+
+    inside = (drawn(8, size(task.policy)), np.zeros(8)), drawn(12, 8), drawn(12, 4), np.zeros(12), np.zeros(12)
+    file = exported(tmp_path, network=Gru(*inside, (drawn(size(task.commands), 4), np.zeros(size(task.commands)))))
+    other = tournament.facing(task, file).opponent(3)
+    seen = {s.name: np.repeat(drawn(1, *s.shape), 3, axis=0).astype(np.float32) for s in task.policy}
+    nobody, first = np.zeros(3, bool), other.act(seen, np.arange(3), np.ones(3, bool))
+    second = other.act(seen, np.arange(3), nobody)
+    assert np.abs(second["turn"] - first["turn"]).max() > 1e-4  # it remembers
+    kept = other.state_dict()
+    third = other.act(seen, np.arange(3), np.array([False, True, False]))
+    np.testing.assert_allclose(third["turn"][1], first["turn"][1], atol=1e-6)
+    assert np.abs(third["turn"][0] - first["turn"][0]).max() > 1e-4
+    other.load_state_dict(kept)
+    again = other.act(seen, np.arange(3), np.array([False, True, False]))
+    np.testing.assert_array_equal(again["turn"], third["turn"])
+
+
+def test_opponents_that_cannot_play_are_refused(tmp_path, capsys):
+    file = exported(tmp_path)
+    for arguments, message in (
+        ([f"policy={file}", "opponent=nobody"], "opponent 'nobody' is neither one of still, slow, slower, chaser nor"),
+        ([f"policy={file}", f"opponent={tmp_path}/none.onnx"], "none.onnx"),
+        (["policy=quad_any", "opponent=chaser"], "quad_any has no opponents to learn against"),
+    ):
+        assert cli.call(evaluate.main, [*arguments, "episodes=2"]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    with pytest.raises(ValueError, match="senses 'others' .*, which an opponent in soccer_2v2 lacks"):
+        tournament.facing(make("soccer_2v2"), file)

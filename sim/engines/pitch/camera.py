@@ -41,7 +41,8 @@ GAIN_R, GAIN_G, GAIN_B, LIFT, TILT, RAISED, PANORAMA, TURNED, NOISE = range(9)
 # How long it looks (s); the gain of its next picture; the share of the way to METERED by which that then changes; by
 # what share of it light differs from picture to picture.
 SHUTTER, EXPOSURE, ADAPTS, FLICKER = range(9, 13)
-LOOKS = 13
+YAWED = 13  # to the left of where it is told to look, rad
+LOOKS = 14
 METERED = np.float32(0.45)  # mean of a picture that automatic exposure aims at, 0..1
 MARGIN = np.float32(1.1)  # of what is looked at, around things
 LEAST, MOST = np.float32(0.25), np.float32(4.0)  # exposures
@@ -189,7 +190,7 @@ def see_rows(
         side = ONE if robot < players else -ONE
         cos, sin = s[at + COS, lane], s[at + SIN, lane]
         x, y, high = s[at + X, lane] + stage.eye * cos, s[at + Y, lane] + stage.eye * sin, stage.high + look[RAISED]
-        pan = s[at + PAN, lane]
+        pan = s[at + PAN, lane] + look[YAWED]
         pan_cos, pan_sin = np.float32(math.cos(pan)), np.float32(math.sin(pan))
         cos, sin = cos * pan_cos - sin * pan_sin, sin * pan_cos + cos * pan_sin
         tilt_cos, tilt_sin = np.float32(math.cos(look[TILT])), np.float32(math.sin(look[TILT]))

@@ -5,6 +5,7 @@ To check ours against, and to try policies in a world that they were not trained
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from sim.engines.scene import Double, Scene
 from sim.engines.vector.blocks import borrowed, kernel, to_lanes
 from sim.engines.vector.simd import ALL, select
 from sim.robots.wheeled import Wheeled
-from sim.scenes.pitch import Ball, Field, pitch_xml
+from sim.scenes.pitch import Ball, Field, bouncing, pitch_xml, rolling_friction
 
 try:
     import mujoco
@@ -25,6 +26,8 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("mujoco is not installed: pip install 'sim2metal[train]'", name="mujoco") from error
 
 STEP = 0.001  # s
+IN_MODEL = {"ball_mass", "sliding", "rolling", "wall_bounce", "mass", "bounce"}
+FENCES = 3  # the priority of the boards' contacts
 TOUCHING = np.float32(0.002)  # m: contacts are soft
 
 
@@ -52,17 +55,40 @@ def touch_blocks(state, parameters, robots, shape):
 
 
 class MujocoPitch(Pitch):
-    """As `Pitch`. The parameters of MuJoCo's bodies and contacts are nominal; those of wheels and kickers may vary."""
+    """As `Pitch`."""
 
     def __init__(self, robot: Wheeled, field: Field, ball: Ball, num: int, robots: int, dt: float) -> None:
         super().__init__(robot, field, ball, num, robots, dt)
         model = mujoco.MjModel.from_xml_string(pitch_xml(robot, field, ball, robots, STEP))
         self.scene = Scene(model, num, dt / self.substeps)
+        named = [mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, f"robot{k}") for k in range(robots)]
+        self._bodies, self._fences = [model.body("ball").id, *named], np.flatnonzero(model.geom_priority == FENCES)
+        self._spare = mujoco.MjData(model)
         self._push(np.arange(num))
 
     def write(self, worlds: NDArray[np.int64], values: Mapping[str, Any]) -> None:
         super().write(worlds, values)
         self._push(worlds)
+        if not IN_MODEL.isdisjoint(values):
+            read = {name: self.read(name) for name in IN_MODEL}
+            for world in worlds:
+                self._remodel(int(world), {name: value[world].reshape(-1) for name, value in read.items()})
+
+    def _remodel(self, world: int, values: Mapping[str, Array]) -> None:
+        """Carry a world's parameters over to its own copy of MuJoCo's model."""
+        models = self.scene.models
+        if models[world] is self.scene.model:
+            models[world] = copy.copy(self.scene.model)
+        model, ball = models[world], self.ball
+        around = np.array([ball.inertia * ball.radius**2, *[0.5 * self.robot.radius**2] * self.robots])
+        masses = np.concatenate([values["ball_mass"], values["mass"]])
+        model.body_mass[self._bodies] = masses
+        model.body_inertia[self._bodies] = (masses * around)[:, None]
+        model.geom("ball").friction[[0, 2]] = values["sliding"][0], rolling_friction(ball, float(values["rolling"][0]))
+        model.geom_solref[self._fences] = bouncing(float(values["wall_bounce"][0]))
+        for k, bounce in enumerate(values["bounce"]):
+            model.geom(f"robot{k}").solref[:] = bouncing(float(bounce))
+        mujoco.mj_setConst(model, self._spare)
 
     def _push(self, worlds: NDArray[np.int64]) -> None:
         """Into MuJoCo what our state says of these worlds."""
@@ -108,13 +134,13 @@ class MujocoPitch(Pitch):
         self.check(command)
         told = to_lanes(np.asarray(command, np.float32).reshape(self.num, -1))
         Pitch.write(self, np.arange(self.num), {"touched": np.zeros((self.num, self.robots, 1))})
-        inertia = np.array([1.0, 1.0, 0.5 * self.robot.radius**2])
+        inertia = self.read("mass") * np.array([1.0, 1.0, 0.5 * self.robot.radius**2])
         for _ in range(self.substeps):
             before, ball = self._motion().copy(), self.read("ball_velocity")
             drive_blocks(self._state, self._parameters, told, self.robots, self.shape, self._h)
             self.scene.qvel[:, :2] += self.read("ball_velocity") - ball
             wanted = np.concatenate([self.read("velocity"), self.read("turning")], axis=2)
-            force = self.robot.mass * inertia * (wanted - before) / self._h
+            force = inertia * (wanted - before) / self._h
             self.scene.step(force.reshape(self.num, -1))
             self._pull()
             touch_blocks(self._state, self._parameters, self.robots, self.shape)

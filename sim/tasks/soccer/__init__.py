@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,9 @@ from sim.scenes.pitch import FIELDS, Ball
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Opponent, Play
+from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Errors, signals, things
+from sim.tasks.soccer.rules import Rules
 from sim.tasks.soccer.sight import CameraConfig
 from sim.tasks.tracking import Track
 from sim.terms import Mirror
@@ -48,17 +50,27 @@ BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
 class SoccerConfig:
     """Settings of a match."""
 
+    OPPONENTS: ClassVar[tuple[str, ...]] = ("still", "slow", "slower", "chaser", "self")  # the easiest first
+    STARTS: ClassVar[tuple[str, ...]] = ("kickoff", "anywhere", "mixed")
+
     robot: str = "differential"  # differential | omni
-    opponent: str = "chaser"  # still | chaser | self: one policy plays both teams
+    opponent: str = "chaser"  # still | slow | slower | chaser | self: one policy plays both teams
     start: str = "kickoff"  # kickoff | anywhere | mixed: half of the episodes each
     vary: bool = True  # friction, masses and motors differ by up to a fifth from episode to episode
     steps: int = 400  # of an episode at most
+    held_out: str = ""  # what is unlike all games of training: friction | mass | everything
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """What can be."""
+        return held_out.OF_ALL
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("robot", tuple(ROBOTS)),
-            ("opponent", (*OPPONENTS, "self")),
-            ("start", ("kickoff", "anywhere", "mixed")),
+            ("opponent", self.OPPONENTS),
+            ("start", self.STARTS),
+            ("held_out", ("", *self.beyond, held_out.EVERYTHING)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
@@ -73,6 +85,12 @@ class SightConfig(CameraConfig, SoccerConfig):
     perception: str = "pixels"  # what the policy is told: pixels | detector, which says where things are
     latency: int = 0  # control steps by which that is late
 
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """Also background | light, which a detector is not told of, | camera (where it is and looks) | latency."""
+        pictures = held_out.OF_PICTURES if self.perception == "pixels" else ()
+        return (*pictures, *held_out.OF_CAMERAS, *held_out.OF_ALL)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.perception not in PERCEPTIONS:
@@ -86,6 +104,7 @@ class Soccer:
     """Success: the ball is in the other team's goal."""
 
     Config: type = SoccerConfig
+    rules = Rules()
     name: str
     players: int  # on each side
     rate_hz = RATE
@@ -112,6 +131,7 @@ class Soccer:
         self.agents = self.players * (1 + both)
         self.teams = (0,) * self.players + (1,) * (self.players * both)
         self.policy: Group = view(self.players)
+        self.opponent_senses: Group = view(self.players)
         self.privileged: Group = ()
         speed = self.robot.speed
         self.commands: Group = (
@@ -124,23 +144,35 @@ class Soccer:
         self.mirrors: tuple[Mirror, ...] = (
             Mirror({**dict.fromkeys(planar, BESIDE), **dict.fromkeys(("turning", "turn"), ([0], [-1.0]))}),
         )
-        self.start = self.config.start
-        self.opponents: dict[str, Play] = {name: functools.partial(play, self) for name, play in OPPONENTS.items()}
-        self._opponent: Callable[[int], Opponent] = self._scripted
+        self.start, strange = self.config.start, self.config.held_out
+        self.held_out = frozenset(self.config.beyond if strange == held_out.EVERYTHING else [strange] * bool(strange))
+        self.opponents: dict[str, Play] = {
+            name: functools.partial(play, self) for name, play in OPPONENTS.items() if name in self.config.OPPONENTS
+        }
+        self._rival: Callable[[int], Opponent] | None = None
 
-    def _scripted(self, rows: int) -> Opponent:
-        return Scripted(self.opponents[self.config.opponent])
-
-    def against(self, opponent: Callable[[int], Opponent]) -> Soccer:
-        """To learn: games that begin anywhere half of the time, in which `opponent(rows)` makes the other team."""
+    def against(self, opponent: Callable[[int], Opponent], practice: bool = True) -> Soccer:
+        """The same, where `opponent(rows)` makes the other team; for `practice` games begin as the rules say then."""
         made = copy.copy(self)
-        made.agents, made.teams, made._opponent = self.players, (0,) * self.players, opponent
-        made.start = "mixed"
+        made.agents, made.teams, made._rival = self.players, (0,) * self.players, opponent
+        made.start = self.rules.practised if practice else self.start
         return made
 
     def opponent(self, rows: int) -> Opponent:
         """Who acts for the other team's robots."""
-        return self._opponent(rows)
+        return self._rival(rows) if self._rival else Scripted(self.opponents[self.config.opponent])
+
+    def conditions(self) -> dict[str, Soccer]:
+        """Itself in nominal games, in those of training, and in games that are unlike these in one thing, or in all."""
+        changes = {name: (False, name) for name in (*self.config.beyond, held_out.EVERYTHING)}
+        found = {"nominal": (False, ""), "as in training": (True, ""), **changes}
+        return {name: self._changed(vary=vary, held_out=strange) for name, (vary, strange) in found.items()}
+
+    def _changed(self, vary: bool, held_out: str) -> Soccer:
+        made = type(self)(replace(self.config, vary=vary, held_out=held_out))
+        made.engine, made.start, made._rival = self.engine, self.start, self._rival
+        made.agents, made.teams = self.agents, self.teams
+        return made
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         return chaser(self, signals)
@@ -228,13 +260,14 @@ class SoccerVision1v1(Soccer):
     gaze, sought = "pan", "ball"
     scores = {**Soccer.scores, "ball_in_view": "1"}
     recipes = {"student": {"default": STUDENT}}
+    teacher: type[Soccer] = Soccer1v1
 
     def __init__(self, config: SightConfig | None = None) -> None:
         super().__init__(config or SightConfig())
         pixels = self.config.perception == "pixels"
         self.camera, self.errors = (self.config, None) if pixels else (None, Errors())
         self.lens, self.panorama = self.config.optics(), self.config.around()
-        self.latency, self.view = self.config.latency, self.lens.view
+        self.latency, self.view = self.config.latency + ("latency" in self.held_out), self.lens.view
         shape, oldest = (self.lens.height, self.lens.width, 3), 0.1 + self.latency / RATE
         camera = (Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),)
         known = ("velocity", "turning", "ready")
@@ -273,13 +306,11 @@ class SoccerVision1v1(Soccer):
     def teacher_task(self) -> Soccer:
         """Somebody who is told where everything is, and needs no camera."""
         known = {f.name: getattr(self.config, f.name) for f in fields(SoccerConfig)}
-        return TEACHERS[self.players](SoccerConfig(**known))
+        return self.teacher(self.teacher.Config(**known))
 
 
 class SoccerVision2v2(SoccerVision1v1):
-    """The same, two against two"""
+    """The same, two against two with such cameras"""
 
     name, players = "soccer_vision_2v2", 2
-
-
-TEACHERS = {kind.players: kind for kind in (Soccer1v1, Soccer2v2)}
+    teacher = Soccer2v2

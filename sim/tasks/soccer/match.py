@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.camera import Eyes
+from sim.engines.pitch.camera import Eyes, landscapes
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
 from sim.env import Array, Step
 from sim.registry import load
 from sim.spec import limits, pack, size, slices, unpack
+from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Detector, places, signals, things
+from sim.tasks.soccer.rules import Events
 from sim.tasks.soccer.sight import Sight, usual_looks, varied_looks
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import Soccer
 
-# The reward's terms: a goal, for the one and against the other; per m that the ball comes nearer to the goal to score
-# in, and that the robot comes nearer to the ball.
-WEIGHTS = {"scored": 3.0, "progress": 2.0, "nearer": 1.0}
-STUCK, PATIENCE = 0.1, 2.0  # m within which the ball may stay so long, in s, until the referee drops it elsewhere
+STUCK = 0.1  # m within which the ball may stay as long as the rules say
+AHEAD = math.cos(math.radians(30.0))  # the ball touches a robot's front within 25 degrees of its heading
 MARGIN = 0.1  # m that robots and ball keep from boards and from each other at the start
 LEGIBLE = 100  # pixels, the height from which on there is room for the time and the goals
 EYES = 0.34  # of the height of a picture for people: what robots see
@@ -59,7 +59,10 @@ class Match:
         if task.camera:
             self.sight = Sight(Eyes(self.pitch, task.agents, task.lens, task.panorama), task.latency)
             self._looks, eyes = self.sight.eyes.looks[: task.agents].copy(), self.sight.eyes
+            if "background" in task.held_out:
+                eyes.panoramas = landscapes(len(eyes.panoramas), seed=held_out.BACKGROUNDS)
             eyes.looks[:] = usual_looks(eyes.looks, task.camera)
+        self.yaw = np.zeros(self.worlds * task.agents, np.float32)  # how far a detector's camera looks to the left
         self.detector: Detector | None = None
         if task.errors:
             rows, radius = self.worlds * task.agents, task.robot.radius
@@ -75,6 +78,9 @@ class Match:
             return
         random = [np.random.default_rng([self.seed, number]) for number in numbers]
         starts = [self._start(rng) for rng in random]
+        strange = [np.random.default_rng([self.seed, number, held_out.PURPOSE]) for number in numbers]
+        for start, rng in zip(starts, strange, strict=True):
+            start.update(held_out.parameters(self.task.held_out, self._nominal, rng))
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
         self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
         self.anchor[worlds], self.waited[worlds] = self.pitch.read("ball_position")[worlds], 0
@@ -86,13 +92,22 @@ class Match:
                 eyes.looks[cameras] = np.concatenate(
                     [varied_looks(self._looks, len(eyes.panoramas), r, camera) for r in random]
                 )
+            if self.task.held_out:
+                looks = self.sight.eyes.looks[cameras].reshape(len(worlds), agents, -1)
+                self.sight.eyes.looks[cameras] = np.concatenate(
+                    [
+                        held_out.strange_looks(self.task.held_out, usual, len(self.sight.eyes.panoramas), r)
+                        for usual, r in zip(looks, strange, strict=True)
+                    ]
+                )
             self.sight.eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
             self.sight.begin(cameras)
         self._look()
         if self.detector:
             rows_of = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
             seeds = [r.integers(2**63) for r in random for _ in range(agents)]
-            self.detector.begin(rows_of, seeds, *self._places(), self._pan())
+            self.yaw[rows_of] = np.concatenate([held_out.yaw(self.task.held_out, agents, r) for r in strange])
+            self.detector.begin(rows_of, seeds, *self._places(), self._pan() + self.yaw)
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:
         """Where everything is, and what varies."""
@@ -105,6 +120,8 @@ class Match:
             if kickoff:
                 position[:, 0] = -np.abs(position[:, 0]) * self.side
                 ball, angle = rng.normal(0.0, 0.05, 2), np.where(self.side > 0.0, 0.0, np.pi) + 0.1 * angle
+            elif start == "drill":
+                position, angle, ball = task.rules.placed(task, position, angle, ball, rng)
             places = np.concatenate([position, ball[None]])
             apart = np.linalg.norm(places[:, None] - places, axis=-1)[np.triu_indices(n + 1, 1)]
             if apart.min() > 2.0 * task.robot.radius + MARGIN:
@@ -166,21 +183,33 @@ class Match:
         if self.opponent is not None and (self.over != before).any():
             rows = np.flatnonzero(np.repeat(self.over != before, self.robots - agents))
             self.opponent.scored(rows, np.repeat(self.over, self.robots - agents)[rows] > 0.0)
+        rules, now = task.rules, self._events()
         terms = {
             "scored": (self.over - before)[:, None] * self.side,
             "progress": ways[..., 0] - self.ways[..., 0],
             "nearer": ways[..., 1] - self.ways[..., 1],
+            "held": now.held.astype(np.float32),
         }
-        named = {name: value[:, :agents].reshape(-1) for name, value in terms.items()}
-        reward = np.stack([WEIGHTS[name] * value for name, value in named.items()]).sum(axis=0).astype(np.float32)
+        named = {name: terms[name][:, :agents].reshape(-1) for name in rules.weights}
+        reward = np.stack([rules.weights[name] * value for name, value in named.items()]).sum(axis=0)
+        won = rules.won(now)[:, :agents]
+        ends = won.any(axis=1) | (self.over != 0.0) | self.lost
         self._drop()
         turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]  # of cameras
         if self.sight:
             self.sight.step(turning)
         if self.detector:
-            self.detector.step(*self._places(), self._pan(), turning)
-        won = (self.over[:, None] * self.side > 0.0)[:, :agents].reshape(-1)
-        return Step(reward, won, np.repeat((self.over != 0.0) | self.lost, agents), named)
+            self.detector.step(*self._places(), self._pan() + self.yaw, turning)
+        return Step(reward.astype(np.float32), won.reshape(-1), np.repeat(ends, agents), named)
+
+    def _events(self) -> Events:
+        """Of the last control step."""
+        ball = self._seen[..., self._columns["ball_position"]]
+        ahead = ball[..., 0] > AHEAD * np.linalg.norm(ball, axis=-1)
+        front = ahead & (self.pitch.read("touched")[..., 0] > 0.0)
+        kicked = self.pitch.read("charge")[..., 0] > self.task.robot.recharge - 1.0 / self.task.rate_hz
+        late = np.repeat(self.age[:, None] >= self.task.episode_steps, self.robots, axis=1)
+        return Events(self.over[:, None] * self.side, front | kicked, late)
 
     def _drop(self) -> None:
         """Where the ball has been stuck, put it on the halfway line, away from where it was."""
@@ -188,7 +217,7 @@ class Match:
         moved = np.linalg.norm(ball - self.anchor, axis=1) > STUCK
         self.anchor[moved] = ball[moved]
         self.waited = np.where(moved, 0, self.waited + 1)
-        stuck = np.flatnonzero((self.waited >= PATIENCE * self.task.rate_hz) & (self.over == 0.0))
+        stuck = np.flatnonzero((self.waited >= self.task.rules.patience * self.task.rate_hz) & (self.over == 0.0))
         if len(stuck):
             place, still = np.zeros((len(stuck), 2), np.float32), np.zeros((len(stuck), 2), np.float32)
             place[:, 1] = -0.25 * self.task.field.width * np.where(ball[stuck, 1] < 0.0, -1.0, 1.0)
@@ -222,7 +251,7 @@ class Match:
         self._look()
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        names = ("episode", "age", "begun", "lost", "over", "anchor", "waited")
+        names = ("episode", "age", "begun", "lost", "over", "anchor", "waited", "yaw")
         seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
         seen = {**seen, **(self.detector.arrays() if self.detector else {})}
         return {**self.pitch.arrays(), **seen, **{name: getattr(self, name) for name in names}}

@@ -139,6 +139,29 @@ def test_mujoco_agrees(name: str):
     theirs.close()
 
 
+def test_what_varies_is_carried_over_to_mujoco():
+    """Worlds with other parameters do what an engine does that was made of such a ball and such robots."""
+    ball = Ball(mass=0.1, sliding=0.3, rolling=0.05, wall_bounce=0.4)
+    robot = Wheeled("heavy", omni=False, mass=3.5, bounce=0.2)
+    start = {"position": [[[-0.5, 0.0], [0.9, 0.3]]], "ball_position": [[0.2, 0.05]], "ball_velocity": [[0.0, 2.0]]}
+    told, rows = ((1.5, 0.0, 0.5), (1.0, 0.0, 0.0)), np.arange(2)
+    varied = made(start, MujocoPitch, num=2)
+    written = {**ball.parameters(), **robot.parameters()}
+    each = {name: np.tile(v, (1, 2, 1) if name in robot.parameters() else (1, 1)) for name, v in written.items()}
+    varied.write(rows[1:], each)
+    expected = MujocoPitch(robot, FIELDS[1], ball, 1, 2, 0.05)
+    expected.reset(rows[:1], start)
+    nominal = made(start, MujocoPitch)
+    for pitch in (varied, expected, nominal):
+        run(pitch, 30, *told)
+    for name in ("ball_position", "ball_velocity", "position", "velocity"):
+        np.testing.assert_allclose(varied.read(name)[1], expected.read(name)[0], atol=1e-3, err_msg=name)
+        np.testing.assert_allclose(varied.read(name)[0], nominal.read(name)[0], atol=1e-3, err_msg=name)
+    assert np.abs(varied.read("ball_position")[0] - varied.read("ball_position")[1]).max() > 0.05
+    for pitch in (varied, expected, nominal):
+        pitch.close()
+
+
 @given(st.integers(0, 2**31), st.integers(1, 5), st.booleans())
 @settings(max_examples=15, deadline=None)
 def test_nothing_leaves_the_pitch_or_overlaps_for_long(seed: int, players: int, omni: bool):

@@ -22,7 +22,8 @@ from sim.env import make_env
 from sim.registry import StrangerError, names_from
 from sim.robots.wheeled import DIFFERENTIAL
 from sim.scenes.pitch import FIELDS, Ball
-from sim.tasks import make, recorded
+from sim.tasks import make
+from sim.tasks.recorded import recorded
 
 BENT = [
     Lens(48, 64, 90.0, 8.0, "pinhole", -0.1),

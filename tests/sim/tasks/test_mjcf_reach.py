@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from sim.env import NoExpertError
 from sim.robots import mjcf_file
-from sim.tasks import HasExpert, OwnWorld, Relabelable, make, recorded
+from sim.tasks import HasExpert, OwnWorld, Relabelable, make
 from sim.tasks.mjcf_reach import MjcfReach, Reaching
+from sim.tasks.recorded import recorded
 from tests.sim.robots.test_mjcf import ARM, BOX, URDF, motors, written
 
 

@@ -9,7 +9,7 @@ from sim.parallel import TaskParallelEnv
 from sim.render.match import TEAMS
 from sim.tasks import make
 from sim.tasks.soccer import Soccer
-from sim.tasks.soccer.match import WEIGHTS
+from sim.tasks.soccer.rules import WEIGHTS
 
 PLAYERS = pytest.mark.parametrize("name", ["soccer_1v1", "soccer_2v2", "soccer_5v5"])
 
@@ -170,6 +170,20 @@ def test_pettingzoo(name: str):
     assert list(env.teams.values()) == [0] * players + [1] * players
     env.reset(seed=0)
     assert env.render().shape == (240, 320, 3) and env.render().std() > 20.0
+
+
+@pytest.mark.parametrize("perception", ["pixels", "detector"])
+@pytest.mark.parametrize("name", ["soccer_vision_1v1", "soccer_vision_2v2"])
+def test_pettingzoo_with_cameras(name: str, perception: str):
+    settings = {"opponent": "self", "perception": perception, "latency": 1, "steps": 30}
+    env = TaskParallelEnv(name, config=settings)
+    parallel_api_test(env, num_cycles=40)
+    assert len(env.possible_agents) == 2 * int(name[-1])
+    observations, _ = env.reset(seed=0)
+    if perception == "pixels":
+        pictures = [seen["camera"] for seen in observations.values()]
+        assert all(picture.dtype == np.uint8 and picture.std() > 10.0 for picture in pictures)
+        assert len({picture.tobytes() for picture in pictures}) == len(pictures)  # each its own
 
 
 def test_settings_that_mean_nothing_are_refused():
