@@ -12,7 +12,7 @@ from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
 from sim.spec import pictures
-from sim.tasks import TASKS, EngineTask, agents_of, make
+from sim.tasks import TASKS, EngineTask, HasTeacher, agents_of, make
 from tests.test_tables import BASE, PRACTICE, SMALL
 
 SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
@@ -42,7 +42,7 @@ def learner(task: Any, name: str) -> Any:
     cls = algorithm_class(name)
     few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
-    if EngineTask in cls.needs:
+    if EngineTask in cls.needs or HasTeacher in cls.needs:
         wanted = SMALL[name]
     if agents_of(task) > 1:
         wanted["num_envs"] = 16 * agents_of(task)
