@@ -54,8 +54,10 @@ def judged(config: Config, file: PolicyFile) -> tuple[Report, Report]:
     from policies.models.export import update_evaluation
     from policies.runner.provenance import lasting
 
-    terms = {"episodes": config.episodes, "seed": config.seed, "engine": config.engine}
-    told, seen = (evaluate(one, **terms) for one in (PolicyFile.load(config.policy), file))
+    told, seen = (
+        evaluate(one, episodes=config.episodes, seed=config.seed, engine=config.engine)
+        for one in (PolicyFile.load(config.policy), file)
+    )
     kept = seen.success / told.success if told.success else None
     update_evaluation(file.path, {"told": lasting(told.json()), "pixels": lasting(seen.json()), "kept": kept})
     return told, seen

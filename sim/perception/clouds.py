@@ -75,7 +75,7 @@ def load(path: str | Path, skip_invalid: bool = False) -> Cloud:
     if missing := [name for name in AXES if name not in columns]:
         raise FormatError(path, f"its points have no {', '.join(missing)}")
     points = np.stack([columns[name] for name in AXES], axis=1)
-    good = np.isfinite(points).all(axis=1)
+    good: NDArray[np.bool_] = np.asarray(np.isfinite(points).all(axis=1))
     if not good.all() and not skip_invalid:
         raise FormatError(path, f"{(~good).sum()} of its {len(good)} points are not finite: see skip_invalid")
     normals = next((_directions(columns, names, good) for names in (NORMALS, PCD_NORMALS) if names[0] in columns), None)

@@ -47,7 +47,8 @@ def _points(directions: Double, distance: Any, poses: Any) -> Double:
     there = np.isfinite(distance)
     sensor = np.nonzero(there)[0]
     away = distance[there][:, None] * np.broadcast_to(directions, (*distance.shape, 3))[there]
-    return np.einsum("kij,kj->ki", made[sensor, :3, :3], away) + made[sensor, :3, 3]
+    points: Double = np.einsum("kij,kj->ki", made[sensor, :3, :3], away) + made[sensor, :3, 3]
+    return points
 
 
 def _limits(nearest: float, farthest: float) -> None:
@@ -132,7 +133,8 @@ class Lidar:
     def azimuths(self) -> Double:
         """Of the columns, rad from ahead to the left."""
         step = self.around / self.columns
-        return np.radians(self.around / 2.0 - step * (np.arange(self.columns) + 0.5))
+        angles: Double = np.radians(self.around / 2.0 - step * (np.arange(self.columns) + 0.5))
+        return angles
 
     @property
     def directions(self) -> Double:

@@ -127,7 +127,8 @@ class TorchRecurrent(Stateful):
             columns += known[signal.name]
         where = slices(self.task.commands)
         actions = [k for s in own.commands for k in range(where[s.name].start, where[s.name].stop)]
-        for each in (actor, self.average):
+        actors = [one for one in (actor, self.average) if isinstance(one, TrackingActor)]
+        for each in actors:
             each.begin_with(network.layers, columns, actions)
 
     def _learn_scales(self, x: Tensor, c: Tensor) -> None:

@@ -67,10 +67,20 @@ def compared(frames: Frames, told: Array, counts: Sequence[int]) -> Answers:
                     away = np.maximum(told[rows[hit], slot[hit], 2], 1e-3)
                     share[hit, thing] = np.log(away / np.maximum(frames.distance[hit, thing], 1e-3))
         first += count
-    row, thing = np.nonzero(there)
+    row, things = np.nonzero(there)
     absent = int((~found).sum()) - int(near.sum())
-    of = (thing, frames.game[row], frames.distance[there], np.abs(frames.turning)[row])
-    return Answers(*of, found[there], off[there], share[there], absent, int(free.sum()))
+    turning = np.abs(frames.turning)[row]
+    return Answers(
+        things,
+        frames.game[row],
+        frames.distance[there],
+        turning,
+        found[there],
+        off[there],
+        share[there],
+        absent,
+        int(free.sum()),
+    )
 
 
 def fitted(answers: Answers) -> Errors:
@@ -79,10 +89,10 @@ def fitted(answers: Answers) -> Errors:
     games = np.unique(answers.game[told])
     if told.sum() < 100 or len(games) < 4:
         raise ValueError(f"errors need 100 things told in 4 games, got {told.sum()} in {len(games)}")
-    game, distance, turning = (a[told] for a in (answers.game, answers.distance, answers.turning))
+    game, distance, turning = answers.game[told], answers.distance[told], answers.turning[told]
     (bearing, growth), aside = _spread(answers.bearing[told], turning, game)
     (near, far), scale = _spread(answers.share[told], distance, game)
-    missed, faint = _line(answers.distance, 1.0 - told, lambda p: np.clip(p * (1.0 - p), 1e-4, None))
+    missed, faint = _line(answers.distance, 1.0 - told.astype(np.float64), lambda p: np.clip(p * (1.0 - p), 1e-4, None))
     values = (bearing, growth, near, far, missed, faint, answers.imagined / max(1, answers.absent), aside, scale)
     return Errors(*(float(value) for value in values))
 

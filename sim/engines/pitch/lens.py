@@ -126,4 +126,5 @@ def _swing(rays: Array) -> Array:
     angle = np.unwrap(np.arctan2(middle[:, 1], middle[:, 0]).astype(np.float64))
     if len(angle) < 2:
         return np.zeros(len(angle), np.float32)
-    return (1.0 / np.maximum(np.abs(np.gradient(angle)), 1e-6)).astype(np.float32)
+    swing: Array = (1.0 / np.maximum(np.abs(np.gradient(angle)), 1e-6)).astype(np.float32)
+    return swing

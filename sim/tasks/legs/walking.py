@@ -77,7 +77,8 @@ class Walking(Worlds):
     def _order(self, rng: np.random.Generator) -> Double:
         config = self.task.config
         stands = rng.uniform() < config.standing
-        told = np.array([rng.uniform(*config.forward), *rng.uniform(-1.0, 1.0, 2) * (config.sideways, config.turn)])
+        slowest, fastest = config.forward
+        told = np.array([rng.uniform(slowest, fastest), *rng.uniform(-1.0, 1.0, 2) * (config.sideways, config.turn)])
         return np.zeros(3) if stands else told
 
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.camera import Eyes, landscapes
+from sim.engines.pitch.camera import Eyes
+from sim.engines.pitch.panorama import landscapes
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
 from sim.env import Array, Step
