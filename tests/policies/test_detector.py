@@ -120,6 +120,7 @@ def test_a_policy_and_a_detector_become_one_that_sees(detector: str, tmp_path):
     report = evaluate(file, episodes=3)
     assert report.episodes == 3
     one, two = PolicyFile.load(policy), PolicyFile.load(detector)
+    file.reset()
     rng = np.random.default_rng(1)
     for _ in range(20):
         now = {s.name: rng.normal(0.0, 0.5, s.shape).astype(np.float32) for s in file.inputs[1:]}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.env import make_env
 from sim.tasks import make
-from sim.tasks.soccer.detection import Detector, Errors, drawn, places, signals, things
+from sim.tasks.soccer.detection import Detector, Errors, drawn, places, ranked, signals, things
 
 EXACT = Errors(bearing=0, turning=0, near=0, far=0, missed=0, faint=0, imagined=0, aside=0, scale=0)
 VIEW = math.radians(90.0)
@@ -49,7 +49,7 @@ def test_robots_stand_in_front_of_things():
 @pytest.mark.parametrize("distance", [0.5, 3.0])
 @pytest.mark.parametrize("turning", [0.0, 5.0])
 def test_errors_are_as_large_as_it_says(distance, turning):
-    errors = Errors(missed=0.1, faint=0.05, imagined=0.0)
+    errors = Errors(0.02, 0.01, 0.04, 0.04, 0.1, 0.05, 0.0, 0.02, 0.05)
     seen = told(np.full((400, 1, 2), [distance, 0.0]), 0.0, errors, turning=turning, steps=60)[1:, :, 0]
     share = seen[..., 0].mean()
     assert share == pytest.approx(0.9 - 0.05 * distance, abs=0.02)
@@ -91,6 +91,12 @@ def test_what_is_told_of_is_where_the_match_has_it(players):
     cos, sin = seen["heading"].T
     back = np.stack([cos * found[:, 2, 0] - sin * found[:, 2, 1], sin * found[:, 2, 0] + cos * found[:, 2, 1]], axis=1)
     np.testing.assert_allclose(seen["position"] + back, [[-task.field.length / 2.0, 0.0]] * 6 * players, atol=1e-4)
+
+
+def test_nobody_knows_who_is_who_the_nearest_comes_first():
+    told_of = np.array([[[1, 0.1, 3.0], [1, -0.2, 1.0], [0, 0, 0], [1, 0.3, 2.0]]], np.float32)
+    np.testing.assert_array_equal(ranked(told_of, [1, 3])[0, :, 2], [3.0, 1.0, 2.0, 0.0])
+    np.testing.assert_array_equal(ranked(told_of, [2, 2])[0, :, 2], [1.0, 3.0, 2.0, 0.0])
 
 
 def test_a_game_is_the_same_in_any_company_and_late():
