@@ -65,7 +65,7 @@ def test_without_errors_there_are_none():
 
 
 def test_tables_say_what_is_missed_and_how_wrong():
-    answers = compared(*answered(Errors()), COUNTS)
+    answers = compared(*answered(Errors(0.02, 0.01, 0.04, 0.04, 0.03, 0.06, 0.01, 0.02, 0.05)), COUNTS)
     found = tables(answers, ["ball", "one", "other"])
     missed = [row["missed"] for row in found["distance"]]
     bearings = [row["bearing"] for row in found["turning"]]
