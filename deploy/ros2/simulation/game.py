@@ -61,7 +61,8 @@ class Game:
                 self._flight.setdefault(name, []).append(value)
         self.scene.step(command, moving)
         self._steps += 1
-        self._flight.setdefault("success", []).append(np.array([[self.scene.success]], np.float32))
+        for name, value in (("success", self.scene.success), ("terminated", self.scene.lost)):
+            self._flight.setdefault(name, []).append(np.array([[value]], np.float32))
         ended = self.scene.success or self.scene.lost
         if ended or self._steps >= self.task.episode_steps:
             self.result = WON if self.scene.success else LOST if self.scene.lost else DRAWN

@@ -149,7 +149,7 @@ def test_episodes_differ_in_what_varies_and_are_pushed() -> None:
     assert (np.ptp(vehicle[:, :3], axis=0) > 0.05).all() and len(set(vehicle[:, 3])) > 1
     assert (np.abs(vehicle[:, 1] - 1.0) <= 0.2 + 1e-6).all()
     heavy, light = vehicle[:, 1].argmax(), vehicle[:, 1].argmin()
-    masses = [model.body_mass[task.robot.base] for model in env.scene._models]
+    masses = [model.body_mass[task.robot.base] for model in env.scene.models]
     assert masses[heavy] == max(masses) and masses[light] == min(masses)
     noisy, exact = env.observe(), env.truth()
     assert (noisy["joint_position"] != exact["joint_position"]).all()
