@@ -61,8 +61,8 @@ class Game:
                 self._flight.setdefault(name, []).append(value)
         self.scene.step(command, moving)
         self._steps += 1
-        for name, value in (("success", self.scene.success), ("terminated", self.scene.lost)):
-            self._flight.setdefault(name, []).append(np.array([[value]], np.float32))
+        for outcome, happened in (("success", self.scene.success), ("terminated", self.scene.lost)):
+            self._flight.setdefault(outcome, []).append(np.array([[happened]], np.float32))
         ended = self.scene.success or self.scene.lost
         if ended or self._steps >= self.task.episode_steps:
             self.result = WON if self.scene.success else LOST if self.scene.lost else DRAWN
@@ -79,9 +79,10 @@ class Game:
 
     def scores(self) -> dict[str, float]:
         """The task's, of what was played so far."""
-        if not self._steps:
+        played = min((len(values) for values in self._flight.values()), default=0)  # another thread may be adding one
+        if not played:
             return {}
-        flight = {name: np.stack(values) for name, values in self._flight.items()}
+        flight = {name: np.stack(values[:played]) for name, values in self._flight.items()}
         return {name: float(value[0]) for name, value in self.task.score(flight).items()}
 
     def status(self) -> dict[str, Any]:
