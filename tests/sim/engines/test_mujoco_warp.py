@@ -13,7 +13,8 @@ import pytest
 import warp
 
 from sim import engines
-from sim.engines.mujoco_warp import NoRoomError, WarpBench
+from sim.engines.mujoco_warp import WarpBench
+from sim.engines.warp_batch import NoRoomError
 from sim.engines.workbench import NOMINAL, Variation, Workbench
 from sim.env import with_engine
 from sim.robots.panda import DOWN, PANDA
@@ -169,6 +170,7 @@ def test_engines_that_a_task_has_not_got_are_refused():
 
 def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "warp", None)
-    monkeypatch.delitem(sys.modules, "sim.engines.mujoco_warp")
+    for name in ("mujoco_warp", "warp_batch"):
+        monkeypatch.delitem(sys.modules, f"sim.engines.{name}")
     with pytest.raises(ModuleNotFoundError, match=r"warp is not installed: pip install 'sim2metal\[warp\]'"):
         importlib.import_module("sim.engines.mujoco_warp")
