@@ -10,36 +10,15 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 
 from deploy.launching.files import (
     checked,
-    end_after,
     flag,
-    node,
+    nodes,
     reach,
     reaching,
-    remappings,
-    required,
     signatures,
     trusting,
 )
 
 NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "network": bool, "require_signature": bool}
-
-
-def nodes(given, **parameters):
-    """These nodes with their parameters; the launch ends with one of them, or when its time is over."""
-    processes = required(
-        *(
-            node(
-                f"{name}_node",
-                name=name,
-                namespace=given["namespace"] or None,
-                parameters=[given["params_file"], values],
-                remappings=remappings(given["remap"]),
-            )
-            for name, values in parameters.items()
-        )
-    )
-    seconds = float(given["seconds"])
-    return [*processes, end_after(seconds)] if seconds else processes
 
 
 def policy(given):
@@ -56,7 +35,7 @@ def supervisor(given, arm):
 def simulated(given):
     """Robot, policy and supervisor as nodes on topics, in real time."""
     robot = {name: given[name] for name in ("policy", "task", "commands", "key")} | {"seed": int(given["seed"])}
-    return nodes(given, robot=robot, policy=policy(given), supervisor=supervisor(given, flag(given["arm"])))
+    return nodes(given, {"robot": robot, "policy": policy(given), "supervisor": supervisor(given, flag(given["arm"]))})
 
 
 def in_the_loop(given):
@@ -66,7 +45,7 @@ def in_the_loop(given):
 
 def ros2_control(given):
     """Policy and supervisor for an arm whose controllers run already; it is armed by the service `arm` only."""
-    return nodes(given, policy=policy(given), supervisor=supervisor(given, False))
+    return nodes(given, {"policy": policy(given), "supervisor": supervisor(given, False)})
 
 
 BACKENDS = {"sim": simulated, "hil": in_the_loop, "ros2_control": ros2_control}

@@ -12,9 +12,8 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from deploy.launching.files import (
     checked,
     command,
-    end_after,
     flag,
-    node,
+    nodes,
     reach,
     reaching,
     required,
@@ -31,19 +30,7 @@ def simulated(given):
     policy = {name: given[name] for name in ("policy", "controller", "log", "key")}
     policy |= {"autostart": True, "transfer": flag(given["transfer"]), **trusting(given)}
     supervisor = {"auto_arm": flag(given["arm"]), "key": given["key"]}
-    processes = required(
-        *(
-            node(
-                f"{name}_node",
-                name=name,
-                namespace=given["namespace"] or None,
-                parameters=[given["params_file"], parameters],
-            )
-            for name, parameters in (("robot", robot), ("policy", policy), ("supervisor", supervisor))
-        )
-    )
-    seconds = float(given["seconds"])
-    return [*processes, end_after(seconds)] if seconds else processes
+    return nodes(given, {"robot": robot, "policy": policy, "supervisor": supervisor})
 
 
 def in_the_loop(given):

@@ -136,6 +136,27 @@ def required(*processes: Any) -> list[Any]:
     return [*handlers, *processes]
 
 
+def nodes(given: Mapping[str, str], parameters: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """The nodes NAME_node with their `parameters` by name; the launch ends with one of them, or when its time is over.
+
+    `given` are the launch configurations: namespace, params_file, seconds (0: for ever), and remap if there is that.
+    """
+    processes = required(
+        *(
+            node(
+                f"{name}_node",
+                name=name,
+                namespace=given["namespace"] or None,
+                parameters=[given["params_file"], values],
+                remappings=remappings(given.get("remap", "")),
+            )
+            for name, values in parameters.items()
+        )
+    )
+    seconds = float(given["seconds"])
+    return [*processes, end_after(seconds)] if seconds else processes
+
+
 def end_after(seconds: float) -> Any:
     """End the launch in so many seconds."""
     from launch.actions import Shutdown, TimerAction
