@@ -151,6 +151,35 @@ def sigmoid(x: Array) -> Array:
     return y
 
 
+def gated(x: Array, before: Array, inward: Layer, across: Layer) -> Array:
+    """The next state (n, h) of a gated recurrent unit (gate order reset, update, new: torch.nn.GRUCell).
+
+    Of x (n, k) and the state `before` (n, h), through the layers `inward` (3 h, k) and `across` (3 h, h).
+    """
+    from_input = np.split(x @ inward[0].T + inward[1], 3, axis=-1)
+    from_hidden = np.split(before @ across[0].T + across[1], 3, axis=-1)
+    reset = sigmoid(from_input[0] + from_hidden[0])
+    update = sigmoid(from_input[1] + from_hidden[1])
+    new = np.tanh(from_input[2] + reset * from_hidden[2])
+    after: Array = new + update * (before - new)
+    return after
+
+
+def write_gated(graph: Graph, x: str, state: str, inward: Layer, across: Layer) -> str:
+    """The same as ONNX nodes, from `state.NAME` to `next_state.NAME`; the name of the latter.
+
+    The gates are written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C.
+    """
+    size, before = across[0].shape[1], f"state.{state}"
+    from_input = graph.split(graph.linear(x, *inward), [2 * size, size])
+    from_hidden = graph.split(graph.linear(before, *across), [2 * size, size])
+    both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
+    reset, update = graph.split(both, [size, size])
+    new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
+    change = graph.add("Mul", update, graph.add("Sub", before, new))
+    return graph.add("Add", new, change, to=f"next_state.{state}")
+
+
 @dataclass
 class Gru:
     """Linear and ReLU, a gated recurrent unit (gate order reset, update, new: torch.nn.GRUCell), linear and tanh."""
@@ -191,25 +220,12 @@ class Gru:
     def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         before = state["hidden"]
         x = np.maximum(features @ self.input[0].T + self.input[1], np.float32(0.0))
-        from_input = np.split(x @ self.w_ih.T + self.b_ih, 3, axis=-1)
-        from_hidden = np.split(before @ self.w_hh.T + self.b_hh, 3, axis=-1)
-        reset = sigmoid(from_input[0] + from_hidden[0])
-        update = sigmoid(from_input[1] + from_hidden[1])
-        new = np.tanh(from_input[2] + reset * from_hidden[2])
-        hidden = new + update * (before - new)
+        hidden = gated(x, before, (self.w_ih, self.b_ih), (self.w_hh, self.b_hh))
         return np.tanh(hidden @ self.output[0].T + self.output[1]), {"hidden": hidden}
 
     def write(self, graph: Graph, x: str) -> str:
-        """The gates written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C."""
-        size, before = self.hidden, "state.hidden"
         x = graph.add("Relu", graph.linear(x, *self.input))
-        from_input = graph.split(graph.linear(x, self.w_ih, self.b_ih), [2 * size, size])
-        from_hidden = graph.split(graph.linear(before, self.w_hh, self.b_hh), [2 * size, size])
-        both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
-        reset, update = graph.split(both, [size, size])
-        new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
-        change = graph.add("Mul", update, graph.add("Sub", before, new))
-        hidden = graph.add("Add", new, change, to="next_state.hidden")
+        hidden = write_gated(graph, x, "hidden", (self.w_ih, self.b_ih), (self.w_hh, self.b_hh))
         return graph.add("Tanh", graph.linear(hidden, *self.output))
 
 

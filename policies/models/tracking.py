@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.models.controller import Array, Layer, sigmoid
+from policies.models.controller import Array, Layer, gated, sigmoid, write_gated
 from sim.tasks.tracking import EgoMotion
 
 if TYPE_CHECKING:
@@ -66,15 +66,10 @@ class TrackingGru:
         return {name: np.zeros((n, size), np.float32) for name, size in sizes.items()}
 
     def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        before = state["hidden"]
         moving = features[:, list(self.motion)]
         carried = self.ego.carried(state["tracked"], moving[:, :2], moving[:, 2:])
         x = np.maximum(_linear(np.concatenate([features, carried], axis=1), self.encoder), np.float32(0.0))
-        from_input = np.split(_linear(x, self.inward), 3, axis=-1)
-        from_hidden = np.split(_linear(before, self.across), 3, axis=-1)
-        reset, update = (sigmoid(from_input[k] + from_hidden[k]) for k in range(2))
-        new = np.tanh(from_input[2] + reset * from_hidden[2])
-        hidden = new + update * (before - new)
+        hidden = gated(x, state["hidden"], self.inward, self.across)
         measured, gate = np.split(_linear(np.concatenate([x, hidden], axis=1), self.correction), 2, axis=-1)
         tracked = carried + sigmoid(gate) * (measured - carried)
         y = np.concatenate([features[:, : self.numbers], tracked, hidden], axis=1)
@@ -83,16 +78,10 @@ class TrackingGru:
         return y, {"hidden": hidden, "tracked": tracked}
 
     def write(self, graph: Graph, x: str) -> str:
-        size, m, before = self.across[0].shape[1], self.ego.size, "state.hidden"
+        m = self.ego.size
         carried, numbers = self._write_carried(graph, x), graph.columns(x, 0, self.numbers)
         x = graph.add("Relu", graph.linear(graph.join([x, carried]), *self.encoder))
-        from_input = graph.split(graph.linear(x, *self.inward), [2 * size, size])
-        from_hidden = graph.split(graph.linear(before, *self.across), [2 * size, size])
-        both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
-        reset, update = graph.split(both, [size, size])
-        new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
-        change = graph.add("Mul", update, graph.add("Sub", before, new))
-        hidden = graph.add("Add", new, change, to="next_state.hidden")
+        hidden = write_gated(graph, x, "hidden", self.inward, self.across)
         measured, gate = graph.split(graph.linear(graph.join([x, hidden]), *self.correction), [m, m])
         error = graph.add("Mul", graph.add("Sigmoid", gate), graph.add("Sub", measured, carried))
         tracked = graph.add("Add", carried, error, to="next_state.tracked")
