@@ -5,7 +5,7 @@ To check ours against, and to try policies in a world that they were not trained
 
 from __future__ import annotations
 
-import copy
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,7 +63,6 @@ class MujocoPitch(Pitch):
         self.scene = Scene(model, num, dt / self.substeps)
         named = [mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, f"robot{k}") for k in range(robots)]
         self._bodies, self._fences = [model.body("ball").id, *named], np.flatnonzero(model.geom_priority == FENCES)
-        self._spare = mujoco.MjData(model)
         self._push(np.arange(num))
 
     def write(self, worlds: NDArray[np.int64], values: Mapping[str, Any]) -> None:
@@ -72,14 +71,12 @@ class MujocoPitch(Pitch):
         if not IN_MODEL.isdisjoint(values):
             read = {name: self.read(name) for name in IN_MODEL}
             for world in worlds:
-                self._remodel(int(world), {name: value[world].reshape(-1) for name, value in read.items()})
+                own = {name: value[world].reshape(-1) for name, value in read.items()}
+                self.scene.vary(int(world), functools.partial(self._change, own))
 
-    def _remodel(self, world: int, values: Mapping[str, Array]) -> None:
+    def _change(self, values: Mapping[str, Array], model: Any) -> None:
         """Carry a world's parameters over to its own copy of MuJoCo's model."""
-        models = self.scene.models
-        if models[world] is self.scene.model:
-            models[world] = copy.copy(self.scene.model)
-        model, ball = models[world], self.ball
+        ball = self.ball
         around = np.array([ball.inertia * ball.radius**2, *[0.5 * self.robot.radius**2] * self.robots])
         masses = np.concatenate([values["ball_mass"], values["mass"]])
         model.body_mass[self._bodies] = masses
@@ -88,7 +85,6 @@ class MujocoPitch(Pitch):
         model.geom_solref[self._fences] = bouncing(float(values["wall_bounce"][0]))
         for k, bounce in enumerate(values["bounce"]):
             model.geom(f"robot{k}").solref[:] = bouncing(float(bounce))
-        mujoco.mj_setConst(model, self._spare)
 
     def _push(self, worlds: NDArray[np.int64]) -> None:
         """Into MuJoCo what our state says of these worlds."""
