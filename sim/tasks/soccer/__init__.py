@@ -248,6 +248,9 @@ STUDENT: dict[str, Any] = {
 }
 
 
+PRACTICE: dict[str, Any] = {**STUDENT, "algorithm.league": False, "algorithm.total_steps": 1_000_000}  # of drills
+
+
 class SoccerVision1v1(Soccer):
     """The same, seen by a camera that turns"""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.env import Array
 from sim.experts.soccer import keeper
-from sim.tasks.soccer import PPO, STUDENT, SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer import PPO, PRACTICE, SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
 from sim.tasks.soccer.rules import Events, Rules
 
 SECONDS = 10.0
@@ -77,7 +77,7 @@ class VisionKeep(SoccerVision1v1):
 
     Config, rules = SightKeepConfig, Kept()
     name = "soccer_vision_keep"
-    recipes = {"student": {"default": {**STUDENT, "algorithm.league": False, "algorithm.total_steps": 1_000_000}}}
+    recipes = {"student": {"default": PRACTICE}}
     teacher = Keep
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:

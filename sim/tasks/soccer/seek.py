@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.tasks.soccer import PPO, STUDENT, SightConfig, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer import PPO, PRACTICE, SightConfig, Soccer1v1, SoccerConfig, SoccerVision1v1
 from sim.tasks.soccer.rules import Events, Rules
 
 SECONDS = 15.0
@@ -58,5 +58,5 @@ class VisionSeek(SoccerVision1v1):
 
     Config, rules = SightSeekConfig, Found()
     name = "soccer_vision_seek"
-    recipes = {"student": {"default": {**STUDENT, "algorithm.league": False, "algorithm.total_steps": 1_000_000}}}
+    recipes = {"student": {"default": PRACTICE}}
     teacher = Seek

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sim.env import Array
-from sim.tasks.soccer import PPO, STUDENT, SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer import PPO, PRACTICE, SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
 from sim.tasks.soccer.rules import Rules
 
 SECONDS = 10.0
@@ -69,5 +69,5 @@ class VisionShoot(SoccerVision1v1):
 
     Config, rules = SightShootConfig, NearGoal()
     name = "soccer_vision_shoot"
-    recipes = {"student": {"default": {**STUDENT, "algorithm.league": False, "algorithm.total_steps": 1_000_000}}}
+    recipes = {"student": {"default": PRACTICE}}
     teacher = Shoot
