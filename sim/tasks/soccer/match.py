@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.pitch.camera import Eyes
+from sim.engines.pitch.lens import Lens
 from sim.engines.pitch.panorama import landscapes
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
@@ -58,11 +59,8 @@ class Match:
         self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
         self.sight: Sight | None = None
         if task.camera:
-            self.sight = Sight(Eyes(self.pitch, task.agents, task.lens, task.panorama), task.latency)
-            self._looks, eyes = self.sight.eyes.looks[: task.agents].copy(), self.sight.eyes
-            if "background" in task.held_out:
-                eyes.panoramas = landscapes(len(eyes.panoramas), seed=held_out.BACKGROUNDS)
-            eyes.looks[:] = usual_looks(eyes.looks, task.camera)
+            self.sight = Sight(self._eyes(task.agents, task.lens), task.latency)
+            self._looks = self.sight.eyes.looks[: task.agents].copy()
         self.yaw = np.zeros(self.worlds * task.agents, np.float32)  # how far a detector's camera looks to the left
         self.detector: Detector | None = None
         if task.errors:
@@ -72,6 +70,14 @@ class Match:
         self._watched: Eyes | None = None  # everybody's, for films
         self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.commands)["drive"]
 
+    def _eyes(self, robots: int, lens: Lens) -> Eyes:
+        """The cameras of the first `robots` robots of each pitch, and what is around it."""
+        strange = "background" in self.task.held_out
+        made = Eyes(self.pitch, robots, lens, None if strange else self.task.panorama)
+        if strange:
+            made.panoramas = landscapes(len(made.panoramas), seed=held_out.BACKGROUNDS)
+        return made
+
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         agents = self.task.agents
         worlds, numbers = np.asarray(rows[::agents], np.int64) // agents, episodes[::agents]
@@ -79,36 +85,32 @@ class Match:
             return
         random = [np.random.default_rng([self.seed, number]) for number in numbers]
         starts = [self._start(rng) for rng in random]
-        strange = [np.random.default_rng([self.seed, number, held_out.PURPOSE]) for number in numbers]
-        for start, rng in zip(starts, strange, strict=True):
-            start.update(held_out.parameters(self.task.held_out, self._nominal, rng))
+        unlike = self.task.held_out
+        strange = [np.random.default_rng([self.seed, number, held_out.PURPOSE]) for number in numbers if unlike]
+        for start, rng in zip(starts, strange, strict=False):
+            start.update(held_out.parameters(unlike, self._nominal, rng))
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
         self.episode[worlds], self.begun[worlds], self.lost[worlds], self.over[worlds] = numbers, True, False, 0.0
         self.anchor[worlds], self.waited[worlds] = self.pitch.read("ball_position")[worlds], 0
         self.age[worlds] = 0
-        if self.sight:
-            cameras = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
-            if (camera := self.task.camera) and self.task.config.vary:
-                eyes = self.sight.eyes
-                eyes.looks[cameras] = np.concatenate(
-                    [varied_looks(self._looks, len(eyes.panoramas), r, camera) for r in random]
-                )
-            if self.task.held_out:
-                looks = self.sight.eyes.looks[cameras].reshape(len(worlds), agents, -1)
-                self.sight.eyes.looks[cameras] = np.concatenate(
-                    [
-                        held_out.strange_looks(self.task.held_out, usual, len(self.sight.eyes.panoramas), r)
-                        for usual, r in zip(looks, strange, strict=True)
-                    ]
-                )
-            self.sight.eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
+        cameras = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
+        if self.sight and (camera := self.task.camera):
+            eyes, count = self.sight.eyes, len(self.sight.eyes.panoramas)
+            if self.task.config.vary:
+                usual = [varied_looks(self._looks, count, r, camera) for r in random]
+            else:
+                usual = [usual_looks(self._looks, camera)] * len(random)
+            if unlike:
+                usual = [held_out.strange_looks(unlike, u, count, r) for u, r in zip(usual, strange, strict=True)]
+            eyes.looks[cameras] = np.concatenate(usual)
+            eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
             self.sight.begin(cameras)
         self._look()
         if self.detector:
-            rows_of = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
             seeds = [r.integers(2**63) for r in random for _ in range(agents)]
-            self.yaw[rows_of] = np.concatenate([held_out.yaw(self.task.held_out, agents, r) for r in strange])
-            self.detector.begin(rows_of, seeds, *self._places(), self._pan() + self.yaw)
+            if unlike:
+                self.yaw[cameras] = np.concatenate([held_out.yaw(unlike, agents, r) for r in strange])
+            self.detector.begin(cameras, seeds, *self._places(), self._pan() + self.yaw)
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:
         """Where everything is, and what varies."""
@@ -189,14 +191,16 @@ class Match:
             "scored": (self.over - before)[:, None] * self.side,
             "progress": ways[..., 0] - self.ways[..., 0],
             "nearer": ways[..., 1] - self.ways[..., 1],
-            "held": now.held.astype(np.float32),
         }
+        if "held" in rules.weights:
+            terms["held"] = now.held.astype(np.float32)
         named = {name: terms[name][:, :agents].reshape(-1) for name in rules.weights}
         reward = np.stack([rules.weights[name] * value for name, value in named.items()]).sum(axis=0)
         won = rules.won(now)[:, :agents]
         ends = won.any(axis=1) | (self.over != 0.0) | self.lost
         self._drop()
-        turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]  # of cameras
+        if self.sight or self.detector:
+            turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]  # of cameras
         if self.sight:
             self.sight.step(turning)
         if self.detector:
@@ -205,12 +209,17 @@ class Match:
 
     def _events(self) -> Events:
         """Of the last control step."""
+        late = np.repeat(self.age[:, None] >= self.task.episode_steps, self.robots, axis=1)
+        return Events(self.over[:, None] * self.side, late, self._held)
+
+    def _held(self) -> NDArray[np.bool_]:
+        """Which robots (worlds, robots) touched the ball with their front in it, or kicked it."""
         ball = self._seen[..., self._columns["ball_position"]]
         ahead = ball[..., 0] > AHEAD * np.linalg.norm(ball, axis=-1)
         front = ahead & (self.pitch.read("touched")[..., 0] > 0.0)
         kicked = self.pitch.read("charge")[..., 0] > self.task.robot.recharge - 1.0 / self.task.rate_hz
-        late = np.repeat(self.age[:, None] >= self.task.episode_steps, self.robots, axis=1)
-        return Events(self.over[:, None] * self.side, front | kicked, late)
+        held: NDArray[np.bool_] = front | kicked
+        return held
 
     def _drop(self) -> None:
         """Where the ball has been stuck, put it on the halfway line, away from where it was."""
@@ -271,7 +280,7 @@ class Match:
         top = 0
         if below:
             if self._watched is None:
-                self._watched = Eyes(self.pitch, self.robots, lens, self.task.panorama)
+                self._watched = self._eyes(self.robots, lens)
             teams = (0, 1) if robot < self.task.players else (1, 0)
             both = world * self.robots + np.array([robot, teams[1] * self.task.players])
             if self.sight:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,13 @@ class Events:
     """What has happened in a control step of a match, of all robots (worlds, robots)."""
 
     scored: Array  # 1: a goal of its team, then and since; -1: one against it; 0
-    held: NDArray[np.bool_]  # whether it has touched the ball with its front, or kicked it
     late: NDArray[np.bool_]  # whether the time is over
+    who_held: Callable[[], NDArray[np.bool_]]  # asked only by rules that want to know it
+
+    @functools.cached_property
+    def held(self) -> NDArray[np.bool_]:
+        """Whether it has touched the ball with its front, or kicked it."""
+        return self.who_held()
 
 
 class Rules:

@@ -117,6 +117,19 @@ def test_it_continues_exactly_and_is_decided_by_seed_and_number():
             one.step({s.name: np.full((one.num, *s.shape), 0.3, np.float32) for s in task.commands})
 
 
+@pytest.mark.parametrize("name", ["camera", "everything", "nominal"])
+def test_a_game_is_the_same_whatever_was_played_before(name):
+    task = conditions_of(make("soccer_vision_1v1", start="anywhere", auto_exposure=True))[name]
+    env = make_env(task, 1, 3)
+    env.reset([0], [7])
+    first = env.sight.eyes.looks.copy(), env.observe()["camera"].copy()
+    for number in (8, 9, 7):
+        env.step({s.name: np.zeros((1, *s.shape), np.float32) for s in task.commands})
+        env.reset([0], [number])
+    for now, then in zip((env.sight.eyes.looks, env.observe()["camera"]), first, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
 def test_conditions_keep_engine_and_opponent():
     task = make("soccer_1v1", opponent="still")
     task.engine = "mujoco"
