@@ -87,7 +87,8 @@ class Planning(Protocol):
         """What the policy file says of its plans, in control steps."""
 
 
-def _check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> int:
+def check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> int:
+    """How many outputs a layer has; ValueError unless it takes so many `inputs` (None: any) and is finite."""
     if weight.ndim != 2 or bias.shape != (weight.shape[0],):
         raise ValueError(f"{kind}: W is (out, in) and b is (out,), got {weight.shape} and {bias.shape}")
     if inputs is not None and weight.shape[1] != inputs:
@@ -97,7 +98,8 @@ def _check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> i
     return int(weight.shape[0])
 
 
-def _float32(layer: Layer) -> Layer:
+def float32(layer: Layer) -> Layer:
+    """The layer in single precision."""
     return np.ascontiguousarray(layer[0], np.float32), np.ascontiguousarray(layer[1], np.float32)
 
 
@@ -113,10 +115,10 @@ class Mlp:
             raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
         if not self.layers:
             raise ValueError("a network needs at least one layer")
-        self.layers = [_float32(layer) for layer in self.layers]
+        self.layers = [float32(layer) for layer in self.layers]
         width: int | None = None
         for index, (weight, bias) in enumerate(self.layers):
-            width = _check_layer(f"layer {index}", weight, bias, width)
+            width = check_layer(f"layer {index}", weight, bias, width)
 
     @property
     def inputs(self) -> int:
@@ -192,14 +194,14 @@ class Gru:
     output: Layer
 
     def __post_init__(self) -> None:
-        self.input, self.output = _float32(self.input), _float32(self.output)
-        self.w_ih, self.b_ih = _float32((self.w_ih, self.b_ih))
-        self.w_hh, self.b_hh = _float32((self.w_hh, self.b_hh))
-        width = _check_layer("input layer", *self.input, None)
-        gates = _check_layer("w_ih", self.w_ih, self.b_ih, width)
-        if gates % 3 or _check_layer("w_hh", self.w_hh, self.b_hh, gates // 3) != gates:
+        self.input, self.output = float32(self.input), float32(self.output)
+        self.w_ih, self.b_ih = float32((self.w_ih, self.b_ih))
+        self.w_hh, self.b_hh = float32((self.w_hh, self.b_hh))
+        width = check_layer("input layer", *self.input, None)
+        gates = check_layer("w_ih", self.w_ih, self.b_ih, width)
+        if gates % 3 or check_layer("w_hh", self.w_hh, self.b_hh, gates // 3) != gates:
             raise ValueError(f"w_ih {self.w_ih.shape} and w_hh {self.w_hh.shape} do not stack three gates of one size")
-        _check_layer("output layer", *self.output, gates // 3)
+        check_layer("output layer", *self.output, gates // 3)
 
     @property
     def inputs(self) -> int:

@@ -6,14 +6,13 @@ by what is seen, as far as a gate lets it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.models.controller import Array, Layer, gated, sigmoid, write_gated
+from policies.models.controller import Array, Layer, Mlp, check_layer, float32, gated, sigmoid, write_gated
 from sim.tasks.tracking import EgoMotion
 
 if TYPE_CHECKING:
@@ -35,21 +34,21 @@ class TrackingGru:
     inward: Layer  # (3 h, e)
     across: Layer  # (3 h, h)
     correction: Layer  # (2 m, e + h): what is measured, and the gate before its sigmoid
-    head: list[Layer]  # the first (., numbers + m + h), the last (actions, .)
+    head: Mlp  # of numbers, vectors and unit
 
     def __post_init__(self) -> None:
-        m, h, e = self.ego.size, self.across[0].shape[1], len(self.encoder[1])
-        shapes = {
-            "encoder": (e, self.inputs + m),
-            "inward": (3 * h, e),
-            "across": (3 * h, h),
-            "correction": (2 * m, e + h),
-        }
-        for name, shape in shapes.items():
-            setattr(self, name, _checked(name, getattr(self, name), shape))
-        widths = [self.numbers + m + h, *(len(bias) for _, bias in self.head)]
-        shapes = {f"head {k}": (out, into) for k, (into, out) in enumerate(itertools.pairwise(widths))}
-        self.head = [_checked(name, layer, shapes[name]) for name, layer in zip(shapes, self.head, strict=True)]
+        for name in ("encoder", "inward", "across", "correction"):
+            setattr(self, name, float32(getattr(self, name)))
+        m, h, e = self.ego.size, self.across[0].shape[1], check_layer("encoder", *self.encoder, None)
+        for name, layer, inputs, outputs in (
+            ("inward", self.inward, e, 3 * h),
+            ("across", self.across, h, 3 * h),
+            ("correction", self.correction, e + h, 2 * m),
+        ):
+            if (found := check_layer(name, *layer, inputs)) != outputs:
+                raise ValueError(f"{name}: returns {found} values where {outputs} are needed")
+        if self.head.inputs != self.numbers + m + h:
+            raise ValueError(f"head: takes {self.head.inputs} values but receives {self.numbers + m + h}")
         if not all(0 <= column < self.numbers <= self.inputs for column in self.motion):
             raise ValueError(f"motion {self.motion} are no three of {self.numbers} numbers in {self.inputs} features")
 
@@ -59,7 +58,7 @@ class TrackingGru:
 
     @property
     def outputs(self) -> int:
-        return len(self.head[-1][1])
+        return self.head.outputs
 
     def initial_state(self, n: int) -> dict[str, Array]:
         sizes = {"hidden": self.across[0].shape[1], "tracked": self.ego.size}
@@ -72,10 +71,8 @@ class TrackingGru:
         hidden = gated(x, state["hidden"], self.inward, self.across)
         measured, gate = np.split(_linear(np.concatenate([x, hidden], axis=1), self.correction), 2, axis=-1)
         tracked = carried + sigmoid(gate) * (measured - carried)
-        y = np.concatenate([features[:, : self.numbers], tracked, hidden], axis=1)
-        for layer in self.head:
-            y = np.tanh(_linear(y, layer))
-        return y, {"hidden": hidden, "tracked": tracked}
+        known = np.concatenate([features[:, : self.numbers], tracked, hidden], axis=1)
+        return self.head.forward(known, {})[0], {"hidden": hidden, "tracked": tracked}
 
     def write(self, graph: Graph, x: str) -> str:
         m = self.ego.size
@@ -85,10 +82,7 @@ class TrackingGru:
         measured, gate = graph.split(graph.linear(graph.join([x, hidden]), *self.correction), [m, m])
         error = graph.add("Mul", graph.add("Sigmoid", gate), graph.add("Sub", measured, carried))
         tracked = graph.add("Add", carried, error, to="next_state.tracked")
-        y = graph.join([numbers, tracked, hidden])
-        for layer in self.head:
-            y = graph.add("Tanh", graph.linear(y, *layer))
-        return y
+        return self.head.write(graph, graph.join([numbers, tracked, hidden]))
 
     def _write_carried(self, graph: Graph, features: str) -> str:
         ego = self.ego
@@ -101,15 +95,6 @@ class TrackingGru:
         less = graph.add("Mul", graph.add("Mul", square, share), graph.constant(ego.turns[None]))
         sideways = graph.add("Mul", graph.add("Mul", half, share), graph.linear(moved, ego.turned, none))
         return graph.add("Add", graph.add("Sub", moved, graph.add("Mul", less, moved)), sideways)
-
-
-def _checked(name: str, layer: Layer, shape: tuple[int, int]) -> Layer:
-    weight, bias = (np.ascontiguousarray(part, np.float32) for part in layer)
-    if weight.shape != shape or bias.shape != shape[:1]:
-        raise ValueError(f"{name}: W must be {shape} and b {shape[:1]}, got {weight.shape} and {bias.shape}")
-    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-        raise ValueError(f"{name}: a weight is not finite")
-    return weight, bias
 
 
 def _linear(x: Array, layer: Layer) -> Array:

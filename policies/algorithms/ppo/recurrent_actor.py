@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,27 @@ def gated(told: Tensor, kept: Tensor, state: Tensor) -> Tensor:
     reset_kept, update_kept, new_kept = kept.chunk(3, -1)
     new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_kept) * new_kept)
     return torch.lerp(new, state, torch.sigmoid(update_in + update_kept))
+
+
+def beside(encoders: Encoders, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
+    """Numbers (..., f) and what is found in pictures (..., height, width, 3), as (n, .)."""
+    flat = numbers.flatten(0, -2)
+    if not pictures:
+        return flat
+    return torch.cat([flat, encoders({name: some.flatten(0, -4) for name, some in pictures.items()})], -1)
+
+
+def rolled(remember: Callable[..., Tensor], told: Sequence[Tensor], state: Tensor, goes_on: Tensor) -> Tensor:
+    """The states (T, n, size) that `remember` makes of what is told (T, n, .) step by step, from one (n, size).
+
+    It is forgotten where not `goes_on` (T, n), 1 or 0.
+    """
+    states = []
+    for *now, kept in zip(*told, goes_on[..., None], strict=True):
+        state = remember(*now, state)
+        states.append(state)
+        state = state * kept
+    return torch.stack(states)
 
 
 class RecurrentActor(nn.Module):
@@ -45,13 +66,8 @@ class RecurrentActor(nn.Module):
 
     def gates(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
         """What the unit is told (..., 3 size) of numbers (..., f) and pictures (..., height, width, 3)."""
-        lead = numbers.shape[:-1]
-        flat = numbers.flatten(0, -2)
-        if pictures:
-            shown = {name: some.flatten(0, -4) for name, some in pictures.items()}
-            flat = torch.cat([flat, self.encoders(shown)], -1)
-        told: Tensor = self.inward(self.encoder(flat).relu())
-        return told.reshape(*lead, -1)
+        told: Tensor = self.inward(self.encoder(beside(self.encoders, numbers, pictures)).relu())
+        return told.reshape(*numbers.shape[:-1], -1)
 
     def remember(self, told: Tensor, state: Tensor) -> Tensor:
         """The next state (n, size)."""
@@ -72,12 +88,7 @@ class RecurrentActor(nn.Module):
 
         `goes_on` is (T, n), 1 or 0.
         """
-        told, states = self.gates(numbers, pictures), []
-        for one, kept in zip(told, goes_on[..., None], strict=True):
-            state = self.remember(one, state)
-            states.append(state)
-            state = state * kept
-        return torch.stack(states)
+        return rolled(self.remember, (self.gates(numbers, pictures),), state, goes_on)
 
     def exported(self, normalizer: Normalizer) -> Gru:
         """As numpy data, with the normaliser of its numbers folded in."""

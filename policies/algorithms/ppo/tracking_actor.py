@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from policies.algorithms.ppo.recurrent_actor import gated
+from policies.algorithms.ppo.recurrent_actor import beside, gated, rolled
 from policies.learning.encoders import Encoders
 from policies.learning.fused.recurrent import LASTING
 from policies.learning.networks import Normalizer, linear_layers, mlp
-from policies.models.controller import Layer
+from policies.models.controller import Layer, Mlp
 from policies.models.tracking import TrackingGru
 from sim.tasks.tracking import EgoMotion
 
@@ -83,12 +83,8 @@ class TrackingActor(nn.Module):
 
     def told(self, numbers: Tensor, pictures: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """What does not depend on the state: of the first layer (..., e), and how the robot moves (..., 3)."""
-        lead, flat = numbers.shape[:-1], numbers[..., : self.features].flatten(0, -2)
-        if pictures:
-            shown = {name: some.flatten(0, -4) for name, some in pictures.items()}
-            flat = torch.cat([flat, self.encoders(shown)], -1)
-        moving = numbers[..., [self.features + k for k in self.motion]]
-        return self.encoder(flat).reshape(*lead, -1), moving
+        seen = self.encoder(beside(self.encoders, numbers[..., : self.features], pictures))
+        return seen.reshape(*numbers.shape[:-1], -1), numbers[..., [self.features + k for k in self.motion]]
 
     def remember(self, told: Tensor, moving: Tensor, state: Tensor) -> Tensor:
         """The next state (n, size)."""
@@ -118,12 +114,7 @@ class TrackingActor(nn.Module):
 
     def through(self, numbers: Tensor, pictures: Mapping[str, Tensor], state: Tensor, goes_on: Tensor) -> Tensor:
         """The states (T, n, size) after T steps (T, n, .), from one (n, size) that is forgotten where not `goes_on`."""
-        states = []
-        for told, moving, kept in zip(*self.told(numbers, pictures), goes_on[..., None], strict=True):
-            state = self.remember(told, moving, state)
-            states.append(state)
-            state = state * kept
-        return torch.stack(states)
+        return rolled(self.remember, self.told(numbers, pictures), state, goes_on)
 
     def exported(self, normalizer: Normalizer) -> TrackingGru:
         """As numpy data, with the normaliser of its numbers folded in."""
@@ -132,5 +123,5 @@ class TrackingActor(nn.Module):
         (inward,), (across,), (correction,) = map(linear_layers, (self.inward, self.across, self.correction))
         ahead, left, turning = self.motion
         encoder = np.concatenate([weight, known], axis=1), bias + more
-        rest = inward, across, correction, linear_layers(self.output)
+        rest = inward, across, correction, Mlp(linear_layers(self.output))
         return TrackingGru(self.ego, (ahead, left, turning), self.features, encoder, *rest)
