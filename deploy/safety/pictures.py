@@ -40,6 +40,7 @@ class PictureWatch:
         self.counts = {name: dict.fromkeys(SAYS, 0) for name in self._cameras}  # control steps of each kind
         self._since: dict[tuple[str, str], float] = {}  # when it began, of what lasts
         self._before: dict[str, NDArray[Any]] = {}
+        self._blank: dict[str, bool] = {}
         self._now = -math.inf
 
     def look(self, seen: Mapping[str, Any], now: float) -> None:
@@ -50,9 +51,10 @@ class PictureWatch:
             if not isinstance(given, np.ndarray) or given.ndim != 4 or not given.size:
                 continue  # which the guard says
             picture, before = given[0], self._before.get(name)
-            self._before[name] = picture.copy()
             same = before is not None and np.array_equal(before, picture)
-            if what := BLANK if blank(picture) else SAME if same else "":
+            if not same:
+                self._before[name], self._blank[name] = picture.copy(), blank(picture)
+            if what := BLANK if self._blank[name] else SAME if same else "":
                 self.counts[name][what] += 1
                 since[name, what] = self._since.get((name, what), now)
         self.steps += bool(self._cameras)
