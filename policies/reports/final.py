@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from deploy.system.files import write_atomic
 from policies.algorithms import Algorithm, HasBaselines, HasSnapshots
 from policies.runner.config import Settings
+from policies.runner.folder import POLICY
 from policies.runner.provenance import lasting
 from sim.tasks import Task, grid_of
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from policies.runner.report import Report
 
 PARTS = ("evaluation", "grid", "league", "plot", "gaze", "video")  # in this order, where there are such
-POLICY, LEAGUE = "policy.onnx", "league.json"
+LEAGUE = "league.json"
 
 
 def written(

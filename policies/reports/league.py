@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 from deploy.policy_file import PolicyFile
 from policies.models.controller import Policy
 from policies.models.export import to_bytes
+from policies.runner.log import thousands
 from policies.runner.report import table
 from policies.tournament import FilePlayer, ScriptedPlayer, contest, ratings, with_both_sides
-from sim.spec import pictures
 from sim.tasks import Task, with_opponents
 
 FINAL = "this policy"
 GAMES, TOGETHER = 20, 20_000  # of each pair; at a time
 SNAPSHOTS = 20  # at most
-# The same of robots that see pictures, which take a thousand times longer than the game.
-SEEING = {"games": 8, "together": 512, "snapshots": 6}
 
 
 @dataclass(frozen=True)
@@ -69,23 +67,17 @@ def played(task: Task, final: PolicyFile, snapshots: Mapping[int, Policy], steps
     What is exported plays. The same seed gives the same games.
     """
     game = with_both_sides(with_opponents(task))
-    how = {"games": GAMES, "together": TOGETHER, "snapshots": SNAPSHOTS}
-    how = SEEING if pictures(game.policy) else how
-    some = _chosen(snapshots, how["snapshots"])
-    names = [f"after {_short(age)} steps" for age in some]
+    some = _chosen(snapshots, SNAPSHOTS)
+    names = [f"after {thousands(age)} steps" for age in some]
     files = [
         PolicyFile.from_bytes(to_bytes(policy, name), name) for name, policy in zip(names, some.values(), strict=True)
     ]
     learned = [FilePlayer(file, game) for file in (*files, final)]
     scripted = [ScriptedPlayer(name, play) for name, play in game.opponents.items()]
-    won = contest(game, [*learned, *scripted], how["games"], seed, how["together"])
+    won = contest(game, [*learned, *scripted], GAMES, seed, TOGETHER)
     everybody = (*names, FINAL, *game.opponents)
     ages = (*some, steps, *[None] * len(scripted))
-    return League(task.name, task.engine, seed, how["games"], everybody, ages, won)
-
-
-def _short(steps: int) -> str:
-    return f"{steps / 1e6:.3g} M" if steps >= 1e6 else f"{steps / 1e3:.3g} k" if steps >= 1e3 else str(steps)
+    return League(task.name, task.engine, seed, GAMES, everybody, ages, won)
 
 
 def text(league: League) -> str:

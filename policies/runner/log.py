@@ -243,7 +243,7 @@ class Progress:
         if then == 0.0 or now - then >= 1.0:
             self._counted = (steps, now)
             if then and steps > before:
-                self._speed = f"  {_thousands((steps - before) / (now - then))} steps/s"
+                self._speed = f"  {thousands((steps - before) / (now - then))} steps/s"
         return self._speed
 
     def _left(self, now: float, done: float) -> float:
@@ -284,7 +284,8 @@ def _described(metrics: Mapping[str, float]) -> str:
     return "  ".join(shown)
 
 
-def _thousands(count: float) -> str:
+def thousands(count: float) -> str:
+    """A count in three digits: 950, 1.5 k, 60 M."""
     return f"{count:.0f}" if count < 1e3 else f"{count / 1e3:.3g} k" if count < 1e6 else f"{count / 1e6:.3g} M"
 
 

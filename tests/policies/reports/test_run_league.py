@@ -56,7 +56,6 @@ def test_snapshots_are_chosen_evenly():
 
 
 def test_robots_that_see_play_those_that_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(league, "SEEING", {"games": 2, "together": 64, "snapshots": 2})
     monkeypatch.setattr(league, "GAMES", 2)
     task = make("soccer_vision_1v1", perception="detector", steps=20)
     told = task.teacher_task()
