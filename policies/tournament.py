@@ -32,6 +32,7 @@ Array = NDArray[Any]
 TOGETHER = 200  # games, unless said otherwise
 FIRST = 1000.0  # rating of the last player that is named
 PRIOR = 0.5  # games more that each pair is said to have won and lost: nobody is infinitely better
+OPPONENT = "an opponent in "
 TENFOLD = 400.0  # difference of ratings at which one is expected to win ten games of eleven
 
 
@@ -95,7 +96,7 @@ class FileOpponent:
 
     def __init__(self, policy: PolicyFile, task: HasOpponents, rows: int) -> None:
         """ValueError when it needs what opponents in this task do not have."""
-        check_fits(policy, task, task.opponent_senses, "an opponent in ")
+        check_fits(policy, task, task.opponent_senses, OPPONENT)
         self.policy, self._commands = policy, task.commands
         policy.reset(rows)
 
@@ -124,7 +125,7 @@ def facing(task: Task, opponent: str) -> Task:
     if not opponent.endswith(".onnx"):
         scripted = ", ".join(game.opponents)
         raise ValueError(f"opponent {opponent!r} is neither one of {scripted} nor a policy file (.onnx)")
-    FileOpponent(PolicyFile.load(opponent), game, 1)  # says now why it cannot
+    check_fits(PolicyFile.load(opponent), game, game.opponent_senses, OPPONENT)  # says now why it cannot
     return game.against(lambda rows: FileOpponent(PolicyFile.load(opponent), game, rows), practice=False)
 
 
@@ -148,14 +149,16 @@ def player(name: str, task: HasOpponents) -> Player:
     return FilePlayer(PolicyFile.load(name), task)
 
 
-def play(task: Task, players: Sequence[Player], games: Array, numbers: Array, seed: int, together: int = 0) -> Array:
+def play(
+    task: Task, players: Sequence[Player], games: Array, numbers: Array, seed: int, together: int = TOGETHER
+) -> Array:
     """Points (games,) of the first of the two `players` (indices, (games, 2)) of each game, `together` at a time.
 
     1 for a goal, 0 for one against, 0.5 when the time is over. A game's number (games,) decides how it begins.
     """
     agents, team, points = agents_of(task), np.array(teams_of(task)), np.full(len(games), 0.5)
-    for first in range(0, len(games), together or TOGETHER):
-        sides = games[first : first + (together or TOGETHER)]
+    for first in range(0, len(games), together):
+        sides = games[first : first + together]
         count, who = len(sides), sides[:, team].reshape(-1)
         env = make_env(task, count * agents, seed, several=True)
         env.reset(range(count * agents), np.repeat(numbers[first : first + count], agents).tolist())
@@ -185,7 +188,7 @@ def match(task: Task, sides: Sequence[Player], games: int, seed: int) -> Array:
     return play(task, sides, np.tile([[0, 1]], (games, 1)), np.arange(games), seed)
 
 
-def contest(task: Task, players: Sequence[Player], games: int, seed: int, together: int = 0) -> Array:
+def contest(task: Task, players: Sequence[Player], games: int, seed: int, together: int = TOGETHER) -> Array:
     """Points (n, n) that each wins against each in so many games, half on either side, all of them at once."""
     pairs = np.array([*itertools.combinations(range(len(players)), 2)])
     both, half = np.concatenate([pairs, pairs[:, ::-1]]), games // 2
