@@ -48,8 +48,11 @@ def join(config: Config) -> PolicyFile:
     return PolicyFile.load(config.out)
 
 
-def judged(config: Config, file: PolicyFile) -> tuple[Report, Report]:
-    """What the policy reaches by itself, and what the joined file does; that is written into it."""
+def judged(config: Config, file: PolicyFile) -> tuple[Report, Report, float | None]:
+    """What the policy reaches by itself, what the joined file does, and which share of the successes is kept.
+
+    That is written into it. Nothing is kept of no success: None.
+    """
     from policies.evaluate import evaluate
     from policies.models.export import update_evaluation
     from policies.runner.provenance import lasting
@@ -60,7 +63,7 @@ def judged(config: Config, file: PolicyFile) -> tuple[Report, Report]:
     )
     kept = seen.success / told.success if told.success else None
     update_evaluation(file.path, {"told": lasting(told.json()), "pixels": lasting(seen.json()), "kept": kept})
-    return told, seen
+    return told, seen, kept
 
 
 def main(argv: Sequence[str]) -> None:
@@ -71,12 +74,12 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     file = join(config)
     if config.episodes:
-        told, seen = judged(config, file)
+        told, seen, kept = judged(config, file)
         for name, report in (("told, with errors", told), ("on pixels", seen)):
             low, high = report.success_ci
             print(f"{name:18} {100 * report.success:5.1f} %  ({100 * low:.1f} .. {100 * high:.1f})")
-        if told.success:
-            print(f"kept on pixels     {100 * seen.success / told.success:5.1f} %  of the successes")
+        if kept is not None:
+            print(f"kept on pixels     {100 * kept:5.1f} %  of the successes")
     print(f"policy: {printable(config.out)}")
 
 

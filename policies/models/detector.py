@@ -127,18 +127,6 @@ class PictureDetector:
         return graph.add("Mul", told, graph.constant(1.0 / LARGEST))
 
 
-def column_bearings(directions: Array, stride: int) -> Array:
-    """Bearings (rad) of the columns of cells, `stride` pixels each, from those of the picture's columns (width,).
-
-    A convolution with this stride and a margin has the middle of its first cell on the first pixel.
-    """
-    columns = -(-len(directions) // stride)
-    where = np.arange(columns) * stride
-    pixels = np.arange(len(directions))
-    made: Array = np.interp(where, pixels, directions).astype(np.float32)
-    return made
-
-
 def picture_bearings(rays: Array) -> Array:
     """How far to the left of its middle each column of a picture looks (width,), rad, in the middle row."""
     middle = rays[len(rays) // 2]

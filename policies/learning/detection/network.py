@@ -15,7 +15,7 @@ from policies.learning.detection.pictures import Frames, labels
 from policies.learning.encoders import WHITE, convolution_layers, convolutions
 from policies.learning.networks import descend, linear_layers, mlp
 from policies.models.controller import Array, Layer
-from policies.models.detector import PictureDetector, column_bearings, picture_bearings, told
+from policies.models.detector import PictureDetector, picture_bearings, told
 from policies.models.vision import EncoderConfig
 from sim.spec import pictures, size
 from sim.tasks.soccer import SoccerVision1v1
@@ -52,7 +52,8 @@ class DetectorNetwork(nn.Module):
         self.maps = mlp([sight.channels[-1], n], self.generator)
         self.held = mlp([sight.channels[-1], n * config.values], self.generator)
         directions = picture_bearings(task.lens.optics().rays)
-        bearings = column_bearings(directions, math.prod(sight.strides))
+        # With such strides and a margin, the middle of a cell is on the first of its columns.
+        bearings = directions[:: math.prod(sight.strides)].copy()
         self.bearings = nn.Buffer(torch.from_numpy(bearings))
         self.head = mlp([n * (config.values + len(bearings)), config.hidden, 2 * n], self.generator, "relu", 0.1)
         self.optimizer = torch.optim.AdamW(
@@ -99,7 +100,7 @@ class DetectorNetwork(nn.Module):
 
     def _misplaced(self, column: Tensor, angle: Tensor) -> Tensor:
         """Cross-entropy (n, things) of the columns' shares from the two between which the bearing lies."""
-        falling = self.bearings.contiguous()  # from left to right
+        falling = self.bearings  # from left to right
         after = torch.searchsorted(-falling, -angle.contiguous()).clamp(1, len(falling) - 1)
         left, right = falling[after - 1], falling[after]
         share = ((left - angle) / (left - right)).clamp(0.0, 1.0)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import make_env
+from sim.experts.soccer import Scripted
 from sim.rollout import Episode, rollout
 from sim.tasks import agents_of
 from sim.tasks.soccer.detection import drawn, places, ranked, shown, things
@@ -85,23 +86,14 @@ class Wanderers:
         return np.where(kind < 0.4, ball, np.where(kind < 0.7, swept, far * (2.0 * now - 1.0)))
 
 
-class Company:
-    """Such players as the other team; see `sim.tasks.opponents.Opponent`."""
+class Company(Scripted):
+    """Such players as the other team."""
 
     def __init__(self, players: Wanderers) -> None:
         self.players = players
 
     def act(self, signals: Mapping[str, Array], episodes: Any, begun: Any) -> Mapping[str, Array]:
         return self.players.play(signals, episodes, begun)
-
-    def scored(self, rows: Any, against: Any) -> None:
-        """It does not matter to them."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is nothing."""
 
 
 def watched(task: SoccerVision1v1, games: int, seed: int) -> Iterator[Frames]:
