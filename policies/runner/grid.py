@@ -199,11 +199,9 @@ def tried(
     rows: list[dict[str, Any]] = []
     for name, task in conditions.items():
         success = _successes(policy, with_engine(task, engine), episodes, seed, transfer)
-        count, flown = int(success.sum()), len(success)
-        share, nominal = count / flown, rows[0]["success"] if rows else count / flown
-        lost = 1.0 - share / nominal if nominal else None
-        interval = wilson(count, flown)
-        rows.append({"condition": name, "success": share, "success_ci": interval, "lost": lost, "episodes": flown})
+        row = {"condition": name, **_share(success)}
+        nominal = (rows or [row])[0]["success"]
+        rows.append({**row, "lost": 1.0 - row["success"] / nominal if nominal else None})
     return rows
 
 
