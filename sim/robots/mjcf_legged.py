@@ -7,6 +7,7 @@ bodies that touch the floor where the robot begins to stand.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,7 @@ from sim.robots.mjcf_file import attempt
 TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
 ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
 FOOT = "foot_{}"  # names of sites that are added
-SENSED = ("touch", "position", "velocity")  # of each foot, in this order
-SIZES = {"touch": 1, "position": 3, "velocity": 3}
+SIZES = {"touch": 1, "position": 3, "velocity": 3}  # of what is sensed of each foot, in this order
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,23 +36,28 @@ class LeggedRobot(MjcfRobot):
     feet: tuple[int, ...]  # bodies, the leftmost of the foremost first
     mirror: tuple[NDArray[np.int64], Double, NDArray[np.int64]] | None  # partner and sign of joints; partner of feet
 
-    @property
+    @functools.cached_property
+    def served(self) -> list[int]:
+        """The joint (number) of each actuator."""
+        return [actuator.joint for actuator in self.actuators]
+
+    @functools.cached_property
     def rest(self) -> Double:
         """What the actuators are told (nu,) where it begins."""
-        return self.home[[actuator.joint for actuator in self.actuators]]
+        return self.home[self.served]
 
     def felt(self, sensed: Double) -> dict[str, Double]:
         """Of what the physics' sensors say (n, k): of each foot its contact force, position and velocity."""
         parts = sensed.reshape(len(sensed), len(self.feet), sum(SIZES.values()))
-        bounds = np.cumsum([SIZES[name] for name in SENSED])[:-1]
-        return dict(zip(SENSED, np.split(parts, bounds, axis=2), strict=True))
+        bounds = np.cumsum([SIZES[name] for name in SIZES])[:-1]
+        return dict(zip(SIZES, np.split(parts, bounds, axis=2), strict=True))
 
-    def reflected(self, count: int, actuators: bool) -> tuple[list[int], list[float]]:
+    def reflected(self, actuators: bool) -> tuple[list[int], list[float]]:
         """Places and signs of the mirror image of a vector of joints, or actuators."""
         if self.mirror is None:
             raise ValueError(f"robot {self.name} is not its own mirror image")
         partner, sign, _ = self.mirror
-        of = [actuator.joint for actuator in self.actuators] if actuators else list(range(count))
+        of = self.served if actuators else list(range(len(self.joints)))
         return [of.index(int(partner[joint])) for joint in of], [float(sign[joint]) for joint in of]
 
 

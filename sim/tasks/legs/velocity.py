@@ -156,7 +156,7 @@ def _mirrors(task: Velocity) -> tuple[Mirror, ...]:
     if robot.mirror is None:
         return ()
     vector, axial = (range(3), (1.0, -1.0, 1.0)), (range(3), (-1.0, 1.0, -1.0))
-    joints, actuators = robot.reflected(len(robot.joints), False), robot.reflected(len(robot.actuators), True)
+    joints, actuators = robot.reflected(False), robot.reflected(True)
     feet = (robot.mirror[2].tolist(), [1.0] * len(robot.feet))
     return (
         Mirror(

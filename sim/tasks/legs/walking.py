@@ -169,7 +169,7 @@ class Walking(Worlds):
         moves = np.linalg.norm(order, axis=1) > STANDING
         joints = self.scene.qpos[:, robot.positions]
         off = _square(joints - robot.home)
-        at = joints[:, [actuator.joint for actuator in robot.actuators]]
+        at = joints[:, robot.served]
         velocity, height = self._felt["velocity"], self._felt["position"][..., 2]
         along = np.linalg.norm(velocity[..., :2], axis=2)
         loaded = self._felt["touch"][..., 0] > LOADED * self._weight

@@ -26,7 +26,7 @@ def test_feet_and_mirror_are_found() -> None:
         f"{end}_{side}_shin" for end in ("front", "back") for side in ("left", "right")
     ]
     assert robot.mirror is not None
-    assert robot.reflected(8, True)[0] == [2, 3, 0, 1, 6, 7, 4, 5]
+    assert robot.reflected(True)[0] == [2, 3, 0, 1, 6, 7, 4, 5]
 
 
 def test_who_has_a_short_leg_has_no_mirror(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_who_has_a_short_leg_has_no_mirror(tmp_path: Path) -> None:
     robot = load(written(tmp_path, lame), [], Legs())
     assert robot.mirror is None
     with pytest.raises(ValueError, match="mirror image"):
-        robot.reflected(8, True)
+        robot.reflected(True)
 
 
 def test_motors_give_way_to_servos_of_their_strength(tmp_path: Path) -> None:

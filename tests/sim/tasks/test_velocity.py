@@ -181,7 +181,7 @@ def test_it_is_the_same_in_the_mirror() -> None:
     env.reset([0, 1], [0, 0])
     env._orders[1] = env._orders[0] * [1.0, -1.0, -1.0]
     env._pushes[1] = env._pushes[0] * [1.0, 1.0, -1.0]
-    joints = task.robot.reflected(8, False)[0]
+    joints = task.robot.reflected(False)[0]
     env.scene.qpos[1, task.robot.positions] = env.scene.qpos[0, task.robot.positions][joints]
     env._seen = {}
     for command in rng.normal(0.0, 0.2, (25, 8)).astype(np.float32):
