@@ -133,12 +133,8 @@ class Soccer:
         self.policy: Group = view(self.players)
         self.opponent_senses: Group = view(self.players)
         self.privileged: Group = ()
-        speed = self.robot.speed
-        self.commands: Group = (
-            Signal("drive", (2 if self.robot.omni else 1,), "m/s", "body", -speed, speed),
-            Signal("turn", (1,), "rad/s", "body", -TURN, TURN),
-            Signal("kick", (1,), "1", "", 0.0, 1.0),  # share of the largest speed, if the ball lies in front
-        )
+        drive, turn, kick, _ = self.robot.commands
+        self.commands: Group = (drive, replace(turn, low=-TURN, high=TURN), kick)
         self.envelope: dict[str, Any] = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
         planar = [s.name for s in (*self.policy, *self.commands) if s.size % 2 == 0]
         self.mirrors: tuple[Mirror, ...] = (
@@ -287,8 +283,7 @@ class SoccerVision1v1(Soccer):
             Track("position", kind="place"),
             *(Track(name, f"{name}_velocity") for name in ("mates", "others") if name in things(self.players)),
         )
-        far = self.robot.pan_limit
-        self.commands = (*self.commands, Signal("look", (1,), "rad", "body", -far, far))  # where to turn the camera
+        self.commands = (*self.commands, self.robot.commands[-1])  # where to turn the camera
         self.envelope = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
         told = {s.name: ([0, 1, 2], [1.0, -1.0, 1.0]) for s in signals(self.players)}
         turned = dict.fromkeys(("pan", "look"), ([0], [-1.0]))
