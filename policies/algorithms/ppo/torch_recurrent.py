@@ -305,11 +305,11 @@ class TorchRecurrent(Stateful):
 
         shown = self.threads.gradient(loss, [p for group in self.groups for p in group], len(rows))
         if self.done < self.lesson.held:  # what is inherited stays, while the memory learns to tell it the truth
-            *inner, weight, bias = self.actor.output.parameters()
-            for parameter in inner:
-                parameter.grad = torch.zeros_like(parameter)
-            for parameter in (weight, bias):
-                parameter.grad[self.taught] = 0.0  # type: ignore[index]
+            *inner, weight, bias = (p.grad for p in self.actor.output.parameters() if p.grad is not None)
+            for gradient in inner:
+                gradient.zero_()
+            for gradient in (weight, bias):
+                gradient[self.taught] = 0.0
         for group in self.groups:
             nn.utils.clip_grad_norm_(group, self.config.gradient_clip)
         self.optimizer.step()

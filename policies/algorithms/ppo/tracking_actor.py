@@ -26,6 +26,10 @@ class TrackingActor(nn.Module):
     Numbers come twice: as the normaliser has them, then as they are.
     """
 
+    moved: Tensor  # of `EgoMotion`, turned for row vectors
+    turned: Tensor
+    turns: Tensor
+
     def __init__(
         self,
         encoders: Encoders,
@@ -59,7 +63,7 @@ class TrackingActor(nn.Module):
 
     def initial(self, n: int) -> Tensor:
         """The state before the first step (n, size)."""
-        return torch.zeros((n, self.size), device=self.moved.device)  # type: ignore[arg-type]
+        return torch.zeros((n, self.size), device=self.moved.device)
 
     @torch.no_grad()
     def begin_with(self, layers: Sequence[Layer], columns: Sequence[int], actions: Sequence[int]) -> None:
@@ -90,8 +94,8 @@ class TrackingActor(nn.Module):
         """The next state (n, size)."""
         before, tracked = state[:, : self.units], state[:, self.units :]
         sine, less = self.ego.turning(0.5 * float(self.ego.dt) * moving[:, 2:])
-        moved = torch.cat([tracked, moving[:, :2]], -1) @ self.moved  # type: ignore[operator]
-        carried = moved - less * self.turns * moved + sine * (moved @ self.turned)  # type: ignore[operator]
+        moved = torch.cat([tracked, moving[:, :2]], -1) @ self.moved
+        carried = moved - less * self.turns * moved + sine * (moved @ self.turned)
         x = (told + self.known(carried)).relu()
         hidden = gated(self.inward(x), self.across(before), before)
         measured, gate = self.correction(torch.cat([x, hidden], -1)).chunk(2, -1)
