@@ -51,8 +51,8 @@ def train(settings: Settings, started: float | None = None) -> Path:
         try:
             task, algorithm = _build(settings)
             folder, lock = opened(settings)
-            with lock:
-                _run(folder, settings, task, algorithm, clock, stop)
+            with lock, Background() as background:
+                _run(folder, settings, task, algorithm, background, clock, stop)
         except KeyboardInterrupt:
             _leave(stop, settings, folder, clock)
         except WorldError as error:
@@ -61,14 +61,21 @@ def train(settings: Settings, started: float | None = None) -> Path:
     return folder / POLICY
 
 
-def _run(folder: Path, settings: Settings, task: Task, algorithm: Algorithm, clock: Clock, stop: Stop) -> None:
+def _run(
+    folder: Path,
+    settings: Settings,
+    task: Task,
+    algorithm: Algorithm,
+    background: Background,
+    clock: Clock,
+    stop: Stop,
+) -> None:
     """Learn, export, report in a folder that is ours. KeyboardInterrupt when a signal ended it."""
     saved = _restore(folder, settings, algorithm)
     algorithm.dump_to(folder / "diverged")
     title = f"{settings.task} {settings.algorithm}"
     print(f"{title} seed {settings.options.seed} -> {folder}", flush=True)
     metrics: dict[str, float] = {"env_steps": saved.get("step", 0)}
-    background = Background()
     clock.lap("start")
     background.start()
     stop.wait()

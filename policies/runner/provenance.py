@@ -25,12 +25,22 @@ SWITCH_S = 1e-4  # the training thread, back from a kernel, waits no longer than
 
 
 class Background(threading.Thread):
-    """Imports what is needed after training, and asks git, while the kernels (which release the interpreter) run."""
+    """Imports what is needed after training, and asks git, while the kernels (which release the interpreter) run.
+
+    As a context it is waited for: Python aborts when it ends while a daemon thread is inside of a library's C++.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.bar_ready = threading.Event()
         self.commit: str | None = None
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_alive():
+            self.join()
 
     def run(self) -> None:
         before = sys.getswitchinterval()

@@ -88,5 +88,6 @@ class Spy(Toy):
     """Prints which modules are in memory when training begins."""
 
     def learn(self):
-        print("modules:", *sorted({name.partition(".")[0] for name in sys.modules}))
+        # A list: another thread imports meanwhile.
+        print("modules:", *sorted({name.partition(".")[0] for name in list(sys.modules)}))
         yield from super().learn()
