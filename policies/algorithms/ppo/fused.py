@@ -12,14 +12,23 @@ import numpy as np
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo.league import League
+from policies.algorithms.ppo.tutor import Heard, Lesson, Tutor
 from policies.learning.fused import parallel, surrogate, work_queue
 from policies.learning.fused.measure import success_rate
 from policies.learning.fused.moments import Moments, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.parallel import PARTS
 from policies.learning.fused.recurrent import Recurrent
-from policies.learning.fused.stepped import rollouts
-from policies.learning.fused.symmetry import Symmetric, alike, constant, task_images, trained
+from policies.learning.fused.stepped import Stepped, rollouts
+from policies.learning.fused.symmetry import (
+    Symmetric,
+    alike,
+    beside,
+    constant,
+    privileged_images,
+    task_images,
+    trained,
+)
 from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network, Policy
 from policies.models.reading import network_of
 from sim.randomize import Array
@@ -38,7 +47,12 @@ FAILED = "a thread that helps with the update has failed; what it said is above"
 class Fused:
     """The path without torch."""
 
-    def __init__(self, task: Task, config: PpoConfig, seed: int) -> None:
+    def __init__(
+        self, task: Task, config: PpoConfig, seed: int, practised: Task | None = None, lesson: Lesson | None = None
+    ) -> None:
+        """`practised`: the task as it is learned, if that differs from how it is measured; `lesson`: a `tutor` is given
+        to `hear` before the training begins.
+        """
         if config.threads > PARTS:
             raise ValueError(
                 f"algorithm.threads must be at most {PARTS}, got {config.threads}: there is no more to share"
@@ -47,14 +61,19 @@ class Fused:
         self.practice = Practice(config.length_shares(0.0), config.easy)
         how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
         # Opponents are told everything: whoever is not cannot play for them.
-        self.league = League(task, seed, itself=not task.privileged) if config.league else None
-        self.rollouts = rollouts(self.league.training() if self.league else task, *how, config.workers)
+        self.league = League(task, seed, itself=not task.privileged) if config.league and not practised else None
+        self.lesson = lesson or Lesson()
+        self.heard: Heard | None = None
+        told = size(task.privileged) if self.lesson.estimate else 0
+        learned = practised or (self.league.training() if self.league else task)
+        self.rollouts = rollouts(learned, *how, config.workers, more=told, told=lesson is not None)
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
         self.actions = size(task.commands)
-        self.outs, outs = vectors(self.actions), vectors(self.actions)
+        self.outputs = self.actions + told  # what an actor tells of what is privileged comes behind what it does
+        self.outs = outs = vectors(self.outputs)
         first = math.atanh(initial_action(task))
-        layers, rows = [self.rollouts.features, *config.hidden, self.actions], (config.num_envs, config.rollout_steps)
+        layers, rows = [self.rollouts.features, *config.hidden, self.outputs], (config.num_envs, config.rollout_steps)
         self.recurrent = config.network == "gru"
         self.actor: Perceptron = (
             Recurrent(layers, rng, *rows, 0.01, first, more=outs)
@@ -70,6 +89,8 @@ class Fused:
         self.symmetry: list[Symmetric] = []
         if found:
             seen, judged, actions = found
+            if told:
+                actions = beside(actions, privileged_images(task))
             self.symmetry = [Symmetric(self.actor, seen, actions), Symmetric(self.critic, judged, constant(1, judged))]
         if self.start:
             self.actor.put(self.start, np.zeros(self.rollouts.features), np.ones(self.rollouts.features))
@@ -77,7 +98,8 @@ class Fused:
         self.log_std = self.actor.net.weights[self.actor.extra :].reshape(-1)[: self.actions]
         self.log_std[:] = math.log(config.initial_std)
         self.std = room(3 * outs)  # its logarithm, where there is an action, its inverse
-        self.std[outs : 2 * outs].reshape(-1)[: self.actions] = 1.0
+        self.tried = self.std[outs : 2 * outs].reshape(-1)[: self.actions]
+        self.tried[:] = 1.0
         images = [found[0], found[1]] if found else [None, None]
         self.seen = Moments(self.rollouts.features, smallest_std(task), images=images[0])
         self.judged = Moments(self.rollouts.judged, np.full(self.rollouts.judged, 1e-3), images=images[1])
@@ -95,6 +117,11 @@ class Fused:
         self.iterations = config.iterations
         self.iteration = 0
 
+    def hear(self, tutor: Tutor) -> None:
+        """Learn from it, as the lesson says."""
+        assert isinstance(self.rollouts, Stepped)
+        self.rollouts.hearing = self.heard = Heard(tutor, self.lesson)
+
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""
         with work_queue.helper_threads(self.queue, self.config.threads - 1, self._help):
@@ -109,6 +136,7 @@ class Fused:
         while self.iteration < self.iterations:
             done = self.iteration / self.iterations
             self.practice.easy, self.practice.lengths = self.config.easy_share(done), self.config.length_shares(done)
+            self._heed(done)
             self._refresh()
             self._meet()
             metrics = self._collect()
@@ -116,6 +144,7 @@ class Fused:
                 self._learn_scales()
                 if self.start:
                     self.actor.put(self.start, self.seen.mean, self.seen.std)
+            self._tell()
             before = self.actor.state_dict()
             metrics |= self._update()
             if self.iteration < self.config.critic_alone:
@@ -133,6 +162,27 @@ class Fused:
                 )
             yield metrics
 
+    def _heed(self, done: float) -> None:
+        """How the tutor counts when so much of the training is done."""
+        if not self.heard:
+            return
+        lesson, columns, heed = self.lesson, self.heard.tutor.columns, self.rollouts.samples.heed.reshape(-1)
+        self.heard.guided = round(lesson.guided_share(done) * self.config.num_envs)
+        heed[columns] = lesson.weight(done)
+        heed[self.actions : self.outputs] = lesson.estimate / max(1, self.outputs - self.actions)
+        # While it is taught, what the tutor knows is not also learned by trial.
+        self.tried[columns] = not lesson.taught(done)
+
+    def _tell(self) -> None:
+        """What is privileged, and normalised: what an actor that estimates it should have said."""
+        told = self.outputs - self.actions
+        if told:
+            samples, count = self.rollouts.samples, self.config.num_envs * self.config.rollout_steps
+            columns = slice(self.rollouts.features, self.rollouts.features + told)
+            rows = samples.judged.reshape(len(samples.value), -1)[:count, columns]
+            usual = (rows - self.judged.mean[columns]) / self.judged.std[columns]
+            samples.wanted.reshape(count, -1)[:, self.actions : self.outputs] = np.tanh(usual)
+
     def _meet(self) -> None:
         """Tell the league how good the learner is by now."""
         keep = self.iteration % self.config.league_every == 0
@@ -146,13 +196,15 @@ class Fused:
     def _collect(self) -> dict[str, float]:
         if self.actor.net.before is not None:
             self.actor.net.before[:] = self.actor.net.state
-        return self.rollouts.collect(self.actor, self.seen.scale, self.std, self.scratches[0][0], self.queue)
+        how = self.actor, self.seen.scale, self.std, self.scratches[0][0], self.queue
+        metrics = self.rollouts.collect(*how)
+        return metrics | ({"imitation_error": self.heard.mean_error()} if self.heard else {})
 
     def _refresh(self) -> None:
         """After a change of the log standard deviations."""
         np.maximum(self.log_std, math.log(self.config.min_std), out=self.log_std)
         self.std[: self.outs].reshape(-1)[: self.actions] = self.log_std
-        self.std[2 * self.outs :].reshape(-1)[: self.actions] = np.exp(-self.log_std)
+        self.std[2 * self.outs :].reshape(-1)[: self.actions] = np.exp(-self.log_std) * self.tried
 
     def _learn_scales(self) -> None:
         samples, count = self.rollouts.samples, self.config.num_envs * self.config.rollout_steps
@@ -218,6 +270,7 @@ class Fused:
         weight, bias = layers[0]
         scaled = weight / self.seen.std
         layers[0] = scaled.astype(np.float32), (bias - scaled @ self.seen.mean).astype(np.float32)
+        layers[-1] = layers[-1][0][: self.actions], layers[-1][1][: self.actions]
         return FeaturePolicy.from_task(self.task, self._network(layers))
 
     def _network(self, layers: list[Layer]) -> Network:
@@ -238,6 +291,7 @@ class Fused:
             "rng": self.rng.bit_generator.state,
             "iteration": self.iteration,
             "league": self.league.state_dict() if self.league else {},
+            "tutor": self.heard.tutor.state_dict() if self.heard else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -246,5 +300,7 @@ class Fused:
             getattr(self, name).load_state_dict(state[name])
         if self.league:
             self.league.load_state_dict(state["league"], self.controller())
+        if self.heard:
+            self.heard.tutor.load_state_dict(state["tutor"])
         self.average[:], self.iteration = state["average"], int(state["iteration"])
         self.rng.bit_generator.state = state["rng"]

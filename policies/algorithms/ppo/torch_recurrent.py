@@ -107,6 +107,10 @@ class TorchRecurrent(Stateful):
         self.threads, self.parts = TorchThreads(config.threads), PARTS if device == "cpu" else 1
         self.iterations, self.iteration = config.iterations, 0
 
+    def hear(self, tutor: Tutor) -> None:
+        """Learn from it, as the lesson says."""
+        self.tutor = tutor
+
     def begin_with(self, policy: PolicyFile, content: bytes, own: Task) -> None:
         """Begin with the network of a policy for the task `own`: it acts on what is remembered. See `TrackingActor`.
 
@@ -217,7 +221,9 @@ class TorchRecurrent(Stateful):
             self.wander = config.correlation * self.wander + fresh * drawn
             action, wanted, error = mean + std * self.wander, torch.zeros_like(mean), torch.zeros(())
             if self.tutor:
-                wanted[:, self.tutor.columns] = self.tutor.act(env.observation)
+                seen = {**env.observation["policy"], **env.observation["privileged"]}
+                told = self.tutor.act({name: value.cpu().numpy() for name, value in seen.items()})
+                wanted[:, self.tutor.columns] = torch.from_numpy(told).to(self.device)
                 action = torch.where(self._guided()[:, None] & taught, wanted + std * self.wander, action)
                 error = ((mean - wanted).square() * taught).sum(-1)
                 apart += error.mean()
@@ -233,7 +239,7 @@ class TorchRecurrent(Stateful):
                 rows = step.truncated.nonzero()[:, 0]
                 bootstraps.append((buffer.filled - 1, rows, self._judged(step.final_observation)[rows]))
                 if self.tutor:
-                    self.tutor.begin(step.done)
+                    self.tutor.begin(step.done.cpu().numpy())
         if self.iteration == 0:  # at the start all is at rest, which tells nothing of what is usual
             self._learn_scales(buffer["x"], buffer["c"])
         value = self.value(buffer["c"])

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
 from policies.learning import exponential
 from policies.models.controller import Array, normalised
 from sim import spec
 from sim.tasks import Task
-from sim.vec_env import Observation
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,15 @@ class Tutor:
         self.policy, self.columns = policy, [k for s in policy.outputs for k in range(*where[s.name].indices(1 << 30))]
         policy.reset(rows)
 
-    def begin(self, rows: Tensor) -> None:
+    def begin(self, rows: NDArray[np.bool_]) -> None:
         """New episodes where `rows` (n,) is set: it forgets the old ones."""
-        self.policy.restart(rows.cpu().numpy())
+        self.policy.restart(rows)
 
-    def act(self, observation: Observation) -> Tensor:
-        """Its actions (n, columns) in [-1, 1]."""
-        seen = {**observation["policy"], **observation["privileged"]}
-        told = self.policy.step({s.name: seen[s.name].cpu().numpy() for s in self.policy.inputs})
+    def act(self, signals: Mapping[str, Array]) -> Array:
+        """Its actions (n, columns) in [-1, 1]; it sees of the signals (n, *shape) what it needs."""
+        told = self.policy.step({s.name: signals[s.name] for s in self.policy.inputs})
         action: Array = np.clip(normalised(self.policy.outputs, told), -1.0, 1.0)
-        return torch.from_numpy(action).to(observation["history"].device)
+        return action
 
     def state_dict(self) -> dict[str, Any]:
         """What it remembers."""
@@ -81,3 +78,30 @@ class Tutor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there."""
         self.policy.put({name: np.asarray(value) for name, value in state.items()})
+
+
+class Heard:
+    """A tutor whom an actor hears as it acts; see `policies.learning.fused.stepped.Hearing`."""
+
+    def __init__(self, tutor: Tutor, lesson: Lesson) -> None:
+        self.tutor, self.lesson = tutor, lesson
+        self.guided = 0  # in so many rows, the first ones, the tutor acts
+        self.error, self.steps = 0.0, 0  # squared differences from the tutor, summed, and of how many steps
+
+    def hear(self, signals: Mapping[str, Array], action: Array, wander: Array, wanted: Array) -> Array:
+        columns, count = self.tutor.columns, self.guided
+        told = self.tutor.act(signals)
+        wanted[:, columns] = told
+        apart = np.square(action[:, columns] - wander[:, columns] - told)
+        self.error, self.steps = self.error + float(apart.mean()), self.steps + 1
+        action[:count, columns] = told[:count] + wander[:count, columns]
+        taken: Array = self.lesson.reward * apart.sum(axis=1)
+        return taken
+
+    def begin(self, rows: NDArray[np.bool_]) -> None:
+        self.tutor.begin(rows)
+
+    def mean_error(self) -> float:
+        """Of all steps since it was asked last."""
+        error, self.error, self.steps = self.error / max(1, self.steps), 0.0, 0
+        return error

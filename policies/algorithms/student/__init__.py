@@ -19,7 +19,8 @@ import numpy as np
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
 from policies.algorithms import Algorithm, algorithm_for, recipes_of
-from policies.algorithms.ppo import PpoConfig
+from policies.algorithms.ppo import PpoConfig, beyond
+from policies.algorithms.ppo.fused import Fused
 from policies.algorithms.ppo.league import League
 from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
 from policies.algorithms.ppo.tutor import Lesson, Tutor
@@ -88,7 +89,13 @@ class Student:
         self.before = 0.0  # environment steps of its training
         self.league = League(task, seed, {"teacher": self._play}, itself=False) if config.league else None
         practised = self.league.training() if self.league else task
-        self.student = TorchRecurrent(task, config, seed, device, practised, config.lesson())
+        fused = config.path != "torch" and not beyond(task, config, device)
+        how = task, config, seed
+        self.student: Fused | TorchRecurrent = (
+            Fused(*how, practised, config.lesson())
+            if fused
+            else TorchRecurrent(*how, device, practised, config.lesson())
+        )
         self.teacher = None if config.teacher else self._learner(task.teacher_task())
         if config.teacher:
             self._meet(content_of(config.teacher), config.teacher)
@@ -107,8 +114,9 @@ class Student:
         policy, self._rival = (PolicyFile.from_bytes(content, path) for _ in range(2))
         if self.league and policy.state:
             raise ValueError(f"{path} remembers: no opponent can, yet; set algorithm.league=false")
-        self.student.tutor, self.content = Tutor(policy, self.task, self.config.num_envs), content
-        if self.config.network == "tracking_gru" and self.config.inherit:
+        self.student.hear(Tutor(policy, self.task, self.config.num_envs))
+        self.content = content
+        if isinstance(self.student, TorchRecurrent) and self.config.network == "tracking_gru" and self.config.inherit:
             self.student.begin_with(policy, content, self.task.teacher_task())
 
     def _play(self, signals: Mapping[str, Array]) -> dict[str, Array]:

@@ -137,7 +137,8 @@ def acted(base, row, count, actor, scale, std, squashed, explore, every, noise, 
     The first one remembers and explores as row `row` does; `every` counts the actions, `noise` has a row for each.
     """
     layer = actor.layers[len(actor.layers) - 1]
-    outs, result, width, stride = layer[OUTS], layer[RESULT], len(scale.mean), -(-len(every) // LANES)
+    outs, result, width = layer[OUTS], layer[RESULT], len(scale.mean)
+    stride = len(samples.action) // len(samples.reward)
     for i in range(count):
         for v in range(width):
             x = samples.seen[(base + i) * width + v, ALL]

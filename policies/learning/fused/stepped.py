@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,18 @@ DUMPS = 3  # files written about rows whose state stopped being finite
 TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
 
 
+class Hearing(Protocol):
+    """Who is told, at each step, what somebody else would do."""
+
+    def hear(self, signals: Mapping[str, Array], action: Array, wander: Array, wanted: Array) -> Array:
+        """What is taken from the rewards (n,), from the signals of all rows, their actions (n, k) and what of these is
+        exploration. Writes into `wanted` (n, k) what would have been right, and may change actions.
+        """
+
+    def begin(self, rows: NDArray[np.bool_]) -> None:
+        """New episodes in these rows (n,)."""
+
+
 class Stepped:
     """`num` rows of a task, `horizon` control steps at a time.
 
@@ -57,7 +69,10 @@ class Stepped:
         workers: int = 1,
         linger: int = 0,
         success_reward: float = 0.0,
+        more: int = 0,
+        told: bool = False,
     ) -> None:
+        """The actor has `more` outputs than actions; with `told` a `hearing` is given before the first rollout."""
         self.task, self.num, self.horizon, self.practice, self._workers = task, num, horizon, practice, workers
         self._linger, self._success_reward = linger, np.float32(success_reward)
         self._own = has_own_world(task)
@@ -79,7 +94,8 @@ class Stepped:
         seen, judged = self._look()
         self.features, self.judged = seen.shape[1], judged.shape[1]
         actions = size(task.commands)
-        self.samples: Samples = samples_of(num, horizon, self.features, self.judged, actions)
+        self.samples: Samples = samples_of(num, horizon, self.features, self.judged, actions + more, told)
+        self.hearing: Hearing | None = None
 
     def _open(self, seed: int) -> None:
         self._seed, own = seed, stream(seed, TRAINING)
@@ -89,6 +105,7 @@ class Stepped:
     def _look(self) -> tuple[Array, Array]:
         """What the actor (n, features) and the critic (n, judged) see now; zero for what is not finite."""
         now, past = self.env.observe(), self._past.reshape(self.num, -1)
+        self._now = now
         truth = now if self._own else self.env.truth()
 
         def made(values: Mapping[str, Array]) -> Array:
@@ -125,6 +142,11 @@ class Stepped:
             seen_rows[now, : self.features], judged_rows[now, : self.judged] = seen, judged
             rollout.act(first, n, len(self._low), actor.net, scale, std, squashed, self.explore, samples, scratch)
             chosen = samples.action.reshape(len(samples.reward), -1)[now, : len(self._low)]
+            taken: Array = np.zeros(n, np.float32)
+            if self.hearing:
+                wander = np.exp(std.reshape(-1)[: len(self._low)]) * self.explore.last
+                wanted = samples.wanted.reshape(len(samples.reward), -1)[now, : len(self._low)]
+                taken = self.hearing.hear(self._now, chosen, wander, wanted)
             told = np.clip(chosen, -1.0, 1.0)
             step = self.env.step(self._commands(told))
             if self._past.shape[1]:
@@ -132,7 +154,7 @@ class Stepped:
             if self._own:
                 self._sent[np.arange(n), self._length] = told
             self._length += 1
-            reward = np.nan_to_num(step.reward).astype(np.float32)
+            reward = np.nan_to_num(step.reward).astype(np.float32) - taken
             most, over = self._sim.limit if self._sim else self.task.episode_steps, step.terminated
             if self._own:
                 reward += self._success_reward * step.success
@@ -155,6 +177,8 @@ class Stepped:
                 lost = step.terminated[rows] & ~step.success[rows]
                 ended += zip(self._gained[rows], self._length[rows], lost, strict=True)
                 self._begin(rows)
+                if self.hearing:
+                    self.hearing.begin(over)
                 if actor.net.state is not None:
                     actor.net.state.reshape(n, -1)[rows] = 0.0
                 seen, judged = self._look()
@@ -237,8 +261,10 @@ def rollouts(
     workers: int,
     linger: int = 0,
     success_reward: float = 0.0,
+    more: int = 0,
+    told: bool = False,
 ) -> Rollouts | Stepped:
     """In a compiled loop where that can be, else step by step, by so many `workers` (see `sim.env.make_env`)."""
     how, workers = (num, horizon, seed, practice, correlation), workers_for(task, num, workers)
-    compiled = None if has_own_world(task) else Rollouts.of(carried_out(task), *how)
-    return compiled or Stepped(task, *how, workers, linger, success_reward)
+    compiled = None if has_own_world(task) or more or told else Rollouts.of(carried_out(task), *how)
+    return compiled or Stepped(task, *how, workers, linger, success_reward, more, told)

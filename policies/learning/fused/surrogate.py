@@ -35,25 +35,32 @@ class Samples(NamedTuple):
     value: Array  # (samples in `judged`,)
     advantage: Array  # (T * rows,)
     target: Array  # (T * rows,) of the value
+    wanted: Array  # what the actor's outputs should have been, as `action`; none where nobody says
+    heed: Array  # (outs, LANES) how much their squared differences from that count
 
 
 GOES_ON, LOST = -1, -2
 
 
-def samples_of(num: int, horizon: int, features: int, judged: int, actions: int) -> Samples:
-    """Room for a rollout of so many rows and steps, with numbers that actor and critic see, and actions."""
+def samples_of(num: int, horizon: int, features: int, judged: int, outputs: int, told: bool = False) -> Samples:
+    """Room for a rollout of so many rows and steps, with numbers that actor and critic see, and the actor's outputs.
+
+    `told`: somebody says what these should be.
+    """
     n, states = num * horizon, (2 * horizon + 1) * num
     numbers = [np.zeros(n, np.float32) for _ in range(4)]
     return Samples(
         seen=room(states * vectors(features)),
         judged=room(states * vectors(judged)),
-        action=room(n * vectors(actions)),
+        action=room(n * vectors(outputs)),
         log_prob=numbers[0],
         reward=numbers[1],
         ended=np.zeros(n, np.int64),
         value=np.zeros(states, np.float32),
         advantage=numbers[2],
         target=numbers[3],
+        wanted=room(n * vectors(outputs) * told),
+        heed=room(vectors(outputs)),
     )
 
 
@@ -99,6 +106,7 @@ def policy_slopes(samples, row, values, slopes, place, std, outs, loss, share, g
 
     Returns what counts for the metrics: the divergence, whether it is clipped, and the gain.
     """
+    told = len(samples.wanted) > 0
     change = log_density(samples.action, row * outs, values, place, std, outs) - samples.log_prob[row]
     ratio = np.float32(math.exp(min(change, MOST)))
     advantage = samples.advantage[row]
@@ -107,7 +115,10 @@ def policy_slopes(samples, row, values, slopes, place, std, outs, loss, share, g
     for v in range(outs):
         mean = tanh(values[place + v, ALL])
         u = (samples.action[row * outs + v, ALL] - mean) * std[2 * outs + v, ALL]
-        slopes[place + v, ALL] = factor * u * std[2 * outs + v, ALL] * (ONE - mean * mean)
+        slope = factor * u * std[2 * outs + v, ALL]
+        if told:
+            slope += TWO * share * samples.heed[v, ALL] * (mean - samples.wanted[row * outs + v, ALL])
+        slopes[place + v, ALL] = slope * (ONE - mean * mean)
         g_std[v, ALL] += (factor * (u * u - ONE) - loss.entropy * share) * std[outs + v, ALL]
     gained = min(ratio * advantage, min(max(ratio, ONE - loss.clip), ONE + loss.clip) * advantage)
     return ratio - ONE - change, clipped, gained

@@ -79,6 +79,11 @@ def task_images(task: Task) -> tuple[Images, Images, Images] | None:
     return images(mirrors, seen), beside(judged, constant(len(judged_costs(task)), judged)), images(mirrors, commands)
 
 
+def privileged_images(task: Task) -> Images:
+    """Of what is privileged."""
+    return images(mirrors_of(task)[:MOST], [(s.name, s.size) for s in task.privileged])
+
+
 def constant(count: int, of: Images) -> Images:
     """Of numbers that are the same in all of them."""
     many = len(of.places)
