@@ -15,14 +15,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deploy import cli
-from sim.env import stream
 from sim.tasks import make
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
     from sim.tasks.soccer.detection import Errors
 
-UNSEEN = int.from_bytes(b"unseen")  # mixed into the seed of the games that judge
 TASKS = ("soccer_vision_1v1", "soccer_vision_2v2")
 
 
@@ -34,8 +32,8 @@ class Config:
     task: str = field(default=TASKS[0], metadata={"help": f"whose pictures: {', '.join(TASKS)}"})
     width: int = field(default=40, metadata={"help": "of the picture, pixels"})
     height: int = field(default=30, metadata={"help": "of the picture, pixels"})
-    view: float = field(default=90.0, metadata={"help": "degrees, across"})
-    lens: str = field(default="pinhole", metadata={"help": "pinhole | fisheye"})
+    view: float = field(default=120.0, metadata={"help": "degrees, across"})
+    lens: str = field(default="fisheye", metadata={"help": "pinhole | fisheye"})
     distortion: float = field(default=0.0, metadata={"help": "of it, radial"})
     shutter: float = field(default=0.02, metadata={"help": "s for which pictures are exposed, at most"})
     auto_exposure: bool = field(default=True, metadata={"help": "the camera adapts to the light"})
@@ -66,9 +64,8 @@ def train(config: Config) -> tuple[PolicyFile, Errors, str]:
     """Learn, measure, write the file: it, its errors, and tables of them for people."""
     import torch
 
-    from policies.learning.detection.errors import compared, fitted, tables, text
-    from policies.learning.detection.network import Detection, DetectorNetwork, pools
-    from policies.learning.detection.pictures import Frames, watched
+    from policies.learning.detection.errors import tables, text
+    from policies.learning.detection.learner import DetectorLearner
     from policies.models.export import STEPS, export
     from policies.runner.provenance import git_commit, made_at, versions
     from sim.tasks.recorded import recorded
@@ -76,27 +73,28 @@ def train(config: Config) -> tuple[PolicyFile, Errors, str]:
 
     torch.set_num_threads(config.threads)
     task = make(config.task, **config.camera())
-    learner, done = DetectorNetwork(task, Detection(), config.seed), 0
+    learner = DetectorLearner(task, config.total_steps, config.games, config.seed)
     began = time.process_time()
-    for frames in pools(watched(task, config.total_steps, config.seed), learner.config.pool):
-        loss = learner.learn(frames, done / config.total_steps, len(frames.game) / config.total_steps)
-        done += len(frames.game)
-        print(f"{min(100, 100 * done // config.total_steps):3} %  loss {loss:.3f}", flush=True)
-        if done >= config.total_steps:
-            break
+    for metrics in learner.learn():
+        print(f"{100 * metrics['progress']:3.0f} %  loss {metrics['loss']:.3f}", flush=True)
     spent = time.process_time() - began
-    unseen = Frames.joined(list(watched(task, config.games, stream(config.seed, UNSEEN) % 2**31)))
-    kinds = things(task.players)
-    answers = compared(unseen, learner.told(unseen), [*kinds.values()])
-    errors = fitted(answers)
+    unseen, answers = learner.judged()
+    errors, network, kinds = learner.errors, learner.network, things(task.players)
+    assert errors is not None
     names = [name if count == 1 else f"{name} {k + 1}" for name, count in kinds.items() for k in range(count)]
     found = tables(answers, names)
-    detector = learner.exported(f"{task.name}_detector")
+    detector = network.exported(f"{task.name}_detector")
     detector.settings = recorded(task)
-    training = {"seed": config.seed, "total_steps": done, "versions": versions(), "cpu_seconds": round(spent, 1)}
-    training |= {"commit": git_commit(), "made": made_at(), "detection": asdict(learner.config)}
+    training = {
+        "seed": config.seed,
+        "total_steps": learner.done,
+        "versions": versions(),
+        "cpu_seconds": round(spent, 1),
+    }
+    training |= {"commit": git_commit(), "made": made_at(), "detection": asdict(network.config)}
+    training |= {"versions": versions()}
     judged = {"games": config.games, "pictures": len(unseen.game), "errors": asdict(errors), "tables": found}
-    shown = {task_picture.name: unseen.pictures[:STEPS] for task_picture in learner.inputs}
+    shown = {task_picture.name: unseen.pictures[:STEPS] for task_picture in network.inputs}
     file = export(detector, config.out, vectors_from=shown, training=training, evaluation=judged)
     return file, errors, text(found)
 

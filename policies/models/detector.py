@@ -127,6 +127,32 @@ class PictureDetector:
         return graph.add("Mul", told, graph.constant(1.0 / LARGEST))
 
 
+@dataclass
+class DetectorEncoder:
+    """What a policy sees by, as `policies.models.vision.PictureEncoder`: the numbers are what a detector tells."""
+
+    detector: PictureDetector
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the pictures."""
+        return self.detector.picture.shape
+
+    @property
+    def size(self) -> int:
+        """Three numbers of each thing."""
+        return 3 * self.detector.things
+
+    def see(self, pictures: NDArray[np.uint8]) -> Array:
+        """What is told (n, size), each picture by itself."""
+        told, _ = self.detector.act({self.detector.picture.name: pictures}, {})
+        return spec.pack(self.detector.outputs, told)
+
+    def write(self, graph: Graph, picture: str) -> str:
+        """The same as ONNX nodes."""
+        return graph.add("Mul", self.detector.write(graph), graph.constant(LARGEST))
+
+
 def picture_bearings(rays: Array) -> Array:
     """How far to the left of its middle each column of a picture looks (width,), rad, in the middle row."""
     middle = rays[len(rays) // 2]

@@ -30,8 +30,9 @@ class Wheeled:
     yaw_acceleration: float = 40.0  # rad/s^2 at most
     recharge: float = 0.5  # s from one kick to the next
     reach: float = 0.015  # m between its front and a ball that it kicks
-    pan_speed: float = 6.0  # rad/s at most
-    pan_limit: float = 2.0  # rad to either side
+    # A small servo's, such as Robotis' XL330 (emanual.robotis.com): 300 degrees, 104 rpm without load.
+    pan_speed: float = 10.0  # rad/s at most
+    pan_limit: float = 2.6  # rad to either side
     eye: tuple[float, float] = (0.0, 0.13)  # m: the camera in front of its axis, and above the ground
     mass: float = 2.5  # kg
     speed: float = 2.0  # m/s of a wheel at most

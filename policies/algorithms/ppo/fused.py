@@ -19,7 +19,7 @@ from policies.learning.fused.moments import Moments, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.parallel import PARTS
 from policies.learning.fused.recurrent import Recurrent
-from policies.learning.fused.stepped import Stepped, rollouts
+from policies.learning.fused.stepped import Hearing, Stepped, rollouts
 from policies.learning.fused.symmetry import (
     Symmetric,
     alike,
@@ -119,8 +119,28 @@ class Fused:
 
     def hear(self, tutor: Tutor) -> None:
         """Learn from it, as the lesson says."""
+        self.heard = Heard(tutor, self.lesson)
+        self.listen(self.heard)
+
+    def listen(self, hearing: Hearing) -> None:
+        """Tell it of each step; only where there is more than a compiled loop."""
         assert isinstance(self.rollouts, Stepped)
-        self.rollouts.hearing = self.heard = Heard(tutor, self.lesson)
+        self.rollouts.hearing = hearing
+
+    def go_on_in(self, task: Task, seed: int) -> None:
+        """Practise in another task with the same signals from now on."""
+        before, config = self.rollouts, self.config
+        assert isinstance(before, Stepped)
+        how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
+        made = Stepped(
+            task, *how, config.workers, more=self.outputs - self.actions, told=len(before.samples.wanted) > 0
+        )
+        made.samples, made.hearing, made.steps = before.samples, before.hearing, before.steps
+        made.dump_dir, self.rollouts = before.dump_dir, made
+        if self.actor.net.state is not None:
+            self.actor.net.state[:] = 0.0
+        if self.heard:
+            self.heard.begin(np.ones(config.num_envs, bool))
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""
@@ -157,7 +177,7 @@ class Fused:
             metrics["env_steps"] = float(self.rollouts.steps)
             if self.iteration == self.iterations or (every and self.iteration % every == 0):
                 first = self.iteration * self.config.evaluation_episodes
-                metrics["success"] = success_rate(
+                metrics |= success_rate(
                     *(self.task, self.controller(), self.seed, first, self.config.evaluation_episodes)
                 )
             yield metrics

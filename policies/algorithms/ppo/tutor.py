@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,40 +44,55 @@ class Lesson:
 
 
 class Tutor:
-    """A policy file for the same robot, which may see what is privileged, and may command a part of it."""
+    """Policy files for the same robot, which may see what is privileged, and command a part of it each.
 
-    def __init__(self, policy: PolicyFile, task: Task, rows: int) -> None:
-        """ValueError when the task lacks what it sees, or does not take what it commands."""
+    `names`: of what they see the signals that it is taken from, where these are called otherwise.
+    """
+
+    def __init__(
+        self, policies: Sequence[PolicyFile], task: Task, rows: int, names: Mapping[str, str] | None = None
+    ) -> None:
+        """ValueError when the task lacks what they see, or does not take what they command."""
+        self.policies, self.names = [*policies], dict(names or {})
         known = {s.name: s.shape for s in (*task.policy, *task.privileged)}
         taken, where = {s.name: s for s in task.commands}, spec.slices(task.commands)
-        for signal in policy.inputs:
-            if known.get(signal.name) != signal.shape:
-                raise ValueError(f"{policy.path} sees {signal.name!r} of shape {signal.shape}, which {task.name} lacks")
-        for signal in policy.outputs:
-            if taken.get(signal.name) != signal:
-                raise ValueError(f"{policy.path} commands {signal.name!r} in another way than {task.name}")
-        if policy.rate_hz != task.rate_hz:
-            raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, {task.name} at {task.rate_hz:g} Hz")
-        self.policy, self.columns = policy, [k for s in policy.outputs for k in range(*where[s.name].indices(1 << 30))]
-        policy.reset(rows)
+        self.columns: list[int] = []
+        for policy in policies:
+            for signal in policy.inputs:
+                if known.get(self.names.get(signal.name, signal.name)) != signal.shape:
+                    raise ValueError(
+                        f"{policy.path} sees {signal.name!r} of shape {signal.shape}, which {task.name} lacks"
+                    )
+            for signal in policy.outputs:
+                if taken.get(signal.name) != signal:
+                    raise ValueError(f"{policy.path} commands {signal.name!r} in another way than {task.name}")
+                self.columns += range(*where[signal.name].indices(1 << 30))
+            if policy.rate_hz != task.rate_hz:
+                raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, {task.name} at {task.rate_hz:g} Hz")
+            policy.reset(rows)
 
     def begin(self, rows: NDArray[np.bool_]) -> None:
-        """New episodes where `rows` (n,) is set: it forgets the old ones."""
-        self.policy.restart(rows)
+        """New episodes where `rows` (n,) is set: they forget the old ones."""
+        for policy in self.policies:
+            policy.restart(rows)
 
     def act(self, signals: Mapping[str, Array]) -> Array:
-        """Its actions (n, columns) in [-1, 1]; it sees of the signals (n, *shape) what it needs."""
-        told = self.policy.step({s.name: signals[s.name] for s in self.policy.inputs})
-        action: Array = np.clip(normalised(self.policy.outputs, told), -1.0, 1.0)
+        """Their actions (n, columns) in [-1, 1]; they see of the signals (n, *shape) what they need."""
+        actions = []
+        for policy in self.policies:
+            told = policy.step({s.name: signals[self.names.get(s.name, s.name)] for s in policy.inputs})
+            actions.append(normalised(policy.outputs, told))
+        action: Array = np.clip(np.concatenate(actions, axis=1), -1.0, 1.0)
         return action
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers."""
-        return self.policy.states()
+        """What they remember."""
+        return {str(k): policy.states() for k, policy in enumerate(self.policies)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there."""
-        self.policy.put({name: np.asarray(value) for name, value in state.items()})
+        for k, policy in enumerate(self.policies):
+            policy.put({name: np.asarray(value) for name, value in state.get(str(k), {}).items()})
 
 
 class Heard:

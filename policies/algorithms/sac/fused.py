@@ -162,7 +162,7 @@ class Fused:
                 metrics["env_steps"] = float(self.rollouts.steps)
                 if last:
                     kept, episodes = self.controller(), config.evaluation_episodes
-                    metrics["success"] = success_rate(self.task, kept, self.seed, self.iteration * episodes, episodes)
+                    metrics |= success_rate(self.task, kept, self.seed, self.iteration * episodes, episodes)
                 yield metrics
                 metrics = {}
 

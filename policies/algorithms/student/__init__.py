@@ -1,10 +1,14 @@
 """Teacher and student: who senses what the robot senses learns from one who knows more.
 
-First somebody learns the same task who is told where everything is (or `teacher` is a policy file that did). The
-student, who remembers, acts in the task and is drawn towards what the teacher would do in its place (DAgger, Ross et
-al. 2011), then tries for itself, too, more and more loosely bound to the teacher (as in "Learning Robot Soccer from
-Egocentric Vision", Tirumala et al. 2024, arXiv 2405.02425). What the teacher does not command, such as where a camera
-looks, is tried from the beginning: what is good for the task is rewarded, and what helps to know the teacher's answer.
+First somebody learns the same task who is told where everything is (or `teacher` is a policy file that did). Where a
+robot looks as it chooses somebody else learns that for the teacher (`gaze`). Where it sees pictures a detector learns
+what is in them (`policies.learning.detection`), and the student is told what such a detector tells, with the errors
+that this one was measured to have; in the end, what it really tells.
+
+The student, who remembers, acts in the task and is drawn towards what the teacher would do in its place (DAgger, Ross
+et al. 2011), then tries for itself, too, more and more loosely bound to the teacher (as in "Learning Robot Soccer from
+Egocentric Vision", Tirumala et al. 2024, arXiv 2405.02425). What nobody commands who teaches is tried from the
+beginning: what is good for the task is rewarded, and what helps to know the teacher's answer.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,16 +26,23 @@ from policies.algorithms import Algorithm, algorithm_for, recipes_of
 from policies.algorithms.ppo import PpoConfig, beyond
 from policies.algorithms.ppo.fused import Fused
 from policies.algorithms.ppo.league import League
-from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
 from policies.algorithms.ppo.tutor import Lesson, Tutor
+from policies.algorithms.student.gaze import Gaze, LooksAround
 from policies.models.controller import Array, FeaturePolicy
 from policies.models.export import to_bytes
 from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim import tasks
+from sim.spec import pictures
 from sim.tasks import HasTeacher, Task
 
-SHARE = 0.3  # of the progress that is shown, for a teacher that is learned first
+if TYPE_CHECKING:
+    from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
+    from policies.algorithms.student.eyes import Eyes
+
+# Shares of the progress that is shown, of what comes before the student's own training.
+TEACHER, GAZE, EYES = 0.3, 0.05, 0.15
+SEES = ("encoder", "detector")
 
 
 @dataclass
@@ -40,6 +51,10 @@ class StudentConfig(PpoConfig):
 
     teacher: str = ""  # a policy file; empty: one is learned first
     teacher_steps: int = 0  # environment steps of that; 0: as its task's recipe says
+    gaze_steps: int = 3_000_000  # of who learns where to look, if the task's robot looks; 0: the student tries that
+    eyes: str = "encoder"  # of pictures: encoder, learned with the rest | detector, learned before
+    detector_steps: int = 400_000  # pictures that a detector learns from
+    watching: float = 0.15  # share of the training, at its end, in which the student is told what the detector tells
     network: str = "gru"
     hidden: list[int] = field(default_factory=lambda: [128, 64])
     sight: EncoderConfig = field(default_factory=lambda: EncoderConfig(head="flat"))
@@ -58,7 +73,14 @@ class StudentConfig(PpoConfig):
             raise ValueError(
                 f"a student remembers: algorithm.network must be gru or tracking_gru, got {self.network!r}"
             )
-        for name in ("guided", "alone", "held"):
+        if self.eyes not in SEES:
+            raise ValueError(f"algorithm.eyes {self.eyes!r} is not one of {', '.join(SEES)}")
+        if self.gaze_steps < 0 or self.detector_steps < 1000:
+            raise ValueError(
+                "needs algorithm.gaze_steps >= 0 and detector_steps >= 1000, got "
+                f"{self.gaze_steps} and {self.detector_steps}"
+            )
+        for name in ("guided", "alone", "held", "watching"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"algorithm.{name} is a share of the training, 0..1, got {getattr(self, name)}")
         if not 0.0 <= self.final_imitation <= self.imitation or min(self.imitation_reward, self.estimation) < 0.0:
@@ -86,19 +108,37 @@ class Student:
     def __init__(self, task: Any, config: StudentConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.seed, self.device = task, config, seed, device
         self.content = b""  # the policy file of the teacher that the student has
-        self.before = 0.0  # environment steps of its training
-        self.league = League(task, seed, {"teacher": self._play}, itself=False) if config.league else None
-        practised = self.league.training() if self.league else task
-        fused = config.path != "torch" and not beyond(task, config, device)
-        how = task, config, seed
-        self.student: Fused | TorchRecurrent = (
-            Fused(*how, practised, config.lesson())
-            if fused
-            else TorchRecurrent(*how, device, practised, config.lesson())
-        )
+        self.looks = b""  # and of who looks for it
+        self.before = 0.0  # environment steps of their training
+        self.gaze: Gaze | None = None
+        self.eyes: Eyes | None = None
+        self._watches = False
+        if config.eyes == "detector" and pictures(task.policy):
+            from policies.algorithms.student.eyes import Eyes
+
+            self.eyes = Eyes(task, config.network, config.detector_steps, seed)
+        learned = self.eyes.task if self.eyes else task
+        self.league = self._league(learned) if config.league else None
+        self.student: Fused | TorchRecurrent = self._pupil(learned)
         self.teacher = None if config.teacher else self._learner(task.teacher_task())
         if config.teacher:
             self._meet(content_of(config.teacher), config.teacher)
+
+    def _league(self, task: Task) -> League:
+        """Scripted opponents, and the teacher."""
+        return League(task, self.seed, {"teacher": self._play}, itself=False)
+
+    def _pupil(self, task: Task) -> Fused | TorchRecurrent:
+        """Who learns this task, against the league if there is one."""
+        practised = self.league.training() if self.league else task
+        how = task, self.config, self.seed
+        if self.config.path != "torch" and not (why := beyond(task, self.config, self.device)):
+            return Fused(*how, practised, self.config.lesson())
+        if self.config.path == "fused":
+            raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
+        from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
+
+        return TorchRecurrent(*how, self.device, practised, self.config.lesson())
 
     def _learner(self, task: Task) -> Algorithm:
         """Who learns first what the student is to do, as the recipe for this task says."""
@@ -110,14 +150,29 @@ class Student:
         return made
 
     def _meet(self, content: bytes, path: str = "the teacher") -> None:
-        """Begin to learn from the teacher in this policy file, who plays against the student, too."""
-        policy, self._rival = (PolicyFile.from_bytes(content, path) for _ in range(2))
-        if self.league and policy.state:
+        """Have the teacher in this policy file, who plays against the student, too."""
+        teacher, self._rival, self._hands = (PolicyFile.from_bytes(content, path) for _ in range(3))
+        if self.league and teacher.state:
             raise ValueError(f"{path} remembers: no opponent can, yet; set algorithm.league=false")
-        self.student.hear(Tutor(policy, self.task, self.config.num_envs))
         self.content = content
-        if isinstance(self.student, TorchRecurrent) and self.config.network == "tracking_gru" and self.config.inherit:
-            self.student.begin_with(policy, content, self.task.teacher_task())
+        Tutor([teacher], self.student.task, 1)  # says what does not fit
+        if isinstance(self.task, LooksAround) and self.config.gaze_steps:
+            threads = self.config.threads
+            self.gaze = Gaze(self.task, self._hands, self.config.gaze_steps, threads, self.seed)
+        else:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Begin to learn from the teacher, and from who looks."""
+        files = [PolicyFile.from_bytes(self.content, self.config.teacher or "the teacher")]
+        names: Mapping[str, str] = {}
+        if self.looks:
+            files.append(PolicyFile.from_bytes(self.looks, "who looks"))
+            names = self.task.remembered
+        student, inherits = self.student, self.config.network == "tracking_gru" and self.config.inherit
+        student.hear(Tutor(files, student.task, self.config.num_envs, names))
+        if inherits and not isinstance(student, Fused):
+            student.begin_with(files[0], self.content, self.task.teacher_task())
 
     def _play(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """What the teacher does as an opponent; what it does not command is zero."""
@@ -127,23 +182,69 @@ class Student:
         return {s.name: told.get(s.name, np.zeros((rival.n, *s.shape), np.float32)) for s in self.task.commands}
 
     def learn(self) -> Iterator[dict[str, float]]:
-        """The teacher's training, if it has to learn first, then the student's."""
-        if self.teacher and not self.content:
-            for metrics in self.teacher.learn():
-                self.before = metrics["env_steps"]
-                same = ("loss", "reward", "env_steps")
-                shown = {name if name in same else f"teacher_{name}": value for name, value in metrics.items()}
-                yield {**shown, "progress": SHARE * metrics["progress"]}
-            self._meet(to_bytes(self.teacher.controller(), "the teacher"))
-        begins = SHARE if self.teacher else 0.0
+        """The training of all who have to learn before the student, then the student's."""
+        shares = {"teacher": TEACHER * bool(self.teacher), "gaze": GAZE * self._gazes, "eyes": EYES * bool(self.eyes)}
+        begins = 0.0
+        if self.teacher:
+            if not self.content:
+                yield from self._shown(self.teacher.learn(), "teacher", begins, shares["teacher"])
+                self._meet(to_bytes(self.teacher.controller(), "the teacher"))
+            begins += shares["teacher"]
+        if self.gaze:
+            if not self.looks:
+                yield from self._shown(self.gaze.learn(), "gaze", begins, shares["gaze"])
+                self._look(to_bytes(self.gaze.controller(), "who looks"))
+            begins += shares["gaze"]
+        if self.eyes:
+            if not self.eyes.over:
+                yield from self._shown(self.eyes.learn(), "detector", begins, shares["eyes"])
+                self._open_eyes()
+            begins += shares["eyes"]
         for metrics in self.student.learn():
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
             done = {"progress": begins + (1.0 - begins) * metrics["progress"]}
             yield {**metrics, **points, **done, "env_steps": self.before + metrics["env_steps"]}
+            if self.eyes and not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
+                self._watch()
+
+    @property
+    def _gazes(self) -> bool:
+        return isinstance(self.task, LooksAround) and bool(self.config.gaze_steps)
+
+    def _shown(
+        self, learning: Iterator[dict[str, float]], who: str, begins: float, share: float
+    ) -> Iterator[dict[str, float]]:
+        """The metrics of somebody who learns before the student does."""
+        before, same = self.before, ("loss", "reward", "env_steps")
+        for metrics in learning:
+            self.before = before + metrics["env_steps"]
+            shown = {name if name in same else f"{who}_{name}": value for name, value in metrics.items()}
+            yield {**shown, "env_steps": self.before, "progress": begins + share * metrics["progress"]}
+
+    def _look(self, content: bytes) -> None:
+        """Have who looks in this policy file."""
+        self.looks = content
+        self._listen()
+
+    def _open_eyes(self) -> None:
+        """Learn with the errors that the detector was measured to have."""
+        assert self.eyes is not None
+        self.eyes.task.errors = self.eyes.learner.errors
+        if self.league:
+            self.league = self._league(self.eyes.task)
+        self.student = self._pupil(self.eyes.task)
+        self._listen()
+
+    def _watch(self) -> None:
+        """Be told what the detector tells, from pictures, from now on."""
+        assert self.eyes is not None and isinstance(self.student, Fused)
+        self._watches = True
+        self.student.go_on_in(self.eyes.watching(self.league), self.seed + 1)
 
     def controller(self) -> FeaturePolicy:
-        """The student, who knows nothing as long as the teacher learns."""
+        """The student, who knows nothing as long as others learn."""
         made = self.student.controller()
+        made = self.eyes.before(made) if self.eyes else made
         return halved(made) if self.config.float16 else made
 
     def dump_to(self, folder: Path) -> None:
@@ -155,7 +256,11 @@ class Student:
         """Everything that an exact continuation needs."""
         return {
             "content": np.frombuffer(self.content, np.uint8),
+            "looks": np.frombuffer(self.looks, np.uint8),
             "teacher": self.teacher.state_dict() if self.teacher and not self.content else {},
+            "gaze": self.gaze.state_dict() if self.gaze and not self.looks else {},
+            "eyes": self.eyes.state_dict() if self.eyes else {},
+            "watches": self._watches,
             "student": self.student.state_dict(),
             "league": self.league.state_dict() if self.league else {},
             "before": self.before,
@@ -164,10 +269,21 @@ class Student:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
         self.before = float(state["before"])
-        if len(state["content"]):
-            self._meet(np.asarray(state["content"], np.uint8).tobytes())
+        content, looks = (np.asarray(state[name], np.uint8).tobytes() for name in ("content", "looks"))
+        if content:
+            self._meet(content)
         elif self.teacher:
             self.teacher.load_state_dict(state["teacher"])
+        if looks:
+            self._look(looks)
+        elif self.gaze:
+            self.gaze.load_state_dict(state["gaze"])
         if self.league:
             self.league.load_state_dict(state["league"])
+        if self.eyes:
+            self.eyes.load_state_dict(state["eyes"])
+            if self.eyes.over:
+                self._open_eyes()
+            if state["watches"]:
+                self._watch()
         self.student.load_state_dict(state["student"])

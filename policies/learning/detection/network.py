@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -110,9 +112,9 @@ class DetectorNetwork(nn.Module):
         return -(1.0 - share) * before - share * beyond
 
     @torch.no_grad()
-    def told(self, frames: Frames) -> Array:
-        """What it tells (n, things, 3) of these pictures."""
-        parts = [self(piece) for piece in torch.from_numpy(frames.pictures).split(PIECE)]
+    def told(self, shown: NDArray[np.uint8]) -> Array:
+        """What it tells (n, things, 3) of these pictures (n, height, width, 3)."""
+        parts = [self(piece) for piece in torch.from_numpy(shown).split(PIECE)]
         logit, column, distance = (torch.cat(some) for some in zip(*parts, strict=True))
         seen = (logit > 0.0).float()
         made: Array = torch.stack([seen, seen * (column @ self.bearings), seen * distance.exp()], -1).numpy()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from policies.models.controller import FeaturePolicy
-from sim.env import make_env, stream
+from sim.env import gaze_of, make_env, stream
 from sim.randomize import Array
 from sim.rollout import rollout
 from sim.tasks import Task, agents_of, has_own_world
@@ -15,8 +15,8 @@ from sim.tasks import Task, agents_of, has_own_world
 MEASURING = int.from_bytes(b"measure")  # mixed into the seed: episodes of their own
 
 
-def success_rate(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes: int) -> float:
-    """Of a policy, on the episodes first ... first + episodes - 1."""
+def success_rate(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes: int) -> dict[str, float]:
+    """Of a policy, on the episodes first ... first + episodes - 1; and how often it saw what it seeks, if it looks."""
     rows = episodes * agents_of(task)
     env = make_env(task, rows, stream(seed, MEASURING), several=True)
     state, numbers = policy.initial_state(rows), range(first, first + episodes)
@@ -28,7 +28,9 @@ def success_rate(task: Task, policy: FeaturePolicy, seed: int, first: int, episo
 
     if has_own_world(task):
         played = rollout(task, env, act, numbers, truth=True)
-        return float(np.mean([task.score(one.flight())["success"] for one in played]))
+        found = [task.score(one.flight()) for one in played]
+        names = ["success", *([f"{looks.sought}_in_view"] if (looks := gaze_of(task)) else [])]
+        return {name: float(np.mean([scores[name] for scores in found])) for name in names}
     env.reset(range(rows), numbers)
     flying, done = np.ones(rows, bool), np.zeros(rows, bool)
     with np.errstate(all="ignore"):  # who is lost goes on falling
@@ -36,4 +38,4 @@ def success_rate(task: Task, policy: FeaturePolicy, seed: int, first: int, episo
             step = env.step(act(env.observe()))
             flying &= ~step.terminated
             done |= step.success & flying
-    return float(done.mean())
+    return {"success": float(done.mean())}

@@ -145,7 +145,9 @@ class Stepped:
             taken: Array = np.zeros(n, np.float32)
             if self.hearing:
                 wander = np.exp(std.reshape(-1)[: len(self._low)]) * self.explore.last
-                wanted = samples.wanted.reshape(len(samples.reward), -1)[now, : len(self._low)]
+                wanted = np.zeros_like(chosen)
+                if len(samples.wanted):
+                    wanted = samples.wanted.reshape(len(samples.reward), -1)[now, : len(self._low)]
                 taken = self.hearing.hear(self._now, chosen, wander, wanted)
             told = np.clip(chosen, -1.0, 1.0)
             step = self.env.step(self._commands(told))

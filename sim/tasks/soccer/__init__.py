@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.engines.pitch.lens import Lens
 from sim.engines.pitch.views import view
@@ -28,6 +29,8 @@ from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Errors, signals, things
 from sim.tasks.soccer.rules import Rules
 from sim.tasks.soccer.sight import CameraConfig
+from sim.tasks.soccer.tracker import remembered
+from sim.tasks.soccer.tracker import signals as tracked
 from sim.tasks.tracking import Track
 from sim.terms import Mirror
 
@@ -42,7 +45,8 @@ MATCHES = {
     "mujoco": "sim.engines.pitch.mujoco:MujocoPitch",
     "pitch_cuda": "sim.engines.pitch.cuda:MatchPitch",
 }
-PERCEPTIONS = ("pixels", "detector")
+PERCEPTIONS = ("pixels", "detector", "tracker")
+Recognise = Callable[[NDArray[np.uint8]], Array]  # pictures (n, height, width, 3) -> what is told (n, things, 3)
 BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
 
 
@@ -82,14 +86,18 @@ class SoccerConfig:
 class SightConfig(CameraConfig, SoccerConfig):
     """Settings of a match of robots with cameras."""
 
-    perception: str = "pixels"  # what the policy is told: pixels | detector, which says where things are
+    # What the policy is told: pixels | detector, which says where things in them are | tracker, which forgets nothing.
+    perception: str = "pixels"
+    view: float = 120.0  # degrees, across
+    lens: str = "fisheye"
     latency: int = 0  # control steps by which that is late
 
     @property
     def beyond(self) -> tuple[str, ...]:
         """Also background | light, which a detector is not told of, | camera (where it is and looks) | latency."""
         pictures = held_out.OF_PICTURES if self.perception == "pixels" else ()
-        return (*pictures, *held_out.OF_CAMERAS, *held_out.OF_ALL)
+        cameras = held_out.OF_CAMERAS if self.perception != "tracker" else ()
+        return (*pictures, *cameras, *held_out.OF_ALL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,6 +129,9 @@ class Soccer:
     panorama: Array | None = None  # around the pitch; None: ours
     errors: Errors | None = None  # of a detector in the place of that
     view = Lens.view  # degrees that cameras see across
+    moves: Group = ()  # all that its robots are told, where `hands` command a part
+    hands: Play | None = None  # who commands that
+    recognise: Recognise | None = None  # who tells, in the place of a detector, what is in the pictures
     latency = 0  # control steps by which what they tell is late
 
     def __init__(self, config: SoccerConfig | None = None) -> None:
@@ -224,27 +235,32 @@ class Soccer5v5(Soccer):
 
 STUDENT: dict[str, Any] = {
     "algorithm.league": True,
-    "algorithm.total_steps": 4_000_000,
-    "algorithm.num_envs": 256,
+    "algorithm.total_steps": 16_000_000,
+    "algorithm.num_envs": 1024,
     "algorithm.rollout_steps": 32,
-    "algorithm.minibatches": 16,
+    "algorithm.minibatches": 32,
     "algorithm.epochs": 2,
     "algorithm.gamma": 0.99,
     "algorithm.lengths": [1.0, 1.0],
-    "algorithm.initial_std": 0.3,
+    "algorithm.hidden": [128, 64],
+    "algorithm.critic_hidden": [32, 32],  # nobody needs a critic while all is taught
+    "algorithm.initial_std": 0.1,
     "algorithm.min_std": 0.1,
     "algorithm.correlation": 0.8,
-    "algorithm.learning_rate": 2e-3,
+    "algorithm.learning_rate": 3e-3,
     "algorithm.final_learning_rate": 1e-4,
-    "algorithm.guided": 0.2,
+    "algorithm.guided": 0.05,
     "algorithm.alone": 1.0,
     "algorithm.estimation": 3.0,
+    "algorithm.imitation_reward": 0.0,
+    "algorithm.eyes": "detector",
+    "algorithm.float16": True,
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
 
 
-PRACTICE: dict[str, Any] = {**STUDENT, "algorithm.league": False, "algorithm.total_steps": 1_000_000}  # of drills
+PRACTICE: dict[str, Any] = {**STUDENT, "algorithm.league": False, "algorithm.total_steps": 4_000_000}  # of drills
 
 
 class SoccerVision1v1(Soccer):
@@ -261,21 +277,28 @@ class SoccerVision1v1(Soccer):
     recipes = {"student": {"default": STUDENT}}
     teacher: type[Soccer] = Soccer1v1
 
+    @property
+    def remembered(self) -> Mapping[str, str]:
+        """What a memory that forgets nothing tells, by the signals that say what is so."""
+        return remembered(self.players)
+
     def __init__(self, config: SightConfig | None = None) -> None:
         super().__init__(config or SightConfig())
-        pixels = self.config.perception == "pixels"
-        self.camera, self.errors = (self.config, None) if pixels else (None, Errors())
+        told = self.config.perception
+        self.camera, self.errors = self.config if told == "pixels" else None, Errors() if told == "detector" else None
         self.lens, self.panorama = self.config.optics(), self.config.around()
         self.latency, self.view = self.config.latency + ("latency" in self.held_out), self.lens.view
         shape, oldest = (self.lens.height, self.lens.width, 3), 0.1 + self.latency / RATE
         camera = (Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),)
-        known = ("velocity", "turning", "ready")
+        placed = ("position", "heading", "goal") if told == "tracker" else ()
+        known, more = ("velocity", "turning", "ready", *placed), tracked(self.players)
         self.policy = (
-            *(camera if pixels else signals(self.players)),
+            *{"pixels": camera, "detector": signals(self.players), "tracker": more}[told],
             *(s for s in view(self.players) if s.name in known),
             Signal("pan", (1,), "rad", "body"),  # where the camera looks, from ahead to the left
         )
         self.privileged = tuple(s for s in view(self.players) if s.name not in known)
+        self.privileged += () if told == "tracker" else more
         self.tracks = (
             Track("ball_position", "ball_velocity"),
             Track("goal"),
@@ -285,10 +308,11 @@ class SoccerVision1v1(Soccer):
         )
         self.commands = (*self.commands, self.robot.commands[-1])  # where to turn the camera
         self.envelope = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
-        told = {s.name: ([0, 1, 2], [1.0, -1.0, 1.0]) for s in signals(self.players)}
+        found = {s.name: ([0, 1, 2], [1.0, -1.0, 1.0]) for s in signals(self.players)}
+        found |= dict.fromkeys((s.name for s in more if s.unit != "1"), BESIDE)
         turned = dict.fromkeys(("pan", "look"), ([0], [-1.0]))
-        (mirror,) = self.mirrors
-        self.mirrors = () if pixels else (Mirror({**mirror.changes, **told, **turned}),)  # a picture's is another one
+        (mirror,) = self.mirrors  # of a picture it is another one
+        self.mirrors = () if told == "pixels" else (Mirror({**mirror.changes, **found, **turned}),)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         scores, counted = super().score(flight), undecided(flight)
@@ -305,6 +329,28 @@ class SoccerVision1v1(Soccer):
         """Somebody who is told where everything is, and needs no camera."""
         known = {f.name: getattr(self.config, f.name) for f in fields(SoccerConfig)}
         return self.teacher(self.teacher.Config(**known))
+
+    def gaze_task(self, hands: Play) -> SoccerVision1v1:
+        """Nothing but to look, told what a memory that forgets nothing knows; `hands` command all else."""
+        made = self._perceived("tracker")
+        made.moves, made.hands, made.commands = made.commands, hands, made.commands[-1:]
+        return made
+
+    def detector_task(self) -> SoccerVision1v1:
+        """The same, told by a detector in the place of pixels."""
+        return self._perceived("detector")
+
+    def recognised_by(self, recognise: Recognise) -> SoccerVision1v1:
+        """The same, told by a detector, in whose place `recognise` looks at pictures."""
+        made = self._perceived("detector")
+        made.camera, made.errors, made.recognise = made.config, None, recognise
+        return made
+
+    def _perceived(self, perception: str) -> SoccerVision1v1:
+        made = type(self)(replace(self.config, perception=perception))
+        made.engine, made.start, made._rival = self.engine, self.start, self._rival
+        made.agents, made.teams = self.agents, self.teams
+        return made
 
 
 class SoccerVision2v2(SoccerVision1v1):

@@ -21,6 +21,7 @@ from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Detector, places, signals, things
 from sim.tasks.soccer.rules import Events
 from sim.tasks.soccer.sight import Sight, usual_looks, varied_looks
+from sim.tasks.soccer.tracker import Tracker
 
 if TYPE_CHECKING:
     from sim.tasks.soccer import Soccer
@@ -54,7 +55,8 @@ class Match:
         self.anchor, self.waited = np.zeros((self.worlds, 2), np.float32), np.zeros(self.worlds, np.int64)
         each = self.robots - task.agents
         self.opponent = task.opponent(self.worlds * each) if each else None
-        self._low, self._high = limits(task.commands)
+        self._moves = task.moves or task.commands
+        self._low, self._high = limits(self._moves)
         self._columns = slices(view(task.players))
         self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
         self.sight: Sight | None = None
@@ -67,8 +69,15 @@ class Match:
             rows, radius = self.worlds * task.agents, task.robot.radius
             kinds = [*things(task.players).values()]
             self.detector = Detector(rows, kinds, math.radians(task.lens.view), radius, task.errors, task.latency)
+        self.recognised = np.zeros((0, 0, 3), np.float32)  # (rows, things, 3): what is told of pictures
+        if task.recognise:
+            self.recognised = np.zeros((self.worlds * task.agents, sum(things(task.players).values()), 3), np.float32)
+        self.tracker: Tracker | None = None
+        if task.sees:
+            how = math.radians(task.lens.view), task.robot.radius, 1.0 / task.rate_hz
+            self.tracker = Tracker(self.worlds * task.agents, task.players, *how)
         self._watched: Eyes | None = None  # everybody's, for films
-        self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.commands)["drive"]
+        self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(self._moves)["drive"]
 
     def _eyes(self, robots: int, lens: Lens) -> Eyes:
         """The cameras of the first `robots` robots of each pitch, and what is around it."""
@@ -105,7 +114,11 @@ class Match:
             eyes.looks[cameras] = np.concatenate(usual)
             eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
             self.sight.begin(cameras)
+            if self.task.recognise:
+                self.recognised[cameras] = self.task.recognise(self.sight.pictures[cameras])
         self._look()
+        if self.tracker:
+            self.tracker.begin(cameras, self._of(slice(agents)))
         if self.detector:
             seeds = [r.integers(2**63) for r in random for _ in range(agents)]
             if unlike:
@@ -157,11 +170,13 @@ class Match:
         seen: dict[str, Any] = self._of(slice(self.task.agents))
         if self.sight:
             seen["camera"] = self.sight.pictures
-        if self.detector:
-            found = unpack(signals(self.task.players), self.detector.told.reshape(len(self.detector.steps), -1))
-            seen |= found
+        if self.detector or self.task.recognise:
+            told = self.detector.told if self.detector else self.recognised
+            seen |= unpack(signals(self.task.players), told.reshape(len(told), -1))
         if self.task.sees:
             seen["pan"] = self._pan()[:, None]
+        if self.tracker:
+            seen |= self.tracker.told(seen)
         return seen
 
     def truth(self) -> dict[str, Array]:
@@ -170,12 +185,14 @@ class Match:
     def step(self, command: Mapping[str, Array]) -> Step:
         task, agents = self.task, self.task.agents
         told = np.zeros((self.worlds, self.robots, len(self._low)), np.float32)
-        told[:, :agents] = pack(task.commands, command).reshape(self.worlds, agents, -1)
+        if task.hands:
+            command = {**task.hands(self.observe()), **command}
+        told[:, :agents] = pack(self._moves, command).reshape(self.worlds, agents, -1)
         if self.opponent is not None:
             each = self.robots - agents
             begun, episode = np.repeat(self.begun, each), np.repeat(self.episode, each)
             answer = self.opponent.act(self._of(slice(agents, None)), episode, begun)
-            told[:, agents:] = pack(task.commands, answer).reshape(self.worlds, each, -1)
+            told[:, agents:] = pack(self._moves, answer).reshape(self.worlds, each, -1)
         self.begun, pan = np.zeros(self.worlds, bool), self._pan()
         self.lost |= ~np.isfinite(told).all(axis=(1, 2))
         self.pitch.step(self._spread(np.clip(np.nan_to_num(told), self._low, self._high)))
@@ -201,8 +218,12 @@ class Match:
         self._drop()
         if self.sight or self.detector:
             turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]  # of cameras
+        if self.tracker:
+            self.tracker.step(self._of(slice(agents)), self._pan())
         if self.sight:
             self.sight.step(turning)
+        if self.sight and task.recognise:
+            self.recognised = task.recognise(self.sight.pictures)
         if self.detector:
             self.detector.step(*self._places(), self._pan() + self.yaw, turning)
         return Step(reward.astype(np.float32), won.reshape(-1), np.repeat(ends, agents), named)
@@ -261,9 +282,10 @@ class Match:
         self._look()
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        names = ("episode", "age", "begun", "lost", "over", "anchor", "waited", "yaw")
+        names = ("episode", "age", "begun", "lost", "over", "anchor", "waited", "yaw", "recognised")
         seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
         seen = {**seen, **(self.detector.arrays() if self.detector else {})}
+        seen = {**seen, **(self.tracker.arrays() if self.tracker else {})}
         return {**self.pitch.arrays(), **seen, **{name: getattr(self, name) for name in names}}
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
