@@ -33,7 +33,7 @@ from policies.models.export import to_bytes
 from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim import tasks
-from sim.spec import pictures
+from sim.spec import pictures, size
 from sim.tasks import HasTeacher, Task
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class StudentConfig(PpoConfig):
     gaze_steps: int = 3_000_000  # of who learns where to look, if the task's robot looks; 0: the student tries that
     eyes: str = "encoder"  # of pictures: encoder, learned with the rest | detector, learned before
     detector_steps: int = 400_000  # pictures that a detector learns from
-    watching: float = 0.15  # share of the training, at its end, in which the student is told what the detector tells
+    watching: float = 0.1  # share of the training, at its end, in which the student is told what the detector tells
     network: str = "gru"
     hidden: list[int] = field(default_factory=lambda: [128, 64])
     sight: EncoderConfig = field(default_factory=lambda: EncoderConfig(head="flat"))
@@ -155,10 +155,9 @@ class Student:
         if self.league and teacher.state:
             raise ValueError(f"{path} remembers: no opponent can, yet; set algorithm.league=false")
         self.content = content
-        Tutor([teacher], self.student.task, 1)  # says what does not fit
-        if isinstance(self.task, LooksAround) and self.config.gaze_steps:
-            threads = self.config.threads
-            self.gaze = Gaze(self.task, self._hands, self.config.gaze_steps, threads, self.seed)
+        commanded = Tutor([teacher], self.student.task, 1).columns  # says what does not fit
+        if self._gazes and len(commanded) < size(self.task.commands):
+            self.gaze = Gaze(self.task, self._hands, self.config.gaze_steps, self.config.threads, self.seed)
         else:
             self._listen()
 

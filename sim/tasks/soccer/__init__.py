@@ -234,22 +234,21 @@ class Soccer5v5(Soccer):
 
 
 STUDENT: dict[str, Any] = {
-    "algorithm.league": True,
-    "algorithm.total_steps": 16_000_000,
+    "algorithm.total_steps": 20_000_000,
     "algorithm.num_envs": 1024,
     "algorithm.rollout_steps": 32,
     "algorithm.minibatches": 32,
     "algorithm.epochs": 2,
     "algorithm.gamma": 0.99,
     "algorithm.lengths": [1.0, 1.0],
-    "algorithm.hidden": [128, 64],
+    "algorithm.hidden": [96, 80],
     "algorithm.critic_hidden": [32, 32],  # nobody needs a critic while all is taught
     "algorithm.initial_std": 0.1,
     "algorithm.min_std": 0.1,
     "algorithm.correlation": 0.8,
     "algorithm.learning_rate": 3e-3,
     "algorithm.final_learning_rate": 1e-4,
-    "algorithm.guided": 0.05,
+    "algorithm.guided": 0.2,
     "algorithm.alone": 1.0,
     "algorithm.estimation": 3.0,
     "algorithm.imitation_reward": 0.0,
@@ -260,7 +259,7 @@ STUDENT: dict[str, Any] = {
 }
 
 
-PRACTICE: dict[str, Any] = {**STUDENT, "algorithm.league": False, "algorithm.total_steps": 4_000_000}  # of drills
+PRACTICE: dict[str, Any] = {**STUDENT, "algorithm.total_steps": 4_000_000}  # of drills
 
 
 class SoccerVision1v1(Soccer):

@@ -15,6 +15,7 @@ from policies.algorithms.student import Student, StudentConfig
 from policies.models.controller import FeaturePolicy, Gru, Mlp
 from policies.models.export import export
 from policies.models.vision import EncoderConfig
+from sim.engines.pitch.views import view
 from sim.spec import Signal, limits, size
 from sim.tasks import make
 from sim.tasks.soccer import SightConfig, Soccer, Soccer1v1, SoccerVision1v1
@@ -34,6 +35,7 @@ SMALL = {
     "sight": EncoderConfig(channels=[4, 4, 4], head="flat"),
     "evaluate_every": 0,
     "evaluation_episodes": 4,
+    "gaze_steps": 0,
 }
 
 
@@ -45,6 +47,8 @@ class Told(SoccerVision1v1):
     def __init__(self, config=None):
         super().__init__(config)
         self.lens, self.sees, self.commands = None, False, self.commands[:3]
+        so = {s.name for s in view(self.players)}  # nobody's memory of it
+        self.privileged = tuple(s for s in self.privileged if s.name in so)
         known = [s for s in self.privileged if not s.name.endswith("velocity")]
         self.policy = (*(s for s in self.policy if s.name not in ("camera", "pan")), *known)
         self.privileged = tuple(s for s in self.privileged if s not in known)
@@ -66,6 +70,12 @@ def teacher(tmp_path):
     return export(chasing(make("soccer_1v1")), tmp_path / "teacher.onnx").path
 
 
+def shown(env):
+    """All signals of an environment."""
+    seen = {**env.observation["policy"], **env.observation["privileged"]}
+    return {name: value.numpy() for name, value in seen.items()}
+
+
 def student(task=None, seed=0, **settings):
     config = StudentConfig(**{**SMALL, "total_steps": 16 * 8 * 6, **settings})
     return Student(task or SoccerVision1v1(SightConfig(steps=20)), config, seed)
@@ -85,25 +95,25 @@ def test_a_tutor_says_what_its_file_does(teacher):
     learner = student(teacher=teacher)
     env, tutor = learner.student.env, learner.student.tutor
     assert tutor.columns == [0, 1, 2]  # where to look it does not know
-    action = tutor.act(env.observation).numpy()
-    task, seen = make("soccer_1v1"), {**env.observation["policy"], **env.observation["privileged"]}
-    told, _ = chasing(task).act({s.name: seen[s.name].numpy() for s in task.policy}, {})
+    task, seen = make("soccer_1v1"), shown(env)
+    action = tutor.act(seen)
+    told, _ = chasing(task).act({s.name: seen[s.name] for s in task.policy}, {})
     np.testing.assert_allclose(action[:, 1], told["turn"][:, 0] / 8.0, atol=1e-5)
 
 
 def test_who_may_teach(teacher):
     task, file = SoccerVision1v1(), PolicyFile.load(teacher)
     with pytest.raises(ValueError, match=r"sees 'others' of shape \(2,\), which soccer_vision_2v2 lacks"):
-        Tutor(file, make("soccer_vision_2v2"), 4)
+        Tutor([file], make("soccer_vision_2v2"), 4)
     other = Soccer1v1()
     other.commands = (Signal("drive", (1,), "m/s", "body", -9.0, 9.0), *other.commands[1:])
     file.outputs = other.commands
     with pytest.raises(ValueError, match="commands 'drive' in another way than soccer_vision_1v1"):
-        Tutor(file, task, 4)
+        Tutor([file], task, 4)
     file = PolicyFile.load(teacher)
     file.rate_hz = 50.0
     with pytest.raises(ValueError, match="runs at 50 Hz, soccer_vision_1v1 at 20 Hz"):
-        Tutor(file, task, 4)
+        Tutor([file], task, 4)
 
 
 def test_bad_settings_are_named():
@@ -153,7 +163,7 @@ def test_it_acts_on_what_it_tracks_as_the_teacher_would(teacher):
     path, observation = learner.student, learner.student.env.observation
     x, judged = path.env.features(observation), path.env.critic_features(observation)
     state = torch.cat([torch.randn(16, 16), judged[:, path.estimated]], -1)
-    wanted = path.tutor.act(observation)
+    wanted = torch.from_numpy(path.tutor.act(shown(path.env)))
 
     def apart():
         with torch.no_grad():
@@ -259,7 +269,7 @@ def test_a_teacher_that_remembers_is_restarted_with_the_episode(tmp_path):
         student(teacher=path, league=True)
     learner = student(teacher=path)
     tutor, env = learner.student.tutor, learner.student.env
-    fresh = tutor.act(env.observation)
-    tutor.begin(torch.tensor([True] * 8 + [False] * 8))
-    again = tutor.act(env.observation)
-    assert torch.equal(again[:8], fresh[:8]) and not torch.equal(again[8:], fresh[8:])
+    fresh = tutor.act(shown(env))
+    tutor.begin(np.array([True] * 8 + [False] * 8))
+    again = tutor.act(shown(env))
+    assert np.array_equal(again[:8], fresh[:8]) and not np.array_equal(again[8:], fresh[8:])
