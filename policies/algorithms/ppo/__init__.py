@@ -61,6 +61,7 @@ class PpoConfig:
     value_memory: float = 0.98  # share of what is known of the value's mean and spread that an iteration keeps
     averaged: float = 0.1  # share of the training, at its end, over which the policy that is kept is averaged
     start: str = ""  # a policy file of this task and network to go on from; of the fused path
+    bound: float = 0.0  # by which actions may change from what `start` does (root mean square); 0: as much as they like
     critic_alone: int = 0  # iterations at the beginning in which only the critic learns: with a `start` it knows less
     league: bool = False  # games are learned against the learner as it is and was, and against scripted opponents
     league_every: int = 50  # iterations from one snapshot of the learner to the next
@@ -87,6 +88,8 @@ class PpoConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.critic_alone < 0:
             raise ValueError(f"critic_alone must not be negative, got {self.critic_alone}")
+        if not 0.0 <= self.bound <= 2.0 or (self.bound and not self.start):
+            raise ValueError(f"algorithm.bound is 0..2, of what algorithm.start does, got {self.bound}, {self.start!r}")
         if self.minibatches > self.units:
             what = "rows" if self.remembers else "samples"
             raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
 
 LATEST_EVERY = 10  # iterations after which a league plays with the learner as it is
+PULL_RATE, PULL_MOST = 0.1, 1e3  # per iteration
 PARTS_OF_STATE = ("rollouts", "actor", "critic", "seen", "judged", "value")
 FAILED = "a thread that helps with the update has failed; what it said is above"
 
@@ -64,9 +65,10 @@ class Fused:
         self.league = League(task, seed, itself=not task.privileged) if config.league and not practised else None
         self.lesson = lesson or Lesson()
         self.heard: Heard | None = None
+        self.pull = 1.0  # weight of the squared difference from `start`, where that is bounded
         told = size(task.privileged) if self.lesson.estimate else 0
         learned = practised or (self.league.training() if self.league else task)
-        self.rollouts = rollouts(learned, *how, config.workers, more=told, told=lesson is not None)
+        self.rollouts = rollouts(learned, *how, config.workers, more=told, told=bool(lesson or config.bound))
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
         self.actions = size(task.commands)
@@ -116,6 +118,8 @@ class Fused:
         self.learners = [trained(network, symmetric, gradient) for network, symmetric, gradient in both]
         self.iterations = config.iterations
         self.iteration = 0
+        if config.bound:
+            self.hear(Tutor([PolicyFile.load(config.start)], task, config.num_envs))
 
     def hear(self, tutor: Tutor) -> None:
         """Learn from it, as the lesson says."""
@@ -188,7 +192,7 @@ class Fused:
             return
         lesson, columns, heed = self.lesson, self.heard.tutor.columns, self.rollouts.samples.heed.reshape(-1)
         self.heard.guided = round(lesson.guided_share(done) * self.config.num_envs)
-        heed[columns] = lesson.weight(done)
+        heed[columns] = self.pull if self.config.bound else lesson.weight(done)
         heed[self.actions : self.outputs] = lesson.estimate / max(1, self.outputs - self.actions)
         # While it is taught, what the tutor knows is not also learned by trial.
         self.tried[columns] = not lesson.taught(done)
@@ -218,7 +222,15 @@ class Fused:
             self.actor.net.before[:] = self.actor.net.state
         how = self.actor, self.seen.scale, self.std, self.scratches[0][0], self.queue
         metrics = self.rollouts.collect(*how)
-        return metrics | ({"imitation_error": self.heard.mean_error()} if self.heard else {})
+        if self.heard is None:
+            return metrics
+        error, bound = self.heard.mean_error(), self.config.bound
+        if not bound:
+            return metrics | {"imitation_error": error}
+        # A Lagrange multiplier: it grows while the bound is broken (PPO-Lagrangian, Ray et al. 2019).
+        self.pull *= math.exp(PULL_RATE * min(1.0, error / bound**2 - 1.0))
+        self.pull = min(PULL_MOST, max(1.0 / PULL_MOST, self.pull))
+        return metrics | {"change": math.sqrt(error), "pull": self.pull}
 
     def _refresh(self) -> None:
         """After a change of the log standard deviations."""
@@ -311,6 +323,7 @@ class Fused:
             "rng": self.rng.bit_generator.state,
             "iteration": self.iteration,
             "league": self.league.state_dict() if self.league else {},
+            "pull": self.pull,
             "tutor": self.heard.tutor.state_dict() if self.heard else {},
         }
 
@@ -322,5 +335,6 @@ class Fused:
             self.league.load_state_dict(state["league"], self.controller())
         if self.heard:
             self.heard.tutor.load_state_dict(state["tutor"])
+        self.pull = float(state["pull"])
         self.average[:], self.iteration = state["average"], int(state["iteration"])
         self.rng.bit_generator.state = state["rng"]

@@ -109,10 +109,11 @@ class Student:
         self.task, self.config, self.seed, self.device = task, config, seed, device
         self.content = b""  # the policy file of the teacher that the student has
         self.looks = b""  # and of who looks for it
-        self.before = 0.0  # environment steps of their training
+        self.before = 0.0  # environment steps of the training of all others that is over
+        self.reached = 0.0  # of that which is not
         self.gaze: Gaze | None = None
         self.eyes: Eyes | None = None
-        self._watches = False
+        self._opened = self._watches = False
         if config.eyes == "detector" and pictures(task.policy):
             from policies.algorithms.student.eyes import Eyes
 
@@ -202,9 +203,9 @@ class Student:
         for metrics in self.student.learn():
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
             done = {"progress": begins + (1.0 - begins) * metrics["progress"]}
-            yield {**metrics, **points, **done, "env_steps": self.before + metrics["env_steps"]}
             if self.eyes and not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
                 self._watch()
+            yield {**metrics, **points, **done, "env_steps": self.before + metrics["env_steps"]}
 
     @property
     def _gazes(self) -> bool:
@@ -214,11 +215,17 @@ class Student:
         self, learning: Iterator[dict[str, float]], who: str, begins: float, share: float
     ) -> Iterator[dict[str, float]]:
         """The metrics of somebody who learns before the student does."""
-        before, same = self.before, ("loss", "reward", "env_steps")
+        same = ("loss", "reward")
         for metrics in learning:
-            self.before = before + metrics["env_steps"]
+            self.reached = metrics["env_steps"]
             shown = {name if name in same else f"{who}_{name}": value for name, value in metrics.items()}
-            yield {**shown, "env_steps": self.before, "progress": begins + share * metrics["progress"]}
+            steps = {"env_steps": self.before + self.reached}
+            yield {**shown, **steps, "progress": begins + share * metrics["progress"]}
+        self._settle()
+
+    def _settle(self) -> None:
+        """Somebody's training is over."""
+        self.before, self.reached = self.before + self.reached, 0.0
 
     def _look(self, content: bytes) -> None:
         """Have who looks in this policy file."""
@@ -231,7 +238,7 @@ class Student:
         self.eyes.task.errors = self.eyes.learner.errors
         if self.league:
             self.league = self._league(self.eyes.task)
-        self.student = self._pupil(self.eyes.task)
+        self.student, self._opened = self._pupil(self.eyes.task), True
         self._listen()
 
     def _watch(self) -> None:
@@ -259,15 +266,17 @@ class Student:
             "teacher": self.teacher.state_dict() if self.teacher and not self.content else {},
             "gaze": self.gaze.state_dict() if self.gaze and not self.looks else {},
             "eyes": self.eyes.state_dict() if self.eyes else {},
+            "opened": self._opened,
             "watches": self._watches,
             "student": self.student.state_dict(),
             "league": self.league.state_dict() if self.league else {},
             "before": self.before,
+            "reached": self.reached,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
-        self.before = float(state["before"])
+        self.before, self.reached = float(state["before"]), float(state["reached"])
         content, looks = (np.asarray(state[name], np.uint8).tobytes() for name in ("content", "looks"))
         if content:
             self._meet(content)
@@ -282,7 +291,9 @@ class Student:
         if self.eyes:
             self.eyes.load_state_dict(state["eyes"])
             if self.eyes.over:
+                self._settle()
                 self._open_eyes()
             if state["watches"]:
                 self._watch()
-        self.student.load_state_dict(state["student"])
+        if state["opened"] or not self._opened:  # else it is of one that was told with other errors
+            self.student.load_state_dict(state["student"])

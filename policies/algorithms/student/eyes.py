@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from policies.algorithms import LearningError
 from policies.learning.detection.learner import DetectorLearner
 from policies.models.controller import FeaturePolicy, Gru
 from policies.models.detector import DetectorEncoder
@@ -41,8 +42,13 @@ class Eyes:
         return self.learner.errors is not None
 
     def learn(self) -> Iterator[dict[str, float]]:
-        """See `DetectorLearner`."""
-        yield from self.learner.learn()
+        """See `DetectorLearner`. LearningError where that learns too little to be judged."""
+        try:
+            yield from self.learner.learn()
+        except ValueError as error:
+            raise LearningError(
+                f"{error}, after {self.learner.done} pictures: give algorithm.detector_steps more"
+            ) from error
 
     def watching(self, league: League | None) -> Task:
         """What the student practises when it is told what is found in pictures."""

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from policies.algorithms.ppo import Ppo, PpoConfig
+from policies.algorithms.ppo.fused import Fused
+from policies.algorithms.ppo.tutor import Lesson
 from policies.learning.fused import recurrent
 from policies.learning.fused.surrogate import Loss
 from policies.runner import checkpoint
@@ -66,9 +68,41 @@ def in_torch(fused):
     return first, cell, end, parts
 
 
-@pytest.mark.parametrize("kind", ["compiled", "stepped"])
+class Says:
+    """Who says at random what would have been right."""
+
+    columns = [0]
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def act(self, signals):
+        rows = len(next(iter(signals.values())))
+        return self.rng.uniform(-1.0, 1.0, (rows, len(self.columns))).astype(np.float32)
+
+    def begin(self, rows):
+        assert rows.any()
+
+
+def told(task, **settings):
+    """As `collected`, of a path that hears somebody, and tells what is privileged."""
+    config = PpoConfig(**(SETTINGS | {"path": "fused"} | settings))
+    fused = Fused(task, config, 7, practised=task, lesson=Lesson(first=0.7, estimate=2.0))
+    fused.hear(Says())
+    [_ for _, _ in zip(range(3), fused.learn(), strict=False)]
+    fused._collect()
+    fused._tell()
+    fused._judge()
+    return fused
+
+
+@pytest.mark.parametrize("kind", ["compiled", "stepped", "told"])
 def test_gradients_are_those_of_torch(kind):
-    fused = collected(ToyReach() if kind == "stepped" else None, mirrors=False, entropy=0.01)
+    settings = {"mirrors": False, "entropy": 0.01}
+    told_of = tasks.make("soccer_vision_1v1", perception="detector", steps=17)
+    fused = told(told_of, **settings) if kind == "told" else None
+    fused = fused or collected(ToyReach() if kind == "stepped" else None, **settings)
+    assert kind != "told" or fused.outputs > fused.actions
     samples, state = fused.rollouts.samples, fused.actor.sizes[2]
     seen, action, ended = over_time(fused)
     assert ended[:-1].any() and not ended[:-1].all()
@@ -78,11 +112,12 @@ def test_gradients_are_those_of_torch(kind):
     hidden = torch.from_numpy(numbers(fused.actor.net.before, fused.config.num_envs, state))[rows]
     assert hidden.abs().mean() > 0.01
     x = torch.from_numpy(((seen - fused.seen.mean) / fused.seen.std).astype(np.float32))[:, rows]
-    log_prob, stop = [], torch.from_numpy(ended[:, rows])
+    log_prob, means, stop = [], [], torch.from_numpy(ended[:, rows])
     for t in range(len(x)):
         hidden = cell(torch.relu(first(x[t])), hidden)
         mean = torch.tanh(end(hidden))
-        u = (torch.from_numpy(action)[t, rows] - mean) / log_std.exp()
+        means.append(mean)
+        u = (torch.from_numpy(action)[t, rows] - mean[:, : fused.actions]) / log_std.exp()
         log_prob.append((-0.5 * u * u - log_std).sum(-1))
         hidden = torch.where(stop[t, :, None], 0.0, hidden)
     advantage, old = (
@@ -92,7 +127,14 @@ def test_gradients_are_those_of_torch(kind):
     samples.log_prob.reshape(ended.shape)[:, rows] = old
     ratio = (torch.stack(log_prob) - old).exp()
     gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-    (-gain.mean() - 0.01 * log_std.sum()).backward()
+    apart = torch.zeros(())
+    if kind == "told":
+        wanted = numbers(samples.wanted, len(samples.reward), fused.outputs).reshape(*ended.shape, -1)[:, rows]
+        assert np.abs(wanted[..., fused.actions :]).max() > 0.1  # of what is privileged
+        heed = torch.from_numpy(samples.heed.reshape(-1)[: fused.outputs].copy())
+        assert heed[0] == pytest.approx(0.7) and heed[-1] > 0.0 and (fused.actions == 1 or heed[1] == 0.0)
+        apart = (heed * (torch.stack(means) - torch.from_numpy(wanted)).square()).sum(-1).mean()
+    (-gain.mean() + apart - 0.01 * log_std.sum()).backward()
     g, metrics = np.zeros_like(fused.work.actor_gradients[0]), np.zeros(4)
     loss = Loss(*fused.work.numbers[:4])
     recurrent.policy_gradients(

@@ -1,0 +1,124 @@
+"""Who learns before a student does: who looks for it, and the detector by which it sees."""
+
+import numpy as np
+import pytest
+
+from policies.algorithms import LearningError
+from policies.algorithms.student import Student, StudentConfig
+from policies.algorithms.student.gaze import Gaze
+from policies.learning.detection.network import Detection
+from policies.models.controller import FeaturePolicy, Gru
+from policies.models.export import export
+from sim.spec import size
+from sim.tasks import make
+from tests.policies.algorithms.test_student import SMALL, chasing
+from tests.policies.resumed import same
+
+FEW = {**SMALL, "network": "gru", "total_steps": 16 * 8 * 6, "gaze_steps": 1024 * 32, "mirrors": False}
+
+
+@pytest.fixture
+def teacher(tmp_path):
+    return export(chasing(make("soccer_1v1")), tmp_path / "teacher.onnx").path
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("policies.algorithms.student.eyes.GAMES", 16)
+    monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: Detection(pool=3000, batch_size=64))
+
+
+def student(teacher, perception="pixels", **settings):
+    task = make("soccer_vision_1v1", perception=perception, steps=20)
+    settings = {"eyes": "detector", "detector_steps": 9000, "watching": 0.4, **settings}
+    return Student(task, StudentConfig(**{**FEW, "teacher": teacher, **settings}), 0)
+
+
+def learned(one):
+    return [*one.learn()]
+
+
+def test_all_stages_continue_exactly(teacher, tmp_path):
+    straight = student(teacher)
+    metrics = learned(straight)
+    kinds = ["gaze" if "gaze_progress" in m else "eyes" if "detector_progress" in m else "student" for m in metrics]
+    assert kinds == ["gaze", *["eyes"] * (len(kinds) - 7), *["student"] * 6] and len(kinds) > 8
+    progress = [m["progress"] for m in metrics]
+    assert progress == sorted(progress) and progress[-1] == 1.0
+    assert [m["env_steps"] for m in metrics] == sorted(m["env_steps"] for m in metrics)
+    for count in (1, 2, len(kinds) - 6, len(kinds) - 5, len(kinds) - 1):
+        first, second = student(teacher), student(teacher)
+        learning = first.learn()
+        for _ in range(count):
+            next(learning)
+        second.load_state_dict(first.state_dict())
+        assert learned(second) == metrics[count:]
+        same(straight.state_dict(), second.state_dict())
+
+
+def test_its_file_takes_pictures_and_does_what_the_told_one_does(teacher, tmp_path):
+    one = student(teacher, float16=False)
+    learned(one)
+    file = export(one.controller(), tmp_path / "student.onnx")
+    assert [s.name for s in file.inputs if s.is_picture] == ["camera"]
+    told, rng = one.student.controller(), np.random.default_rng(0)
+    state = told.initial_state(1)
+    file.reset(1)
+    for _ in range(5):
+        picture = rng.integers(0, 256, (1, 30, 40, 3), np.uint8)
+        numbers = {s.name: rng.normal(size=(1, s.size)).astype(np.float32) for s in one.task.policy[1:]}
+        found = one.eyes.learner.recognise(picture).reshape(1, -1)
+        names = [s for s in told.inputs if s.name.startswith("seen_")]
+        parts = np.split(found, np.cumsum([s.size for s in names])[:-1], axis=1)
+        commands, state = told.act({**numbers, **dict(zip([s.name for s in names], parts, strict=True))}, state)
+        seen = file.step({"camera": picture, **numbers})
+        for name, value in commands.items():
+            np.testing.assert_allclose(seen[name], value, atol=2e-3)
+
+
+def test_with_the_errors_that_were_measured(teacher):
+    one = student(teacher)
+    learning = one.learn()
+    while "imitation_error" not in next(learning):
+        pass
+    assert one.student.rollouts.env.detector.errors == one.eyes.learner.errors
+    for _ in learning:
+        pass
+    assert one.student.rollouts.env.detector is None  # and in the end what the detector really tells
+
+
+def test_a_gaze_is_rewarded_for_what_the_teacher_does_of_what_is_known(teacher):
+    one = student(teacher, perception="detector")
+    gaze = one.gaze
+    assert isinstance(gaze, Gaze) and size(gaze.learner.task.commands) == 1
+    env = gaze.learner.rollouts.env
+    signals = env.observe()
+    nothing = np.zeros((len(env.begun), 1), np.float32)
+    np.testing.assert_allclose(gaze.hear(signals, nothing, nothing, nothing), 0.0, atol=1e-6)  # all is known at first
+    wrong = {**signals, "tracked_ball": signals["tracked_ball"] + 1.0}
+    assert gaze.hear(wrong, nothing, nothing, nothing).mean() > 0.01
+    learned(one)
+    tutor = one.student.heard.tutor
+    assert sorted(tutor.columns) == [0, 1, 2, 3] and tutor.names == one.task.remembered
+
+
+def test_a_detector_that_learns_too_little_is_told(teacher, monkeypatch):
+    monkeypatch.setattr("policies.algorithms.student.eyes.GAMES", 2)
+    with pytest.raises(LearningError, match="errors need 100 things .* give algorithm.detector_steps more"):
+        learned(student(teacher, detector_steps=1000))
+
+
+def test_what_does_not_go_together_is_refused(teacher, tmp_path):
+    with pytest.raises(ValueError, match="algorithm.eyes=detector goes with algorithm.network=gru"):
+        student(teacher, network="tracking_gru")
+    with pytest.raises(ValueError, match="algorithm.eyes 'both' is not one of encoder, detector"):
+        StudentConfig(eyes="both")
+    with pytest.raises(ValueError, match="gaze_steps >= 0 and detector_steps >= 1000, got -1"):
+        StudentConfig(gaze_steps=-1)
+    task, rng = make("soccer_1v1"), np.random.default_rng(0)
+    shapes = ((8, size(task.policy)), (8,), (24, 8), (24, 8), (24,), (24,), (3, 8), (3,))
+    w = [rng.normal(0.0, 0.3, shape).astype(np.float32) for shape in shapes]
+    network = Gru((w[0], w[1]), w[2], w[3], w[4], w[5], (w[6], w[7]))
+    remembers = export(FeaturePolicy.from_task(task, network), tmp_path / "remembers.onnx").path
+    with pytest.raises(ValueError, match="remembers, and cannot teach where to look: set algorithm.gaze_steps=0"):
+        student(remembers)
