@@ -27,6 +27,7 @@ from sim.tasks import Recipes
 from sim.tasks.opponents import Opponent, Play
 from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Errors, signals, things
+from sim.tasks.soccer.recipes import ADAPT, PPO, SELF_PLAY, STUDENT
 from sim.tasks.soccer.rules import Rules
 from sim.tasks.soccer.sight import CameraConfig
 from sim.tasks.soccer.tracker import remembered
@@ -193,25 +194,6 @@ class Soccer:
         return outcome_scores(flight, RATE)
 
 
-PPO: dict[str, Any] = {
-    "algorithm.league": True,
-    "algorithm.total_steps": 60_000_000,
-    "algorithm.num_envs": 1024,
-    "algorithm.rollout_steps": 32,
-    "algorithm.minibatches": 16,
-    "algorithm.epochs": 4,
-    "algorithm.gamma": 0.99,
-    "algorithm.hidden": [128, 128],
-    # Much noise that lasts: 8 M steps with 0.6, a correlation of 0.5 and no floor won half as often.
-    "algorithm.initial_std": 1.0,
-    "algorithm.min_std": 0.2,
-    "algorithm.correlation": 0.9,
-    "algorithm.learning_rate": 1e-3,
-    "algorithm.evaluate_every": 100,
-    "algorithm.evaluation_episodes": 200,
-}
-
-
 class Soccer1v1(Soccer):
     """One against one."""
 
@@ -233,35 +215,6 @@ class Soccer5v5(Soccer):
     recipes = {"ppo": {"default": {**PPO, "algorithm.num_envs": 1280}}}
 
 
-STUDENT: dict[str, Any] = {
-    "algorithm.total_steps": 20_000_000,
-    "algorithm.num_envs": 1024,
-    "algorithm.rollout_steps": 32,
-    "algorithm.minibatches": 32,
-    "algorithm.epochs": 2,
-    "algorithm.gamma": 0.99,
-    "algorithm.lengths": [1.0, 1.0],
-    "algorithm.hidden": [96, 80],
-    "algorithm.critic_hidden": [32, 32],  # nobody needs a critic while all is taught
-    "algorithm.initial_std": 0.1,
-    "algorithm.min_std": 0.1,
-    "algorithm.correlation": 0.8,
-    "algorithm.learning_rate": 3e-3,
-    "algorithm.final_learning_rate": 1e-4,
-    "algorithm.guided": 0.2,
-    "algorithm.alone": 1.0,
-    "algorithm.estimation": 3.0,
-    "algorithm.imitation_reward": 0.0,
-    "algorithm.eyes": "detector",
-    "algorithm.float16": True,
-    "algorithm.evaluate_every": 60,
-    "algorithm.evaluation_episodes": 100,
-}
-
-
-PRACTICE: dict[str, Any] = {**STUDENT, "algorithm.total_steps": 4_000_000}  # of drills
-
-
 class SoccerVision1v1(Soccer):
     """The same, seen by a camera that turns"""
 
@@ -273,7 +226,7 @@ class SoccerVision1v1(Soccer):
     ego_motion = ("velocity", "turning")
     gaze, sought = "pan", "ball"
     scores = {**Soccer.scores, "ball_in_view": "1"}
-    recipes = {"student": {"default": STUDENT}}
+    recipes = {"student": {"default": STUDENT}, "ppo": {"self_play": SELF_PLAY, "adapt": ADAPT}}
     teacher: type[Soccer] = Soccer1v1
 
     @property

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from sim.env import Array
 from sim.experts.soccer import keeper
-from sim.tasks.soccer import PPO, PRACTICE, SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer import SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer.recipes import PPO, PRACTICE
 from sim.tasks.soccer.rules import Events, Rules
 
 SECONDS = 10.0

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.tasks.soccer import PPO, PRACTICE, SightConfig, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer import SightConfig, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer.recipes import PPO, PRACTICE
 from sim.tasks.soccer.rules import Events, Rules
 
 SECONDS = 15.0

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sim.env import Array
-from sim.tasks.soccer import PPO, PRACTICE, SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer import SightConfig, Soccer, Soccer1v1, SoccerConfig, SoccerVision1v1
+from sim.tasks.soccer.recipes import PPO, PRACTICE
 from sim.tasks.soccer.rules import Rules
 
 SECONDS = 10.0

@@ -108,3 +108,32 @@ def test_what_was_learned_in_mirrors_goes_on_in_them(kind, task, tmp_path):
     path = export(first.controller(), tmp_path / "first.onnx").path
     second = Ppo(task, PpoConfig(**FEW, network=kind, start=path), 1)
     assert len(list(second.learn())) == 4
+
+
+def test_actions_stay_near_to_those_of_the_start(task, tmp_path):
+    """The pull grows as long as they do not, and falls where there is room."""
+    start = file(tmp_path, task, "gru")
+    settings = {**FEW, "network": "gru", "start": start.path, "mirrors": False, "total_steps": 32 * 16 * 40}
+    runs = {}
+    for bound in (0.02, 1.0):
+        learner = Ppo(task, PpoConfig(**settings, bound=bound, learning_rate=1e-2, final_learning_rate=1e-2), 0)
+        runs[bound] = list(learner.learn())
+    assert [metrics["change"] for metrics in runs[0.02]][0] < 1e-3  # it begins as what it goes on from
+    ends = {bound: np.mean([metrics["change"] for metrics in run[-10:]]) for bound, run in runs.items()}
+    assert ends[0.02] < 0.5 * ends[1.0]
+    assert runs[0.02][-1]["pull"] > 1.0 > runs[1.0][-1]["pull"]
+
+
+def test_a_bounded_run_continues_exactly(task, tmp_path):
+    start = file(tmp_path, task, "gru")
+    config = PpoConfig(**{**FEW, "network": "gru", "start": start.path, "mirrors": False, "bound": 0.1})
+    straight, first, second = (Ppo(task, config, 0) for _ in range(3))
+    metrics, learning = list(straight.learn()), first.learn()
+    next(learning), next(learning)
+    second.load_state_dict(first.state_dict())
+    assert list(second.learn()) == metrics[2:]
+
+
+def test_a_bound_needs_a_start():
+    with pytest.raises(ValueError, match=r"algorithm.bound is 0..2, of what algorithm.start does, got 0.1, ''"):
+        PpoConfig(bound=0.1)

@@ -1,0 +1,76 @@
+"""How football is learned: settings of the algorithms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PPO: dict[str, Any] = {
+    "algorithm.league": True,
+    "algorithm.total_steps": 60_000_000,
+    "algorithm.num_envs": 1024,
+    "algorithm.rollout_steps": 32,
+    "algorithm.minibatches": 16,
+    "algorithm.epochs": 4,
+    "algorithm.gamma": 0.99,
+    "algorithm.hidden": [128, 128],
+    # Much noise that lasts: 8 M steps with 0.6, a correlation of 0.5 and no floor won half as often.
+    "algorithm.initial_std": 1.0,
+    "algorithm.min_std": 0.2,
+    "algorithm.correlation": 0.9,
+    "algorithm.learning_rate": 1e-3,
+    "algorithm.evaluate_every": 100,
+    "algorithm.evaluation_episodes": 200,
+}
+
+STUDENT: dict[str, Any] = {
+    "algorithm.total_steps": 20_000_000,
+    "algorithm.num_envs": 1024,
+    "algorithm.rollout_steps": 32,
+    "algorithm.minibatches": 32,
+    "algorithm.epochs": 2,
+    "algorithm.gamma": 0.99,
+    "algorithm.lengths": [1.0, 1.0],
+    "algorithm.hidden": [96, 80],
+    "algorithm.critic_hidden": [32, 32],  # nobody needs a critic while all is taught
+    "algorithm.initial_std": 0.1,
+    "algorithm.min_std": 0.1,
+    "algorithm.correlation": 0.8,
+    "algorithm.learning_rate": 3e-3,
+    "algorithm.final_learning_rate": 1e-4,
+    "algorithm.guided": 0.2,
+    "algorithm.alone": 1.0,
+    "algorithm.estimation": 3.0,
+    "algorithm.imitation_reward": 0.0,
+    "algorithm.eyes": "detector",
+    "algorithm.float16": True,
+    "algorithm.evaluate_every": 60,
+    "algorithm.evaluation_episodes": 100,
+}
+
+
+# On from a student of `task.perception=detector`, in its own algorithm.start.
+SELF_PLAY: dict[str, Any] = {
+    "task.perception": "detector",
+    "task.opponent": "self",  # who sees, too
+    "algorithm.network": "gru",
+    "algorithm.hidden": [96, 80],
+    "algorithm.total_steps": 20_000_000,
+    "algorithm.num_envs": 1024,
+    "algorithm.rollout_steps": 32,
+    "algorithm.minibatches": 32,
+    "algorithm.epochs": 2,
+    "algorithm.gamma": 0.99,
+    "algorithm.lengths": [1.0, 1.0],
+    "algorithm.initial_std": 0.1,
+    "algorithm.min_std": 0.1,
+    "algorithm.correlation": 0.8,
+    "algorithm.learning_rate": 3e-4,
+    "algorithm.final_learning_rate": 3e-5,
+    "algorithm.critic_alone": 20,
+    "algorithm.bound": 0.5,
+    "algorithm.evaluate_every": 100,
+    "algorithm.evaluation_episodes": 200,
+}
+# To other games, such as those of task.held_out, doing nearly what it did.
+ADAPT: dict[str, Any] = {**SELF_PLAY, "task.opponent": "chaser", "algorithm.bound": 0.3}
+PRACTICE: dict[str, Any] = {**STUDENT, "algorithm.total_steps": 4_000_000}  # of drills
