@@ -46,6 +46,18 @@ class LeggedRobot(MjcfRobot):
         """What the actuators are told (nu,) where it begins."""
         return self.home[self.served]
 
+    @functools.cached_property
+    def legless(self) -> NDArray[np.bool_]:
+        """Which joints (k,) no foot hangs on: those of arms, of a head."""
+        parent, legs = self.model.body_parentid, set()
+        for foot in self.feet:
+            body = foot
+            while body != self.base:
+                legs.add(body)
+                body = int(parent[body])
+        bodies = self.model.dof_bodyid[self.velocities]
+        return np.array([int(body) not in legs for body in bodies])
+
     def felt(self, sensed: Double) -> dict[str, Double]:
         """Of what the physics' sensors say (n, k): of each foot its contact force, position and velocity."""
         parts = sensed.reshape(len(sensed), len(self.feet), sum(SIZES.values()))
@@ -167,10 +179,7 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
             geom.condim = min(geom.condim, 3)
         if not (geom.contype or geom.conaffinity) and geom.parent.explicitinertial and not geom.name:
             spec.delete(geom)
-    used = {geom.meshname for geom in spec.geoms}
-    for mesh in list(spec.meshes):
-        if mesh.name not in used:
-            spec.delete(mesh)
+    _strip(spec)
     for number, body in enumerate(feet):
         below = data.xmat[body].reshape(3, 3).T @ (_lowest(model, data, body) - data.xpos[body])
         site = FOOT.format(number)
@@ -189,6 +198,17 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
     if made.nq != model.nq or not np.allclose(made.body_mass, model.body_mass):
         raise ValueError(f"robot {robot.name}: its inertia depends on what is only seen; write <inertial> elements")
     return made
+
+
+def _strip(spec: Any) -> None:
+    """Take away what only pictures need: megabytes, which every copy of the model would have."""
+    used = {geom.meshname for geom in spec.geoms}
+    for mesh in list(spec.meshes):
+        if mesh.name not in used:
+            spec.delete(mesh)
+    for texture in spec.textures:  # which materials name, so that they stay, with a single pixel
+        texture.file, texture.cubefiles = "", [""] * len(texture.cubefiles)
+        texture.builtin, texture.width, texture.height = mujoco.mjtBuiltin.mjBUILTIN_FLAT, 1, 1
 
 
 def _lowest(model: Any, data: Any, body: int) -> Double:

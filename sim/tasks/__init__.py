@@ -48,6 +48,7 @@ TASKS = {
     "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.legs.velocity:Velocity",
+    "walk": "sim.tasks.legs.walk:Walk",
 }
 # Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {

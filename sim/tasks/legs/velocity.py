@@ -13,7 +13,7 @@ from sim.randomize import Noise
 from sim.robots.legs import Legs
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
-from sim.tasks.legs.walking import Walking
+from sim.tasks.legs.walking import LOADED, Walking
 from sim.tasks.mjcf import SCENES, FileSettings, FileTask, identified
 from sim.terms import Mirror
 
@@ -58,6 +58,9 @@ class VelocityConfig(FileSettings):
     tilt: float = 60.0  # degrees: more, it has fallen
     error: float = 0.25  # m/s: success is to be closer than this to the told velocity, on average, and not to fall
     vary: float = 1.0  # how much friction, masses, servos, latency and sensors vary, and how hard it is pushed
+    push: float = 0.5  # m/s: how much faster a push makes it at most, per axis, with `vary` 1
+    gait: bool = False  # whether a rhythm is told, and feet are to keep to it
+    frequency: float = 0.0  # Hz, of each foot's steps in that rhythm; 0: as is natural for a robot of its height
     stiffness: float = 0.0  # the rest: see `sim.robots.legs.Legs`
     damping: float = 0.0
     contacts: str = "feet"
@@ -73,6 +76,8 @@ class VelocityConfig(FileSettings):
             raise ValueError("needs 0 <= lowest < 1, 0 < tilt <= 180 and error > 0")
         if not 0.0 < self.reach <= 10.0 or not 0.0 <= self.vary <= 3.0:
             raise ValueError("needs 0 < reach <= 10 and 0 <= vary <= 3")
+        if not 0.0 <= self.push <= FASTEST or not 0.0 <= self.frequency <= 0.5 * self.rate_hz:
+            raise ValueError(f"needs 0 <= push <= {FASTEST:g} and 0 <= frequency <= {0.5 * self.rate_hz:g}")
         self.legs()
 
     def legs(self) -> Legs:
@@ -88,7 +93,7 @@ class Velocity(FileTask):
     algorithm = "ppo"
     engines = {**SCENES, "mujoco_warp": "sim.engines.warp_scene:WarpScene"}
     recipes: Recipes = {"ppo": {"default": SETTINGS}}
-    scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m"}
+    scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m", "swing": "s"}
     config: VelocityConfig
     robot: LeggedRobot
 
@@ -113,6 +118,7 @@ class Velocity(FileTask):
             *(Signal(f"last_{s.name}", s.shape, s.unit, "", s.low, s.high) for s in self.commands),
             Signal("target_velocity", (2,), "m/s", "body", -FASTEST, FASTEST, max_age=1.0),  # forward, left
             Signal("target_turn_rate", (1,), "rad/s", "body", -FASTEST, FASTEST, max_age=1.0),
+            *((Signal("gait_phase", (2,), "1", "", -1.0, 1.0),) if config.gait else ()),  # cosine and sine; standing: 0
         )
         self.privileged = (
             Signal("linear_velocity", (3,), "m/s", "body"),
@@ -140,8 +146,15 @@ class Velocity(FileTask):
         mean = np.where(alive, error, 0.0).sum(axis=0) / np.maximum(alive.sum(axis=0), 1)
         fallen = flight["terminated"][..., 0].any(axis=0)
         moved = np.where(alive, flight["linear_velocity"][..., 0], 0.0).sum(axis=0) / self.rate_hz
-        more = {"velocity_error": mean, "fallen": fallen, "distance": moved}
+        more = {"velocity_error": mean, "fallen": fallen, "distance": moved, "swing": self._swing(flight, alive)}
         return outcome_scores(flight, self.rate_hz) | {name: np.asarray(v, np.float32) for name, v in more.items()}
+
+    def _swing(self, flight: Mapping[str, Array], alive: Array) -> Array:
+        """How long a foot is in the air on average (n,), s; 0 where none ever is."""
+        air = (flight["foot_load"] <= LOADED) & alive[..., None]  # (steps, n, feet)
+        begins = air & ~np.concatenate([np.zeros_like(air[:1]), air[:-1]])
+        found: Array = air.sum(axis=(0, 2)) / np.maximum(begins.sum(axis=(0, 2)), 1) / self.rate_hz
+        return found
 
 
 def _noisy(signal: Signal) -> Signal:
@@ -167,6 +180,7 @@ def _mirrors(task: Velocity) -> tuple[Mirror, ...]:
                 **dict.fromkeys(("position_offset", "last_position_offset"), actuators),
                 "target_velocity": (range(2), (1.0, -1.0)),
                 "target_turn_rate": (range(1), (-1.0,)),
+                "gait_phase": (range(2), (-1.0, -1.0)),  # a foot's partner is half a period away from it
                 **dict.fromkeys(("foot_height", "foot_load"), feet),
                 "vehicle": (range(4), [1.0] * 4),
             }
