@@ -65,6 +65,7 @@ class VelocityConfig(FileSettings):
     damping: float = 0.0
     contacts: str = "feet"
     timestep: float = 0.01
+    ball: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +83,7 @@ class VelocityConfig(FileSettings):
 
     def legs(self) -> Legs:
         """How the robot is carried out."""
-        return Legs(self.stiffness, self.damping, self.contacts, self.timestep)
+        return Legs(self.stiffness, self.damping, self.contacts, self.timestep, self.ball)
 
 
 class Velocity(FileTask):
