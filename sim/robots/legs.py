@@ -20,7 +20,7 @@ class Legs:
     # all: as the file has it
     contacts: str = "feet"
     timestep: float = 0.0  # s, of the physics; 0: the file's
-    ball: bool = False  # whether there is a ball, which all touch that touch the floor; its size is to the robot as a football to a T1
+    ball: bool = False  # whether there is one, which all touch that touch the floor; as large as a football to a T1
 
     def __post_init__(self) -> None:
         if self.contacts not in CONTACTS:

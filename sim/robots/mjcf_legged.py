@@ -71,6 +71,24 @@ class LeggedRobot(MjcfRobot):
         return self.home[self.served]
 
     @functools.cached_property
+    def _touching(self) -> tuple[Any, list[tuple[int, int]]]:
+        """Data of the physics, and pairs of a part that touches the floor and the floor."""
+        model = self.physics
+        tree = model.body_treeid[model.geom_bodyid] == model.body_treeid[self.base]
+        parts = np.flatnonzero(tree & ((model.geom_contype | model.geom_conaffinity) != 0))
+        planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
+        return mujoco.MjData(model), [(int(part), int(plane)) for part in parts for plane in planes]
+
+    def put_down(self, qpos: Double) -> None:
+        """Lower or lift the base in joint positions (nq,) so that the lowest part just touches the floor."""
+        data, pairs = self._touching
+        data.qpos[:] = qpos
+        data.qpos[self.place + 2] += 10.0
+        mujoco.mj_kinematics(self.physics, data)
+        gap = min((mujoco.mj_geomDistance(self.physics, data, *pair, 1e3, None) for pair in pairs), default=10.0)
+        qpos[self.place + 2] += 10.0 - gap
+
+    @functools.cached_property
     def legless(self) -> NDArray[np.bool_]:
         """Which joints (k,) no foot hangs on: those of arms, of a head."""
         parent, legs = self.model.body_parentid, set()
@@ -250,8 +268,14 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
         boxes = [compiled.geom(geom.id) for geom in fitted]
         for geom, box in zip(fitted, boxes, strict=True):
             geom.parent.add_geom(
-                type=mujoco.mjtGeom.mjGEOM_BOX, contype=0, conaffinity=FLOOR,
-                size=box.size, pos=box.pos, quat=box.quat, friction=geom.friction, condim=geom.condim,
+                type=mujoco.mjtGeom.mjGEOM_BOX,
+                contype=0,
+                conaffinity=FLOOR,
+                size=box.size,
+                pos=box.pos,
+                quat=box.quat,
+                friction=geom.friction,
+                condim=geom.condim,
             )
             spec.delete(geom)
     _strip(spec)

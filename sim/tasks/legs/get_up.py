@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-import mujoco
 import numpy as np
 
 from sim.env import Array, outcome_scores
-from sim.robots.mjcf import Double
 from sim.tasks import PLACE, Recipes
-from sim.tasks.legs.velocity import SETTINGS, Velocity, VelocityConfig
+from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
 from sim.tasks.legs.walking import Walking
+
+if TYPE_CHECKING:
+    from sim.robots.mjcf import Double
 
 # The quarter turns from standing to lying on the back, the front, the left and the right side: axis (in the base's axes
 # at the start), and the sign of 90 degrees.
@@ -33,7 +34,7 @@ WEIGHTS = {
 
 
 @dataclass
-class GetUpConfig(VelocityConfig):
+class GetUpConfig(LeggedConfig):
     """Settings of get_up. `lowest`, `tilt`: how it stands at last."""
 
     robot: str = field(default="simple_humanoid", metadata={PLACE: True})
@@ -58,7 +59,7 @@ class GetUpConfig(VelocityConfig):
             raise ValueError(f"needs 0 <= seconds < {self.steps / self.rate_hz:g} (an episode) and speed > 0")
 
 
-class GetUp(Velocity):
+class GetUp(Legged):
     """Success: it has stood upright, at its full height and still, for a second."""
 
     Config = GetUpConfig
@@ -88,11 +89,6 @@ class Lying(Walking):
     def __init__(self, task: GetUp, num: int, seed: int, threads: int | None = None) -> None:
         super().__init__(task, num, seed, threads)
         self._stands = np.zeros(num, int)  # control steps for which it has stood still
-        model = task.robot.physics
-        self._planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
-        tree = model.body_treeid[model.geom_bodyid] == model.body_treeid[task.robot.base]
-        self._parts = np.flatnonzero(tree & ((model.geom_contype | model.geom_conaffinity) != 0))
-        self._data = mujoco.MjData(model)
         self.weights = WEIGHTS
 
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
@@ -108,15 +104,7 @@ class Lying(Walking):
         qpos[place + 3 : place + 7] = _turned(_turned(robot.start[place + 3 : place + 7], turned), yaw)
         bent = BENT * rng.uniform() * rng.uniform(-0.5, 0.5, len(robot.joints)) * (robot.high - robot.low)
         qpos[robot.positions] = np.clip(robot.home + bent, robot.low, robot.high)
-        qpos[place + 2] += 10.0
-        self._data.qpos[:] = qpos
-        mujoco.mj_kinematics(robot.physics, self._data)
-        gaps = [
-            mujoco.mj_geomDistance(robot.physics, self._data, int(part), int(plane), 1e3, None)
-            for part in self._parts
-            for plane in self._planes
-        ]
-        qpos[place + 2] -= min(gaps)
+        robot.put_down(qpos)
         return qpos, qvel
 
     def signals(self) -> dict[str, Array]:
@@ -148,10 +136,9 @@ class Lying(Walking):
         }
 
 
-def _turned(quaternion: Any, by: Double) -> Double:
+def _turned(quaternion: Double, by: Double) -> Double:
     """The attitude (4,), turned by a rotation vector (3,) rad in the world's axes."""
-    turn, made = np.zeros(4), np.zeros(4)
     angle = float(np.linalg.norm(by))
-    mujoco.mju_axisAngle2Quat(turn, by / max(angle, 1e-12), angle)
-    mujoco.mju_mulQuat(made, turn, np.asarray(quaternion, np.float64))
-    return made
+    w, v = np.cos(0.5 * angle), np.sin(0.5 * angle) * by / max(angle, 1e-12)
+    scalar, vector = quaternion[0], quaternion[1:]
+    return np.concatenate([[w * scalar - v @ vector], w * vector + scalar * v + np.cross(v, vector)])

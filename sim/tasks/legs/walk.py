@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.env import Array
-from sim.robots.mjcf import Double
+from sim.env import Array, outcome_scores
 from sim.rotations import rotation_matrices
 from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
-from sim.tasks.legs.velocity import SETTINGS, Velocity, VelocityConfig
+from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
+from sim.tasks.legs.velocity import walked
 from sim.tasks.legs.walking import Walking
-from sim.terms import Mirror
+
+if TYPE_CHECKING:
+    from sim.robots.mjcf import Double
 
 HOMING = 1.0  # rad/s per rad off: how it is told to turn back to where it should go
 
 
 @dataclass
-class WalkConfig(VelocityConfig):
+class WalkConfig(LeggedConfig):
     """Settings of walk."""
 
     robot: str = field(default="simple_humanoid", metadata={PLACE: True})
@@ -41,12 +44,13 @@ class WalkConfig(VelocityConfig):
             raise ValueError(f"distance must be above 0 and at most 1000 m, got {self.distance:g}")
 
 
-class Walk(Velocity):
-    """The same, to get 5 m ahead: success is to be there, without a fall."""
+class Walk(Legged):
+    """Success: to be 5 m ahead, without a fall."""
 
     Config = WalkConfig
     name = "walk"
     recipes: Recipes = {"ppo": {"default": SETTINGS}}
+    scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m", "swing": "s"}
     config: WalkConfig
 
     def __init__(self, config: WalkConfig | None = None) -> None:
@@ -55,18 +59,13 @@ class Walk(Velocity):
             Signal("position", (2,), "m", "world"),  # ahead, and to the left, from where it began
             Signal("heading", (1,), "rad", "world"),
         )
-        changes = [dict(mirror.changes) for mirror in self.mirrors]
-        for change in changes:
-            change |= {"position": (range(2), (1.0, -1.0)), "heading": (range(1), (-1.0,))}
-        self.mirrors = tuple(Mirror(change) for change in changes)
+        self.reflect({"position": (range(2), (1.0, -1.0)), "heading": (range(1), (-1.0,))})
 
     def open(self, num: int, seed: int) -> Walking:
         return Ahead(self, num, seed)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        alive = flight["terminated"][..., 0].cumsum(axis=0) == 0
-        ahead = np.where(alive, flight["position"][..., 0], -np.inf).max(axis=0)
-        return super().score(flight) | {"distance": np.maximum(ahead, 0.0).astype(np.float32)}
+        return outcome_scores(flight, self.rate_hz) | walked(flight, self.rate_hz)
 
 
 class Ahead(Walking):

@@ -18,7 +18,7 @@ from sim.tasks.mjcf import Worlds
 
 if TYPE_CHECKING:
     from sim.robots.mjcf import Double
-    from sim.tasks.legs.velocity import Velocity
+    from sim.tasks.legs.legged import Legged
 
 # Term -> weight, per control step; a reward is never negative (legged_gym's only_positive_rewards).
 WEIGHTS = {
@@ -54,9 +54,12 @@ NOISES = 64  # control steps after which noise repeats itself
 
 
 class Walking(Worlds):
-    """Worlds of `Velocity`. The body's axes are the base's, turned so that they are the world's at the start."""
+    """Worlds of `Velocity`; what else a robot does on its legs derives from them.
 
-    def __init__(self, task: Velocity, num: int, seed: int, threads: int | None = None) -> None:
+    The body's axes are the base's, turned so that they are the world's at the start.
+    """
+
+    def __init__(self, task: Legged, num: int, seed: int, threads: int | None = None) -> None:
         super().__init__(task, num, seed, threads, task.robot.physics)
         self.task, robot, model = task, task.robot, task.robot.physics
         self.legs = robot
