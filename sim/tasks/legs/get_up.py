@@ -60,7 +60,10 @@ class GetUpConfig(LeggedConfig):
 
 
 class GetUp(Legged):
-    """Success: it has stood upright, at its full height and still, for a second."""
+    """The same, to get up from the floor.
+
+    Success: it has stood upright, at its full height and still, for a second.
+    """
 
     Config = GetUpConfig
     name = "get_up"

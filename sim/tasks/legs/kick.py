@@ -73,7 +73,10 @@ class KickConfig(LeggedConfig):
 
 
 class Kick(Legged):
-    """Success: the ball went as told, 1 m/s or faster, and a second later the robot still stands."""
+    """The same, to kick a ball as told.
+
+    Success: the ball went that way at 1 m/s or faster, and a second later the robot still stands.
+    """
 
     Config = KickConfig
     name = "kick"

@@ -45,7 +45,10 @@ class WalkConfig(LeggedConfig):
 
 
 class Walk(Legged):
-    """Success: to be 5 m ahead, without a fall."""
+    """The same, five metres ahead in a rhythm.
+
+    Success: to be there, without a fall.
+    """
 
     Config = WalkConfig
     name = "walk"
