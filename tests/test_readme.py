@@ -37,8 +37,9 @@ def tasks() -> str:
         folder = module.rpartition(".")[0]
         beside = [row for row in rows if row == module] or [row for row in rows if row.rpartition(".")[0] == folder]
         if beside and type(task).__doc__.startswith("The same"):
-            rows[beside[0]][0].append(name)
-            rows[beside[0]][1].append(type(task).__doc__.split("\n")[0].rstrip(".").removeprefix("The same").lstrip(", "))
+            names, described, _ = rows[beside[0]]
+            names.append(name)
+            described.append(type(task).__doc__.split("\n")[0].rstrip(".").removeprefix("The same").lstrip(", "))
             continue
         what = (type(task) if module in rows else sys.modules[module]).__doc__.split("\n")[0].rstrip(".")
         rows[name if module in rows else module] = [name], [what], engines
