@@ -25,12 +25,16 @@ BENT = 0.5  # of the joints' ranges: how far they are from where they begin othe
 WEIGHTS = {
     "upright": 1.0,  # ((1 + cosine of the tilt) / 2)^2
     "height": 1.0,  # of the base, as a share of where it stands
+    "feet": 1.0,  # exp(-(distance / BELOW)^2) of the base from the middle of its feet, along the floor; times `upright`
+    "carried": 1.0,  # 1, the share of its weight that is on its feet, times `upright`
     "pose": 1.0,  # exp(-rad^2), all joints, from where they begin; what it is upright and high times that
     "standing": 1.0,  # 1, whether it stands still
     "action_rate": -0.05,  # rad^2, all servos, from one command to the next
     "effort": -0.02,  # rad^2, all servos, between where they are told to be and are
     "spin": -0.02,  # (rad/s)^2, of the base
 }
+
+BELOW = 0.4  # of the base's height where it stands
 
 
 @dataclass
@@ -46,6 +50,7 @@ class GetUpConfig(LeggedConfig):
     reach: float = 2.0
     lowest: float = 0.9
     tilt: float = 15.0
+    thrown: float = 0.0
     push: float = 0.0
     contacts: str = "floor"
     seconds: float = 1.0  # for which it is to stand
@@ -67,7 +72,7 @@ class GetUp(Legged):
 
     Config = GetUpConfig
     name = "get_up"
-    recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.gamma": 0.98, "algorithm.initial_std": 0.3}}}
+    recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.entropy": 0.002}}}
     scores = {"success": "%", "duration": "s", "height": "%", "tilt": "deg"}
     config: GetUpConfig
 
@@ -97,7 +102,6 @@ class Lying(Walking):
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
         robot, place = self.legs, self._place
         qpos, qvel = super().begin(row, rng)
-        qvel[:] = 0.0
         self._stands[row] = 0
         axis, sign = SIDES[rng.integers(len(SIDES))]
         turned = np.zeros(3)
@@ -126,11 +130,15 @@ class Lying(Walking):
         upright, height = (0.5 + 0.5 * cosine) ** 2, np.clip(seen["height"][:, 0] / self._height, 0.0, 1.0)
         joints = self.scene.qpos[:, robot.positions]
         moving, turning = (np.linalg.norm(seen[f"{name}_velocity"], axis=1) for name in ("linear", "angular"))
+        base = self.scene.qpos[:, self._place : self._place + 2]
+        away = np.linalg.norm(self._felt["position"][..., :2].mean(axis=1) - base, axis=1) / (BELOW * self._height)
         stands = (cosine > np.cos(np.radians(config.tilt))) & (height > config.lowest)
         stands &= (moving < config.speed) & (turning < 5.0 * config.speed)
         return {
             "upright": upright,
             "height": height,
+            "feet": upright * np.exp(-(away**2)),
+            "carried": upright * np.clip(seen["foot_load"].sum(axis=1), 0.0, 1.0),
             "pose": upright * height * np.exp(-((joints - robot.home) ** 2).sum(axis=1)),
             "standing": stands.astype(float),
             "action_rate": ((self._told[0] - self._told[1]) ** 2).sum(axis=1),

@@ -54,6 +54,8 @@ class KickConfig(LeggedConfig):
     standing: float = 1.0
     reach: float = 1.0
     tilt: float = 45.0
+    near: float = 0.03
+    thrown: float = 0.0
     push: float = 0.0
     contacts: str = "floor"
     direction: float = 20.0  # degrees to either side of ahead at most: where to
@@ -126,7 +128,6 @@ class Kicking(Walking):
 
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
         qpos, qvel = super().begin(row, rng)
-        qvel[:] = 0.0
         at = self._height * np.array([rng.uniform(*AHEAD), BESIDE * rng.uniform(-1.0, 1.0)])
         qpos[self._ball : self._ball + 2] = qpos[self._place : self._place + 2] + at
         angle = np.radians(self.task.config.direction) * rng.uniform(-1.0, 1.0)

@@ -53,6 +53,8 @@ class LeggedConfig(FileSettings):
     tilt: float = 60.0  # degrees: more, it has fallen
     error: float = 0.25  # m/s: success is to be closer than this to the told velocity, on average, and not to fall
     vary: float = 1.0  # how much friction, masses, servos, latency and sensors vary, and how hard it is pushed
+    near: float = 0.1  # of the joints' ranges: how far from one another starts may be, with `vary` 1 or more
+    thrown: float = 0.5  # m/s and rad/s: how fast it is at the start at most, per axis, with `vary` 1
     push: float = 0.5  # m/s: how much faster a push makes it at most, per axis, with `vary` 1
     gait: bool = False  # whether a rhythm is told, and feet are to keep to it
     frequency: float = 0.0  # Hz, of each foot's steps in that rhythm; 0: as is natural for a robot of its height
@@ -71,6 +73,8 @@ class LeggedConfig(FileSettings):
             raise ValueError("needs 0 <= lowest < 1, 0 < tilt <= 180 and error > 0")
         if not 0.0 < self.reach <= 10.0 or not 0.0 <= self.vary <= 3.0:
             raise ValueError("needs 0 < reach <= 10 and 0 <= vary <= 3")
+        if not 0.0 <= self.near <= 1.0 or not 0.0 <= self.thrown <= FASTEST:
+            raise ValueError(f"needs 0 <= near <= 1 and 0 <= thrown <= {FASTEST:g}")
         if not 0.0 <= self.push <= FASTEST or not 0.0 <= self.frequency <= 0.5 * self.rate_hz:
             raise ValueError(f"needs 0 <= push <= {FASTEST:g} and 0 <= frequency <= {0.5 * self.rate_hz:g}")
         self.legs()

@@ -34,6 +34,8 @@ class WalkConfig(LeggedConfig):
     reach: float = 0.7
     lowest: float = 0.7
     tilt: float = 45.0
+    near: float = 0.03
+    thrown: float = 0.2
     push: float = 0.2
     gait: bool = True
     distance: float = 5.0  # m: success is to get so far ahead

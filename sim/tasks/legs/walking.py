@@ -48,8 +48,6 @@ CLEARANCE = 0.25  # of the height at the start: how high feet swing
 SHORT, LONG = 0.15, 0.4  # s: steps are as long
 STANDING = 0.05  # m/s and rad/s: less is to stand
 LOADED = 0.02  # of the weight: a foot that bears more is on the floor
-NEAR = 0.1  # of the joints' ranges: how far an episode's start is from the robot's own at most
-THROWN = 0.5  # m/s and rad/s: how fast it is at the start at most, per axis
 NOISES = 64  # control steps after which noise repeats itself
 
 
@@ -114,9 +112,9 @@ class Walking(Worlds):
         self._told[:, row], self._air[row], self._error[row] = robot.rest, 0.0, 0.0
         self._phase[row] = rng.uniform() if config.gait else 0.0
         qpos, qvel = robot.start.copy(), np.zeros(robot.physics.nv)
-        shift = NEAR * (robot.high - robot.low) * rng.uniform(-0.5, 0.5, len(robot.joints))
+        shift = config.near * (robot.high - robot.low) * rng.uniform(-0.5, 0.5, len(robot.joints))
         qpos[robot.positions] = np.clip(robot.home + min(config.vary, 1.0) * shift, robot.low, robot.high)
-        qvel[self._speed : self._speed + 6] = config.vary * THROWN * rng.uniform(-1.0, 1.0, 6)
+        qvel[self._speed : self._speed + 6] = config.vary * config.thrown * rng.uniform(-1.0, 1.0, 6)
         for values in self._felt.values():
             values[row] = 0.0
         return qpos, qvel
