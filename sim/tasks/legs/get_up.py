@@ -53,11 +53,14 @@ class GetUpConfig(LeggedConfig):
     thrown: float = 0.0
     push: float = 0.0
     contacts: str = "floor"
+    lying: float = 1.0  # share of the episodes that begin lying; others anywhere between that and standing
     seconds: float = 1.0  # for which it is to stand
     speed: float = 0.2  # m/s: less is to stand still; of turning, rad/s, five times that
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0.0 <= self.lying <= 1.0:
+            raise ValueError(f"lying is a share, 0 to 1, got {self.lying:g}")
         if self.contacts == "feet":
             raise ValueError("contacts must be floor or all: whoever lies touches the floor with more than feet")
         if not 0.0 <= self.seconds < self.steps / self.rate_hz or not self.speed > 0.0:
@@ -72,7 +75,7 @@ class GetUp(Legged):
 
     Config = GetUpConfig
     name = "get_up"
-    recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.entropy": 0.002}}}
+    recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.entropy": 0.002, "task.lying": 0.5}}}
     scores = {"success": "%", "duration": "s", "height": "%", "tilt": "deg"}
     config: GetUpConfig
 
@@ -104,9 +107,9 @@ class Lying(Walking):
         qpos, qvel = super().begin(row, rng)
         self._stands[row] = 0
         axis, sign = SIDES[rng.integers(len(SIDES))]
-        turned = np.zeros(3)
-        turned[axis] = sign * 0.5 * np.pi
-        turned += ROLLED * rng.uniform(-1.0, 1.0, 3)
+        turned, far = np.zeros(3), 1.0 if rng.uniform() < self.task.config.lying else rng.uniform()
+        turned[axis] = sign * 0.5 * np.pi * far
+        turned += ROLLED * far * rng.uniform(-1.0, 1.0, 3)
         yaw = np.array([0.0, 0.0, rng.uniform(-np.pi, np.pi)])
         qpos[place + 3 : place + 7] = _turned(_turned(robot.start[place + 3 : place + 7], turned), yaw)
         bent = BENT * rng.uniform() * rng.uniform(-0.5, 0.5, len(robot.joints)) * (robot.high - robot.low)

@@ -37,7 +37,7 @@ WEIGHTS = {
 }
 # With a rhythm these instead of `clearance` and `air_time`.
 GAIT = {
-    "swing": 1.0,  # exp(-(error / OFF)^2) of the feet's heights
+    "swing": 1.0,  # exp(-2 (error / OFF)^2) of the feet's heights, in the mean
     "rhythm": 0.5,  # 1, the share of feet that are on the floor, or not, as they should
     "arms": -0.5,  # rad^2, of joints that no foot hangs on, from where they begin
 }
@@ -216,7 +216,7 @@ class Walking(Worlds):
             "clearance": np.where(loaded, 0.0, along * np.abs(height / lift - 1.0)).sum(axis=1),
             "air_time": np.where(moves, stepped, 0.0),
             "still": np.where(moves, 0.0, off),
-            "swing": np.exp(-_square((height / lift - swings) / OFF)),
+            "swing": np.exp(-2.0 * (((height / lift - swings) / OFF) ** 2).mean(axis=1)),
             "rhythm": (loaded == (swings == 0.0)).mean(axis=1),
             "arms": _square((joints - robot.home)[:, robot.legless]),
         }

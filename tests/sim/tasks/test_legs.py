@@ -293,7 +293,7 @@ def test_mujoco_warp_steps_the_same_worlds(name: str) -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     wrong = {
         "walk": {"distance": 0.0, "push": -1.0, "frequency": 100.0},
-        "get_up": {"contacts": "feet", "seconds": 8.0, "speed": 0.0},
+        "get_up": {"lying": 2.0, "contacts": "feet", "seconds": 8.0, "speed": 0.0},
         "kick": {"direction": 200.0, "off": 0.0, "speed": 0.0, "seconds": 4.0},
     }
     for name, settings in wrong.items():
