@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 # at the start), and the sign of 90 degrees.
 SIDES = ((1, -1.0), (1, 1.0), (0, -1.0), (0, 1.0))
 ROLLED = 0.4  # rad: how far it is from lying so at most, about each axis
-BENT = 0.5  # of the joints' ranges: how far they are from where they begin otherwise at most
+BENT = 0.5  # rad (m): how far joints are from where they begin otherwise at most
 # Term -> weight, per control step.
 WEIGHTS = {
-    "upright": 1.0,  # ((1 + cosine of the tilt) / 2)^2
+    "upright": 0.5,  # ((1 + cosine of the tilt) / 2)^2
     "height": 1.0,  # of the base, as a share of where it stands
     "feet": 1.0,  # exp(-(distance / BELOW)^2) of the base from the middle of its feet, along the floor; times `upright`
-    "carried": 1.0,  # 1, the share of its weight that is on its feet, times `upright`
     "pose": 1.0,  # exp(-rad^2), all joints, from where they begin; what it is upright and high times that
-    "standing": 1.0,  # 1, whether it stands still
+    "standing": 2.0,  # 1, whether it stands still
     "action_rate": -0.05,  # rad^2, all servos, from one command to the next
     "effort": -0.02,  # rad^2, all servos, between where they are told to be and are
     "spin": -0.02,  # (rad/s)^2, of the base
 }
 
-BELOW = 0.4  # of the base's height where it stands
+RECIPE = {**SETTINGS, "algorithm.entropy": 0.002, "algorithm.initial_std": 0.3, "task.lying": 0.5}
+BELOW = 0.8  # of the base's height where it stands
 
 
 @dataclass
@@ -47,7 +47,7 @@ class GetUpConfig(LeggedConfig):
     sideways: float = 0.0
     turn: float = 0.0
     standing: float = 1.0
-    reach: float = 2.0
+    reach: float = 1.3
     lowest: float = 0.9
     tilt: float = 15.0
     thrown: float = 0.0
@@ -75,7 +75,9 @@ class GetUp(Legged):
 
     Config = GetUpConfig
     name = "get_up"
-    recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.entropy": 0.002, "task.lying": 0.5}}}
+    recipes: Recipes = {
+        "ppo": {"default": {**SETTINGS, "algorithm.entropy": 0.002, "algorithm.initial_std": 0.3, "task.lying": 0.5}}
+    }
     scores = {"success": "%", "duration": "s", "height": "%", "tilt": "deg"}
     config: GetUpConfig
 
@@ -112,7 +114,7 @@ class Lying(Walking):
         turned += ROLLED * far * rng.uniform(-1.0, 1.0, 3)
         yaw = np.array([0.0, 0.0, rng.uniform(-np.pi, np.pi)])
         qpos[place + 3 : place + 7] = _turned(_turned(robot.start[place + 3 : place + 7], turned), yaw)
-        bent = BENT * rng.uniform() * rng.uniform(-0.5, 0.5, len(robot.joints)) * (robot.high - robot.low)
+        bent = BENT * far * rng.uniform(-1.0, 1.0, len(robot.joints))
         qpos[robot.positions] = np.clip(robot.home + bent, robot.low, robot.high)
         robot.put_down(qpos)
         return qpos, qvel
@@ -141,7 +143,6 @@ class Lying(Walking):
             "upright": upright,
             "height": height,
             "feet": upright * np.exp(-(away**2)),
-            "carried": upright * np.clip(seen["foot_load"].sum(axis=1), 0.0, 1.0),
             "pose": upright * height * np.exp(-((joints - robot.home) ** 2).sum(axis=1)),
             "standing": stands.astype(float),
             "action_rate": ((self._told[0] - self._told[1]) ** 2).sum(axis=1),
