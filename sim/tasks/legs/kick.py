@@ -38,6 +38,12 @@ WEIGHTS = {
     "effort": -0.02,  # rad^2, all servos, between where they are told to be and are
     "slip": -0.1,  # (m/s)^2, of feet on the floor
 }
+RECIPE = {
+    **SETTINGS,
+    "algorithm.total_steps": 4_000_000,
+    "algorithm.entropy": 0.001,
+    "algorithm.initial_std": 0.3,
+}
 BEST = 1.5
 ROLLS = 0.1  # of `speed`: what rolls faster was kicked
 
@@ -82,7 +88,7 @@ class Kick(Legged):
 
     Config = KickConfig
     name = "kick"
-    recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.initial_std": 0.3}}}
+    recipes: Recipes = {"ppo": {"default": RECIPE}}
     scores = {"success": "%", "duration": "s", "ball_speed": "m/s", "astray": "deg", "fallen": "%"}
     config: KickConfig
 

@@ -54,7 +54,7 @@ class Walk(Legged):
 
     Config = WalkConfig
     name = "walk"
-    recipes: Recipes = {"ppo": {"default": SETTINGS}}
+    recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.total_steps": 8_000_000}}}
     scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m", "swing": "s"}
     config: WalkConfig
 
