@@ -249,7 +249,7 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
     fitted = []
     for geom, shape in zip(list(spec.geoms), _shapes(spec), strict=True):
         plane, foot = geom.type == mujoco.mjtGeom.mjGEOM_PLANE, geom.parent.name in names
-        if geom.name == BALL:
+        if legs.ball and geom.name == BALL:
             continue
         if plane and legs.contacts == "floor":
             geom.contype |= FLOOR
