@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 import sys
 import types
@@ -62,6 +63,29 @@ def _pairs(arguments: Sequence[str]) -> dict[str, str]:
             raise ArgumentError(f"{key} is given twice")
         pairs[key] = value
     return pairs
+
+
+def split(arguments: Sequence[str], name: str) -> tuple[list[str], dict[str, Any]]:
+    """Arguments without those of the form NAME.key=value, and these: key -> value, read as JSON where it is that.
+
+    Raises ArgumentError for one without a key or given twice.
+    """
+    rest, found = [], {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if not key.startswith(f"{name}."):
+            rest.append(argument)
+            continue
+        setting = key.removeprefix(f"{name}.")
+        if not equals or not setting.isidentifier():
+            raise ArgumentError(f"{argument!r} is not of the form {name}.key=value")
+        if setting in found:
+            raise ArgumentError(f"{key} is given twice")
+        try:
+            found[setting] = json.loads(text)
+        except (ValueError, RecursionError):
+            found[setting] = text
+    return rest, found
 
 
 def value_of(arguments: Sequence[str], key: str, default: str) -> str:

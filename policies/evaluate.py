@@ -218,11 +218,14 @@ def _try_conditions(
 def main(argv: Sequence[str]) -> None:
     """Load, fly, print; write what was asked for."""
     if cli.wants_help(argv):
-        print(f"{__doc__}\n\n{cli.usage(Config)}")
+        print(f"{__doc__}\n\n{cli.usage(Config)}\n  task.NAME=VALUE: a setting of the task (default: as in training)")
         return
+    argv, settings = cli.split(argv, "task")
     (config,) = cli.parse(argv, Config)
+    if settings and config.record:
+        raise ValueError("record=true is for the file's own task: leave task.... away")
     policy = connected(PolicyFile.load(config.policy), config.server)
-    task = task_for(policy, config.task, config.robot, config.transfer, config.places())
+    task = task_for(policy, config.task, config.robot, config.transfer, {**settings, **config.places()})
     if config.opponent:
         task = facing(task, config.opponent)
         print(f"against {printable(config.opponent)}")

@@ -34,9 +34,12 @@ def tasks() -> str:
         task = make(name)
         module = type(task).__module__
         engines = task.engines if isinstance(task, OwnWorld) else ENGINES
-        if module in rows and type(task).__doc__.startswith("The same"):
-            rows[module][0].append(name)
-            rows[module][1].append(type(task).__doc__.split("\n")[0].rstrip(".").removeprefix("The same").lstrip(", "))
+        folder = module.rpartition(".")[0]
+        beside = [row for row in rows if row == module] or [row for row in rows if row.rpartition(".")[0] == folder]
+        if beside and type(task).__doc__.startswith("The same"):
+            names, described, _ = rows[beside[0]]
+            names.append(name)
+            described.append(type(task).__doc__.split("\n")[0].rstrip(".").removeprefix("The same").lstrip(", "))
             continue
         what = (type(task) if module in rows else sys.modules[module]).__doc__.split("\n")[0].rstrip(".")
         rows[name if module in rows else module] = [name], [what], engines
@@ -175,6 +178,8 @@ def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.Mon
             configs.append(driver_class(cli.value_of(arguments, "driver", "simulated")).Config)
         if module == "policies.collect":
             configs.append(importlib.import_module("policies.teleop.session").Settings)
+        if module == "policies.evaluate":
+            arguments, _ = cli.split(arguments, "task")
         cli.parse(arguments, *configs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -46,6 +47,15 @@ def _recorded(policy: PolicyFile, kind: Any) -> dict[str, Any]:
     return found
 
 
+def _typed(settings: Mapping[str, Any], kind: Any) -> Mapping[str, Any]:
+    """Settings that a person gave. ValueError when one is not of its setting's type."""
+    hints = typing.get_type_hints(kind.Config)
+    for name, value in settings.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise ValueError(f"task.{name}={json.dumps(value):.80} is not of the type of that setting")
+    return settings
+
+
 def task_for(
     policy: PolicyFile,
     task: str | None = None,
@@ -67,7 +77,7 @@ def task_for(
             known = dict(_recorded(policy, kind)) if kind.name == policy.task else {}
             if transfer:
                 known.pop(IDENTITY, None)
-            known |= settings or {}
+            known |= _typed(settings or {}, kind)
             made: Task = make_task(wanted, **known if robot is None else {**known, "robot": robot})
     except StrangerError:
         raise

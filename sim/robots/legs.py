@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CONTACTS = ("feet", "all")
+CONTACTS = ("feet", "floor", "all")
 # Servos of ours have a stiffness of the robot's weight times its height, and this ratio of damping to stiffness (s):
 # for a Go1 33 N m/rad and 0.5 N m s/rad, where MuJoCo Playground has 35 and 0.5.
 LAG = 0.015
@@ -16,8 +16,11 @@ class Legs:
 
     stiffness: float = 0.0  # N m/rad, of servos that take the place of motors; 0: by weight and length of the legs
     damping: float = 0.0  # N m s/rad; 0: `LAG` times that
-    contacts: str = "feet"  # feet: nothing but feet and floor touch, in pyramidal cones; all: as the file has it
+    # feet: nothing but feet and floor touch, in pyramidal cones; floor: all parts touch the floor, but not one another;
+    # all: as the file has it
+    contacts: str = "feet"
     timestep: float = 0.0  # s, of the physics; 0: the file's
+    ball: bool = False  # whether there is one, which all touch that touch the floor; as large as a football to a T1
 
     def __post_init__(self) -> None:
         if self.contacts not in CONTACTS:

@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 
 SUFFIXES = (".xml", ".mjcf", ".urdf")
 # Ours, for who has no file yet; every other name is a person's path.
-MODELS = {"simple_arm": "simple_arm.xml", "simple_quadruped": "simple_quadruped.xml"}
+MODELS = {name: f"{name}.xml" for name in ("simple_arm", "simple_quadruped", "simple_humanoid")}
 
 
 class Packaged(NamedTuple):

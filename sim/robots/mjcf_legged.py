@@ -25,6 +25,14 @@ from sim.robots.mjcf_file import attempt
 TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
 ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
 FOOT = "foot_{}"  # names of sites that are added
+FLOOR = 1 << 10  # the bit by which parts that are no feet touch the floor
+SHAPES = 3  # the group that shapes which collide have by convention
+ANYTHING = 0x7FFFFFFF
+BALL = "ball"
+# Radius by the height of the robot's base, mass by the robot's: FIFA's size 5 (11 cm, 430 g) beside a Booster T1.
+BALL_RADIUS, BALL_MASS = 0.165, 0.0136
+BOUNCE = (0.04, 0.5)  # MuJoCo's solref: a bounce that steps of 10 ms carry out
+ROLLING = 0.05  # of its radius, the coefficient of rolling friction: it slows down by 0.35 m/s^2, as on short grass
 SIZES = {"touch": 1, "position": 3, "velocity": 3}  # of what is sensed of each foot, in this order
 
 
@@ -37,6 +45,22 @@ class LeggedRobot(MjcfRobot):
     mirror: tuple[NDArray[np.int64], Double, NDArray[np.int64]] | None  # partner and sign of joints; partner of feet
 
     @functools.cached_property
+    def place(self) -> int:
+        """Where the base's position and quaternion begin in qpos."""
+        return int(self.model.jnt_qposadr[self.model.body_jntadr[self.base]])
+
+    @functools.cached_property
+    def height(self) -> float:
+        """m, of its base where it begins."""
+        return float(self.start[self.place + 2])
+
+    @functools.cached_property
+    def ball(self) -> tuple[int, int]:
+        """Where the ball's position begins in qpos, and its velocity in qvel."""
+        joint = self.model.joint(BALL)
+        return int(joint.qposadr[0]), int(joint.dofadr[0])
+
+    @functools.cached_property
     def served(self) -> list[int]:
         """The joint (number) of each actuator."""
         return [actuator.joint for actuator in self.actuators]
@@ -45,6 +69,36 @@ class LeggedRobot(MjcfRobot):
     def rest(self) -> Double:
         """What the actuators are told (nu,) where it begins."""
         return self.home[self.served]
+
+    @functools.cached_property
+    def _touching(self) -> tuple[Any, list[tuple[int, int]]]:
+        """Data of the physics, and pairs of a part that touches the floor and the floor."""
+        model = self.physics
+        tree = model.body_treeid[model.geom_bodyid] == model.body_treeid[self.base]
+        parts = np.flatnonzero(tree & ((model.geom_contype | model.geom_conaffinity) != 0))
+        planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
+        return mujoco.MjData(model), [(int(part), int(plane)) for part in parts for plane in planes]
+
+    def put_down(self, qpos: Double) -> None:
+        """Lower or lift the base in joint positions (nq,) so that the lowest part just touches the floor."""
+        data, pairs = self._touching
+        data.qpos[:] = qpos
+        data.qpos[self.place + 2] += 10.0
+        mujoco.mj_kinematics(self.physics, data)
+        gap = min((mujoco.mj_geomDistance(self.physics, data, *pair, 1e3, None) for pair in pairs), default=10.0)
+        qpos[self.place + 2] += 10.0 - gap
+
+    @functools.cached_property
+    def legless(self) -> NDArray[np.bool_]:
+        """Which joints (k,) no foot hangs on: those of arms, of a head."""
+        parent, legs = self.model.body_parentid, set()
+        for foot in self.feet:
+            body = foot
+            while body != self.base:
+                legs.add(body)
+                body = int(parent[body])
+        bodies = self.model.dof_bodyid[self.velocities]
+        return np.array([int(body) not in legs for body in bodies])
 
     def felt(self, sensed: Double) -> dict[str, Double]:
         """Of what the physics' sensors say (n, k): of each foot its contact force, position and velocity."""
@@ -63,6 +117,19 @@ class LeggedRobot(MjcfRobot):
 
 def load(path: str, start: Sequence[float], legs: Legs) -> LeggedRobot:
     """The robot in a file, or one by name: see `sim.robots.mjcf.load`."""
+    robot = _load(path, start, legs)
+    if not legs.ball:
+        return robot
+    size = BALL_RADIUS * robot.height, BALL_MASS * float(robot.model.body_subtreemass[robot.base])
+    robot = _load(path, start, legs, size)
+    address = robot.ball[0]
+    robot.start[address : address + 7] = [*robot.start[robot.place : robot.place + 2], size[0], 1.0, 0.0, 0.0, 0.0]
+    robot.start[address] += robot.height
+    return robot
+
+
+def _load(path: str, start: Sequence[float], legs: Legs, ball: tuple[float, float] = (0.0, 0.0)) -> LeggedRobot:
+    """`ball`: its radius (m) and mass (kg); 0: there is none."""
     efforts: dict[str, float] = {}
     added = False
 
@@ -70,6 +137,8 @@ def load(path: str, start: Sequence[float], legs: Legs) -> LeggedRobot:
         nonlocal added
         _unmotored(spec, path, efforts)
         added = not list(spec.actuators)
+        if ball[0]:
+            _add_ball(spec, *ball)
 
     spec, found = build(path, "", start, free=True, adapt=adapt)
     for actuator in found.actuators:
@@ -81,6 +150,24 @@ def load(path: str, start: Sequence[float], legs: Legs) -> LeggedRobot:
     feet = _feet(found, path)
     values = {f.name: getattr(found, f.name) for f in dataclasses.fields(MjcfRobot)}
     return LeggedRobot(**values, physics=_physics(spec, found, feet, legs), feet=feet, mirror=_mirror(found, feet))
+
+
+def _add_ball(spec: Any, radius: float, mass: float) -> None:
+    body = spec.worldbody.add_body(name=BALL)
+    body.add_freejoint(name=BALL)
+    body.add_geom(
+        name=BALL,
+        type=mujoco.mjtGeom.mjGEOM_SPHERE,
+        size=[radius, 0.0, 0.0],
+        mass=mass,
+        condim=6,
+        priority=1,
+        friction=[0.7, 0.01 * radius, ROLLING * radius],
+        solref=list(BOUNCE),
+        contype=ANYTHING,
+        conaffinity=ANYTHING,
+        rgba=[0.9, 0.45, 0.1, 1.0],
+    )
 
 
 def _unmotored(spec: Any, path: str, efforts: dict[str, float]) -> None:
@@ -155,22 +242,43 @@ def _feet(robot: MjcfRobot, path: str) -> tuple[int, ...]:
 def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> Any:
     """The model that is stepped: without what is only seen, with sensors at the feet, quick if nothing else touches."""
     model, data = robot.model, _standing(robot)
-    quick = legs.contacts == "feet"
+    quick = legs.contacts != "all"
     names = {model.body(body).name for body in feet}
     for sensor in list(spec.sensors):
         spec.delete(sensor)
-    for geom in list(spec.geoms):
+    fitted = []
+    for geom, shape in zip(list(spec.geoms), _shapes(spec), strict=True):
         plane, foot = geom.type == mujoco.mjtGeom.mjGEOM_PLANE, geom.parent.name in names
+        if legs.ball and geom.name == BALL:
+            continue
+        if plane and legs.contacts == "floor":
+            geom.contype |= FLOOR
         if quick and not plane and not foot:
-            geom.contype = geom.conaffinity = 0
+            shape &= legs.contacts == "floor"
+            geom.contype, geom.conaffinity = 0, FLOOR if shape else 0
+            if shape and geom.type == mujoco.mjtGeom.mjGEOM_MESH and geom.parent.explicitinertial:
+                geom.type = mujoco.mjtGeom.mjGEOM_BOX  # which MuJoCo fits to the mesh
+                fitted.append(geom)
         if quick and foot:
             geom.condim = min(geom.condim, 3)
         if not (geom.contype or geom.conaffinity) and geom.parent.explicitinertial and not geom.name:
             spec.delete(geom)
-    used = {geom.meshname for geom in spec.geoms}
-    for mesh in list(spec.meshes):
-        if mesh.name not in used:
-            spec.delete(mesh)
+    if fitted:
+        compiled = attempt(Path(robot.name), spec.compile)
+        boxes = [compiled.geom(geom.id) for geom in fitted]
+        for geom, box in zip(fitted, boxes, strict=True):
+            geom.parent.add_geom(
+                type=mujoco.mjtGeom.mjGEOM_BOX,
+                contype=0,
+                conaffinity=FLOOR,
+                size=box.size,
+                pos=box.pos,
+                quat=box.quat,
+                friction=geom.friction,
+                condim=geom.condim,
+            )
+            spec.delete(geom)
+    _strip(spec)
     for number, body in enumerate(feet):
         below = data.xmat[body].reshape(3, 3).T @ (_lowest(model, data, body) - data.xpos[body])
         site = FOOT.format(number)
@@ -189,6 +297,34 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
     if made.nq != model.nq or not np.allclose(made.body_mass, model.body_mass):
         raise ValueError(f"robot {robot.name}: its inertia depends on what is only seen; write <inertial> elements")
     return made
+
+
+def _shapes(spec: Any) -> list[bool]:
+    """Which geoms are the shape of their body: those that collide; where none does, those in the group for it, or all.
+
+    A model to walk with may have colliding feet only.
+    """
+    geoms = list(spec.geoms)
+    bodies: dict[int, list[int]] = {}
+    for number, geom in enumerate(geoms):
+        bodies.setdefault(geom.parent.id, []).append(number)
+    found = [False] * len(geoms)
+    for numbers in bodies.values():
+        collide = [n for n in numbers if geoms[n].contype or geoms[n].conaffinity]
+        for number in collide or [n for n in numbers if geoms[n].group == SHAPES] or numbers:
+            found[number] = True
+    return found
+
+
+def _strip(spec: Any) -> None:
+    """Take away what only pictures need: megabytes, which every copy of the model would have."""
+    used = {geom.meshname for geom in spec.geoms}
+    for mesh in list(spec.meshes):
+        if mesh.name not in used:
+            spec.delete(mesh)
+    for texture in spec.textures:  # which materials name, so that they stay, with a single pixel
+        texture.file, texture.cubefiles = "", [""] * len(texture.cubefiles)
+        texture.builtin, texture.width, texture.height = mujoco.mjtBuiltin.mjBUILTIN_FLAT, 1, 1
 
 
 def _lowest(model: Any, data: Any, body: int) -> Double:

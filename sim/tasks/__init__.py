@@ -48,6 +48,9 @@ TASKS = {
     "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.legs.velocity:Velocity",
+    "walk": "sim.tasks.legs.walk:Walk",
+    "get_up": "sim.tasks.legs.get_up:GetUp",
+    "kick": "sim.tasks.legs.kick:Kick",
 }
 # Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {

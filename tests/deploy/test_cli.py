@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from deploy import cli
-from deploy.cli import ArgumentError, parse
+from deploy.cli import ArgumentError, parse, split
 from tests.deploy.sample_policy import exported, linear_hover
 
 
@@ -49,6 +49,18 @@ def test_each_key_finds_its_dataclass():
 def test_mistakes_are_named(argv, message):
     with pytest.raises(ArgumentError, match=message):
         parse(argv, First, Second)
+
+
+def test_settings_of_something_are_split_off():
+    rest, found = split(["policy=x", "task.forward=[0.5,1.0]", "task.robot=op3", "task.vary=0", "seed=1"], "task")
+    assert rest == ["policy=x", "seed=1"] and found == {"forward": [0.5, 1.0], "robot": "op3", "vary": 0}
+    for wrong, message in (
+        (["task.vary"], "not of the form task.key=value"),
+        (["task.=1"], "not of the form"),
+        (["task.vary=0", "task.vary=1"], "task.vary is given twice"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            split(wrong, "task")
 
 
 def test_call_prints_one_line_for_bad_input(capsys, monkeypatch):

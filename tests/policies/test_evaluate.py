@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy import cli
+from deploy.drivers.tasks import task_for
 from policies import evaluate as command
 from policies.evaluate import evaluate, grid
 from policies.models.export import export
@@ -226,6 +227,9 @@ def test_the_command_prints_and_writes(policy, tmp_path, capsys):
         (["robot=crazyflie_decks"], "is for the robot 'crazyflie', not 'crazyflie_decks'"),
         (["grid=true", "delay=0.01", "plot=x.png"], "grid=true goes without delay, plot"),
         (["episodes=0"], "needs episodes >= 1"),
+        (["task.episode_s=true"], "task.episode_s=true is not of the type of that setting"),
+        (["task.episodes=3"], "its settings are: "),
+        (["task.episode_s=2", "grid=true", "record=true"], "record=true is for the file's own task"),
         (["mass=-1"], "mass is a factor and must be positive"),
         (["wind=-3"], "wind must be zero or positive"),
         (["gust=-1"], "gust must be zero or positive"),
@@ -240,6 +244,13 @@ def test_mistakes_get_one_short_line(policy, capsys, argv, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_settings_of_the_task_go_before_those_of_training(policy, capsys):
+    assert cli.call(command.main, [f"policy={policy.path}", "episodes=5", "task.episode_s=2.0"]) == 0
+    assert "5 episodes" in capsys.readouterr().out
+    made = task_for(policy, settings={"episode_s": 2.0})
+    assert made.episode_steps == round(2.0 * made.rate_hz) != task_for(policy).episode_steps
 
 
 def test_transfer_flies_another_robot(policy, capsys):

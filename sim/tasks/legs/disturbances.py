@@ -16,7 +16,6 @@ FRICTION, BASE, PART, STIFFNESS, DAMPING = 0.4, 0.2, 0.1, 0.15, 0.2
 SHIFT = 0.02  # m: how far the base's centre of mass is off, per axis
 CALIBRATION = 0.02  # rad: how far joints' positions are told wrongly
 LATENCY = 0.02  # s, of commands at most
-PUSH = 0.5  # m/s: how much faster a push makes it at most, per axis
 PUSHES = 3  # in an episode
 
 

@@ -3,127 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.env import Array, outcome_scores
-from sim.randomize import Noise
-from sim.robots.legs import Legs
-from sim.spec import Group, Signal
-from sim.tasks import PLACE, Recipes
-from sim.tasks.legs.walking import Walking
-from sim.tasks.mjcf import SCENES, FileSettings, FileTask, identified
-from sim.terms import Mirror
-
-if TYPE_CHECKING:
-    from sim.robots.mjcf_legged import LeggedRobot
+from sim.tasks.legs.legged import Legged, LeggedConfig
+from sim.tasks.legs.walking import LOADED, Walking
 
 TREMBLE = 0.01  # of a command's range: the noise of a mediocre expert's legs
-FASTEST = 5.0  # m/s and rad/s: the largest velocities that the signals can tell
-# Standard deviations of what is sensed, half the uniform noise of MuJoCo Playground's go1/joystick.
-NOISE = {"projected_gravity": 0.025, "angular_velocity": 0.1, "joint_position": 0.015, "joint_velocity": 0.75}
-SETTINGS = {
-    "algorithm.total_steps": 16_000_000,
-    "algorithm.num_envs": 512,
-    "algorithm.rollout_steps": 24,
-    "algorithm.epochs": 4,
-    "algorithm.minibatches": 4,
-    "algorithm.gamma": 0.99,
-    "algorithm.learning_rate": 1e-3,
-    "algorithm.final_learning_rate": 1e-4,
-    "algorithm.entropy": 0.003,
-    "algorithm.initial_std": 0.4,
-    "algorithm.min_std": 0.1,
-    "algorithm.hidden": [128, 128],
-    "algorithm.critic_hidden": [128, 128],
-    "algorithm.evaluate_every": 0,
-}
 
 
-@dataclass
-class VelocityConfig(FileSettings):
-    """Settings of velocity."""
-
-    robot: str = field(default="simple_quadruped", metadata={PLACE: True})
-    rate_hz: float = 50.0
-    steps: int = 500
-    forward: list[float] = field(default_factory=lambda: [-0.5, 1.0])  # m/s: what is told
-    sideways: float = 0.3  # m/s at most
-    turn: float = 0.8  # rad/s at most
-    standing: float = 0.1  # share of what it is told to stand
-    reach: float = 0.5  # rad (m): how far it may tell its joints to go from where they begin
-    lowest: float = 0.6  # of the base's height at the start: lower, it has fallen
-    tilt: float = 60.0  # degrees: more, it has fallen
-    error: float = 0.25  # m/s: success is to be closer than this to the told velocity, on average, and not to fall
-    vary: float = 1.0  # how much friction, masses, servos, latency and sensors vary, and how hard it is pushed
-    stiffness: float = 0.0  # the rest: see `sim.robots.legs.Legs`
-    damping: float = 0.0
-    contacts: str = "feet"
-    timestep: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.forward) != 2 or not -FASTEST <= self.forward[0] <= self.forward[1] <= FASTEST:
-            raise ValueError(f"forward are two velocities of at most {FASTEST:g} m/s, the lowest first")
-        if not (0.0 <= self.sideways <= FASTEST and 0.0 <= self.turn <= FASTEST and 0.0 <= self.standing <= 1.0):
-            raise ValueError(f"needs sideways and turn of 0 to {FASTEST:g}, and 0 <= standing <= 1")
-        if not 0.0 <= self.lowest < 1.0 or not 0.0 < self.tilt <= 180.0 or not self.error > 0.0:
-            raise ValueError("needs 0 <= lowest < 1, 0 < tilt <= 180 and error > 0")
-        if not 0.0 < self.reach <= 10.0 or not 0.0 <= self.vary <= 3.0:
-            raise ValueError("needs 0 < reach <= 10 and 0 <= vary <= 3")
-        self.legs()
-
-    def legs(self) -> Legs:
-        """How the robot is carried out."""
-        return Legs(self.stiffness, self.damping, self.contacts, self.timestep)
-
-
-class Velocity(FileTask):
+class Velocity(Legged):
     """Success: an episode without a fall, in which the velocity was `error` (0.25 m/s) off at most, on average."""
 
-    Config = VelocityConfig
     name = "velocity"
-    algorithm = "ppo"
-    engines = {**SCENES, "mujoco_warp": "sim.engines.warp_scene:WarpScene"}
-    recipes: Recipes = {"ppo": {"default": SETTINGS}}
-    scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m"}
-    config: VelocityConfig
-    robot: LeggedRobot
+    scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m", "swing": "s"}
 
-    def __init__(self, config: VelocityConfig | None = None) -> None:
-        from sim.robots.mjcf_legged import load
-
-        config = config or self.Config()
-        robot = load(config.robot, config.start, config.legs())
-        self.adopt(config, identified(config, robot))
-        names = {"position_target": "position_offset", "slide_target": "slide_offset"}
-        # From where the servos are told to be at the start: settings of the policy's task say where that is.
-        self.moves = {names[name]: numbers for name, numbers in robot.groups.items()}
-        config.start = robot.home.tolist()
-        self.commands: Group = tuple(
-            Signal(name, (len(numbers),), "rad" if name == "position_offset" else "m", "", -config.reach, config.reach)
-            for name, numbers in self.moves.items()
-        )
-        self.policy = (
-            _noisy(Signal("projected_gravity", (3,), "1", "body")),  # the direction of gravity: (0, 0, -1) at the start
-            _noisy(Signal("angular_velocity", (3,), "rad/s", "body")),
-            *(_noisy(signal) for signal in robot.sensed()),
-            *(Signal(f"last_{s.name}", s.shape, s.unit, "", s.low, s.high) for s in self.commands),
-            Signal("target_velocity", (2,), "m/s", "body", -FASTEST, FASTEST, max_age=1.0),  # forward, left
-            Signal("target_turn_rate", (1,), "rad/s", "body", -FASTEST, FASTEST, max_age=1.0),
-        )
-        self.privileged = (
-            Signal("linear_velocity", (3,), "m/s", "body"),
-            Signal("height", (1,), "m", "world"),
-            Signal("foot_height", (len(robot.feet),), "m", "world"),
-            Signal("foot_load", (len(robot.feet),), "1", "", 0.0, 10.0),  # of its weight
-            Signal(
-                "vehicle", (4,), "1"
-            ),  # factors: friction, mass of the base, stiffness, and latency in physics steps
-        )
-        self.mirrors = _mirrors(self)
+    def __init__(self, config: LeggedConfig | None = None) -> None:
+        super().__init__(config)
         self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
@@ -135,40 +32,21 @@ class Velocity(FileTask):
         return Walking(self, num, seed)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
-        error = np.linalg.norm(flight["linear_velocity"][..., :2] - flight["target_velocity"], axis=-1)
-        alive = flight["terminated"][..., 0].cumsum(axis=0) == 0  # what comes after a fall says nothing
-        mean = np.where(alive, error, 0.0).sum(axis=0) / np.maximum(alive.sum(axis=0), 1)
-        fallen = flight["terminated"][..., 0].any(axis=0)
-        moved = np.where(alive, flight["linear_velocity"][..., 0], 0.0).sum(axis=0) / self.rate_hz
-        more = {"velocity_error": mean, "fallen": fallen, "distance": moved}
-        return outcome_scores(flight, self.rate_hz) | {name: np.asarray(v, np.float32) for name, v in more.items()}
+        return outcome_scores(flight, self.rate_hz) | walked(flight, self.rate_hz)
 
 
-def _noisy(signal: Signal) -> Signal:
-    if signal.name not in NOISE:
-        return signal
-    return Signal(signal.name, signal.shape, signal.unit, signal.frame, imperfections=(Noise(NOISE[signal.name]),))
-
-
-def _mirrors(task: Velocity) -> tuple[Mirror, ...]:
-    """The plane between left and right, if the robot is its own mirror image."""
-    robot = task.robot
-    if robot.mirror is None:
-        return ()
-    vector, axial = (range(3), (1.0, -1.0, 1.0)), (range(3), (-1.0, 1.0, -1.0))
-    joints, actuators = robot.reflected(False), robot.reflected(True)
-    feet = (robot.mirror[2].tolist(), [1.0] * len(robot.feet))
-    return (
-        Mirror(
-            {
-                **dict.fromkeys(("projected_gravity", "linear_velocity"), vector),
-                "angular_velocity": axial,
-                **dict.fromkeys(("joint_position", "joint_velocity"), joints),
-                **dict.fromkeys(("position_offset", "last_position_offset"), actuators),
-                "target_velocity": (range(2), (1.0, -1.0)),
-                "target_turn_rate": (range(1), (-1.0,)),
-                **dict.fromkeys(("foot_height", "foot_load"), feet),
-                "vehicle": (range(4), [1.0] * 4),
-            }
-        ),
-    )
+def walked(flight: Mapping[str, Array], rate_hz: float) -> dict[str, Array]:
+    """How well robots walked (n,), before they fell or were there; see `Velocity.scores`."""
+    fell, there = (flight[name][..., 0] > 0.0 for name in ("terminated", "success"))
+    ended = fell | there
+    alive = (ended.cumsum(axis=0) == ended) & ~fell  # what comes after the end says nothing
+    error = np.linalg.norm(flight["linear_velocity"][..., :2] - flight["target_velocity"], axis=-1)
+    air = (flight["foot_load"] <= LOADED) & alive[..., None]  # (steps, n, feet)
+    steps = air & ~np.concatenate([np.zeros_like(air[:1]), air[:-1]])
+    found = {
+        "velocity_error": np.where(alive, error, 0.0).sum(axis=0) / np.maximum(alive.sum(axis=0), 1),
+        "fallen": fell.any(axis=0),
+        "distance": np.where(alive, flight["linear_velocity"][..., 0], 0.0).sum(axis=0) / rate_hz,
+        "swing": air.sum(axis=(0, 2)) / np.maximum(steps.sum(axis=(0, 2)), 1) / rate_hz,  # s in the air, of each step
+    }
+    return {name: np.asarray(values, np.float32) for name, values in found.items()}

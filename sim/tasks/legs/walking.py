@@ -13,12 +13,12 @@ import numpy as np
 
 from sim.env import Array
 from sim.rotations import rotation_matrices
-from sim.tasks.legs import disturbances
+from sim.tasks.legs import disturbances, gait
 from sim.tasks.mjcf import Worlds
 
 if TYPE_CHECKING:
     from sim.robots.mjcf import Double
-    from sim.tasks.legs.velocity import Velocity
+    from sim.tasks.legs.legged import Legged
 
 # Term -> weight, per control step; a reward is never negative (legged_gym's only_positive_rewards).
 WEIGHTS = {
@@ -35,21 +35,29 @@ WEIGHTS = {
     "air_time": 0.5,  # s, of each step beyond SHORT, when it ends
     "still": -0.5,  # rad^2 ... of joints that are not where it begins, while it is told to stand
 }
+# With a rhythm these instead of `clearance` and `air_time`.
+GAIT = {
+    "swing": 1.0,  # exp(-2 (error / OFF)^2) of the feet's heights, in the mean
+    "rhythm": 0.5,  # 1, the share of feet that are on the floor, or not, as they should
+    "arms": -0.5,  # rad^2, of joints that no foot hangs on, from where they begin
+}
+OFF = 0.5  # of how high feet swing
 WIDTH, TURN_WIDTH = 0.4, 0.5  # of the fastest that is told: errors of which the reward is 1/e
 SLOWEST = 0.2  # m/s or rad/s: what counts as the fastest at least
 CLEARANCE = 0.25  # of the height at the start: how high feet swing
 SHORT, LONG = 0.15, 0.4  # s: steps are as long
 STANDING = 0.05  # m/s and rad/s: less is to stand
 LOADED = 0.02  # of the weight: a foot that bears more is on the floor
-NEAR = 0.1  # of the joints' ranges: how far an episode's start is from the robot's own at most
-THROWN = 0.5  # m/s and rad/s: how fast it is at the start at most, per axis
 NOISES = 64  # control steps after which noise repeats itself
 
 
 class Walking(Worlds):
-    """Worlds of `Velocity`. The body's axes are the base's, turned so that they are the world's at the start."""
+    """Worlds of `Velocity`; what else a robot does on its legs derives from them.
 
-    def __init__(self, task: Velocity, num: int, seed: int, threads: int | None = None) -> None:
+    The body's axes are the base's, turned so that they are the world's at the start.
+    """
+
+    def __init__(self, task: Legged, num: int, seed: int, threads: int | None = None) -> None:
         super().__init__(task, num, seed, threads, task.robot.physics)
         self.task, robot, model = task, task.robot, task.robot.physics
         self.legs = robot
@@ -73,6 +81,11 @@ class Walking(Worlds):
         self._air = np.zeros((num, len(robot.feet)))  # s, since each foot was on the floor
         self._felt = robot.felt(np.zeros((num, model.nsensordata)))
         self._error = np.zeros(num)  # m/s, summed over the episode
+        self._phase = np.zeros(num)  # of a rhythm at the beginning, in periods
+        self._frequency = config.frequency or gait.natural_frequency(self._height)
+        self._offsets = gait.offsets(len(robot.feet))
+        without = {"clearance", "air_time"} if config.gait else set(GAIT)
+        self.weights = {name: weight for name, weight in (WEIGHTS | GAIT).items() if name not in without}
 
     def _order(self, rng: np.random.Generator) -> Double:
         config = self.task.config
@@ -86,7 +99,7 @@ class Walking(Worlds):
         self._orders[row] = self._order(rng), self._order(rng)
         self._changes[row] = int(config.steps * rng.uniform(0.3, 0.7))
         when = np.sort(rng.uniform(0.1, 1.0, disturbances.PUSHES)) * config.steps
-        hard = config.vary * disturbances.PUSH * rng.uniform(-1.0, 1.0, (disturbances.PUSHES, 2))
+        hard = config.vary * config.push * rng.uniform(-1.0, 1.0, (disturbances.PUSHES, 2))
         self._pushes[row] = np.column_stack([when.astype(int), hard])
         drawn = disturbances.draw(robot, rng, config.vary)
         if config.vary:
@@ -97,10 +110,11 @@ class Walking(Worlds):
         scale = np.array(self._noise_std, np.float32)
         self._noise[row] = scale * rng.standard_normal(self._noise.shape[1:], np.float32) if config.vary else 0.0
         self._told[:, row], self._air[row], self._error[row] = robot.rest, 0.0, 0.0
+        self._phase[row] = rng.uniform() if config.gait else 0.0
         qpos, qvel = robot.start.copy(), np.zeros(robot.physics.nv)
-        shift = NEAR * (robot.high - robot.low) * rng.uniform(-0.5, 0.5, len(robot.joints))
+        shift = config.near * (robot.high - robot.low) * rng.uniform(-0.5, 0.5, len(robot.joints))
         qpos[robot.positions] = np.clip(robot.home + min(config.vary, 1.0) * shift, robot.low, robot.high)
-        qvel[self._speed : self._speed + 6] = config.vary * THROWN * rng.uniform(-1.0, 1.0, 6)
+        qvel[self._speed : self._speed + 6] = config.vary * config.thrown * rng.uniform(-1.0, 1.0, 6)
         for values in self._felt.values():
             values[row] = 0.0
         return qpos, qvel
@@ -119,13 +133,23 @@ class Walking(Worlds):
         self.scene.step(now, before, self._late)
         self._felt = robot.felt(self.scene.sensed.copy())
 
+    def order(self) -> Double:
+        """What each is told now (num, 3): forward, left (m/s), turn (rad/s)."""
+        found: Double = self._orders[np.arange(self.num), (self._count >= self._changes).astype(int)]
+        return found
+
+    def phase(self) -> Double:
+        """Of the rhythm now (num,), in periods."""
+        return self._phase + self._frequency * self._count / self.task.rate_hz
+
     def signals(self) -> dict[str, Array]:
         scene, robot, place, speed = self.scene, self.legs, self._place, self._speed
         axes = rotation_matrices(scene.qpos[:, place + 3 : place + 7])
         to_body = self._first @ axes.transpose(0, 2, 1)  # from the world's axes
-        order = self._orders[np.arange(self.num), (self._count >= self._changes).astype(int)]
+        order = self.order()
         told = self._told[0] - robot.rest
         load = self._felt["touch"][..., 0] / self._weight
+        moves = np.linalg.norm(order, axis=1, keepdims=True) > STANDING
         return {
             "projected_gravity": -to_body[:, :, 2],
             "angular_velocity": scene.qvel[:, speed + 3 : speed + 6] @ self._first.T,
@@ -134,6 +158,7 @@ class Walking(Worlds):
             **{f"last_{name}": told[:, numbers] for name, numbers in self.task.moves.items()},
             "target_velocity": order[:, :2],
             "target_turn_rate": order[:, 2:],
+            **({"gait_phase": np.where(moves, gait.signal(self.phase()), 0.0)} if self.task.config.gait else {}),
             "height": scene.qpos[:, place + 2 : place + 3],
             "foot_height": self._felt["position"][..., 2],
             "foot_load": np.minimum(load, 10.0),
@@ -155,13 +180,13 @@ class Walking(Worlds):
         fallen = -seen["projected_gravity"][:, 2] < np.cos(np.radians(config.tilt))
         fallen |= seen["height"][:, 0] < config.lowest * self._height
         self._error += np.linalg.norm(seen["linear_velocity"][:, :2] - seen["target_velocity"], axis=-1)
-        reward = sum(WEIGHTS[name] * value for name, value in terms.items())
+        reward = sum(self.weights[name] * value for name, value in terms.items())
         over = self._count >= config.steps
         success = over & ~fallen & (self._error < config.error * self._count)
         return np.where(fallen, 0.0, np.maximum(reward, 0.0)), success, fallen
 
     def terms(self, seen: Mapping[str, Array]) -> dict[str, Array]:
-        """Of the reward, by name, unweighted."""
+        """Of the reward, by name, unweighted: those that have a weight."""
         robot, dt = self.legs, 1.0 / self.task.rate_hz
         error = seen["linear_velocity"][:, :2] - seen["target_velocity"]
         turned = seen["angular_velocity"][:, 2] - seen["target_turn_rate"][:, 0]
@@ -177,7 +202,8 @@ class Walking(Worlds):
         stepped = np.where(landed, np.clip(self._air, 0.0, LONG) - SHORT, 0.0).sum(axis=1)
         self._air = np.where(loaded, 0.0, self._air + dt)
         lift = CLEARANCE * self._height
-        return {
+        swings = np.where(moves[:, None], gait.lift(self.phase()[:, None] + self._offsets), 0.0)
+        found = {
             "velocity": np.exp(-_square(error) / self._width**2),
             "turn_rate": np.exp(-((turned / self._turn_width) ** 2)),
             "bounce": seen["linear_velocity"][:, 2] ** 2,
@@ -190,7 +216,11 @@ class Walking(Worlds):
             "clearance": np.where(loaded, 0.0, along * np.abs(height / lift - 1.0)).sum(axis=1),
             "air_time": np.where(moves, stepped, 0.0),
             "still": np.where(moves, 0.0, off),
+            "swing": np.exp(-2.0 * (((height / lift - swings) / OFF) ** 2).mean(axis=1)),
+            "rhythm": (loaded == (swings == 0.0)).mean(axis=1),
+            "arms": _square((joints - robot.home)[:, robot.legless]),
         }
+        return {name: found[name] for name in self.weights}
 
 
 def _square(values: Array) -> Array:

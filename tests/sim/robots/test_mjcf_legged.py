@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -54,6 +55,52 @@ def test_only_feet_touch_the_floor_unless_told_otherwise() -> None:
     for robot, touches in ((quick, False), (whole, True)):
         geoms = np.flatnonzero(robot.physics.geom_bodyid == trunk)
         assert bool(robot.physics.geom_contype[geoms].any()) is touches
+
+
+OURS = ["simple_humanoid", "simple_quadruped"]
+
+
+@pytest.mark.parametrize("name", [*OURS, *INSTALLED])
+def test_all_parts_lie_on_the_floor_and_none_on_another(name: str) -> None:
+    robot = load(name, [], Legs(contacts="floor", timestep=0.01, ball=True))
+    model, data = robot.physics, mujoco.MjData(robot.physics)
+    data.qpos[:] = robot.start
+    data.qpos[robot.place + 3 : robot.place + 7] = [np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0]  # on its face
+    data.qpos[robot.ball[0]] += 10.0 * robot.height
+    robot.put_down(data.qpos)
+    data.ctrl[:] = robot.rest
+    for _ in range(200):
+        mujoco.mj_step(model, data)
+        bodies = model.geom_bodyid[data.contact.geom]
+        assert (bodies == 0).any(axis=1).all()  # one of each pair is the floor
+    assert data.qpos[robot.place + 2] > 0.02 and data.ncon > 2
+    assert data.qpos[robot.ball[0] + 2] == pytest.approx(robot.start[robot.ball[0] + 2], rel=0.1)  # it lies there
+    assert model.nmesh == 0 and model.ntexdata < 1000  # copies are made for every episode
+
+
+@pytest.mark.skipif("op3" not in INSTALLED, reason="its package is not installed")
+def test_boxes_are_where_meshes_are() -> None:
+    robot = load("op3", [], Legs(contacts="floor"))
+    model, whole = robot.physics, robot.model
+    data, other = mujoco.MjData(model), mujoco.MjData(whole)
+    for m, d in ((model, data), (whole, other)):
+        d.qpos[:] = robot.start
+        mujoco.mj_kinematics(m, d)
+    for body in range(1, model.nbody):
+        boxes = np.flatnonzero((model.geom_bodyid == body) & (model.geom_conaffinity > 0))
+        meshes = np.flatnonzero(whole.geom_bodyid == body)
+        assert len(boxes)
+        for box in boxes:
+            assert np.linalg.norm(other.geom_xpos[meshes] - data.geom_xpos[box], axis=1).min() < 1e-3
+
+
+def test_the_ball_is_as_large_to_the_robot_as_a_football() -> None:
+    robot = load("simple_humanoid", [], Legs(ball=True))
+    model, ball = robot.model, robot.model.body("ball").id
+    assert model.body_mass[ball] == pytest.approx(0.0136 * model.body_subtreemass[robot.base], rel=1e-6)
+    assert robot.start[robot.ball[0] + 2] == pytest.approx(0.165 * robot.height)  # it lies on the floor
+    assert robot.model.nq == robot.physics.nq == load("simple_humanoid", [], Legs()).model.nq + 7
+    assert len(robot.joints) == 18 and robot.mirror is not None and robot.legless.sum() == 6
 
 
 def test_tendons_are_refused(tmp_path: Path) -> None:

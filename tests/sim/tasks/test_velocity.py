@@ -136,6 +136,7 @@ def test_scores_end_with_the_fall() -> None:
         "target_velocity": np.zeros((3, 1, 2), np.float32),
         "terminated": np.array([[[0.0]], [[0.0]], [[1.0]]], np.float32),
         "success": np.zeros((3, 1, 1), np.float32),
+        "foot_load": np.zeros((3, 1, 4), np.float32),
     }
     score = task.score(flight)
     assert set(score) == set(task.scores) and score["velocity_error"] == pytest.approx(0.2)

@@ -1,0 +1,159 @@
+"""Get up from the floor and stand still: any legged robot, from its MJCF or URDF file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.env import Array, outcome_scores
+from sim.tasks import PLACE, Recipes
+from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
+from sim.tasks.legs.walking import Walking
+
+if TYPE_CHECKING:
+    from sim.robots.mjcf import Double
+
+# The quarter turns from standing to lying on the back, the front, the left and the right side: axis (in the base's axes
+# at the start), and the sign of 90 degrees.
+SIDES = ((1, -1.0), (1, 1.0), (0, -1.0), (0, 1.0))
+ROLLED = 0.4  # rad: how far it is from lying so at most, about each axis
+BENT = 0.5  # rad (m): how far joints are from where they begin otherwise at most
+# Term -> weight, per control step.
+WEIGHTS = {
+    "upright": 0.5,  # ((1 + cosine of the tilt) / 2)^2
+    "height": 1.0,  # of the base, as a share of where it stands
+    "feet": 1.0,  # exp(-(distance / BELOW)^2) of the base from the middle of its feet, along the floor; times `upright`
+    "pose": 1.0,  # exp(-rad^2), all joints, from where they begin; what it is upright and high times that
+    "standing": 2.0,  # 1, whether it stands still
+    "action_rate": -0.05,  # rad^2, all servos, from one command to the next
+    "effort": -0.02,  # rad^2, all servos, between where they are told to be and are
+    "spin": -0.02,  # (rad/s)^2, of the base
+}
+
+RECIPE = {**SETTINGS, "algorithm.entropy": 0.002, "algorithm.initial_std": 0.3, "task.lying": 0.5}
+BELOW = 0.8  # of the base's height where it stands
+
+
+@dataclass
+class GetUpConfig(LeggedConfig):
+    """Settings of get_up. `lowest`, `tilt`: how it stands at last."""
+
+    robot: str = field(default="simple_humanoid", metadata={PLACE: True})
+    steps: int = 400
+    forward: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    sideways: float = 0.0
+    turn: float = 0.0
+    standing: float = 1.0
+    reach: float = 1.3
+    lowest: float = 0.9
+    tilt: float = 15.0
+    thrown: float = 0.0
+    push: float = 0.0
+    contacts: str = "floor"
+    lying: float = 1.0  # share of the episodes that begin lying; others anywhere between that and standing
+    seconds: float = 1.0  # for which it is to stand
+    speed: float = 0.2  # m/s: less is to stand still; of turning, rad/s, five times that
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.lying <= 1.0:
+            raise ValueError(f"lying is a share, 0 to 1, got {self.lying:g}")
+        if self.contacts == "feet":
+            raise ValueError("contacts must be floor or all: whoever lies touches the floor with more than feet")
+        if not 0.0 <= self.seconds < self.steps / self.rate_hz or not self.speed > 0.0:
+            raise ValueError(f"needs 0 <= seconds < {self.steps / self.rate_hz:g} (an episode) and speed > 0")
+
+
+class GetUp(Legged):
+    """The same, to get up from the floor.
+
+    Success: it has stood upright, at its full height and still, for a second.
+    """
+
+    Config = GetUpConfig
+    name = "get_up"
+    recipes: Recipes = {
+        "ppo": {"default": {**SETTINGS, "algorithm.entropy": 0.002, "algorithm.initial_std": 0.3, "task.lying": 0.5}}
+    }
+    scores = {"success": "%", "duration": "s", "height": "%", "tilt": "deg"}
+    config: GetUpConfig
+
+    def __init__(self, config: GetUpConfig | None = None) -> None:
+        super().__init__(config)
+        self.policy = tuple(s for s in self.policy if not s.name.startswith("target_"))
+
+    def open(self, num: int, seed: int) -> Walking:
+        return Lying(self, num, seed)
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        tilt = np.degrees(np.arccos(np.clip(-flight["projected_gravity"][-1, :, 2], -1.0, 1.0)))
+        height = flight["height"][-1, :, 0] / np.float32(self.robot.height)
+        return outcome_scores(flight, self.rate_hz) | {"height": height, "tilt": tilt.astype(np.float32)}
+
+
+class Lying(Walking):
+    """Worlds of `GetUp`."""
+
+    task: GetUp
+
+    def __init__(self, task: GetUp, num: int, seed: int, threads: int | None = None) -> None:
+        super().__init__(task, num, seed, threads)
+        self._stands = np.zeros(num, int)  # control steps for which it has stood still
+        self.weights = WEIGHTS
+
+    def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
+        robot, place = self.legs, self._place
+        qpos, qvel = super().begin(row, rng)
+        self._stands[row] = 0
+        axis, sign = SIDES[rng.integers(len(SIDES))]
+        turned, far = np.zeros(3), 1.0 if rng.uniform() < self.task.config.lying else rng.uniform()
+        turned[axis] = sign * 0.5 * np.pi * far
+        turned += ROLLED * far * rng.uniform(-1.0, 1.0, 3)
+        yaw = np.array([0.0, 0.0, rng.uniform(-np.pi, np.pi)])
+        qpos[place + 3 : place + 7] = _turned(_turned(robot.start[place + 3 : place + 7], turned), yaw)
+        bent = BENT * far * rng.uniform(-1.0, 1.0, len(robot.joints))
+        qpos[robot.positions] = np.clip(robot.home + bent, robot.low, robot.high)
+        robot.put_down(qpos)
+        return qpos, qvel
+
+    def signals(self) -> dict[str, Array]:
+        return {name: value for name, value in super().signals().items() if not name.startswith("target_")}
+
+    def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        config, terms = self.task.config, self.terms(seen)
+        self._stands = np.where(terms["standing"] > 0.0, self._stands + 1, 0)
+        reward = sum(self.weights[name] * value for name, value in terms.items())
+        success = self._stands >= max(1, round(config.seconds * config.rate_hz))
+        return np.maximum(reward, 0.0), success, np.zeros(self.num, bool)
+
+    def terms(self, seen: Mapping[str, Array]) -> dict[str, Array]:
+        config, robot = self.task.config, self.legs
+        cosine = -seen["projected_gravity"][:, 2]
+        upright, height = (0.5 + 0.5 * cosine) ** 2, np.clip(seen["height"][:, 0] / self._height, 0.0, 1.0)
+        joints = self.scene.qpos[:, robot.positions]
+        moving, turning = (np.linalg.norm(seen[f"{name}_velocity"], axis=1) for name in ("linear", "angular"))
+        base = self.scene.qpos[:, self._place : self._place + 2]
+        away = np.linalg.norm(self._felt["position"][..., :2].mean(axis=1) - base, axis=1) / (BELOW * self._height)
+        stands = (cosine > np.cos(np.radians(config.tilt))) & (height > config.lowest)
+        stands &= (moving < config.speed) & (turning < 5.0 * config.speed)
+        return {
+            "upright": upright,
+            "height": height,
+            "feet": upright * np.exp(-(away**2)),
+            "pose": upright * height * np.exp(-((joints - robot.home) ** 2).sum(axis=1)),
+            "standing": stands.astype(float),
+            "action_rate": ((self._told[0] - self._told[1]) ** 2).sum(axis=1),
+            "effort": ((self._told[0] - joints[:, robot.served]) ** 2).sum(axis=1),
+            "spin": turning**2,
+        }
+
+
+def _turned(quaternion: Double, by: Double) -> Double:
+    """The attitude (4,), turned by a rotation vector (3,) rad in the world's axes."""
+    angle = float(np.linalg.norm(by))
+    w, v = np.cos(0.5 * angle), np.sin(0.5 * angle) * by / max(angle, 1e-12)
+    scalar, vector = quaternion[0], quaternion[1:]
+    return np.concatenate([[w * scalar - v @ vector], w * vector + scalar * v + np.cross(v, vector)])
