@@ -24,6 +24,7 @@ from sim.engines import ENGINES, cores
 from sim.registry import load
 from sim.spec import Group
 from sim.tasks import EngineTask, HasExpert, HasOpponents, HasSeparateWorlds, OwnWorld, Task, agents_of
+from sim.tasks.opponents import Play
 
 Array = NDArray[Any]
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -342,6 +343,37 @@ class HasGaze(Protocol):
 def gaze_of(task: Task) -> HasGaze | None:
     """The task, if its robot turns a camera."""
     return task if isinstance(task, HasGaze) else None
+
+
+@runtime_checkable
+class LooksAround(Protocol):
+    """A task whose robot looks where it chooses; whoever knows everything has no reason to."""
+
+    remembered: Mapping[str, str]  # signals of the truth -> those of a memory that forgets nothing
+
+    def gaze_task(self, hands: Play) -> Task:
+        """Nothing but to look; `hands` command all else. It tells all these signals."""
+
+
+def looks_around(task: Task) -> LooksAround | None:
+    """The task, if it is one."""
+    return task if isinstance(task, LooksAround) else None
+
+
+@runtime_checkable
+class ShowsThings(Protocol):
+    """A task with pictures of things; what a detector should tell of them is known."""
+
+    def detector_task(self) -> Task:
+        """The same, told by a detector, with its errors, in the place of pictures."""
+
+    def recognised_by(self, recognise: Any) -> Task:
+        """That one, where `recognise` tells what is in the pictures."""
+
+
+def shows_things(task: Task) -> bool:
+    """Whether it is one."""
+    return isinstance(task, ShowsThings)
 
 
 def in_view(task: HasGaze, flight: Mapping[str, Array], gaze: Array) -> NDArray[np.bool_]:

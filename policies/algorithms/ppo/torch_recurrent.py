@@ -107,10 +107,6 @@ class TorchRecurrent(Stateful):
         self.threads, self.parts = TorchThreads(config.threads), PARTS if device == "cpu" else 1
         self.iterations, self.iteration = config.iterations, 0
 
-    def hear(self, tutor: Tutor) -> None:
-        """Learn from it, as the lesson says."""
-        self.tutor = tutor
-
     def begin_with(self, policy: PolicyFile, content: bytes, own: Task) -> None:
         """Begin with the network of a policy for the task `own`: it acts on what is remembered. See `TrackingActor`.
 

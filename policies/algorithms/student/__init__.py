@@ -27,12 +27,13 @@ from policies.algorithms.ppo import PpoConfig, beyond
 from policies.algorithms.ppo.fused import Fused
 from policies.algorithms.ppo.league import League
 from policies.algorithms.ppo.tutor import Lesson, Tutor
-from policies.algorithms.student.gaze import Gaze, LooksAround
+from policies.algorithms.student.gaze import Gaze
 from policies.models.controller import Array, FeaturePolicy
 from policies.models.export import to_bytes
 from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim import tasks
+from sim.env import looks_around
 from sim.spec import pictures, size
 from sim.tasks import HasTeacher, Task
 
@@ -170,8 +171,12 @@ class Student:
             files.append(PolicyFile.from_bytes(self.looks, "who looks"))
             names = self.task.remembered
         student, inherits = self.student, self.config.network == "tracking_gru" and self.config.inherit
-        student.hear(Tutor(files, student.task, self.config.num_envs, names))
-        if inherits and not isinstance(student, Fused):
+        tutor = Tutor(files, student.task, self.config.num_envs, names)
+        if isinstance(student, Fused):
+            student.hear(tutor)
+            return
+        student.tutor = tutor
+        if inherits:
             student.begin_with(files[0], self.content, self.task.teacher_task())
 
     def _play(self, signals: Mapping[str, Array]) -> dict[str, Array]:
@@ -209,7 +214,7 @@ class Student:
 
     @property
     def _gazes(self) -> bool:
-        return isinstance(self.task, LooksAround) and bool(self.config.gaze_steps)
+        return bool(looks_around(self.task) and self.config.gaze_steps)
 
     def _shown(
         self, learning: Iterator[dict[str, float]], who: str, begins: float, share: float

@@ -12,9 +12,9 @@ from policies.algorithms import LearningError
 from policies.learning.detection.learner import DetectorLearner
 from policies.models.controller import FeaturePolicy, Gru
 from policies.models.detector import DetectorEncoder
+from sim.env import shows_things
 from sim.spec import size
 from sim.tasks import Task, with_opponents
-from sim.tasks.soccer import SoccerVision1v1
 from sim.tasks.soccer.detection import signals
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Eyes:
 
     def __init__(self, task: Any, network: str, steps: int, seed: int) -> None:
         """It learns from `steps` pictures, for a student with this kind of network."""
-        if not isinstance(task, SoccerVision1v1):
+        if not shows_things(task):
             raise ValueError(f"nobody says what is in pictures of {task.name}: set algorithm.eyes=encoder")
         if network != "gru":
             raise ValueError("algorithm.eyes=detector goes with algorithm.network=gru")

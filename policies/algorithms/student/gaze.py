@@ -7,8 +7,8 @@ do if it knew everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +17,9 @@ from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo import PpoConfig
 from policies.algorithms.ppo.fused import Fused
 from policies.models.controller import Array, FeaturePolicy, normalised
-from sim.tasks import HasTeacher, Task
+from sim.env import LooksAround
 
-Hands = Callable[[Mapping[str, Array]], Mapping[str, Array]]  # signals by name (n, k) -> commands
 DOUBT = 0.1  # reward per squared difference, in actions, from what the teacher would do if it knew everything
-
-
-@runtime_checkable
-class LooksAround(HasTeacher, Protocol):
-    """A task whose robot looks where it chooses, and whose teacher does not say where."""
-
-    remembered: Mapping[str, str]  # signals of the truth -> those of a memory that forgets nothing
-
-    def gaze_task(self, hands: Hands) -> Task:
-        """Nothing but to look; `hands` command all else. It tells all these signals."""
 
 
 class Gaze:
