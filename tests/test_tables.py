@@ -43,7 +43,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "apg": {"updates": 4},
     "distill": {"teachers": 1, "teacher_budget": 2, "accept": 0.0, "rounds": 1, "num_envs": 64},
     "ppo": {"total_steps": 2048, "num_envs": 16, "rollout_steps": 16},
-    "student": {"teacher_steps": 60_000, "total_steps": 256, "num_envs": 16, "rollout_steps": 4, "league": True},
+    "student": {"teacher_steps": 60_000, "total_steps": 256, "num_envs": 16, "rollout_steps": 4, "league": True}
+    | {"gaze_steps": 60_000},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}

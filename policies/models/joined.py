@@ -11,6 +11,7 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from policies.models.export import exact, seal
 from policies.models.graph import OPSET
 from sim import spec
+from sim.tasks.soccer import SightConfig
 from sim.tasks.soccer.sight import CameraConfig
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _check(policy: PolicyFile, detector: PolicyFile) -> None:
             f"{policy.path} is for {policy.task} at {policy.rate_hz:g} Hz, {detector.path} for {detector.task} at "
             f"{detector.rate_hz:g} Hz"
         )
-    views = [_settings(file).get("view", CameraConfig.view) for file in (policy, detector)]
+    views = [_settings(file).get("view", SightConfig.view) for file in (policy, detector)]
     if views[0] != views[1]:
         raise PolicyFileError(
             f"{policy.path} was told of {views[0]!s:.9} degrees, {detector.path} sees {views[1]!s:.9}"

@@ -22,14 +22,17 @@ from sim.tasks import make
 SMALL = Detection(EncoderConfig([8, 16], [2, 2], "flat", 0), values=4, hidden=16)
 
 
+CAMERA = {"view": 90.0, "lens": "pinhole"}  # things are larger in its pictures
+
+
 @pytest.fixture(scope="module")
 def frames() -> Frames:
-    return Frames.joined(list(watched(make("soccer_vision_1v1", steps=60, shutter=0.02), 24, 3)))
+    return Frames.joined(list(watched(make("soccer_vision_1v1", steps=60, shutter=0.02, **CAMERA), 24, 3)))
 
 
 @pytest.fixture(scope="module")
 def learned(frames: Frames) -> DetectorNetwork:
-    network = DetectorNetwork(make("soccer_vision_1v1"), SMALL, 0)
+    network = DetectorNetwork(make("soccer_vision_1v1", **CAMERA), SMALL, 0)
     for k in range(12):
         network.learn(frames, k / 24, 1 / 24)
     return network
@@ -39,13 +42,14 @@ def learned(frames: Frames) -> DetectorNetwork:
 def detector(learned: DetectorNetwork, frames: Frames, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("detector") / "detector.onnx"
     made = learned.exported("soccer_vision_1v1_detector")
+    made.settings = dict(CAMERA)
     export(made, path, vectors_from={"camera": frames.pictures[:16]}, training={})
     return str(path)
 
 
 def student(path: str, **config: object) -> str:
     """An untrained policy that is told what a detector sees."""
-    task, rng = make("soccer_vision_1v1", perception="detector", **config), np.random.default_rng(0)
+    task, rng = make("soccer_vision_1v1", perception="detector", **{**CAMERA, **config}), np.random.default_rng(0)
     sizes = sum(s.size for s in task.policy), sum(s.size for s in task.commands)
 
     def layer(outputs: int, inputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +89,7 @@ def test_the_same_games_give_the_same_pictures_whatever_the_batch():
 
 
 def test_it_learns_and_its_file_tells_the_same(learned: DetectorNetwork, frames: Frames, detector: str):
-    told, there = learned.told(frames), frames.there
+    told, there = learned.told(frames.pictures), frames.there
     seen = told[..., 0] > 0.0
     assert (seen == there).mean() > 0.75 > 1.0 - there.mean()
     hit = seen & there
@@ -106,7 +110,7 @@ def test_pictures_of_another_size_and_lens():
     network = DetectorNetwork(task, SMALL, 0)
     some = Frames.joined(list(watched(task, 2, 0)))
     assert some.pictures.shape[1:] == (24, 32, 3) and some.there.shape[1] == 6
-    assert np.isfinite(network.learn(some, 0.0, 1.0)) and network.told(some).shape == (len(some.game), 6, 3)
+    assert np.isfinite(network.learn(some, 0.0, 1.0)) and network.told(some.pictures).shape == (len(some.game), 6, 3)
     assert float(network.bearings[0]) == pytest.approx(np.radians(60.0), abs=0.05)
 
 

@@ -115,16 +115,19 @@ class Student:
         self.gaze: Gaze | None = None
         self.eyes: Eyes | None = None
         self._opened = self._watches = False
-        if config.eyes == "detector" and pictures(task.policy):
-            from policies.algorithms.student.eyes import Eyes
-
-            self.eyes = Eyes(task, config.network, config.detector_steps, seed)
+        self._make_eyes()
         learned = self.eyes.task if self.eyes else task
         self.league = self._league(learned) if config.league else None
         self.student: Fused | TorchRecurrent = self._pupil(learned)
         self.teacher = None if config.teacher else self._learner(task.teacher_task())
         if config.teacher:
             self._meet(content_of(config.teacher), config.teacher)
+
+    def _make_eyes(self) -> None:
+        if self.config.eyes == "detector" and pictures(self.task.policy):
+            from policies.algorithms.student.eyes import Eyes
+
+            self.eyes = Eyes(self.task, self.config.network, self.config.detector_steps, self.seed)
 
     def _league(self, task: Task) -> League:
         """Scripted opponents, and the teacher."""
@@ -275,6 +278,7 @@ class Student:
             "watches": self._watches,
             "student": self.student.state_dict(),
             "league": self.league.state_dict() if self.league else {},
+            "seed": self.seed,
             "before": self.before,
             "reached": self.reached,
         }
@@ -282,6 +286,9 @@ class Student:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
         self.before, self.reached = float(state["before"]), float(state["reached"])
+        if int(state["seed"]) != self.seed:  # of those who are made later
+            self.seed = int(state["seed"])
+            self._make_eyes()
         content, looks = (np.asarray(state[name], np.uint8).tobytes() for name in ("content", "looks"))
         if content:
             self._meet(content)

@@ -30,7 +30,7 @@ def success_rate(task: Task, policy: FeaturePolicy, seed: int, first: int, episo
         played = rollout(task, env, act, numbers, truth=True)
         found = [task.score(one.flight()) for one in played]
         names = ["success", *([f"{looks.sought}_in_view"] if (looks := gaze_of(task)) else [])]
-        return {name: float(np.mean([scores[name] for scores in found])) for name in names}
+        return {name: float(np.mean([scores[name] for scores in found])) for name in names if name in found[0]}
     env.reset(range(rows), numbers)
     flying, done = np.ones(rows, bool), np.zeros(rows, bool)
     with np.errstate(all="ignore"):  # who is lost goes on falling

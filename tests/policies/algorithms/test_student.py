@@ -128,8 +128,8 @@ def test_bad_settings_are_named():
             StudentConfig(**settings)
 
 
-@pytest.mark.parametrize("network", ["gru", "tracking_gru"])
-def test_it_learns_what_it_is_taught(teacher, network):
+@pytest.mark.parametrize(("network", "path"), [("gru", "fused"), ("gru", "torch"), ("tracking_gru", "torch")])
+def test_it_learns_what_it_is_taught(teacher, network, path):
     settings = {
         "num_envs": 64,
         "rollout_steps": 16,
@@ -138,12 +138,13 @@ def test_it_learns_what_it_is_taught(teacher, network):
         "total_steps": 60_000,
         "minibatches": 4,
     }
-    settings |= {"network": network, "inherit": False, "head": [32]}
+    settings |= {"network": network, "path": path, "inherit": False, "head": [32]}
     learner = student(Told(SightConfig(start="anywhere")), teacher=teacher, alone=1.0, guided=0.0, **settings)
     metrics = [*learner.learn()]
     first, last = (np.mean([m["imitation_error"] for m in some]) for some in (metrics[:3], metrics[-5:]))
     assert last < 0.2 * first
-    assert all(math.isfinite(m["loss"]) and m["estimation_error"] > 0.0 for m in metrics)
+    assert all(math.isfinite(m["loss"]) for m in metrics)
+    assert path == "fused" or all(m["estimation_error"] > 0.0 for m in metrics)
 
 
 def test_what_the_teacher_does_not_know_is_tried_from_the_beginning(teacher):

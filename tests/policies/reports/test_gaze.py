@@ -16,7 +16,7 @@ from policies.teleop import view
 from sim.spec import numbers, size
 from sim.tasks import make
 
-TASK = make("soccer_vision_1v1", perception="detector", steps=60)
+TASK = make("soccer_vision_1v1", perception="detector", steps=60, view=90.0)
 
 
 def flight(look, bearing, over=None):
