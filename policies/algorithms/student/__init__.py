@@ -211,7 +211,7 @@ class Student:
         for metrics in self.student.learn():
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
             done = {"progress": begins + (1.0 - begins) * metrics["progress"]}
-            if self.eyes and not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
+            if not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
                 self._watch()
             yield {**metrics, **points, **done, "env_steps": self.before + metrics["env_steps"]}
 
@@ -250,10 +250,10 @@ class Student:
         self._listen()
 
     def _watch(self) -> None:
-        """Be told what the detector tells, from pictures, from now on."""
-        assert self.eyes is not None and isinstance(self.student, Fused)
-        self._watches = True
-        self.student.go_on_in(self.eyes.watching(self.league), self.seed + 1)
+        """Be told what the detector tells, from pictures, from now on; with torch it goes on as it did."""
+        if self.eyes and isinstance(self.student, Fused):
+            self._watches = True
+            self.student.go_on_in(self.eyes.watching(self.league), self.seed + 1)
 
     def controller(self) -> FeaturePolicy:
         """The student, who knows nothing as long as others learn."""

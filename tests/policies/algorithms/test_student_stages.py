@@ -87,6 +87,12 @@ def test_with_the_errors_that_were_measured(teacher):
     assert one.student.rollouts.env.detector is None  # and in the end what the detector really tells
 
 
+def test_with_torch_it_learns_from_the_errors_alone(teacher):
+    one = student(teacher, path="torch")
+    assert learned(one)[-1]["progress"] == 1.0 and not one.state_dict()["watches"]
+    assert [s.name for s in one.controller().inputs if s.is_picture] == ["camera"]
+
+
 def test_a_gaze_is_rewarded_for_what_the_teacher_does_of_what_is_known(teacher):
     one = student(teacher, perception="detector")
     gaze = one.gaze
