@@ -257,14 +257,20 @@ def ends_early(task: Task) -> bool:
 
 @runtime_checkable
 class HasCameras(Protocol):
-    """A task whose cameras are pinholes that see so far."""
+    """A task whose cameras see so far, through a lens whose `kind` is pinhole or fisheye (equidistant)."""
 
     view: float  # degrees, across
+    lens: Any
 
 
 def view_of(task: Task) -> float:
     """Degrees that its cameras see across; NaN where it does not say so."""
     return task.view if isinstance(task, HasCameras) else math.nan
+
+
+def lens_of(task: Task) -> str:
+    """The kind of its cameras' lens."""
+    return str(task.lens.kind) if isinstance(task, HasCameras) and task.lens else "pinhole"
 
 
 def game_of(task: Task) -> HasOpponents | None:

@@ -39,6 +39,7 @@ UNFIT = {
 }
 LARGEST = 1 << 26  # bytes of a picture: 4 700 pixels square
 UNCALIBRATED = "the camera is not calibrated: it has no focal length"
+EQUIDISTANT = "equidistant"  # the model of a fisheye in sensor_msgs/CameraInfo
 VIEW_OFF = 0.05  # by which the field of view may differ from that of the policy's camera, as a share of it
 
 
@@ -108,7 +109,8 @@ def seen_across(info: Any) -> float:
     """Degrees that a camera sees from left to right, by its sensor_msgs/CameraInfo; NaN where that does not say."""
     width, focal = info.roi.width or info.width, info.k[0]
     good = math.isfinite(focal) and focal > 0.0 and width > 0
-    return math.degrees(2.0 * math.atan(0.5 * width / focal)) if good else math.nan
+    half = 0.5 * width / focal if good else math.nan
+    return math.degrees(2.0 * (half if info.distortion_model == EQUIDISTANT else math.atan(half)))
 
 
 def other_view(info: Any, view: float) -> str:

@@ -142,7 +142,7 @@ class RobotNode(Node):
         self._sources = [(s, self.create_publisher(s.message, s.topic, of[s])) for s in ordered]
         eyes = pictures(self.world.signals) if math.isfinite(self.world.view) else ()
         infos = {s: self.create_publisher(CameraInfo, info_topic(s), sensor_quality()) for s in eyes}
-        self._infos = [(infos[s], camera_info(s, self.world.view)) for s in eyes]
+        self._infos = [(infos[s], camera_info(s, self.world.view, self.world.lens)) for s in eyes]
         if self.battery:
             self._battery = self.create_publisher(topics.BATTERY.message, topics.BATTERY.topic, sensor_quality())
         self._executed = self.create_publisher(Float64MultiArray, topics.EXECUTED, sensor_quality())

@@ -10,7 +10,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo
 
 from deploy.ros2.node.subscriptions import Inbox, sensor_quality
-from deploy.ros2.pictures import UNCALIBRATED, other_view, seen_across
+from deploy.ros2.pictures import EQUIDISTANT, UNCALIBRATED, other_view, seen_across
 from sim.spec import Group, Signal, pictures
 
 
@@ -27,12 +27,17 @@ def told_view(metadata: Mapping[str, Any]) -> float:
     return float(view) if isinstance(view, int | float) and math.isfinite(view) and 0.0 < view < 180.0 else 0.0
 
 
-def camera_info(camera: Signal, view: float) -> CameraInfo:
-    """Of a pinhole that sees so many degrees across."""
+def camera_info(camera: Signal, view: float, lens: str = "pinhole") -> CameraInfo:
+    """Of a pinhole, or a fisheye whose angles are as distances, that sees so many degrees across.
+
+    The models of sensor_msgs/distortion_models.hpp: "equidistant" is that of Kannala and Brandt (2006).
+    """
     height, width, _ = camera.shape
-    focal = 0.5 * width / math.tan(math.radians(view) / 2.0)  # pixels
+    half = math.radians(view) / 2.0
+    focal = 0.5 * width / (half if lens == "fisheye" else math.tan(half))  # pixels
     x, y = 0.5 * width, 0.5 * height
-    made = CameraInfo(height=height, width=width, distortion_model="plumb_bob", d=[0.0] * 5)
+    model, count = (EQUIDISTANT, 4) if lens == "fisheye" else ("plumb_bob", 5)
+    made = CameraInfo(height=height, width=width, distortion_model=model, d=[0.0] * count)
     made.header.frame_id = camera.name
     made.k, made.r = [focal, 0.0, x, 0.0, focal, y, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
     made.p = [focal, 0.0, x, 0.0, 0.0, focal, y, 0.0, 0.0, 0.0, 1.0, 0.0]

@@ -27,7 +27,7 @@ class Game:
         self.task, self.scene = task, Scene(task, seed)
         self.robot, self.commands, self.dt = self.scene.robot, self.scene.commands, self.scene.dt
         self.signals: Group = self.task.policy
-        self.view = self.scene.view
+        self.view, self.lens = self.scene.view, self.scene.lens
         self._begin()
 
     def _begin(self) -> None:

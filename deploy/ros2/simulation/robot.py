@@ -74,7 +74,7 @@ class World:
 
     battery = True
     over = ""  # it goes on
-    view = math.nan  # it has no camera
+    view, lens = math.nan, ""  # it has no camera
 
     def __init__(self, task: EngineTask, engine: str, rate_hz: float, seed: int) -> None:
         """ValueError with the choices for an unknown engine."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from deploy.drivers.simulated import evaluation_seed
 from deploy.guard import Guard
 from deploy.safety.envelope import Envelope
-from sim.env import make_env, view_of
+from sim.env import lens_of, make_env, view_of
 from sim.spec import Group, pack, unpack
 from sim.tasks import Task
 
@@ -33,7 +33,7 @@ class Scene:
         self.task, self.robot = task, task.robot.name
         self.signals: Group = task.policy
         self.commands: Group = task.commands
-        self.dt, self.view = 1.0 / task.rate_hz, view_of(task)
+        self.dt, self.view, self.lens = 1.0 / task.rate_hz, view_of(task), lens_of(task)
         self._thread = ThreadPoolExecutor(1)
         self.env = self._do(make_env, task, 1, evaluation_seed(seed))
         self.guard = Guard(task.policy, task.commands, Envelope.from_json(task.envelope))

@@ -178,6 +178,9 @@ def test_how_far_a_camera_sees_is_compared():
     info = camera_info(SIGNAL, 90.0)
     assert seen_across(info) == pytest.approx(90.0) and other_view(info, 90.0) == "" and other_view(info, 92.0) == ""
     assert "sees 90.0 degrees across, the policy's saw 60: crop it" in other_view(info, 60.0)
+    fisheye = camera_info(SIGNAL, 120.0, "fisheye")
+    assert fisheye.distortion_model == "equidistant" and fisheye.k[0] == pytest.approx(0.5 * WIDTH / (np.pi / 3.0))
+    assert seen_across(fisheye) == pytest.approx(120.0) and other_view(fisheye, 120.0) == ""
     info.roi.width = 2  # only the middle is published
     assert seen_across(info) == pytest.approx(math.degrees(2 * math.atan(0.5)))
     assert math.isnan(seen_across(CameraInfo())) and "not calibrated" in other_view(CameraInfo(), 90.0)

@@ -126,4 +126,4 @@ def test_a_robot_that_cannot_do_it_says_so(tmp_path: Path) -> None:
 def test_settings_belong_to_one_robot() -> None:
     first = MjcfReach()
     assert dataclasses.asdict(first.config)["sha256"] == first.robot.sha256
-    assert mjcf_file.MODELS.keys() == {"simple_arm", "simple_quadruped"}
+    assert mjcf_file.MODELS.keys() == {"simple_arm", "simple_quadruped", "simple_humanoid"}
