@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.env import Array
-from sim.spec import Group
 from sim.tasks.opponents import Play
 
 if TYPE_CHECKING:
@@ -23,15 +22,10 @@ COMING = 0.3  # m/s: what comes faster is met where it will cross that line
 AIMED = 0.8  # cosine of the angle to the goal from which on it kicks
 
 
-def told_to(task: Soccer) -> Group:
-    """What a robot of this match is told in all, also where the task is to command a part of it."""
-    return task.moves or task.commands
-
-
 def still(task: Soccer, signals: Mapping[str, Array]) -> dict[str, Array]:
     """It does nothing."""
     count = len(signals["position"])
-    return {s.name: np.zeros((count, *s.shape), np.float32) for s in told_to(task)}
+    return {s.name: np.zeros((count, *s.shape), np.float32) for s in task.moves}
 
 
 def chaser(task: Soccer, signals: Mapping[str, Array], pace: float = 1.0) -> dict[str, Array]:
@@ -56,8 +50,8 @@ def chaser(task: Soccer, signals: Mapping[str, Array], pace: float = 1.0) -> dic
     aside = pace * GAIN * target[:, 1:] if task.robot.omni else speed[:, :0]
     made["drive"] = np.concatenate([speed, aside], axis=1)
     made["look"] = np.arctan2(ball[:, 1:], ball[:, :1])
-    told = {s.name: made.get(s.name, np.zeros((len(ball), *s.shape))) for s in told_to(task)}
-    return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in told_to(task)}
+    told = {s.name: made.get(s.name, np.zeros((len(ball), *s.shape))) for s in task.moves}
+    return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in task.moves}
 
 
 def keeper(task: Soccer, signals: Mapping[str, Array]) -> dict[str, Array]:
@@ -80,9 +74,9 @@ def keeper(task: Soccer, signals: Mapping[str, Array]) -> dict[str, Array]:
     ahead, left = cos * aim[:, 0] + sin * aim[:, 1], cos * aim[:, 1] - sin * aim[:, 0]
     forward = np.where(far, np.hypot(*away.T) * (ahead > 0.0), away[:, 1] * sin)[:, None]
     made = {"turn": TURN_GAIN * np.arctan2(left, ahead)[:, None], "look": np.arctan2(seen[:, 1:], seen[:, :1])}
-    made["drive"] = GAIN * np.concatenate([forward, np.zeros((len(place), told_to(task)[0].size - 1))], axis=1)
-    told = {s.name: made.get(s.name, np.zeros((len(place), *s.shape))) for s in told_to(task)}
-    return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in told_to(task)}
+    made["drive"] = GAIN * np.concatenate([forward, np.zeros((len(place), task.moves[0].size - 1))], axis=1)
+    told = {s.name: made.get(s.name, np.zeros((len(place), *s.shape))) for s in task.moves}
+    return {s.name: np.clip(told[s.name], s.low, s.high).astype(np.float32) for s in task.moves}
 
 
 class Scripted:

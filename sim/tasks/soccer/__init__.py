@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,8 +130,8 @@ class Soccer:
     panorama: Array | None = None  # around the pitch; None: ours
     errors: Errors | None = None  # of a detector in the place of that
     view = Lens.view  # degrees that cameras see across
-    moves: Group = ()  # all that its robots are told, where `hands` command a part
-    hands: Play | None = None  # who commands that
+    whole: Group = ()  # of what its robots are told, where `hands` command all but its own commands
+    hands: Play | None = None
     recognise: Recognise | None = None  # who tells, in the place of a detector, what is in the pictures
     latency = 0  # control steps by which what they tell is late
 
@@ -159,6 +159,11 @@ class Soccer:
         }
         self._rival: Callable[[int], Opponent] | None = None
 
+    @property
+    def moves(self) -> Group:
+        """All that its robots are told, whoever commands it."""
+        return self.whole or self.commands
+
     def against(self, opponent: Callable[[int], Opponent], practice: bool = True) -> Soccer:
         """The same, where `opponent(rows)` makes the other team; for `practice` games begin as the rules say then."""
         made = copy.copy(self)
@@ -174,10 +179,11 @@ class Soccer:
         """Itself in nominal games, in those of training, and in games that are unlike these in one thing, or in all."""
         changes = {name: (False, name) for name in (*self.config.beyond, held_out.EVERYTHING)}
         found = {"nominal": (False, ""), "as in training": (True, ""), **changes}
-        return {name: self._changed(vary=vary, held_out=strange) for name, (vary, strange) in found.items()}
+        return {name: self._with(vary=vary, held_out=strange) for name, (vary, strange) in found.items()}
 
-    def _changed(self, vary: bool, held_out: str) -> Soccer:
-        made = type(self)(replace(self.config, vary=vary, held_out=held_out))
+    def _with(self, **settings: Any) -> Self:
+        """The same with other settings."""
+        made = type(self)(replace(self.config, **settings))
         made.engine, made.start, made._rival = self.engine, self.start, self._rival
         made.agents, made.teams = self.agents, self.teams
         return made
@@ -284,24 +290,18 @@ class SoccerVision1v1(Soccer):
 
     def gaze_task(self, hands: Play) -> SoccerVision1v1:
         """Nothing but to look, told what a memory that forgets nothing knows; `hands` command all else."""
-        made = self._perceived("tracker")
-        made.moves, made.hands, made.commands = made.commands, hands, made.commands[-1:]
+        made = self._with(perception="tracker")
+        made.whole, made.hands, made.commands = made.commands, hands, made.commands[-1:]
         return made
 
     def detector_task(self) -> SoccerVision1v1:
         """The same, told by a detector in the place of pixels."""
-        return self._perceived("detector")
+        return self._with(perception="detector")
 
     def recognised_by(self, recognise: Recognise) -> SoccerVision1v1:
         """The same, told by a detector, in whose place `recognise` looks at pictures."""
-        made = self._perceived("detector")
+        made = self.detector_task()
         made.camera, made.errors, made.recognise = made.config, None, recognise
-        return made
-
-    def _perceived(self, perception: str) -> SoccerVision1v1:
-        made = type(self)(replace(self.config, perception=perception))
-        made.engine, made.start, made._rival = self.engine, self.start, self._rival
-        made.agents, made.teams = self.agents, self.teams
         return made
 
 

@@ -53,6 +53,11 @@ def signals(players: int) -> Group:
     return tuple(Signal(f"seen_{name}", (3 * count,), "1", "camera") for name, count in things(players).items())
 
 
+def hiding(counts: Mapping[str, int]) -> NDArray[np.bool_]:
+    """Which of all things (things,), so many of each kind, hide others."""
+    return np.repeat([name in HIDES for name in counts], [*counts.values()])
+
+
 def places(seen: Mapping[str, Array], half_length: float) -> tuple[Array, NDArray[np.bool_]]:
     """Where all things are (n, things, 2) in the robot's axes, from its view; and which of them hide others."""
     cos, sin = seen["heading"].T
@@ -60,7 +65,7 @@ def places(seen: Mapping[str, Array], half_length: float) -> tuple[Array, NDArra
     known = {**seen, "ball": seen["ball_position"], "own_goal": own_goal}
     counts = things(seen["others"].shape[1] // 2)
     found = [known[name].reshape(len(cos), -1, 2) for name in counts]
-    return np.concatenate(found, axis=1), np.repeat([name in HIDES for name in counts], [*counts.values()])
+    return np.concatenate(found, axis=1), hiding(counts)
 
 
 def drawn(seeds: NDArray[np.uint64], step: NDArray[np.int64], count: int) -> Array:

@@ -55,8 +55,7 @@ class Match:
         self.anchor, self.waited = np.zeros((self.worlds, 2), np.float32), np.zeros(self.worlds, np.int64)
         each = self.robots - task.agents
         self.opponent = task.opponent(self.worlds * each) if each else None
-        self._moves = task.moves or task.commands
-        self._low, self._high = limits(self._moves)
+        self._low, self._high = limits(task.moves)
         self._columns = slices(view(task.players))
         self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
         self.sight: Sight | None = None
@@ -69,15 +68,14 @@ class Match:
             rows, radius = self.worlds * task.agents, task.robot.radius
             kinds = [*things(task.players).values()]
             self.detector = Detector(rows, kinds, math.radians(task.lens.view), radius, task.errors, task.latency)
-        self.recognised = np.zeros((0, 0, 3), np.float32)  # (rows, things, 3): what is told of pictures
-        if task.recognise:
-            self.recognised = np.zeros((self.worlds * task.agents, sum(things(task.players).values()), 3), np.float32)
+        count = sum(things(task.players).values()) if task.recognise else 0
+        self.recognised = np.zeros((self.worlds * task.agents, count, 3), np.float32)  # what is told of pictures
         self.tracker: Tracker | None = None
         if task.sees:
             how = math.radians(task.lens.view), task.robot.radius, 1.0 / task.rate_hz
             self.tracker = Tracker(self.worlds * task.agents, task.players, *how)
         self._watched: Eyes | None = None  # everybody's, for films
-        self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(self._moves)["drive"]
+        self.ways, self._drive = np.zeros((self.worlds, self.robots, 2), np.float32), slices(task.moves)["drive"]
 
     def _eyes(self, robots: int, lens: Lens) -> Eyes:
         """The cameras of the first `robots` robots of each pitch, and what is around it."""
@@ -187,12 +185,12 @@ class Match:
         told = np.zeros((self.worlds, self.robots, len(self._low)), np.float32)
         if task.hands:
             command = {**task.hands(self.observe()), **command}
-        told[:, :agents] = pack(self._moves, command).reshape(self.worlds, agents, -1)
+        told[:, :agents] = pack(task.moves, command).reshape(self.worlds, agents, -1)
         if self.opponent is not None:
             each = self.robots - agents
             begun, episode = np.repeat(self.begun, each), np.repeat(self.episode, each)
             answer = self.opponent.act(self._of(slice(agents, None)), episode, begun)
-            told[:, agents:] = pack(self._moves, answer).reshape(self.worlds, each, -1)
+            told[:, agents:] = pack(task.moves, answer).reshape(self.worlds, each, -1)
         self.begun, pan = np.zeros(self.worlds, bool), self._pan()
         self.lost |= ~np.isfinite(told).all(axis=(1, 2))
         self.pitch.step(self._spread(np.clip(np.nan_to_num(told), self._low, self._high)))

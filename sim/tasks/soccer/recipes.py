@@ -22,7 +22,8 @@ PPO: dict[str, Any] = {
     "algorithm.evaluation_episodes": 200,
 }
 
-STUDENT: dict[str, Any] = {
+# Of players with cameras, who remember.
+SEEING: dict[str, Any] = {
     "algorithm.total_steps": 20_000_000,
     "algorithm.num_envs": 1024,
     "algorithm.rollout_steps": 32,
@@ -31,10 +32,13 @@ STUDENT: dict[str, Any] = {
     "algorithm.gamma": 0.99,
     "algorithm.lengths": [1.0, 1.0],
     "algorithm.hidden": [96, 80],
-    "algorithm.critic_hidden": [32, 32],  # nobody needs a critic while all is taught
     "algorithm.initial_std": 0.1,
     "algorithm.min_std": 0.1,
     "algorithm.correlation": 0.8,
+}
+STUDENT: dict[str, Any] = {
+    **SEEING,
+    "algorithm.critic_hidden": [32, 32],  # nobody needs a critic while all is taught
     "algorithm.learning_rate": 3e-3,
     "algorithm.final_learning_rate": 1e-4,
     "algorithm.guided": 0.2,
@@ -46,24 +50,12 @@ STUDENT: dict[str, Any] = {
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
-
-
 # On from a student of `task.perception=detector`, in its own algorithm.start.
 SELF_PLAY: dict[str, Any] = {
+    **SEEING,
     "task.perception": "detector",
     "task.opponent": "self",  # who sees, too
     "algorithm.network": "gru",
-    "algorithm.hidden": [96, 80],
-    "algorithm.total_steps": 20_000_000,
-    "algorithm.num_envs": 1024,
-    "algorithm.rollout_steps": 32,
-    "algorithm.minibatches": 32,
-    "algorithm.epochs": 2,
-    "algorithm.gamma": 0.99,
-    "algorithm.lengths": [1.0, 1.0],
-    "algorithm.initial_std": 0.1,
-    "algorithm.min_std": 0.1,
-    "algorithm.correlation": 0.8,
     # Faster, and further off, it forgets: 3e-4 and a bound of 0.3 cost a third of its wins.
     "algorithm.learning_rate": 1e-4,
     "algorithm.final_learning_rate": 1e-5,

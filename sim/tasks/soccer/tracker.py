@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sim.env import Array
 from sim.spec import Group, Signal
-from sim.tasks.soccer.detection import HIDES, shown
+from sim.tasks.soccer.detection import hiding, shown, things
 
 SLOWS = 0.97  # share of its speed that a thing out of sight is thought to keep, per control step
 FADES = 0.9  # share of how well it is known, per control step
@@ -21,9 +21,8 @@ TRUTH = {"ball": ("ball_position", "ball_velocity")}  # signals of place and spe
 
 
 def kinds(players: int) -> dict[str, int]:
-    """What is remembered, and how many of each."""
-    mates = {"mates": players - 1} if players > 1 else {}
-    return {"ball": 1, "others": players, **mates}
+    """What is remembered, and how many of each: of what a detector tells all but the goals, which stay."""
+    return {name: count for name, count in things(players).items() if not name.endswith("goal")}
 
 
 def signals(players: int) -> Group:
@@ -56,7 +55,7 @@ class Tracker:
     def __init__(self, rows: int, players: int, view: float, radius: float, period: float) -> None:
         self.kinds, self._view, self._radius, self._period = kinds(players), view, radius, period
         count = sum(self.kinds.values())
-        self._hides = np.repeat([name in HIDES for name in self.kinds], [*self.kinds.values()])
+        self._hides = hiding(self.kinds)
         self.places, self.speeds = (np.zeros((rows, count, 2), np.float32) for _ in range(2))  # m, m/s, "own"
         self.known = np.zeros((rows, count), np.float32)
 
