@@ -78,21 +78,16 @@ def train(config: Config) -> tuple[PolicyFile, Errors, str]:
     for metrics in learner.learn():
         print(f"{100 * metrics['progress']:3.0f} %  loss {metrics['loss']:.3f}", flush=True)
     spent = time.process_time() - began
-    unseen, answers = learner.judged()
+    unseen, answers = learner.judge()
     errors, network, kinds = learner.errors, learner.network, things(task.players)
     assert errors is not None
     names = [name if count == 1 else f"{name} {k + 1}" for name, count in kinds.items() for k in range(count)]
     found = tables(answers, names)
     detector = network.exported(f"{task.name}_detector")
     detector.settings = recorded(task)
-    training = {
-        "seed": config.seed,
-        "total_steps": learner.done,
-        "versions": versions(),
-        "cpu_seconds": round(spent, 1),
-    }
-    training |= {"commit": git_commit(), "made": made_at(), "detection": asdict(network.config)}
-    training |= {"versions": versions()}
+    training: dict[str, Any] = {"seed": config.seed, "total_steps": learner.done, "cpu_seconds": round(spent, 1)}
+    training |= {"commit": git_commit(), "made": made_at(), "versions": versions()}
+    training |= {"detection": asdict(network.config)}
     judged = {"games": config.games, "pictures": len(unseen.game), "errors": asdict(errors), "tables": found}
     shown = {task_picture.name: unseen.pictures[:STEPS] for task_picture in network.inputs}
     file = export(detector, config.out, vectors_from=shown, training=training, evaluation=judged)

@@ -14,7 +14,7 @@ from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo.league import League
 from policies.algorithms.ppo.tutor import Heard, Lesson, Tutor
 from policies.learning.fused import parallel, surrogate, work_queue
-from policies.learning.fused.measure import success_rate
+from policies.learning.fused.measure import measured
 from policies.learning.fused.moments import Moments, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.parallel import PARTS
@@ -66,7 +66,7 @@ class Fused:
         self.lesson = lesson or Lesson()
         self.heard: Heard | None = None
         self.pull = 1.0  # weight of the squared difference from `start`, where that is bounded
-        told = size(task.privileged) if self.lesson.estimate else 0
+        self.told = told = size(task.privileged) if self.lesson.estimate else 0  # numbers that an actor estimates
         learned = practised or (self.league.training() if self.league else task)
         self.rollouts = rollouts(learned, *how, config.workers, more=told, told=bool(lesson or config.bound))
         weights, order = np.random.SeedSequence(seed).spawn(2)
@@ -136,9 +136,7 @@ class Fused:
         before, config = self.rollouts, self.config
         assert isinstance(before, Stepped)
         how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
-        made = Stepped(
-            task, *how, config.workers, more=self.outputs - self.actions, told=len(before.samples.wanted) > 0
-        )
+        made = Stepped(task, *how, config.workers, more=self.told, told=len(before.samples.wanted) > 0)
         made.samples, made.hearing, made.steps = before.samples, before.hearing, before.steps
         made.dump_dir, self.rollouts = before.dump_dir, made
         if self.actor.net.state is not None:
@@ -181,9 +179,7 @@ class Fused:
             metrics["env_steps"] = float(self.rollouts.steps)
             if self.iteration == self.iterations or (every and self.iteration % every == 0):
                 first = self.iteration * self.config.evaluation_episodes
-                metrics |= success_rate(
-                    *(self.task, self.controller(), self.seed, first, self.config.evaluation_episodes)
-                )
+                metrics |= measured(*(self.task, self.controller(), self.seed, first, self.config.evaluation_episodes))
             yield metrics
 
     def _heed(self, done: float) -> None:
@@ -193,16 +189,15 @@ class Fused:
         lesson, columns, heed = self.lesson, self.heard.tutor.columns, self.rollouts.samples.heed.reshape(-1)
         self.heard.guided = round(lesson.guided_share(done) * self.config.num_envs)
         heed[columns] = self.pull if self.config.bound else lesson.weight(done)
-        heed[self.actions : self.outputs] = lesson.estimate / max(1, self.outputs - self.actions)
+        heed[self.actions : self.outputs] = lesson.estimate / max(1, self.told)
         # While it is taught, what the tutor knows is not also learned by trial.
         self.tried[columns] = not lesson.taught(done)
 
     def _tell(self) -> None:
         """What is privileged, and normalised: what an actor that estimates it should have said."""
-        told = self.outputs - self.actions
-        if told:
+        if self.told:
             samples, count = self.rollouts.samples, self.config.num_envs * self.config.rollout_steps
-            columns = slice(self.rollouts.features, self.rollouts.features + told)
+            columns = slice(self.rollouts.features, self.rollouts.features + self.told)
             rows = samples.judged.reshape(len(samples.value), -1)[:count, columns]
             usual = (rows - self.judged.mean[columns]) / self.judged.std[columns]
             samples.wanted.reshape(count, -1)[:, self.actions : self.outputs] = np.tanh(usual)

@@ -43,6 +43,20 @@ class Lesson:
         return exponential((done - self.alone) / (1.0 - self.alone), self.first, self.last)
 
 
+def _seen(policy: PolicyFile, signals: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
+    """What it sees of the signals, some of which go by other names."""
+    return {s.name: signals[names.get(s.name, s.name)] for s in policy.inputs}
+
+
+def answer(
+    policy: PolicyFile, signals: Mapping[str, Array], names: Mapping[str, str] | None = None
+) -> dict[str, Array]:
+    """What a policy that remembers nothing commands in any number of rows; `names` as those of a `Tutor`."""
+    seen = _seen(policy, signals, names or {})
+    policy.reset(len(next(iter(seen.values()))))
+    return policy.step(seen)
+
+
 class Tutor:
     """Policy files for the same robot, which may see what is privileged, and command a part of it each.
 
@@ -78,10 +92,7 @@ class Tutor:
 
     def act(self, signals: Mapping[str, Array]) -> Array:
         """Their actions (n, columns) in [-1, 1]; they see of the signals (n, *shape) what they need."""
-        actions = []
-        for policy in self.policies:
-            told = policy.step({s.name: signals[self.names.get(s.name, s.name)] for s in policy.inputs})
-            actions.append(normalised(policy.outputs, told))
+        actions = [normalised(p.outputs, p.step(_seen(p, signals, self.names))) for p in self.policies]
         action: Array = np.clip(np.concatenate(actions, axis=1), -1.0, 1.0)
         return action
 

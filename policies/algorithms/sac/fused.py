@@ -16,7 +16,7 @@ import numpy as np
 from policies.algorithms import LearningError
 from policies.algorithms.sac.earlier import check_same, contract, digest, read
 from policies.learning.fused import off_policy, work_queue
-from policies.learning.fused.measure import success_rate
+from policies.learning.fused.measure import measured
 from policies.learning.fused.moments import SMALLEST, Moments, Usual, adapt, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.off_policy import Batch, Learner, Rules
@@ -162,7 +162,7 @@ class Fused:
                 metrics["env_steps"] = float(self.rollouts.steps)
                 if last:
                     kept, episodes = self.controller(), config.evaluation_episodes
-                    metrics |= success_rate(self.task, kept, self.seed, self.iteration * episodes, episodes)
+                    metrics |= measured(self.task, kept, self.seed, self.iteration * episodes, episodes)
                 yield metrics
                 metrics = {}
 

@@ -26,7 +26,7 @@ from policies.algorithms import Algorithm, algorithm_for, recipes_of
 from policies.algorithms.ppo import PpoConfig, beyond
 from policies.algorithms.ppo.fused import Fused
 from policies.algorithms.ppo.league import League
-from policies.algorithms.ppo.tutor import Lesson, Tutor
+from policies.algorithms.ppo.tutor import Lesson, Tutor, answer
 from policies.algorithms.student.gaze import Gaze
 from policies.models.controller import Array, FeaturePolicy
 from policies.models.export import to_bytes
@@ -114,7 +114,7 @@ class Student:
         self.reached = 0.0  # of that which is not
         self.gaze: Gaze | None = None
         self.eyes: Eyes | None = None
-        self._opened = self._watches = False
+        self._watches = False
         self._make_eyes()
         learned = self.eyes.task if self.eyes else task
         self.league = self._league(learned) if config.league else None
@@ -156,13 +156,13 @@ class Student:
 
     def _meet(self, content: bytes, path: str = "the teacher") -> None:
         """Have the teacher in this policy file, who plays against the student, too."""
-        teacher, self._rival, self._hands = (PolicyFile.from_bytes(content, path) for _ in range(3))
+        teacher, self._rival = (PolicyFile.from_bytes(content, path) for _ in range(2))
         if self.league and teacher.state:
             raise ValueError(f"{path} remembers: no opponent can, yet; set algorithm.league=false")
         self.content = content
         commanded = Tutor([teacher], self.student.task, 1).columns  # says what does not fit
         if self._gazes and len(commanded) < size(self.task.commands):
-            self.gaze = Gaze(self.task, self._hands, self.config.gaze_steps, self.config.threads, self.seed)
+            self.gaze = Gaze(self.task, teacher, self.config.gaze_steps, self.config.threads, self.seed)
         else:
             self._listen()
 
@@ -184,30 +184,27 @@ class Student:
 
     def _play(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """What the teacher does as an opponent; what it does not command is zero."""
-        rival = self._rival
-        rival.reset(len(signals[rival.inputs[0].name]))
-        told = rival.step(signals)
-        return {s.name: told.get(s.name, np.zeros((rival.n, *s.shape), np.float32)) for s in self.task.commands}
+        told, rows = answer(self._rival, signals), len(next(iter(signals.values())))
+        return {s.name: told.get(s.name, np.zeros((rows, *s.shape), np.float32)) for s in self.task.commands}
 
     def learn(self) -> Iterator[dict[str, float]]:
         """The training of all who have to learn before the student, then the student's."""
-        shares = {"teacher": TEACHER * bool(self.teacher), "gaze": GAZE * self._gazes, "eyes": EYES * bool(self.eyes)}
         begins = 0.0
         if self.teacher:
             if not self.content:
-                yield from self._shown(self.teacher.learn(), "teacher", begins, shares["teacher"])
+                yield from self._shown(self.teacher.learn(), "teacher", begins, TEACHER)
                 self._meet(to_bytes(self.teacher.controller(), "the teacher"))
-            begins += shares["teacher"]
+            begins += TEACHER
         if self.gaze:
             if not self.looks:
-                yield from self._shown(self.gaze.learn(), "gaze", begins, shares["gaze"])
+                yield from self._shown(self.gaze.learn(), "gaze", begins, GAZE)
                 self._look(to_bytes(self.gaze.controller(), "who looks"))
-            begins += shares["gaze"]
+            begins += GAZE
         if self.eyes:
             if not self.eyes.over:
-                yield from self._shown(self.eyes.learn(), "detector", begins, shares["eyes"])
+                yield from self._shown(self.eyes.learn(), "detector", begins, EYES)
                 self._open_eyes()
-            begins += shares["eyes"]
+            begins += EYES
         for metrics in self.student.learn():
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
             done = {"progress": begins + (1.0 - begins) * metrics["progress"]}
@@ -229,10 +226,6 @@ class Student:
             shown = {name if name in same else f"{who}_{name}": value for name, value in metrics.items()}
             steps = {"env_steps": self.before + self.reached}
             yield {**shown, **steps, "progress": begins + share * metrics["progress"]}
-        self._settle()
-
-    def _settle(self) -> None:
-        """Somebody's training is over."""
         self.before, self.reached = self.before + self.reached, 0.0
 
     def _look(self, content: bytes) -> None:
@@ -246,7 +239,7 @@ class Student:
         self.eyes.task.errors = self.eyes.learner.errors
         if self.league:
             self.league = self._league(self.eyes.task)
-        self.student, self._opened = self._pupil(self.eyes.task), True
+        self.student = self._pupil(self.eyes.task)
         self._listen()
 
     def _watch(self) -> None:
@@ -274,7 +267,6 @@ class Student:
             "teacher": self.teacher.state_dict() if self.teacher and not self.content else {},
             "gaze": self.gaze.state_dict() if self.gaze and not self.looks else {},
             "eyes": self.eyes.state_dict() if self.eyes else {},
-            "opened": self._opened,
             "watches": self._watches,
             "student": self.student.state_dict(),
             "league": self.league.state_dict() if self.league else {},
@@ -303,9 +295,7 @@ class Student:
         if self.eyes:
             self.eyes.load_state_dict(state["eyes"])
             if self.eyes.over:
-                self._settle()
                 self._open_eyes()
             if state["watches"]:
                 self._watch()
-        if state["opened"] or not self._opened:  # else it is of one that was told with other errors
-            self.student.load_state_dict(state["student"])
+        self.student.load_state_dict(state["student"])

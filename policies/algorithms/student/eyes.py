@@ -42,9 +42,10 @@ class Eyes:
         return self.learner.errors is not None
 
     def learn(self) -> Iterator[dict[str, float]]:
-        """See `DetectorLearner`. LearningError where that learns too little to be judged."""
+        """Train it, and measure its errors. LearningError where it learns too little for that."""
+        yield from self.learner.learn()
         try:
-            yield from self.learner.learn()
+            self.learner.judge()
         except ValueError as error:
             raise LearningError(
                 f"{error}, after {self.learner.done} pictures: give algorithm.detector_steps more"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo import PpoConfig
 from policies.algorithms.ppo.fused import Fused
+from policies.algorithms.ppo.tutor import answer
 from policies.models.controller import Array, FeaturePolicy, normalised
 from sim.env import LooksAround
 
@@ -51,19 +52,13 @@ class Gaze:
         self.learner = Fused(task.gaze_task(self.hands), config, seed)
         self.learner.listen(self)
 
-    def _told(self, signals: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
-        """The teacher's commands, from signals that go by other names."""
-        seen = {s.name: signals[names.get(s.name, s.name)] for s in self.teacher.inputs}
-        self.teacher.reset(len(next(iter(seen.values()))))
-        return self.teacher.step(seen)
-
     def hands(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """What the teacher does on what is remembered."""
-        return self._told(signals, self.names)
+        return answer(self.teacher, signals, self.names)
 
     def hear(self, signals: Mapping[str, Array], action: Array, wander: Array, wanted: Array) -> Array:
         """See `policies.learning.fused.stepped.Hearing`."""
-        told = (self._told(signals, names) for names in (self.names, {}))
+        told = (answer(self.teacher, signals, names) for names in (self.names, {}))
         does, would = (np.clip(normalised(self.teacher.outputs, one), -1.0, 1.0) for one in told)
         doubt: Array = np.float32(DOUBT) * np.square(does - would).sum(axis=1)
         return doubt

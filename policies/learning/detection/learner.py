@@ -22,7 +22,7 @@ UNSEEN = int.from_bytes(b"unseen")  # mixed into the seed of the games that judg
 
 
 class DetectorLearner:
-    """Learns from `total_steps` pictures of a task, then is judged on so many `games`."""
+    """Learns from `total_steps` pictures of a task; then so many `games` judge it."""
 
     def __init__(self, task: SoccerVision1v1, total_steps: int, games: int, seed: int) -> None:
         self.task, self.total_steps, self.games, self.seed = task, total_steps, games, seed
@@ -32,23 +32,24 @@ class DetectorLearner:
         self._skipped = 0  # that were learned from before a run was interrupted
 
     def learn(self) -> Iterator[dict[str, float]]:
-        """Train to the end and judge; one yield per pool of pictures."""
+        """Train to the end; one yield per pool of pictures."""
         for frames in pools(watched(self.task, self.total_steps, self.seed), self.network.config.pool):
             count = len(frames.game)
             loss = self.network.learn(frames, self.done / self.total_steps, count / self.total_steps)
             self.done += count
-            if self.done >= self.total_steps:
-                break
             if self.done > self._skipped:
-                yield {"loss": loss, "progress": self.done / self.total_steps, "env_steps": float(self.done)}
-        self.errors = fitted(self.judged()[1])
-        yield {"loss": loss, "progress": 1.0, "env_steps": float(self.done)}
+                progress = min(1.0, self.done / self.total_steps)
+                yield {"loss": loss, "progress": progress, "env_steps": float(self.done)}
+            if self.done >= self.total_steps:
+                return
 
-    def judged(self) -> tuple[Frames, Answers]:
-        """Unseen games, and its answers beside what is so."""
+    def judge(self) -> tuple[Frames, Answers]:
+        """Measure its errors: unseen games, and its answers beside what is so. ValueError when it tells too little."""
         games = watched(self.task, self.games, stream(self.seed, UNSEEN) % 2**31)
         unseen = Frames.joined(list(games))
-        return unseen, compared(unseen, self.network.told(unseen.pictures), [*things(self.task.players).values()])
+        answers = compared(unseen, self.network.told(unseen.pictures), [*things(self.task.players).values()])
+        self.errors = fitted(answers)
+        return unseen, answers
 
     def recognise(self, pictures: NDArray[np.uint8]) -> Array:
         """What it tells (n, things, 3) of pictures (n, height, width, 3)."""

@@ -15,8 +15,8 @@ from sim.tasks import Task, agents_of, has_own_world
 MEASURING = int.from_bytes(b"measure")  # mixed into the seed: episodes of their own
 
 
-def success_rate(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes: int) -> dict[str, float]:
-    """Of a policy, on the episodes first ... first + episodes - 1; and how often it saw what it seeks, if it looks."""
+def measured(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes: int) -> dict[str, float]:
+    """The success of a policy on the episodes first ... first + episodes - 1, and how often it saw what it seeks."""
     rows = episodes * agents_of(task)
     env = make_env(task, rows, stream(seed, MEASURING), several=True)
     state, numbers = policy.initial_state(rows), range(first, first + episodes)

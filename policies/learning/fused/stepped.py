@@ -142,7 +142,7 @@ class Stepped:
             seen_rows[now, : self.features], judged_rows[now, : self.judged] = seen, judged
             rollout.act(first, n, len(self._low), actor.net, scale, std, squashed, self.explore, samples, scratch)
             chosen = samples.action.reshape(len(samples.reward), -1)[now, : len(self._low)]
-            taken: Array = np.zeros(n, np.float32)
+            taken: Array | float = 0.0
             if self.hearing:
                 wander = np.exp(std.reshape(-1)[: len(self._low)]) * self.explore.last
                 wanted = np.zeros_like(chosen)
