@@ -81,11 +81,16 @@ def split(arguments: Sequence[str], name: str) -> tuple[list[str], dict[str, Any
             raise ArgumentError(f"{argument!r} is not of the form {name}.key=value")
         if setting in found:
             raise ArgumentError(f"{key} is given twice")
-        try:
-            found[setting] = json.loads(text)
-        except (ValueError, RecursionError):
-            found[setting] = text
+        found[setting] = json_or_text(text)
     return rest, found
+
+
+def json_or_text(text: str) -> Any:
+    """What a value of a setting says, read as JSON where it is that."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def value_of(arguments: Sequence[str], key: str, default: str) -> str:

@@ -103,7 +103,7 @@ class LeggedRobot(MjcfRobot):
     def felt(self, sensed: Double) -> dict[str, Double]:
         """Of what the physics' sensors say (n, k): of each foot its contact force, position and velocity."""
         parts = sensed.reshape(len(sensed), len(self.feet), sum(SIZES.values()))
-        bounds = np.cumsum([SIZES[name] for name in SIZES])[:-1]
+        bounds = np.cumsum([*SIZES.values()])[:-1]
         return dict(zip(SIZES, np.split(parts, bounds, axis=2), strict=True))
 
     def reflected(self, actuators: bool) -> tuple[list[int], list[float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from contextlib import nullcontext
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.cli import json_or_text
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
 from deploy.ros2.simulation.game import Game
@@ -62,10 +62,7 @@ def parsed(settings: str) -> dict[str, Any]:
         name, equals, value = (text.strip() for text in part.partition("="))
         if not name.isidentifier() or not equals or name in found:
             raise ValueError(f"settings {settings!r} are not like opponent=slow,steps=200")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+        found[name] = json_or_text(value)
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from sim.env import Array, outcome_scores
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
-from sim.tasks.legs.walking import Walking
+from sim.tasks.legs.walking import Walking, square
 
 if TYPE_CHECKING:
     from sim.robots.mjcf import Double
@@ -75,9 +75,7 @@ class GetUp(Legged):
 
     Config = GetUpConfig
     name = "get_up"
-    recipes: Recipes = {
-        "ppo": {"default": {**SETTINGS, "algorithm.entropy": 0.002, "algorithm.initial_std": 0.3, "task.lying": 0.5}}
-    }
+    recipes: Recipes = {"ppo": {"default": RECIPE}}
     scores = {"success": "%", "duration": "s", "height": "%", "tilt": "deg"}
     config: GetUpConfig
 
@@ -125,9 +123,8 @@ class Lying(Walking):
     def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         config, terms = self.task.config, self.terms(seen)
         self._stands = np.where(terms["standing"] > 0.0, self._stands + 1, 0)
-        reward = sum(self.weights[name] * value for name, value in terms.items())
         success = self._stands >= max(1, round(config.seconds * config.rate_hz))
-        return np.maximum(reward, 0.0), success, np.zeros(self.num, bool)
+        return np.maximum(self.weighted(terms), 0.0), success, np.zeros(self.num, bool)
 
     def terms(self, seen: Mapping[str, Array]) -> dict[str, Array]:
         config, robot = self.task.config, self.legs
@@ -143,10 +140,10 @@ class Lying(Walking):
             "upright": upright,
             "height": height,
             "feet": upright * np.exp(-(away**2)),
-            "pose": upright * height * np.exp(-((joints - robot.home) ** 2).sum(axis=1)),
+            "pose": upright * height * np.exp(-square(joints - robot.home)),
             "standing": stands.astype(float),
-            "action_rate": ((self._told[0] - self._told[1]) ** 2).sum(axis=1),
-            "effort": ((self._told[0] - joints[:, robot.served]) ** 2).sum(axis=1),
+            "action_rate": square(self._told[0] - self._told[1]),
+            "effort": square(self._told[0] - joints[:, robot.served]),
             "spin": turning**2,
         }
 

@@ -16,7 +16,7 @@ from sim.rotations import rotation_matrices
 from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
-from sim.tasks.legs.walking import Walking
+from sim.tasks.legs.walking import LOADED, Walking, square
 
 if TYPE_CHECKING:
     from sim.robots.mjcf import Double
@@ -161,13 +161,10 @@ class Kicking(Walking):
         }
 
     def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-        config, terms = self.task.config, self.terms(seen)
-        fallen = -seen["projected_gravity"][:, 2] < np.cos(np.radians(config.tilt))
-        fallen |= seen["height"][:, 0] < config.lowest * self._height
+        config, reward, fallen = self.task.config, self.weighted(self.terms(seen)), self.fallen(seen)
         along, across = self._rolls(seen)
         kicked = (along >= config.speed) & (np.abs(across) < np.tan(np.radians(config.off)) * along)
         self._since += kicked | (self._since > 0)
-        reward = sum(self.weights[name] * value for name, value in terms.items())
         success = self._since > config.seconds * config.rate_hz
         return np.where(fallen, 0.0, np.maximum(reward, 0.0)), success & ~fallen, fallen
 
@@ -180,7 +177,7 @@ class Kicking(Walking):
         speed, robot = self.task.config.speed, self.legs
         along, across = self._rolls(seen)
         joints = self.scene.qpos[:, robot.positions]
-        off = ((joints - robot.home) ** 2).sum(axis=1)
+        off = square(joints - robot.home)
         velocity = np.linalg.norm(self._felt["velocity"][..., :2], axis=2)
         facing = seen["kick_direction"]
         return {
@@ -188,11 +185,11 @@ class Kicking(Walking):
             "ball": np.clip(along / speed, 0.0, BEST),
             "astray": np.minimum(np.abs(across) / speed, BEST),
             "facing": np.exp(-(np.arctan2(facing[:, 1], facing[:, 0]) ** 2)),
-            "upright": (seen["projected_gravity"][:, :2] ** 2).sum(axis=1),
+            "upright": square(seen["projected_gravity"][:, :2]),
             "bounce": seen["linear_velocity"][:, 2] ** 2,
             "pose": off,
             "calm": np.where(np.hypot(along, across) > ROLLS * speed, off, 0.0),
-            "action_rate": ((self._told[0] - self._told[1]) ** 2).sum(axis=1),
-            "effort": ((self._told[0] - joints[:, robot.served]) ** 2).sum(axis=1),
-            "slip": np.where(seen["foot_load"] > 0.02, velocity**2, 0.0).sum(axis=1),
+            "action_rate": square(self._told[0] - self._told[1]),
+            "effort": square(self._told[0] - joints[:, robot.served]),
+            "slip": np.where(seen["foot_load"] > LOADED, velocity**2, 0.0).sum(axis=1),
         }

@@ -62,9 +62,9 @@ class Walking(Worlds):
         self.task, robot, model = task, task.robot, task.robot.physics
         self.legs = robot
         base = robot.base
-        self._place, self._speed = int(model.jnt_qposadr[model.body_jntadr[base]]), int(model.body_dofadr[base])
+        self._place, self._speed = robot.place, int(model.body_dofadr[base])
         self._first = rotation_matrices(robot.start[None, self._place + 3 : self._place + 7])[0]
-        self._height = float(robot.start[self._place + 2])
+        self._height = robot.height
         self._weight = float(-model.opt.gravity[2] * model.body_subtreemass[base])
         config = task.config
         self._width = WIDTH * max(*np.abs(config.forward), config.sideways, SLOWEST)
@@ -177,13 +177,22 @@ class Walking(Worlds):
     def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         config = self.task.config
         terms = self.terms(seen)
-        fallen = -seen["projected_gravity"][:, 2] < np.cos(np.radians(config.tilt))
-        fallen |= seen["height"][:, 0] < config.lowest * self._height
+        fallen, reward = self.fallen(seen), self.weighted(terms)
         self._error += np.linalg.norm(seen["linear_velocity"][:, :2] - seen["target_velocity"], axis=-1)
-        reward = sum(self.weights[name] * value for name, value in terms.items())
         over = self._count >= config.steps
         success = over & ~fallen & (self._error < config.error * self._count)
         return np.where(fallen, 0.0, np.maximum(reward, 0.0)), success, fallen
+
+    def fallen(self, seen: Mapping[str, Array]) -> Array:
+        """Which have (num,): they are tilted, or low."""
+        config = self.task.config
+        tilted: Array = -seen["projected_gravity"][:, 2] < np.cos(np.radians(config.tilt))
+        return tilted | (seen["height"][:, 0] < config.lowest * self._height)
+
+    def weighted(self, terms: Mapping[str, Array]) -> Array:
+        """The sum (num,) of the reward's terms, each with its weight."""
+        total: Array = np.asarray(sum(self.weights[name] * value for name, value in terms.items()))
+        return total
 
     def terms(self, seen: Mapping[str, Array]) -> dict[str, Array]:
         """Of the reward, by name, unweighted: those that have a weight."""
@@ -193,7 +202,7 @@ class Walking(Worlds):
         order = np.concatenate([seen["target_velocity"], seen["target_turn_rate"]], axis=1)
         moves = np.linalg.norm(order, axis=1) > STANDING
         joints = self.scene.qpos[:, robot.positions]
-        off = _square(joints - robot.home)
+        off = square(joints - robot.home)
         at = joints[:, robot.served]
         velocity, height = self._felt["velocity"], self._felt["position"][..., 2]
         along = np.linalg.norm(velocity[..., :2], axis=2)
@@ -204,25 +213,26 @@ class Walking(Worlds):
         lift = CLEARANCE * self._height
         swings = np.where(moves[:, None], gait.lift(self.phase()[:, None] + self._offsets), 0.0)
         found = {
-            "velocity": np.exp(-_square(error) / self._width**2),
+            "velocity": np.exp(-square(error) / self._width**2),
             "turn_rate": np.exp(-((turned / self._turn_width) ** 2)),
             "bounce": seen["linear_velocity"][:, 2] ** 2,
-            "roll_rate": _square(seen["angular_velocity"][:, :2]),
-            "upright": _square(seen["projected_gravity"][:, :2]),
+            "roll_rate": square(seen["angular_velocity"][:, :2]),
+            "upright": square(seen["projected_gravity"][:, :2]),
             "pose": off,
-            "effort": _square(self._told[0] - at),
-            "action_rate": _square(self._told[0] - self._told[1]),
+            "effort": square(self._told[0] - at),
+            "action_rate": square(self._told[0] - self._told[1]),
             "slip": np.where(loaded, along**2, 0.0).sum(axis=1),
             "clearance": np.where(loaded, 0.0, along * np.abs(height / lift - 1.0)).sum(axis=1),
             "air_time": np.where(moves, stepped, 0.0),
             "still": np.where(moves, 0.0, off),
             "swing": np.exp(-2.0 * (((height / lift - swings) / OFF) ** 2).mean(axis=1)),
             "rhythm": (loaded == (swings == 0.0)).mean(axis=1),
-            "arms": _square((joints - robot.home)[:, robot.legless]),
+            "arms": square((joints - robot.home)[:, robot.legless]),
         }
         return {name: found[name] for name in self.weights}
 
 
-def _square(values: Array) -> Array:
+def square(values: Array) -> Array:
+    """Of each row's vector (num, k)."""
     found: Array = (values**2).sum(axis=1)
     return found
