@@ -14,6 +14,7 @@ import pytest
 from deploy import launch as runner
 from deploy.launching import stand_in
 from deploy.launching.actions import Action
+from deploy.ros2.node.network import PEERS, PROFILES, RANGE, keep_to_this_machine
 from tests.deploy.ros2.domain import own_domain
 
 REAL = runner.real_launch() and importlib.util.find_spec("launch_pytest") is not None
@@ -23,10 +24,13 @@ REAL = runner.real_launch() and importlib.util.find_spec("launch_pytest") is not
 def domain(monkeypatch, tmp_path):
     """A ROS domain of its own, as a number, for this process and its children."""
     with own_domain() as number:
-        for name in ("ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS"):
+        for name in ("ROS_LOCALHOST_ONLY", PEERS, RANGE, *PROFILES):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
-        monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        here: dict[str, str] = {}
+        keep_to_this_machine(here)
+        for name, value in here.items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "log"))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         yield number

@@ -29,6 +29,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from deploy.ros2 import topics
 from deploy.ros2.arming.interlock import HOLDING, LANDING, STOPPED
+from deploy.ros2.node.network import keep_to_this_machine
 from deploy.ros2.node.subscriptions import command_quality, latched_quality, sensor_quality
 from sim.spec import Signal
 from tests.deploy.ros2.domain import own_domain
@@ -53,7 +54,7 @@ PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
 
 def spawn(module: str, *arguments: str, domain: int, **options: Any) -> subprocess.Popen[str]:
     """`python -m MODULE ARGUMENTS` in a domain that only this machine sees."""
-    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
     environment |= {"OMP_NUM_THREADS": "1", "RCUTILS_COLORIZED_OUTPUT": "0", "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **options)
@@ -73,7 +74,7 @@ class Graph:
     def __init__(self, namespace: str = "", domain: int | None = None) -> None:
         self.namespace, self.held = namespace, ExitStack()
         self.domain = self.held.enter_context(own_domain()) if domain is None else domain
-        os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+        keep_to_this_machine()
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=self.domain, signal_handler_options=SignalHandlerOptions.NO)
         self.node = Node("bench", context=self.context, namespace=namespace or None)

@@ -11,31 +11,35 @@ from pathlib import Path
 
 import pytest
 
-from deploy.ros2.node.network import LOOPBACK, NETWORK, PEERS, PROFILES, RANGE, keep_to_this_machine
+from deploy.ros2.node.network import LOOPBACK, MIDDLEWARE, NETWORK, PEERS, PROFILES, RANGE, keep_to_this_machine
 from tests.deploy.ros2.bench import ROOT
 from tests.deploy.ros2.domain import own_domain
 
 OURS, THEIRS = "10.123.77.1", "10.123.77.2"
-PROFILE = PROFILES[0]
+HERE = {RANGE: "SYSTEM_DEFAULT", PROFILES[0]: str(LOOPBACK)}  # what keeps nodes to this machine
 
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ({}, {RANGE: "LOCALHOST", PROFILE: str(LOOPBACK)}),
-        ({NETWORK: "0"}, {NETWORK: "0", RANGE: "LOCALHOST", PROFILE: str(LOOPBACK)}),
+        ({}, HERE),
+        ({NETWORK: "0"}, {NETWORK: "0", **HERE}),
         ({NETWORK: "1"}, {NETWORK: "1"}),
         ({NETWORK: "True"}, {NETWORK: "True"}),
         ({RANGE: "SUBNET"}, {RANGE: "SUBNET"}),
         ({RANGE: "OFF"}, {RANGE: "OFF"}),
-        ({RANGE: "LOCALHOST"}, {RANGE: "LOCALHOST", PROFILE: str(LOOPBACK)}),
+        ({RANGE: "LOCALHOST"}, HERE),
+        (HERE, HERE),
+        ({MIDDLEWARE: "rmw_fastrtps_dynamic_cpp"}, {MIDDLEWARE: "rmw_fastrtps_dynamic_cpp", **HERE}),
+        ({MIDDLEWARE: "rmw_cyclonedds_cpp"}, {MIDDLEWARE: "rmw_cyclonedds_cpp", RANGE: "LOCALHOST"}),
         ({PEERS: "10.0.0.7"}, {PEERS: "10.0.0.7", RANGE: "LOCALHOST"}),
         ({PROFILES[1]: "mine.xml"}, {PROFILES[1]: "mine.xml", RANGE: "LOCALHOST"}),
     ],
 )
 def test_who_has_said_how_far_is_not_overruled(given, wanted):
-    keep_to_this_machine(given)
-    assert given == wanted
+    told = dict(given)
+    keep_to_this_machine(told)
+    assert told == wanted
 
 
 @contextmanager
@@ -74,11 +78,17 @@ def listening(process: int, domain: int) -> set[str]:
     return found
 
 
+def shares_memory(process: int) -> bool:
+    """Whether Fast DDS uses shared memory there, by the threads that it names after it."""
+    return any(task.read_text().startswith("dds.shm") for task in Path(f"/proc/{process}/task").glob("*/comm"))
+
+
 @pytest.mark.timed
 def test_nodes_listen_on_the_loopback_only_unless_told_otherwise():
     with own_domain() as domain, supervisor(domain) as alone, supervisor(domain, **{NETWORK: "1"}) as open_to_all:
         assert listening(alone, domain) == {"127.0.0.1"}
         assert "0.0.0.0" in listening(open_to_all, domain)
+        assert not shares_memory(alone) and shares_memory(open_to_all)
 
 
 @contextmanager
@@ -117,7 +127,7 @@ def test_another_computer_is_obeyed_only_where_the_network_was_asked_for():
             assert addresses[0] == {"127.0.0.1"} and "0.0.0.0" in addresses[1]
             return
         command = [*there, sys.executable, "-m", "deploy.ros2.ask", "do=release"]
-        stranger = {**os.environ, RANGE: "SUBNET", PEERS: OURS}
+        stranger = {k: v for k, v in os.environ.items() if k not in PROFILES} | {RANGE: "SUBNET", PEERS: OURS}
 
         def ask(domain: int, patience: int) -> tuple[int, str]:
             """Exit status and output of one who looks for the service that long, in s."""
