@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy.policy_file import PolicyFile
+from deploy.trust.content import content_of
 from policies.algorithms.ppo.league import League
 from policies.algorithms.ppo.tutor import Heard, Lesson, Tutor
 from policies.learning.fused import parallel, surrogate, work_queue
@@ -49,10 +50,17 @@ class Fused:
     """The path without torch."""
 
     def __init__(
-        self, task: Task, config: PpoConfig, seed: int, practised: Task | None = None, lesson: Lesson | None = None
+        self,
+        task: Task,
+        config: PpoConfig,
+        seed: int,
+        practised: Task | None = None,
+        lesson: Lesson | None = None,
+        start: bytes = b"",
     ) -> None:
         """`practised`: the task as it is learned, if that differs from how it is measured; `lesson`: a `tutor` is given
-        to `hear` before the training begins.
+        to `hear` before the training begins; `start`: a policy file's content, in the place of the one that the
+        settings name.
         """
         if config.threads > PARTS:
             raise ValueError(
@@ -85,9 +93,11 @@ class Fused:
         layers = [self.rollouts.judged, *config.critic_hidden, 1]
         self.critic = Perceptron(layers, config.activation, rng)
         found = task_images(task) if config.mirrors else None
-        self.start = network_of(PolicyFile.load(config.start), task) if config.start else None
-        if self.start and found and not alike(self.start, found[0], found[2]):
-            raise ValueError(f"{config.start} was learned without the task's mirrors: set algorithm.mirrors=false")
+        start = start or (content_of(config.start) if config.start else b"")
+        begun = PolicyFile.from_bytes(start, config.start or "the start") if start else None
+        self.start = network_of(begun, task, start) if begun else None
+        if self.start and begun and found and not alike(self.start, found[0], found[2]):
+            raise ValueError(f"{begun.path} was learned without the task's mirrors: set algorithm.mirrors=false")
         self.symmetry: list[Symmetric] = []
         if found:
             seen, judged, actions = found
@@ -118,8 +128,8 @@ class Fused:
         self.learners = [trained(network, symmetric, gradient) for network, symmetric, gradient in both]
         self.iterations = config.iterations
         self.iteration = 0
-        if config.bound:
-            self.hear(Tutor([PolicyFile.load(config.start)], task, config.num_envs))
+        if config.bound and begun:
+            self.hear(Tutor([begun], task, config.num_envs))
 
     def hear(self, tutor: Tutor) -> None:
         """Learn from it, as the lesson says."""

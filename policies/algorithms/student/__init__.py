@@ -8,7 +8,8 @@ that this one was measured to have; in the end, what it really tells.
 The student, who remembers, acts in the task and is drawn towards what the teacher would do in its place (DAgger, Ross
 et al. 2011), then tries for itself, too, more and more loosely bound to the teacher (as in "Learning Robot Soccer from
 Egocentric Vision", Tirumala et al. 2024, arXiv 2405.02425). What nobody commands who teaches is tried from the
-beginning: what is good for the task is rewarded, and what helps to know the teacher's answer.
+beginning: what is good for the task is rewarded, and what helps to know the teacher's answer. In the end the student
+practises (`practice`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from policies.algorithms.ppo.fused import Fused
 from policies.algorithms.ppo.league import League
 from policies.algorithms.ppo.tutor import Lesson, Tutor, answer
 from policies.algorithms.student.gaze import Gaze
+from policies.algorithms.student.practice import practising
 from policies.models.controller import Array, FeaturePolicy
 from policies.models.export import to_bytes
 from policies.models.rounding import halved
@@ -55,13 +57,16 @@ class StudentConfig(PpoConfig):
     gaze_steps: int = 3_000_000  # of who learns where to look, if the task's robot looks; 0: the student tries that
     eyes: str = "encoder"  # of pictures: encoder, learned with the rest | detector, learned before
     detector_steps: int = 400_000  # pictures that a detector learns from
-    watching: float = 0.1  # share of the training, at its end, in which the student is told what the detector tells
+    watching: float = 0.1  # share of its lessons, or its practice, at the end, in which it is told what that tells
     network: str = "gru"
     hidden: list[int] = field(default_factory=lambda: [128, 64])
     sight: EncoderConfig = field(default_factory=lambda: EncoderConfig(head="flat"))
     inherit: bool = True  # a tracking_gru begins with the teacher's network as its head, which acts on what it tracks
     held: float = 0.75  # share of the training in which that stays as it is, while the memory learns
     guided: float = 0.05  # share of the training in which the teacher acts in fewer and fewer rows
+    practice_steps: int = 0  # of `ppo` once it was taught, near to what it does then; of the compiled path
+    practice_rate: float = 2e-4  # its learning rate at the start; at the end it is a tenth of that
+    practice_bound: float = 0.2  # by which actions may change (root mean square); 0: as much as they like
     alone: float = 0.5  # share of the training in which what the teacher knows is learned from it alone
     imitation: float = 1.0  # weight of the squared difference from the teacher until then
     final_imitation: float = 0.05  # and at the end
@@ -80,6 +85,11 @@ class StudentConfig(PpoConfig):
             raise ValueError(
                 "needs algorithm.gaze_steps >= 0 and detector_steps >= 1000, got "
                 f"{self.gaze_steps} and {self.detector_steps}"
+            )
+        if self.practice_steps < 0 or self.practice_rate <= 0.0 or not 0.0 <= self.practice_bound <= 2.0:
+            raise ValueError(
+                "needs algorithm.practice_steps >= 0, practice_rate > 0 and practice_bound within 0..2, got "
+                f"{self.practice_steps}, {self.practice_rate:g} and {self.practice_bound:g}"
             )
         for name in ("guided", "alone", "held", "watching"):
             if not 0.0 <= getattr(self, name) <= 1.0:
@@ -119,6 +129,8 @@ class Student:
         learned = self.eyes.task if self.eyes else task
         self.league = self._league(learned) if config.league else None
         self.student: Fused | TorchRecurrent = self._pupil(learned)
+        self.taught = b""  # the student as its lessons left it, and
+        self.practice: Fused | None = None  # its practice, which goes on from there
         self.teacher = None if config.teacher else self._learner(task.teacher_task())
         if config.teacher:
             self._meet(content_of(config.teacher), config.teacher)
@@ -205,12 +217,33 @@ class Student:
                 yield from self._shown(self.eyes.learn(), "detector", begins, EYES)
                 self._open_eyes()
             begins += EYES
-        for metrics in self.student.learn():
+        practises = isinstance(self.student, Fused) and self.config.practice_steps
+        share = self.config.total_steps / (self.config.total_steps + practises) if practises else 1.0
+        if not self.practice:
+            yield from self._learned(self.student, begins, share * (1.0 - begins), not practises)
+            if practises:
+                self.before += self.student.rollouts.steps
+                self._practise(to_bytes(self.student.controller(), "the student"))
+        if self.practice:
+            begins += share * (1.0 - begins)
+            yield from self._learned(self.practice, begins, 1.0 - begins, True)
+
+    def _learned(
+        self, learner: Fused | TorchRecurrent, begins: float, share: float, last: bool
+    ) -> Iterator[dict[str, float]]:
+        """The metrics of the student's own training; the `last` part of it ends with what the detector tells."""
+        for metrics in learner.learn():
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
-            done = {"progress": begins + (1.0 - begins) * metrics["progress"]}
-            if not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
+            done = {"progress": begins + share * metrics["progress"]}
+            if last and not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
                 self._watch()
             yield {**metrics, **points, **done, "env_steps": self.before + metrics["env_steps"]}
+
+    def _practise(self, taught: bytes) -> None:
+        """Go on by trial from what was taught."""
+        self.taught, task = taught, self.student.task
+        practised = self.league.training() if self.league else task
+        self.practice = practising(task, self.config, self.seed, practised, taught)
 
     @property
     def _gazes(self) -> bool:
@@ -244,18 +277,19 @@ class Student:
 
     def _watch(self) -> None:
         """Be told what the detector tells, from pictures, from now on; with torch it goes on as it did."""
-        if self.eyes and isinstance(self.student, Fused):
+        learner = self.practice or self.student
+        if self.eyes and isinstance(learner, Fused):
             self._watches = True
-            self.student.go_on_in(self.eyes.watching(self.league), self.seed + 1)
+            learner.go_on_in(self.eyes.watching(self.league), self.seed + 1)
 
     def controller(self) -> FeaturePolicy:
         """The student, who knows nothing as long as others learn."""
-        made = self.student.controller()
+        made = (self.practice or self.student).controller()
         made = self.eyes.before(made) if self.eyes else made
         return halved(made) if self.config.float16 else made
 
     def dump_to(self, folder: Path) -> None:
-        for learner in (self.teacher, self.student):
+        for learner in (self.teacher, self.student, self.practice):
             if learner:
                 learner.dump_to(folder)
 
@@ -268,7 +302,9 @@ class Student:
             "gaze": self.gaze.state_dict() if self.gaze and not self.looks else {},
             "eyes": self.eyes.state_dict() if self.eyes else {},
             "watches": self._watches,
-            "student": self.student.state_dict(),
+            "student": self.student.state_dict() if not self.practice else {},
+            "taught": np.frombuffer(self.taught, np.uint8),
+            "practice": self.practice.state_dict() if self.practice else {},
             "league": self.league.state_dict() if self.league else {},
             "seed": self.seed,
             "before": self.before,
@@ -296,6 +332,11 @@ class Student:
             self.eyes.load_state_dict(state["eyes"])
             if self.eyes.over:
                 self._open_eyes()
-            if state["watches"]:
-                self._watch()
-        self.student.load_state_dict(state["student"])
+        if taught := np.asarray(state["taught"], np.uint8).tobytes():
+            self._practise(taught)
+        if state["watches"]:
+            self._watch()
+        if self.practice:
+            self.practice.load_state_dict(state["practice"])
+        else:
+            self.student.load_state_dict(state["student"])

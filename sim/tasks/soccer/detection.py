@@ -25,18 +25,18 @@ GOLDEN, FIRST, SECOND = (np.uint64(k) for k in (0x9E3779B97F4A7C15, 0xBF58476D1C
 class Errors:
     """Of a detector. Standard deviations, and probabilities per picture.
 
-    As measured of `python -m policies.train_detector total_steps=200000 games=60`, seed 0: docs/results.md.
+    As measured of `python -m policies.train_detector out=detector.onnx`, seed 0: docs/results.md.
     """
 
-    bearing: float = 0.037  # rad
-    turning: float = 0.0004  # rad more, per rad/s by which the camera turns
-    near: float = 0.11  # of the distance, as a share of it
-    far: float = 0.009  # more of that share, per m
-    missed: float = 0.0  # that something is not seen, which is there to be seen
-    faint: float = 0.045  # more of that, per m
-    imagined: float = 0.016  # that something is seen somewhere, which is not there to be seen
+    bearing: float = 0.043  # rad
+    turning: float = 0.0003  # rad more, per rad/s by which the camera turns
+    near: float = 0.10  # of the distance, as a share of it
+    far: float = 0.006  # more of that share, per m
+    missed: float = 0.003  # that something is not seen, which is there to be seen
+    faint: float = 0.030  # more of that, per m
+    imagined: float = 0.020  # that something is seen somewhere, which is not there to be seen
     aside: float = 0.006  # rad, of the bearing, for a whole game
-    scale: float = 0.033  # of the distance, for a whole game
+    scale: float = 0.030  # of the distance, for a whole game
 
 
 def things(players: int) -> dict[str, int]:

@@ -25,6 +25,7 @@ def teacher(tmp_path):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("policies.algorithms.student.eyes.GAMES", 16)
+    monkeypatch.setattr("policies.algorithms.student.practice.CRITIC_ALONE", 1)
     monkeypatch.setattr("policies.learning.detection.learner.Detection", lambda: Detection(pool=3000, batch_size=64))
 
 
@@ -38,22 +39,41 @@ def learned(one):
     return [*one.learn()]
 
 
+def kind(metrics):
+    """Whose training a row of metrics is of."""
+    whose = {"gaze_progress": "gaze", "detector_progress": "eyes", "pull": "practice"}
+    return next((name for key, name in whose.items() if key in metrics), "lessons")
+
+
 def test_all_stages_continue_exactly(teacher, tmp_path):
-    straight = student(teacher)
+    straight = student(teacher, practice_steps=16 * 8 * 4)
     metrics = learned(straight)
-    kinds = ["gaze" if "gaze_progress" in m else "eyes" if "detector_progress" in m else "student" for m in metrics]
-    assert kinds == ["gaze", *["eyes"] * (len(kinds) - 7), *["student"] * 6] and len(kinds) > 8
+    kinds = [kind(m) for m in metrics]
+    assert kinds == ["gaze", *["eyes"] * (len(kinds) - 11), *["lessons"] * 6, *["practice"] * 4] and len(kinds) > 12
     progress = [m["progress"] for m in metrics]
-    assert progress == sorted(progress) and progress[-1] == 1.0
+    assert progress == sorted(progress) and progress[-1] == pytest.approx(1.0)
     assert [m["env_steps"] for m in metrics] == sorted(m["env_steps"] for m in metrics)
-    for count in (1, 2, len(kinds) - 6, len(kinds) - 5, len(kinds) - 1):
-        first, second = student(teacher), student(teacher)
+    for count in (1, 2, len(kinds) - 10, len(kinds) - 9, *(len(kinds) - k for k in (5, 4, 3, 1))):
+        first, second = student(teacher, practice_steps=16 * 8 * 4), student(teacher, practice_steps=16 * 8 * 4)
         learning = first.learn()
         for _ in range(count):
             next(learning)
         second.load_state_dict(first.state_dict())
         assert learned(second) == metrics[count:]
         same(straight.state_dict(), second.state_dict())
+
+
+def test_it_practises_near_to_what_it_was_taught(teacher):
+    one = student(teacher, perception="detector", practice_steps=16 * 8 * 6, practice_bound=0.1)
+    learning = one.learn()
+    while kind(metrics := next(learning)) != "practice":
+        taught = one.student.controller()
+    np.testing.assert_allclose(one.controller().network.output[0], taught.network.output[0], atol=1e-5)
+    assert metrics["change"] < 0.05  # only the critic has learned
+    for _ in learning:
+        pass
+    assert np.abs(one.controller().network.output[0] - taught.network.output[0]).max() > 1e-4
+    assert one.practice.rollouts.env.detector is not None
 
 
 def test_its_file_takes_pictures_and_does_what_the_told_one_does(teacher, tmp_path):
@@ -119,6 +139,8 @@ def test_what_does_not_go_together_is_refused(teacher, tmp_path):
         student(teacher, network="tracking_gru")
     with pytest.raises(ValueError, match="algorithm.eyes 'both' is not one of encoder, detector"):
         StudentConfig(eyes="both")
+    with pytest.raises(ValueError, match="needs algorithm.practice_steps >= 0, .* got 0, 0.0002 and 3"):
+        StudentConfig(practice_bound=3.0)
     with pytest.raises(ValueError, match="gaze_steps >= 0 and detector_steps >= 1000, got -1"):
         StudentConfig(gaze_steps=-1)
     task, rng = make("soccer_1v1"), np.random.default_rng(0)
