@@ -86,6 +86,8 @@ class StudentConfig(PpoConfig):
                 "needs algorithm.gaze_steps >= 0 and detector_steps >= 1000, got "
                 f"{self.gaze_steps} and {self.detector_steps}"
             )
+        if self.bound:
+            raise ValueError("algorithm.bound is ppo's: a student's practice has algorithm.practice_bound")
         if self.practice_steps < 0 or self.practice_rate <= 0.0 or not 0.0 <= self.practice_bound <= 2.0:
             raise ValueError(
                 "needs algorithm.practice_steps >= 0, practice_rate > 0 and practice_bound within 0..2, got "
@@ -217,12 +219,12 @@ class Student:
                 yield from self._shown(self.eyes.learn(), "detector", begins, EYES)
                 self._open_eyes()
             begins += EYES
-        practises = isinstance(self.student, Fused) and self.config.practice_steps
-        share = self.config.total_steps / (self.config.total_steps + practises) if practises else 1.0
+        fused = self.student if isinstance(self.student, Fused) and self.config.practice_steps else None
+        share = self.config.total_steps / (self.config.total_steps + self.config.practice_steps) if fused else 1.0
         if not self.practice:
-            yield from self._learned(self.student, begins, share * (1.0 - begins), not practises)
-            if practises:
-                self.before += self.student.rollouts.steps
+            yield from self._learned(self.student, begins, share * (1.0 - begins), not fused)
+            if fused:
+                self.before += fused.rollouts.steps
                 self._practise(to_bytes(self.student.controller(), "the student"))
         if self.practice:
             begins += share * (1.0 - begins)
