@@ -88,8 +88,8 @@ class PpoConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.critic_alone < 0:
             raise ValueError(f"critic_alone must not be negative, got {self.critic_alone}")
-        if not 0.0 <= self.bound <= 2.0:
-            raise ValueError(f"algorithm.bound must be within 0..2, got {self.bound}")
+        if not 0.0 <= self.bound <= 2.0 or (self.bound and not self.start):
+            raise ValueError(f"algorithm.bound is 0..2, of what algorithm.start does, got {self.bound}, {self.start!r}")
         if self.minibatches > self.units:
             what = "rows" if self.remembers else "samples"
             raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")
@@ -182,8 +182,6 @@ class Ppo:
             raise ValueError(f"algorithm.league is learned by the fused path only: {why or 'not algorithm.path=torch'}")
         if config.start and (config.path == "torch" or why):
             raise ValueError(f"algorithm.start goes with the fused path only: {why or 'not algorithm.path=torch'}")
-        if config.bound and not config.start:
-            raise ValueError(f"algorithm.bound={config.bound:g} is of what algorithm.start does: name that policy file")
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         torch = config.path == "torch" or bool(why)

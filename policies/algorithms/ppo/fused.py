@@ -56,11 +56,11 @@ class Fused:
         seed: int,
         practised: Task | None = None,
         lesson: Lesson | None = None,
-        start: bytes = b"",
+        content: bytes = b"",
     ) -> None:
         """`practised`: the task as it is learned, if that differs from how it is measured; `lesson`: a `tutor` is given
-        to `hear` before the training begins; `start`: a policy file's content, in the place of the one that the
-        settings name.
+        to `hear` before the training begins; `content`: of the policy file that `config.start` names, where
+        it is none.
         """
         if config.threads > PARTS:
             raise ValueError(
@@ -93,11 +93,11 @@ class Fused:
         layers = [self.rollouts.judged, *config.critic_hidden, 1]
         self.critic = Perceptron(layers, config.activation, rng)
         found = task_images(task) if config.mirrors else None
-        start = start or (content_of(config.start) if config.start else b"")
-        begun = PolicyFile.from_bytes(start, config.start or "the start") if start else None
-        self.start = network_of(begun, task, start) if begun else None
-        if self.start and begun and found and not alike(self.start, found[0], found[2]):
-            raise ValueError(f"{begun.path} was learned without the task's mirrors: set algorithm.mirrors=false")
+        content = content or (content_of(config.start) if config.start else b"")
+        begun = PolicyFile.from_bytes(content, config.start) if content else None
+        self.start = network_of(begun, task, content) if begun else None
+        if self.start and found and not alike(self.start, found[0], found[2]):
+            raise ValueError(f"{config.start} was learned without the task's mirrors: set algorithm.mirrors=false")
         self.symmetry: list[Symmetric] = []
         if found:
             seen, judged, actions = found

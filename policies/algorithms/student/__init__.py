@@ -147,10 +147,13 @@ class Student:
         """Scripted opponents, and the teacher."""
         return League(task, self.seed, {"teacher": self._play}, itself=False)
 
+    def _practised(self, task: Task) -> Task:
+        """This task as it is learned: against the league, if there is one."""
+        return self.league.training() if self.league else task
+
     def _pupil(self, task: Task) -> Fused | TorchRecurrent:
-        """Who learns this task, against the league if there is one."""
-        practised = self.league.training() if self.league else task
-        how = task, self.config, self.seed
+        """Who learns this task."""
+        practised, how = self._practised(task), (task, self.config, self.seed)
         if self.config.path != "torch" and not (why := beyond(task, self.config, self.device)):
             return Fused(*how, practised, self.config.lesson())
         if self.config.path == "fused":
@@ -219,33 +222,43 @@ class Student:
                 yield from self._shown(self.eyes.learn(), "detector", begins, EYES)
                 self._open_eyes()
             begins += EYES
-        fused = self.student if isinstance(self.student, Fused) and self.config.practice_steps else None
-        share = self.config.total_steps / (self.config.total_steps + self.config.practice_steps) if fused else 1.0
+        share = 1.0
+        if self._practises:
+            share = self.config.total_steps / (self.config.total_steps + self.config.practice_steps)
         if not self.practice:
-            yield from self._learned(self.student, begins, share * (1.0 - begins), not fused)
-            if fused:
-                self.before += fused.rollouts.steps
+            yield from self._learned(begins, share * (1.0 - begins))
+            if self._practises:
                 self._practise(to_bytes(self.student.controller(), "the student"))
         if self.practice:
             begins += share * (1.0 - begins)
-            yield from self._learned(self.practice, begins, 1.0 - begins, True)
+            yield from self._learned(begins, 1.0 - begins)
 
-    def _learned(
-        self, learner: Fused | TorchRecurrent, begins: float, share: float, last: bool
-    ) -> Iterator[dict[str, float]]:
-        """The metrics of the student's own training; the `last` part of it ends with what the detector tells."""
-        for metrics in learner.learn():
+    @property
+    def _trained(self) -> Fused | TorchRecurrent:
+        """The student as it learns now: from its lessons, or from its practice."""
+        return self.practice or self.student
+
+    @property
+    def _practises(self) -> bool:
+        """Whether it does after its lessons."""
+        return isinstance(self.student, Fused) and self.config.practice_steps > 0
+
+    def _learned(self, begins: float, share: float) -> Iterator[dict[str, float]]:
+        """The metrics of the student's own training; the last part of that ends with what the detector tells."""
+        last = self.practice or not self._practises
+        for metrics in self._trained.learn():
+            self.reached = metrics["env_steps"]
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
             done = {"progress": begins + share * metrics["progress"]}
             if last and not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
                 self._watch()
-            yield {**metrics, **points, **done, "env_steps": self.before + metrics["env_steps"]}
+            yield {**metrics, **points, **done, "env_steps": self.before + self.reached}
+        self.before, self.reached = self.before + self.reached, 0.0
 
     def _practise(self, taught: bytes) -> None:
         """Go on by trial from what was taught."""
         self.taught, task = taught, self.student.task
-        practised = self.league.training() if self.league else task
-        self.practice = practising(task, self.config, self.seed, practised, taught)
+        self.practice = practising(task, self.config, self.seed, self._practised(task), taught)
 
     @property
     def _gazes(self) -> bool:
@@ -279,14 +292,14 @@ class Student:
 
     def _watch(self) -> None:
         """Be told what the detector tells, from pictures, from now on; with torch it goes on as it did."""
-        learner = self.practice or self.student
+        learner = self._trained
         if self.eyes and isinstance(learner, Fused):
             self._watches = True
             learner.go_on_in(self.eyes.watching(self.league), self.seed + 1)
 
     def controller(self) -> FeaturePolicy:
         """The student, who knows nothing as long as others learn."""
-        made = (self.practice or self.student).controller()
+        made = self._trained.controller()
         made = self.eyes.before(made) if self.eyes else made
         return halved(made) if self.config.float16 else made
 
@@ -304,9 +317,8 @@ class Student:
             "gaze": self.gaze.state_dict() if self.gaze and not self.looks else {},
             "eyes": self.eyes.state_dict() if self.eyes else {},
             "watches": self._watches,
-            "student": self.student.state_dict() if not self.practice else {},
             "taught": np.frombuffer(self.taught, np.uint8),
-            "practice": self.practice.state_dict() if self.practice else {},
+            "student": self._trained.state_dict(),
             "league": self.league.state_dict() if self.league else {},
             "seed": self.seed,
             "before": self.before,
@@ -319,7 +331,8 @@ class Student:
         if int(state["seed"]) != self.seed:  # of those who are made later
             self.seed = int(state["seed"])
             self._make_eyes()
-        content, looks = (np.asarray(state[name], np.uint8).tobytes() for name in ("content", "looks"))
+        parts = (np.asarray(state[name], np.uint8).tobytes() for name in ("content", "looks", "taught"))
+        content, looks, taught = parts
         if content:
             self._meet(content)
         elif self.teacher:
@@ -334,11 +347,8 @@ class Student:
             self.eyes.load_state_dict(state["eyes"])
             if self.eyes.over:
                 self._open_eyes()
-        if taught := np.asarray(state["taught"], np.uint8).tobytes():
+        if taught:
             self._practise(taught)
         if state["watches"]:
             self._watch()
-        if self.practice:
-            self.practice.load_state_dict(state["practice"])
-        else:
-            self.student.load_state_dict(state["student"])
+        self._trained.load_state_dict(state["student"])

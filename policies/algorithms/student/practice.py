@@ -7,7 +7,7 @@ it learns to play with what it has. A Lagrange multiplier keeps its actions near
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from policies.algorithms.ppo import PpoConfig
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
     from policies.algorithms.student import StudentConfig
 
 CRITIC_ALONE = 40  # iterations
-CRITIC = PpoConfig().critic_hidden
 
 
 def practising(task: Task, config: StudentConfig, seed: int, practised: Task, taught: bytes) -> Fused:
     """A learner that goes on from the student in this policy file; `practised` as in `Fused`."""
-    same = PpoConfig(**{f.name: getattr(config, f.name) for f in fields(PpoConfig)})
-    settings = replace(
-        same,
-        total_steps=config.practice_steps,
-        learning_rate=config.practice_rate,
-        final_learning_rate=0.1 * config.practice_rate,
-        bound=config.practice_bound,
-        critic_hidden=CRITIC,
-        critic_alone=CRITIC_ALONE,
-        start="",
-        league=False,
-    )
-    return Fused(task, settings, seed, practised, start=taught)
+    settings = {f.name: getattr(config, f.name) for f in fields(PpoConfig)}
+    del settings["critic_hidden"]  # the student's had nothing to judge: it is as large as ppo's own
+    settings |= {
+        "total_steps": config.practice_steps,
+        "learning_rate": config.practice_rate,
+        "final_learning_rate": 0.1 * config.practice_rate,
+        "start": "the student",
+        "bound": config.practice_bound,
+        "critic_alone": CRITIC_ALONE,
+        "league": False,
+    }
+    return Fused(task, PpoConfig(**settings), seed, practised, content=taught)

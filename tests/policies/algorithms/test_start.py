@@ -135,10 +135,10 @@ def test_a_bounded_run_continues_exactly(task, tmp_path):
     assert list(second.learn()) == metrics[2:]
 
 
-def test_a_bound_needs_a_start(task):
-    with pytest.raises(ValueError, match=r"algorithm.bound=0.1 is of what algorithm.start does: name that policy file"):
-        Ppo(task, PpoConfig(**FEW, bound=0.1), 0)
-    with pytest.raises(ValueError, match=r"algorithm.bound must be within 0..2, got 3"):
-        PpoConfig(bound=3.0)
+def test_a_bound_needs_a_start():
+    with pytest.raises(ValueError, match=r"algorithm.bound is 0..2, of what algorithm.start does, got 0.1, ''"):
+        PpoConfig(bound=0.1)
+    with pytest.raises(ValueError, match=r"algorithm.bound is 0..2, of what algorithm.start does, got 3.0, 'x.onnx'"):
+        PpoConfig(bound=3.0, start="x.onnx")
     with pytest.raises(ValueError, match="a student's practice has algorithm.practice_bound"):
-        StudentConfig(bound=0.1)
+        StudentConfig(bound=0.1, start="x.onnx")
