@@ -126,7 +126,7 @@ class Student:
         self.reached = 0.0  # of that which is not
         self.gaze: Gaze | None = None
         self.eyes: Eyes | None = None
-        self._watches = False
+        self._watches, self._dumps = False, Path()
         self._make_eyes()
         learned = self.eyes.task if self.eyes else task
         self.league = self._league(learned) if config.league else None
@@ -214,6 +214,7 @@ class Student:
             begins += TEACHER
         if self.gaze:
             if not self.looks:
+                self.gaze.learner.dump_to(self._dumps)
                 yield from self._shown(self.gaze.learn(), "gaze", begins, GAZE)
                 self._look(to_bytes(self.gaze.controller(), "who looks"))
             begins += GAZE
@@ -246,6 +247,7 @@ class Student:
     def _learned(self, begins: float, share: float) -> Iterator[dict[str, float]]:
         """The metrics of the student's own training; the last part of that ends with what the detector tells."""
         last = self.practice or not self._practises
+        self._trained.dump_to(self._dumps)
         for metrics in self._trained.learn():
             self.reached = metrics["env_steps"]
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
@@ -304,9 +306,9 @@ class Student:
         return halved(made) if self.config.float16 else made
 
     def dump_to(self, folder: Path) -> None:
-        for learner in (self.teacher, self.student, self.practice):
-            if learner:
-                learner.dump_to(folder)
+        self._dumps = folder  # those who are made later are told then
+        if self.teacher:
+            self.teacher.dump_to(folder)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that an exact continuation needs."""

@@ -76,6 +76,14 @@ def test_it_practises_near_to_what_it_was_taught(teacher):
     assert one.practice.rollouts.env.detector is not None
 
 
+def test_whoever_learns_writes_what_diverged_into_the_run(teacher, tmp_path):
+    one = student(teacher, practice_steps=16 * 8 * 2)
+    one.dump_to(tmp_path / "diverged")
+    learned(one)
+    for learner in (one.gaze.learner, one.student, one.practice):
+        assert learner.rollouts.dump_dir == tmp_path / "diverged"
+
+
 def test_its_file_takes_pictures_and_does_what_the_told_one_does(teacher, tmp_path):
     one = student(teacher, float16=False)
     learned(one)
