@@ -55,6 +55,7 @@ PATIENCE = 20.0  # s for anything that should happen; the machine may be busy
 def spawn(module: str, *arguments: str, domain: int, **options: Any) -> subprocess.Popen[str]:
     """`python -m MODULE ARGUMENTS` in a domain that only this machine sees."""
     environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
+    keep_to_this_machine(environment)
     environment |= {"OMP_NUM_THREADS": "1", "RCUTILS_COLORIZED_OUTPUT": "0", "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **options)
