@@ -95,6 +95,9 @@ class HasSnapshots(Protocol):
     def snapshots(self) -> dict[int, Policy]:
         """Some of what it was, by the environment steps until then, the oldest first; empty where it kept none."""
 
+    def rivals(self) -> dict[str, bytes]:
+        """Others who play in its league's table: policy files by name."""
+
 
 @runtime_checkable
 class HasRecipes(Protocol):

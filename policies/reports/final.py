@@ -71,7 +71,7 @@ def written(
         numbers["baselines"] = {name: one.json() for name, one in baselines.items()}
     (folder / "report.json").write_text(json.dumps(numbers, indent=2) + "\n")
     if isinstance(algorithm, HasSnapshots) and (snapshots := algorithm.snapshots()):
-        _league(policy, folder, task, snapshots, steps, options.seed)
+        _league(policy, folder, task, snapshots, steps, options.seed, algorithm.rivals())
         lap("league")
     learning = plots.metrics(folder)
     if baselines:  # before above, after below
@@ -87,14 +87,20 @@ def written(
 
 
 def _league(
-    policy: PolicyFile, folder: Path, task: Task, snapshots: Mapping[int, Policy], steps: int, seed: int
+    policy: PolicyFile,
+    folder: Path,
+    task: Task,
+    snapshots: Mapping[int, Policy],
+    steps: int,
+    seed: int,
+    rivals: Mapping[str, bytes],
 ) -> None:
     """Everybody plays everybody: table on the terminal, numbers, plot."""
     from policies.reports import league
     from policies.runner import plots
 
     try:
-        table = league.played(task, policy, snapshots, steps, seed)
+        table = league.played(task, policy, snapshots, steps, seed, rivals)
     except ValueError as error:
         warn(f"no league: {plain(error)}")
         return

@@ -15,16 +15,18 @@ from policies.models.export import to_bytes
 from policies.runner.log import thousands
 from policies.runner.report import table
 from policies.tournament import FilePlayer, ScriptedPlayer, contest, ratings, with_both_sides
+from sim.spec import pictures
 from sim.tasks import Task, with_opponents
 
 FINAL = "this policy"
 GAMES, TOGETHER = 20, 20_000  # of each pair; at a time
+SEEN = 8  # games of each pair where pictures are drawn, which take more time than all else
 SNAPSHOTS = 20  # at most
 
 
 @dataclass(frozen=True)
 class League:
-    """Everybody against everybody: the snapshots, the oldest first, the policy of now, then the scripted ones."""
+    """Everybody against everybody: the snapshots, the oldest first, the policy of now, rivals, the scripted ones."""
 
     task: str
     engine: str
@@ -61,23 +63,32 @@ def _chosen(snapshots: Mapping[int, Policy], most: int) -> dict[int, Policy]:
     return {every[k]: snapshots[every[k]] for k in places}
 
 
-def played(task: Task, final: PolicyFile, snapshots: Mapping[int, Policy], steps: int, seed: int) -> League:
+def played(
+    task: Task,
+    final: PolicyFile,
+    snapshots: Mapping[int, Policy],
+    steps: int,
+    seed: int,
+    rivals: Mapping[str, bytes] | None = None,
+) -> League:
     """The games of a learner's snapshots, of what it is now, after so many `steps`, and of the scripted players.
 
-    What is exported plays. The same seed gives the same games.
+    `rivals`: policy files by name, who play, too. What is exported plays. The same seed gives the same games.
     """
     game = with_both_sides(with_opponents(task))
+    games, others = SEEN if pictures(game.policy) else GAMES, rivals or {}
     some = _chosen(snapshots, SNAPSHOTS)
     names = [f"after {thousands(age)} steps" for age in some]
     files = [
         PolicyFile.from_bytes(to_bytes(policy, name), name) for name, policy in zip(names, some.values(), strict=True)
     ]
-    learned = [FilePlayer(file, game) for file in (*files, final)]
+    files += [final, *(PolicyFile.from_bytes(content, name) for name, content in others.items())]
+    learned = [FilePlayer(file, game) for file in files]
     scripted = [ScriptedPlayer(name, play) for name, play in game.opponents.items()]
-    won = contest(game, [*learned, *scripted], GAMES, seed, TOGETHER)
-    everybody = (*names, FINAL, *game.opponents)
-    ages = (*some, steps, *[None] * len(scripted))
-    return League(task.name, task.engine, seed, GAMES, everybody, ages, won)
+    won = contest(game, [*learned, *scripted], games, seed, TOGETHER)
+    everybody = (*names, FINAL, *others, *game.opponents)
+    ages = (*some, steps, *[None] * (len(others) + len(scripted)))
+    return League(task.name, task.engine, seed, games, everybody, ages, won)
 
 
 def text(league: League) -> str:

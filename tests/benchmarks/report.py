@@ -17,6 +17,7 @@ BENCHMARKS = (
     "training",
     "off_policy",
     "pitch",
+    "football",
     "transfer",
     "tracking",
     "foundation",

@@ -212,6 +212,10 @@ class Ppo:
         kept: dict[int, Policy] = self.path.snapshots() if self.config.league else {}
         return kept
 
+    def rivals(self) -> dict[str, bytes]:
+        """Nobody: all against whom it learns are there anyway."""
+        return {}
+
     def dump_to(self, folder: Path) -> None:
         self.path.dump_to(folder)
 

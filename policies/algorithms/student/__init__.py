@@ -26,11 +26,11 @@ from deploy.trust.content import content_of
 from policies.algorithms import Algorithm, algorithm_for, recipes_of
 from policies.algorithms.ppo import PpoConfig, beyond
 from policies.algorithms.ppo.fused import Fused
-from policies.algorithms.ppo.league import League
+from policies.algorithms.ppo.league import League, network_state, with_weights
 from policies.algorithms.ppo.tutor import Lesson, Tutor, answer
 from policies.algorithms.student.gaze import Gaze
 from policies.algorithms.student.practice import practising
-from policies.models.controller import Array, FeaturePolicy
+from policies.models.controller import Array, FeaturePolicy, Policy
 from policies.models.export import to_bytes
 from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
@@ -67,6 +67,7 @@ class StudentConfig(PpoConfig):
     practice_steps: int = 0  # of `ppo` once it was taught, near to what it does then; of the compiled path
     practice_rate: float = 2e-4  # its learning rate at the start; at the end it is a tenth of that
     practice_bound: float = 0.2  # by which actions may change (root mean square); 0: as much as they like
+    snapshots: int = 0  # of what it was, evenly over its lessons and practice, for the league's table at the end
     alone: float = 0.5  # share of the training in which what the teacher knows is learned from it alone
     imitation: float = 1.0  # weight of the squared difference from the teacher until then
     final_imitation: float = 0.05  # and at the end
@@ -92,6 +93,11 @@ class StudentConfig(PpoConfig):
             raise ValueError(
                 "needs algorithm.practice_steps >= 0, practice_rate > 0 and practice_bound within 0..2, got "
                 f"{self.practice_steps}, {self.practice_rate:g} and {self.practice_bound:g}"
+            )
+        if self.snapshots < 0 or (self.snapshots and self.network != "gru"):
+            raise ValueError(
+                "needs algorithm.snapshots >= 0, and 0 where algorithm.network is not gru, got "
+                f"{self.snapshots} and {self.network!r}"
             )
         for name in ("guided", "alone", "held", "watching"):
             if not 0.0 <= getattr(self, name) <= 1.0:
@@ -133,6 +139,7 @@ class Student:
         self.student: Fused | TorchRecurrent = self._pupil(learned)
         self.taught = b""  # the student as its lessons left it, and
         self.practice: Fused | None = None  # its practice, which goes on from there
+        self.past: dict[int, FeaturePolicy] = {}  # what it was, by the environment steps of everybody until then
         self.teacher = None if config.teacher else self._learner(task.teacher_task())
         if config.teacher:
             self._meet(content_of(config.teacher), config.teacher)
@@ -223,16 +230,15 @@ class Student:
                 yield from self._shown(self.eyes.learn(), "detector", begins, EYES)
                 self._open_eyes()
             begins += EYES
-        share = 1.0
+        lessons = 1.0
         if self._practises:
-            share = self.config.total_steps / (self.config.total_steps + self.config.practice_steps)
+            lessons = self.config.total_steps / (self.config.total_steps + self.config.practice_steps)
         if not self.practice:
-            yield from self._learned(begins, share * (1.0 - begins))
+            yield from self._learned(begins, 0.0, lessons)
             if self._practises:
                 self._practise(to_bytes(self.student.controller(), "the student"))
         if self.practice:
-            begins += share * (1.0 - begins)
-            yield from self._learned(begins, 1.0 - begins)
+            yield from self._learned(begins, lessons, 1.0 - lessons)
 
     @property
     def _trained(self) -> Fused | TorchRecurrent:
@@ -244,18 +250,29 @@ class Student:
         """Whether it does after its lessons."""
         return isinstance(self.student, Fused) and self.config.practice_steps > 0
 
-    def _learned(self, begins: float, share: float) -> Iterator[dict[str, float]]:
-        """The metrics of the student's own training; the last part of that ends with what the detector tells."""
+    def _learned(self, begins: float, first: float, share: float) -> Iterator[dict[str, float]]:
+        """The metrics of a part of the student's own training, this `share` of it after the `first`.
+
+        `begins`: the progress until then of all who learn before. The last part ends with what the detector tells.
+        """
         last = self.practice or not self._practises
         self._trained.dump_to(self._dumps)
         for metrics in self._trained.learn():
             self.reached = metrics["env_steps"]
             points = {f"points_{name}": points for name, points in self.league.points().items()} if self.league else {}
-            done = {"progress": begins + share * metrics["progress"]}
+            own = first + share * metrics["progress"]
             if last and not self._watches and metrics["progress"] >= 1.0 - self.config.watching:
                 self._watch()
-            yield {**metrics, **points, **done, "env_steps": self.before + self.reached}
+            self._remember(own)
+            done = {"progress": begins + own * (1.0 - begins), "env_steps": self.before + self.reached}
+            yield {**metrics, **points, **done}
         self.before, self.reached = self.before + self.reached, 0.0
+
+    def _remember(self, own: float) -> None:
+        """Keep what it is now, if it is time to; `own` is the share of its training that is over."""
+        learner, kept = self._trained, len(self.past)
+        if kept < self.config.snapshots and own >= kept / self.config.snapshots and isinstance(learner, Fused):
+            self.past[int(self.before + self.reached)] = learner.controller()
 
     def _practise(self, taught: bytes) -> None:
         """Go on by trial from what was taught."""
@@ -301,9 +318,20 @@ class Student:
 
     def controller(self) -> FeaturePolicy:
         """The student, who knows nothing as long as others learn."""
-        made = self._trained.controller()
-        made = self.eyes.before(made) if self.eyes else made
+        made = self._seeing(self._trained.controller())
         return halved(made) if self.config.float16 else made
+
+    def _seeing(self, told: FeaturePolicy) -> FeaturePolicy:
+        """The policy of the task itself, of what learns from what a detector tells."""
+        return self.eyes.before(told) if self.eyes else told
+
+    def snapshots(self) -> dict[int, Policy]:
+        """What it was, with `algorithm.snapshots`; see `policies.algorithms.HasSnapshots`."""
+        return {steps: self._seeing(policy) for steps, policy in self.past.items()}
+
+    def rivals(self) -> dict[str, bytes]:
+        """Its teacher."""
+        return {"teacher": self.content}
 
     def dump_to(self, folder: Path) -> None:
         self._dumps = folder  # those who are made later are told then
@@ -321,6 +349,7 @@ class Student:
             "watches": self._watches,
             "taught": np.frombuffer(self.taught, np.uint8),
             "student": self._trained.state_dict(),
+            "past": {str(steps): network_state(policy.network) for steps, policy in self.past.items()},
             "league": self.league.state_dict() if self.league else {},
             "seed": self.seed,
             "before": self.before,
@@ -354,3 +383,6 @@ class Student:
         if state["watches"]:
             self._watch()
         self._trained.load_state_dict(state["student"])
+        if state["past"]:
+            like = self._trained.controller()
+            self.past = {int(steps): with_weights(like, arrays) for steps, arrays in state["past"].items()}

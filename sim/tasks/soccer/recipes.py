@@ -49,6 +49,7 @@ STUDENT: dict[str, Any] = {
     "algorithm.imitation_reward": 0.0,
     "algorithm.eyes": "detector",
     "algorithm.float16": True,
+    "algorithm.snapshots": 6,
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
@@ -77,6 +78,7 @@ ADAPT: dict[str, Any] = {
 }
 PRACTICE: dict[str, Any] = {  # of drills
     **STUDENT,
+    "algorithm.snapshots": 0,  # nobody plays both sides of a drill
     "algorithm.total_steps": 4_000_000,
     "algorithm.gaze_steps": 3_000_000,
     "algorithm.practice_steps": 4_000_000,

@@ -123,6 +123,7 @@ def test_bad_settings_are_named():
         ({"imitation": 0.1, "final_imitation": 0.2}, "0 <= final_imitation <= imitation"),
         ({"teacher_steps": -1}, "teacher_steps must not be negative"),
         ({"estimation": -1.0}, "estimation >= 0"),
+        ({"snapshots": 2, "network": "tracking_gru"}, "snapshots >= 0, and 0 where algorithm.network is not gru"),
     ):
         with pytest.raises(ValueError, match=message):
             StudentConfig(**settings)

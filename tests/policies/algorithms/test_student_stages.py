@@ -46,7 +46,7 @@ def kind(metrics):
 
 
 def test_all_stages_continue_exactly(teacher, tmp_path):
-    straight = student(teacher, practice_steps=16 * 8 * 4)
+    straight = student(teacher, practice_steps=16 * 8 * 4, snapshots=3)
     metrics = learned(straight)
     kinds = [kind(m) for m in metrics]
     assert kinds == ["gaze", *["eyes"] * (len(kinds) - 11), *["lessons"] * 6, *["practice"] * 4] and len(kinds) > 12
@@ -54,13 +54,15 @@ def test_all_stages_continue_exactly(teacher, tmp_path):
     assert progress == sorted(progress) and progress[-1] == pytest.approx(1.0)
     assert [m["env_steps"] for m in metrics] == sorted(m["env_steps"] for m in metrics)
     for count in (1, 2, len(kinds) - 10, len(kinds) - 9, *(len(kinds) - k for k in (5, 4, 3, 1))):
-        first, second = student(teacher, practice_steps=16 * 8 * 4), student(teacher, practice_steps=16 * 8 * 4)
+        first, second = (student(teacher, practice_steps=16 * 8 * 4, snapshots=3) for _ in range(2))
         learning = first.learn()
         for _ in range(count):
             next(learning)
         second.load_state_dict(first.state_dict())
         assert learned(second) == metrics[count:]
         same(straight.state_dict(), second.state_dict())
+    ages = [int(m["env_steps"]) for m in metrics]
+    assert [ages.index(age) - len(ages) + 10 for age in straight.snapshots()] == [0, 3, 6]
 
 
 def test_it_practises_near_to_what_it_was_taught(teacher):

@@ -64,6 +64,34 @@ def test_robots_that_see_play_those_that_are_told(tmp_path, monkeypatch):
     assert found.task == "soccer_vision_1v1" and len(found.names) == 7
 
 
+def test_a_student_and_its_teacher_are_in_the_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(league, "GAMES", 2)
+    teacher = export(learner(3, make("soccer_1v1")), tmp_path / "teacher.onnx").path
+    small = [
+        *("task.steps=20", "task.perception=detector", f"algorithm.teacher={teacher}", "algorithm.total_steps=1024"),
+        *("algorithm.practice_steps=1024", "algorithm.gaze_steps=0", "algorithm.num_envs=16"),
+        *("algorithm.rollout_steps=16", "algorithm.minibatches=2", "algorithm.hidden=[16,16]"),
+        *("algorithm.critic_hidden=[16]", "algorithm.snapshots=2", "algorithm.evaluate_every=0"),
+        "evaluation_episodes=4",
+    ]
+    train(compose(["task=soccer_vision_1v1", *small, f"out={tmp_path / 'run'}"]))
+    assert "in the league" in capsys.readouterr().out
+    told = json.loads((tmp_path / "run" / "league.json").read_text())
+    assert [(p["name"], p["env_steps"]) for p in told["players"][:4]] == [
+        *(("after 256 steps", 256), ("after 1.02 k steps", 1024)),
+        *(("this policy", 2048), ("teacher", None)),
+    ]
+    assert (tmp_path / "run" / "league.png").stat().st_size > 10_000
+
+
+def test_fewer_games_where_pictures_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(league, "SEEN", 2)
+    task = make("soccer_vision_1v1", steps=3)
+    final = export(learner(0, task.teacher_task()), tmp_path / "policy.onnx")
+    told = league.played(task, final, {0: learner(1, task.teacher_task())}, 20, 0)
+    assert told.games == 2
+
+
 def test_the_same_engine_carries_it_out():
     task = with_engine(make("soccer_1v1"), "mujoco")
     assert league.with_both_sides(task).engine == "mujoco"
