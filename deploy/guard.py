@@ -22,6 +22,7 @@ from deploy.safety.fallback import COMMAND
 from deploy.safety.ladder import HOLD as STAY
 from deploy.safety.ladder import LAND, Ladder
 from deploy.safety.received import received
+from deploy.safety.recovery import Recovery
 from sim import spec
 from sim.spec import Group
 
@@ -70,18 +71,21 @@ class Guard:
         offered: Group | None = None,
         ladder: Ladder | None = None,
         reach: Group | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         """`inputs` and `outputs` of the policy; `offered`: all signals of the driver, where it has more than those.
 
-        With a `ladder`, robots that are stopped go down it; without, they get the safe command. `reach`: the commands
-        with the robot's own limits, for everything that is not the policy's; the policy's are for the policy.
+        With a `ladder`, robots that are stopped go down it; without, they get the safe command. By `recovery` vehicles
+        free themselves. `reach`: the commands with the robot's own limits, for all that is not the policy's.
         """
-        self.envelope, self.ladder = envelope or Envelope(), ladder
+        self.envelope, self.ladder, self.recovery = envelope or Envelope(), ladder, recovery
+        self._parts: list[Ladder | Recovery] = [part for part in (ladder, recovery) if part is not None]
         self.inputs, self.outputs = inputs, outputs
         self.emergency = False
         known = {s.name: s for s in (*(offered or ()), *inputs)}
         self._places = self.envelope.places()
         needs = self.envelope.needs() | {f"the safe {command}": name for command, name in self._places.items()}
+        needs |= {f"recovery by {name}": name for name in (recovery.rules.needs if recovery else ())}
         for rule, name in needs.items():
             if name not in known:
                 raise ValueError(f"{rule} needs the signal {name!r}; there are: {', '.join(sorted(known))}")
@@ -94,7 +98,7 @@ class Guard:
             if name not in {s.name for s in outputs}:
                 raise ValueError(f"safe names the command {name!r}; there are: {', '.join(s.name for s in outputs)}")
         self.reach = reach or outputs
-        self._bounds = {s.name: (np.float32(s.low), np.float32(s.high)) for s in outputs}
+        self._bounds: dict[str, tuple[Any, Any]] = {s.name: (np.float32(s.low), np.float32(s.high)) for s in outputs}
         self._low = {s.name: np.float32(s.low) for s in self.reach}
         self._high = {s.name: np.float32(s.high) for s in self.reach}
         for s in outputs:
@@ -113,7 +117,8 @@ class Guard:
             ladder = {"rate_hz": self.ladder.rate_hz, "ground": self.ladder.ground, "fence": self.ladder.fence}
         groups = {"inputs": self.inputs, "outputs": self.outputs, "watched": self.watched, "reach": self.reach}
         described = {name: spec.to_json(group) for name, group in groups.items()}
-        return {**described, "envelope": asdict(self.envelope), "ladder": ladder}
+        recovery = self.recovery and self.recovery.to_json()
+        return {**described, "envelope": asdict(self.envelope), "ladder": ladder, "recovery": recovery}
 
     @classmethod
     def from_json(cls, items: Mapping[str, Any]) -> Guard:
@@ -125,7 +130,8 @@ class Guard:
             if told is not None:
                 fence = told["fence"] and tuple(np.asarray(side, np.float64).reshape(3) for side in told["fence"])
                 ladder = Ladder(inputs, float(told["rate_hz"]), float(told["ground"]), fence)
-            return cls(inputs, outputs, Envelope.from_json(items["envelope"]), watched, ladder, reach)
+            recovery = items.get("recovery") and Recovery.from_json(items["recovery"], reach)  # older logs have none
+            return cls(inputs, outputs, Envelope.from_json(items["envelope"]), watched, ladder, reach, recovery)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the guard's settings are malformed: {error!r}") from None
 
@@ -165,8 +171,8 @@ class Guard:
         self._has_command = np.zeros(n, bool)
         self._broken: dict[str, Bools] = {}  # by signal: of which robots it is not what it should be
         self._spare = math.inf  # s until the first of the signals is too old
-        if self.ladder is not None:
-            self.ladder.reset(n)
+        for part in self._parts:
+            part.reset(n)
 
     def stop(self) -> None:
         """The emergency stop: from the next command on, every robot gets the safe command. Callable from any thread."""
@@ -297,8 +303,8 @@ class Guard:
         """
         if override is not None and not self.emergency and (sound := self._sound(override)):
             self.verdict[:] = OVERRIDE
-            if self.ladder is not None:
-                self.ladder.restart()
+            for part in self._parts:
+                part.restart()
             self._last_command = sound
             self._has_command[:] = True
             self._remember()
@@ -308,6 +314,8 @@ class Guard:
         if elapsed > self._spare:
             self._bad[self._bad == 0] = _CODE["stale signal"]
         commands = {s.name: np.asarray(received(s, commands.get(s.name), self.n)[0], np.float32) for s in self.outputs}
+        if self.recovery:
+            commands = self.recovery.step(self._clean, commands, (self.latched != 0) | (self._bad != 0))
         for signal in self.outputs:
             finite = np.isfinite(commands[signal.name])
             if not finite.all():
@@ -374,9 +382,12 @@ class Guard:
 
     def _limited(self, name: str, command: AnyArray) -> AnyArray:
         low, high = self._bounds[name]
+        if self.recovery and (acts := self.recovery.acts).any():
+            rows = acts.reshape(self.n, *[1] * (command.ndim - 1))
+            low, high = np.where(rows, self._low[name], low), np.where(rows, self._high[name], high)
         value = np.clip(command, low, high)
         change = self.envelope.max_change
-        if change is not None and name in self._last_command and np.isfinite(high - low):
+        if change is not None and name in self._last_command and np.isfinite(high - low).all():
             most = np.float32(change) * (high - low)
             last = self._last_command[name]
             moved = np.clip(value, last - most, last + most)

@@ -21,6 +21,7 @@ from deploy.guard import REASONS, Guard
 from deploy.policy_file import Vectors
 from deploy.safety.ladder import RUNGS
 from deploy.safety.pictures import PictureWatch
+from deploy.safety.recovery import STATES
 from deploy.safety.watch import Watch, Worker, await_call
 from sim.spec import ANY_ROBOT, Group, Signal
 
@@ -79,6 +80,7 @@ class Record:
     late: list[float] = field(default_factory=list)
     lateness: array[float] = field(default_factory=lambda: array("d"))  # s after its deadline that each step began
     interventions: dict[str, int] = field(default_factory=dict)  # robot steps, by reason
+    recovery: dict[str, int] = field(default_factory=dict)  # how often robots were stuck, crashed, freed, lost
     pictures: list[str] = field(default_factory=list)  # what was wrong with them, in real time
     stopped: NDArray[np.int8] = field(
         default_factory=lambda: np.zeros(0, np.int8)
@@ -206,6 +208,7 @@ class _Flight:
         self.watch = Watch(max((guard.envelope.hold_steps + 1) / driver.rate_hz, LEAST_PATIENCE), pace.clock)
         self._nothing = {s.name: np.full((driver.num, *s.shape), np.nan, np.float32) for s in policy.outputs}
         self._rungs = np.zeros(driver.num, np.int8)
+        self._states = np.zeros(driver.num, np.int8)  # of robots that free themselves
         self._off = 0  # control steps since every robot is off
         self.asked, self._lands = False, False  # to end; which it does once they have landed
 
@@ -281,7 +284,11 @@ class _Flight:
         for camera in troubles.keys() - self.unseen.keys():
             log.event("diagnostic", f"{camera}: {troubles[camera]}", "policy")
         self.unseen = troubles
-        ladder = self.guard.ladder
+        ladder, recovery = self.guard.ladder, self.guard.recovery
+        if recovery is not None:
+            for robot in np.flatnonzero(recovery.state != self._states).tolist():
+                log.event("recovery", f"robot {robot}: {STATES[recovery.state[robot]]}", "guard")
+            self._states = recovery.state.copy()
         if ladder is None or not ladder.active:
             return
         for robot in np.flatnonzero(ladder.rung != self._rungs).tolist():
@@ -372,6 +379,7 @@ def run(
         record.interrupted = True
     record.duration = clock() - began
     record.interventions = guard.interventions()
+    record.recovery = dict(guard.recovery.counts) if guard.recovery else {}
     record.pictures = sight.report()
     record.stopped = guard.latched.copy()
     record.left_behind |= flight.watch.lost

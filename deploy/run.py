@@ -47,6 +47,7 @@ class Config:
         default=None, metadata={"help": "a file with the robot's own limits (TOML), which no policy file widens"}
     )
     ground: float = field(default=0.0, metadata={"help": "m: its height, where a robot that lands comes down to"})
+    recovery: bool = field(default=False, metadata={"help": "a vehicle that is stuck frees itself, as its limits say"})
     settle: float = field(
         default=1.0, metadata={"help": "s of good signals, in real time, before the policy may command anything"}
     )
@@ -79,6 +80,8 @@ def _summary(record: Record, driver: Any) -> list[str]:
         late = np.percentile(record.lateness, [50, 99]) if record.lateness else (0.0, 0.0)
         lines.append(f"deadlines missed: {record.missed}{worst}")
         lines.append(f"steps began late by {1e6 * late[0]:.0f} us (median), {1e6 * late[1]:.0f} us (99 %)")
+    if record.recovery:
+        lines.append("recovery: " + ", ".join(f"{name} {count} times" for name, count in record.recovery.items()))
     for reason, count in record.interventions.items():
         lines.append(f"guard: {reason} on {count} robot step(s)")
     stopped = {code: int((record.stopped == code).sum()) for code in sorted(set(record.stopped.tolist()) - {0})}
@@ -126,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
     driver = kind.from_config(driver_config, policy)
     limits = limits_of(driver.robot, config.limits)
     rules = replaced(policy.envelope, {rule: getattr(config, rule) for rule in ASKED})
-    guard = guard_of(policy, driver, limits, rules, config.ground)
+    guard = guard_of(policy, driver, limits, rules, config.ground, config.recovery)
     print("\n".join(describe(limits, guard)), flush=True)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:

@@ -39,6 +39,7 @@ EVENTS = (  # what they are about
     "override",
     "battery",
     "rung",
+    "recovery",
     "diagnostic",
     "end",
 )

@@ -38,8 +38,15 @@ AnyArray = NDArray[Any]
 # Of the verdicts: green, yellow, red, blue, and for robots on the ladder orange and purple.
 COLOURS = np.array([0x43A047FF, 0xFDD835FF, 0xE53935FF, 0x1E88E5FF, 0xFB8C00FF, 0x8E24AAFF], np.uint32)
 LEVELS = ("INFO", "WARN", "ERROR", "WARN", "WARN", "WARN")  # of the verdicts, in the text log
-SERIOUS = {"emergency_stop": "ERROR", "rung": "WARN", "battery": "WARN", "override": "WARN", "diagnostic": "WARN"}
-STATES = ("armed", "disarmed", "emergency_stop", "release", "override", "rung", "end")  # events that last
+SERIOUS = {
+    "emergency_stop": "ERROR",
+    "rung": "WARN",
+    "recovery": "WARN",
+    "battery": "WARN",
+    "override": "WARN",
+    "diagnostic": "WARN",
+}
+STATES = ("armed", "disarmed", "emergency_stop", "release", "override", "rung", "recovery", "end")  # events that last
 LINES = 36  # elements of a signal that are drawn as lines
 DRAWN_HZ = 25.0  # of paths, images and bars
 ARM = 0.1  # m from the middle of a drawn quadrotor to its rotors: twice a Crazyflie's, which would hardly be seen

@@ -29,7 +29,14 @@ WORLD = "world"
 JOINTS = {"joint_position": "position", "joint_velocity": "velocity", "joint_effort": "effort"}
 OK, WARN, ERROR = 0, 1, 2
 LEVELS = (OK, WARN, ERROR, WARN, WARN, WARN)  # of the guard's verdicts
-OF_EVENTS = {"emergency_stop": ERROR, "diagnostic": WARN, "rung": WARN, "battery": WARN, "override": WARN}
+OF_EVENTS = {
+    "emergency_stop": ERROR,
+    "diagnostic": WARN,
+    "rung": WARN,
+    "recovery": WARN,
+    "battery": WARN,
+    "override": WARN,
+}
 Message = Mapping[str, Any]
 Add = Callable[[int, int, bytes], None]  # channel, ns, message
 

@@ -69,6 +69,7 @@ class Settings:
     silence_s: float = setting(0.25, "s for which armed may be silent; it comes every 0.05 s", 0.05, 10.0)
     key: str = setting("", "file of the key that signs arming (python -m deploy.ros2.key); empty: it is not signed")
     limits: str = setting("", "a file with the robot's own limits (TOML); empty: those that are listed for it")
+    recovery: bool = setting(False, "a vehicle that is stuck frees itself, as its limits say")
     ground: float = setting(0.0, "m: its height, where a robot that lands comes down to", -1e4, 1e4)
     fence: float = setting(0.0, "m from the origin on any axis, beyond which it stops", 0.0, 1e6)
     max_tilt: float = setting(0.0, "degrees between body and world z, beyond which it stops", 0.0, 180.0)
@@ -142,7 +143,7 @@ class PolicyNode(LifecycleNode):
         self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same), self.armed)
         limits = limits_of(self.driver.robot, s.limits or None)
         rules = replaced(file.envelope, {rule: getattr(s, rule) or None for rule in ASKED})
-        self._guard = guard_of(file, self.driver, limits, rules, s.ground)
+        self._guard = guard_of(file, self.driver, limits, rules, s.ground, s.recovery)
         for line in describe(limits, self._guard):
             self.get_logger().info(line)
         self.driver.emergency, self.driver.given_up = self.emergency, lambda: self._guard.over

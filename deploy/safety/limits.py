@@ -9,6 +9,11 @@ A robot's limits stand with its other numbers (`sim/robots`), or in a file of it
     low = 0.0
     high = 0.8
     safe = [[0.0, 0.0, 0.0, 0.0]]          # the commands that a policy file may name as safe; "last"; or a signal
+    [recovery]                             # how a vehicle that is stuck frees itself: fields of `recovery.Rules`
+    drives = "speed"
+    steers = "steering"
+    back = -0.5
+    forth = 0.5
 
 A robot that nobody lists has the rules that `Envelope` has by itself, and its safe command is the one nearest to zero.
 """
@@ -27,8 +32,9 @@ from deploy.loop import Policy
 from deploy.safety.envelope import Envelope
 from deploy.safety.fallback import Fallback
 from deploy.safety.ladder import Ladder
+from deploy.safety.recovery import Recovery, Rules
 from sim.registry import load
-from sim.robots import LISTED
+from sim.robots import LISTED, recovery_of
 from sim.spec import Group, Signal
 
 OLDEST = 1.0  # s: no policy may act on older signals, whatever its file permits
@@ -50,6 +56,7 @@ class Limits:
     safe: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of commands: low and high
     path: str = ""  # of the owner's file, if there is one
+    recovery: Rules | None = None  # how it frees itself where it is stuck
 
 
 def limits_of(robot: str, path: str | None = None) -> Limits:
@@ -60,7 +67,8 @@ def limits_of(robot: str, path: str | None = None) -> Limits:
         return Limits(robot, "nobody lists this robot")
     listed = load("robot", robot, LISTED)
     ranges = {s.name: (s.low, s.high) for s in listed.commands}
-    return Limits(robot, "listed with the robot", _envelope(listed.envelope, robot), listed.safe, ranges)
+    frees = _recovery(recovery_of(listed), robot)
+    return Limits(robot, "listed with the robot", _envelope(listed.envelope, robot), listed.safe, ranges, "", frees)
 
 
 def _envelope(rules: Mapping[str, Any], source: str) -> Envelope:
@@ -73,13 +81,24 @@ def _envelope(rules: Mapping[str, Any], source: str) -> Envelope:
         raise LimitError(f"{source}: {error}") from None
 
 
+def _recovery(told: Any, source: str) -> Rules | None:
+    if told is None:
+        return None
+    if not isinstance(told, Mapping):
+        raise LimitError(f"{source}: recovery is a table, got {told!r}")
+    try:
+        return Rules.from_table(told)
+    except ValueError as error:
+        raise LimitError(f"{source}: {error}") from None
+
+
 def _read(robot: str, path: str) -> Limits:
     try:
         with open(path, "rb") as file:
             told = tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LimitError(f"{path}: not TOML: {error}") from None
-    commands = told.pop("commands", {})
+    commands, recovery = told.pop("commands", {}), _recovery(told.pop("recovery", None), path)
     if not isinstance(commands, dict):
         raise LimitError(f"{path}: commands is a table of their names, got {commands!r}")
     safe, ranges = {}, {}
@@ -93,7 +112,7 @@ def _read(robot: str, path: str) -> Limits:
     for name, (low, high) in ranges.items():
         if not low < high:
             raise LimitError(f"{path}: commands.{name}: low {low:g} must be below high {high:g}")
-    return Limits(robot, path, _envelope(told, path), safe, ranges, path)
+    return Limits(robot, path, _envelope(told, path), safe, ranges, path, recovery)
 
 
 def tightened(envelope: Envelope, by: Envelope) -> Envelope:
@@ -154,11 +173,19 @@ def _inputs(policy: Policy, driver: Driver) -> Group:
     return tuple(_within(s, theirs.low, theirs.high, min(theirs.max_age, OLDEST)) for s, theirs in ours)
 
 
-def guard_of(policy: Policy, driver: Driver, limits: Limits, envelope: Envelope, ground: float = 0.0) -> Guard:
+def guard_of(
+    policy: Policy,
+    driver: Driver,
+    limits: Limits,
+    envelope: Envelope,
+    ground: float = 0.0,
+    recovery: bool = False,
+) -> Guard:
     """The guard of a flight: `envelope` (the policy file's rules, or what a person put in their place), made stricter.
 
-    With a ladder where its fallback can fly the robot, and the robot does not land by itself.
-    Raises LimitError when the file asks for a safe command that the robot does not list.
+    With a ladder where its fallback can fly the robot, and the robot does not land by itself. With `recovery` a vehicle
+    that is stuck frees itself, as its limits say. Raises LimitError when they do not, or when the file asks for a safe
+    command that the robot does not list.
     """
     offered = {s.name: s for s in (*driver.signals, *policy.inputs)}
     rules = limits.envelope
@@ -178,12 +205,26 @@ def guard_of(policy: Policy, driver: Driver, limits: Limits, envelope: Envelope,
         raise LimitError(
             f"{policy.path} and the limits of {limits.robot} ({limits.source}) exclude each other: {error}"
         ) from None
-    inputs = _inputs(policy, driver)
+    inputs, frees = _inputs(policy, driver), _frees(limits, policy, reach) if recovery else None
     fence = None if strict.fence_low is None else (strict.fence_low, strict.fence_high)
     ladder = None
     if not driver.lands and Fallback.fits(tuple(offered.values()), outputs):
         ladder = Ladder(inputs, policy.rate_hz, ground, fence)
-    return Guard(inputs, outputs, strict, driver.signals, ladder, reach)
+    try:
+        return Guard(inputs, outputs, strict, driver.signals, ladder, reach, frees)
+    except ValueError as error:
+        raise LimitError(f"{limits.robot} ({limits.source}): {error}") from None
+
+
+def _frees(limits: Limits, policy: Policy, reach: Group) -> Recovery:
+    if limits.recovery is None:
+        raise LimitError(
+            f"nobody says how a {limits.robot} that is stuck frees itself: name it in [recovery] of limits=FILE"
+        )
+    try:
+        return Recovery(limits.recovery, policy.rate_hz, reach)
+    except ValueError as error:
+        raise LimitError(f"{limits.robot} ({limits.source}): {error}") from None
 
 
 RULES = {
@@ -216,7 +257,9 @@ def describe(limits: Limits, guard: Guard) -> list[str]:
     texts += [f"{c.name} {c.low:g} .. {c.high:g}" for c in guard.reach]
     off = [name for rule, name in RULES.items() if rule not in on]
     end = "hold, land, off" if guard.ladder is not None else "the safe command"
+    frees = guard.recovery and guard.recovery.rules
     return [
         f"limits of {limits.robot} ({limits.source}): {', '.join(texts)}; then {end}",
         *([f"rules that are off: {', '.join(off)}"] if off else []),
+        *([f"stuck for {frees.stuck_s:g} s: it frees itself, {frees.attempts} times at most"] if frees else []),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -48,6 +48,18 @@ class HasKinematics(Protocol):
 def kinematics_of(robot: Any) -> Callable[[Any, Any, Any], Any] | None:
     """What the robot's hand is told by, if it can be."""
     return robot.toward if isinstance(robot, HasKinematics) else None
+
+
+@runtime_checkable
+class HasRecovery(Protocol):
+    """A vehicle that can free itself where it is stuck."""
+
+    recovery: Mapping[str, Any]  # fields of deploy.safety.recovery.Rules
+
+
+def recovery_of(robot: Any) -> Mapping[str, Any] | None:
+    """How the robot frees itself, if it can."""
+    return robot.recovery if isinstance(robot, HasRecovery) else None
 
 
 def quadrotor(robot: Any) -> Quadrotor | None:

@@ -1,0 +1,199 @@
+"""A vehicle that is stuck or has crashed frees itself, in the world as in training: nobody puts it back.
+
+The state machine of FastRLAP (Stachowicz et al. 2023, arXiv 2304.09831): who wants to drive and gets nowhere is stuck,
+who is hit hard has crashed; both back out, steering at random, and drive on. Whoever is still stuck then tries the
+other way, and in the end waits for help. A person who takes over is not judged.
+
+What is commanded meanwhile passes the guard as everything does: within the robot's limits, and not while it is stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Group, Signal
+
+Array = NDArray[Any]
+Bools = NDArray[np.bool_]
+
+STATES = ("driving", "stuck", "crashed", "recovering", "teleoperated", "lost")
+DRIVING, STUCK, CRASHED, RECOVERING, TELEOPERATED, LOST = range(6)
+# "stuck" and "crashed" last one control step: the one at which it is noticed, and at which a learner's episode ends.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How one kind of robot notices that it is stuck, and what it does then."""
+
+    drives: str  # the command that drives it (1,): a speed (m/s), or what goes with one
+    steers: str  # the command that steers it (1,)
+    back: float  # of `drives`, to back out
+    forth: float  # of `drives`, when backing out did not help
+    moves: str = "speed"  # the signal that says how fast it is (k,), m/s
+    slow: float = 0.1  # m/s: below, it does not get anywhere
+    stuck_s: float = 1.5  # s without getting anywhere, though it wants to drive
+    sees: str = ""  # a signal that changes when it moves, as distances do; wheels that spin do not count then
+    still: float = 0.05  # the mean change of that below which it does not get anywhere
+    feels: str = ""  # the signal that says its acceleration (k,), m/s^2
+    hard: float = 20.0  # m/s^2, forward and to the side: it has crashed
+    recover_s: float = 1.0  # s of an attempt to get free
+    free_s: float = 1.0  # s of driving after which it is free
+    attempts: int = 8  # without getting free, before it waits for help
+    teleoperated_s: float = 0.5  # s for which whoever has taken over is waited for
+
+    def __post_init__(self) -> None:
+        positive = ("slow", "stuck_s", "still", "hard", "recover_s", "free_s", "attempts", "teleoperated_s")
+        for name in positive:
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+                raise ValueError(f"recovery: {name} must be positive, got {value!r}")
+        if not self.back < 0.0 < self.forth:
+            raise ValueError(f"recovery: needs back < 0 < forth, got {self.back} and {self.forth}")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The signals that they read."""
+        return tuple(name for name in (self.moves, self.sees, self.feels) if name)
+
+    @classmethod
+    def from_table(cls, told: Mapping[str, Any]) -> Rules:
+        """Of a file's table, or a robot's own; ValueError when it is not what it should be."""
+        known = {f.name: f for f in fields(cls)}
+        if unknown := told.keys() - known:
+            raise ValueError(f"recovery: unknown {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+        for name, value in told.items():
+            wanted = {"str": str, "int": int}.get(str(known[name].type), (int, float))
+            if isinstance(value, bool) or not isinstance(value, wanted):
+                raise ValueError(f"recovery: {name} is a {known[name].type}, got {value!r}")
+        try:
+            return cls(**told)
+        except TypeError as error:
+            raise ValueError(f"recovery: {error}") from None
+
+
+class Recovery:
+    """What happens to `n` robots of one kind, control step by control step."""
+
+    def __init__(self, rules: Rules, rate_hz: float, commands: Group, seed: int = 0) -> None:
+        """`commands` with the robot's own limits; ValueError when the rules need others, or more than those."""
+        self.rules, self.rate_hz, self.commands, self.seed = rules, rate_hz, commands, seed
+        if not (math.isfinite(rate_hz) and rate_hz > 0.0):
+            raise ValueError(f"recovery needs a rate in Hz, got {rate_hz}")
+        self.period = 1.0 / rate_hz
+        told = {s.name: s for s in commands}
+        for name in (rules.drives, rules.steers):
+            if name not in told or told[name].size != 1:
+                raise ValueError(f"recovery needs the command {name!r} (1,); there are: {', '.join(sorted(told))}")
+        self._steer, drive = told[rules.steers], told[rules.drives]
+        if not drive.low <= rules.back < rules.forth <= drive.high:
+            raise ValueError(
+                f"recovery drives with {rules.back:g} and {rules.forth:g}, beyond {drive.name} {drive.low:g} .. "
+                f"{drive.high:g}"
+            )
+        if not math.isfinite(self._steer.high - self._steer.low):
+            raise ValueError(f"recovery steers at random, and {rules.steers} has no limits")
+        self.counts = dict.fromkeys(("stuck", "crashed", "freed", "lost"), 0)
+        self._rng = np.random.default_rng(seed)
+        self.reset(1)
+
+    def reset(self, n: int) -> None:
+        """Begin a drive of `n` robots."""
+        self.n = n
+        self.state = np.full(n, DRIVING, np.int8)
+        self._idle, self._left, self._away = (np.zeros(n) for _ in range(3))  # s: stood; to go; drives freely
+        self._attempts, self._steering = np.zeros(n, np.int64), np.zeros(n, np.float32)
+        self._seen: Array | None = None  # what it saw when it last moved
+
+    @property
+    def acts(self) -> Bools:
+        """(n,): who does what it says, and not what its policy does."""
+        acts: Bools = (self.state != DRIVING) & (self.state != TELEOPERATED)
+        return acts
+
+    def restart(self) -> None:
+        """A person commands: nobody is judged, and what was wrong before is forgotten."""
+        self.state[:] = TELEOPERATED
+        self._left[:] = self.rules.teleoperated_s
+        self._idle[:], self._away[:], self._attempts[:] = 0.0, 0.0, 0
+
+    def step(self, signals: Mapping[str, Array], wanted: Mapping[str, Array], stopped: Bools) -> dict[str, Array]:
+        """Commands (n, *shape): the policy's, or what frees a robot. Who is `stopped` (n,) is not judged."""
+        drive = np.asarray(wanted[self.rules.drives], np.float64).reshape(self.n)
+        self._judge((np.nan_to_num(drive) != 0.0) & ~stopped, self._moves(signals), self._hit(signals) & ~stopped)
+        return {s.name: self._of(s, np.asarray(wanted[s.name], np.float32)) for s in self.commands}
+
+    def _moves(self, signals: Mapping[str, Array]) -> Bools:
+        """Whether each robot gets somewhere."""
+        rules = self.rules
+        speed = np.linalg.norm(np.asarray(signals[rules.moves], np.float64).reshape(self.n, -1), axis=1)
+        moves: Bools = speed > rules.slow
+        if rules.sees:
+            sight = np.asarray(signals[rules.sees], np.float32).reshape(self.n, -1)
+            if self._seen is None:
+                self._seen = sight.copy()
+            moves = np.abs(sight - self._seen).mean(axis=1) > rules.still
+            self._seen[moves] = sight[moves]
+        return moves
+
+    def _hit(self, signals: Mapping[str, Array]) -> Bools:
+        """Whether each robot was hit hard."""
+        if not self.rules.feels:
+            return np.zeros(self.n, bool)
+        felt = np.asarray(signals[self.rules.feels], np.float64).reshape(self.n, -1)[:, :2]
+        hard: Bools = np.linalg.norm(felt, axis=1) > self.rules.hard
+        return hard
+
+    def _judge(self, asked: Bools, moves: Bools, hit: Bools) -> None:
+        rules, state, half = self.rules, self.state, 0.5 * self.period  # sums of periods are not exact
+        state[(state == STUCK) | (state == CRASHED)] = RECOVERING
+        busy = (state == RECOVERING) | (state == TELEOPERATED)
+        self._left[busy] -= self.period
+        state[busy & (self._left <= half)] = DRIVING
+        drives = state == DRIVING
+        self._idle = np.where(drives & asked & ~moves, self._idle + self.period, 0.0)
+        self._away = np.where(drives & moves, self._away + self.period, 0.0)
+        free = (self._attempts > 0) & (self._away >= rules.free_s - half)
+        self._attempts[free] = 0
+        self.counts["freed"] += int(free.sum())
+        crashed, stuck = drives & hit, drives & ~hit & (self._idle >= rules.stuck_s - half)
+        self._begin(crashed, CRASHED)
+        self._begin(stuck, STUCK)
+
+    def _begin(self, which: Bools, state: int) -> None:
+        """An attempt to get free, of those who have one left."""
+        self.state[which] = state
+        self.counts[STATES[state]] += int(which.sum())
+        self._attempts[which] += 1
+        lost = which & (self._attempts > self.rules.attempts)
+        self.state[lost] = LOST
+        self.counts["lost"] += int(lost.sum())
+        self._left[which], self._idle[which], self._away[which] = self.rules.recover_s, 0.0, 0.0
+        drawn = self._rng.uniform(self._steer.low, self._steer.high, self.n).astype(np.float32)
+        self._steering = np.where(which, drawn, self._steering)
+
+    def _of(self, signal: Signal, wanted: Array) -> Array:
+        """Of one command (n, *shape): the policy's for those who drive; who is lost stands."""
+        rules, rest = self.rules, np.full(self.n, min(max(0.0, signal.low), signal.high), np.float32)
+        own = rest
+        if signal.name == rules.drives:
+            own = np.where(self._attempts % 2 == 1, rules.back, rules.forth).astype(np.float32)
+        if signal.name == rules.steers:
+            own = self._steering
+        own = np.where(self.state == LOST, rest, own)
+        rows = (self.n, *[1] * (wanted.ndim - 1))
+        return np.where(self.acts.reshape(rows), own.reshape(rows), wanted)
+
+    def to_json(self) -> dict[str, Any]:
+        """What makes another one decide alike."""
+        return {"rules": asdict(self.rules), "rate_hz": self.rate_hz, "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, items: Mapping[str, Any], commands: Group) -> Recovery:
+        """The inverse of `to_json`, by way of JSON; ValueError when it is malformed."""
+        return cls(Rules.from_table(items["rules"]), float(items["rate_hz"]), commands, int(items["seed"]))

@@ -1,0 +1,310 @@
+"""A vehicle that is stuck: what it notices, what it does, for how long, and that the guard has the last word."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy import replay, run
+from deploy.drivers.simulated import Simulated
+from deploy.guard import PASS, SAFE, Guard
+from deploy.loop import run as fly
+from deploy.recording import flight_log
+from deploy.safety.limits import LimitError, guard_of, limits_of
+from deploy.safety.recovery import CRASHED, DRIVING, LOST, RECOVERING, STUCK, TELEOPERATED, Recovery, Rules
+from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.export import export
+from sim.spec import Signal, size
+from sim.tasks import make
+
+RATE = 10.0
+INPUTS = (
+    Signal("speed", (1,), "m/s", "body"),
+    Signal("lidar", (8,), "m", "body"),
+    Signal("acceleration", (3,), "m/s^2", "body"),
+)
+COMMANDS = (Signal("speed", (1,), "m/s", "", -1.0, 5.0), Signal("steering", (1,), "rad", "", -0.4, 0.4))
+RULES = Rules(drives="speed", steers="steering", back=-0.5, forth=0.5, feels="acceleration")
+
+
+def told(speed=0.0, scan=1.0, hit=0.0, n=1):
+    """Signals of `n` robots."""
+    return {
+        "speed": np.full((n, 1), speed, np.float32),
+        "lidar": np.full((n, 8), scan, np.float32),
+        "acceleration": np.full((n, 3), hit, np.float32),
+    }
+
+
+def wish(speed=2.0, steering=0.1, n=1):
+    return {"speed": np.full((n, 1), speed, np.float32), "steering": np.full((n, 1), steering, np.float32)}
+
+
+def free(n=1):
+    return np.zeros(n, bool)
+
+
+def made(rules=RULES, seed=0, n=1):
+    one = Recovery(rules, RATE, COMMANDS, seed)
+    one.reset(n)
+    return one
+
+
+def drive(one, steps, **signals):
+    return [(one.step(told(**signals), wish(), free()), int(one.state[0])) for _ in range(steps)]
+
+
+def test_who_wants_to_drive_and_does_not_is_stuck_and_backs_out():
+    one = made()
+    states = [state for _, state in drive(one, 15)]
+    assert states == [DRIVING] * 14 + [STUCK]  # 1.5 s
+    done = drive(one, 9)
+    assert {state for _, state in done} == {RECOVERING}
+    assert all(sent["speed"] == -0.5 and abs(float(sent["steering"][0, 0])) <= 0.4 for sent, _ in done)
+    assert len({float(sent["steering"][0, 0]) for sent, _ in done}) == 1  # it does not waver
+    sent, state = drive(one, 1, speed=1.0)[0]
+    assert state == DRIVING and sent["speed"] == 2.0
+    drive(one, 10, speed=1.0)
+    assert one.counts == {"stuck": 1, "crashed": 0, "freed": 1, "lost": 0}
+
+
+def test_who_does_not_want_to_drive_is_not_stuck():
+    one = made()
+    for _ in range(100):
+        one.step(told(), wish(speed=0.0), free())
+    assert one.state[0] == DRIVING and one.counts["stuck"] == 0
+
+
+def test_it_tries_the_other_way_and_then_waits_for_help():
+    one, ways = made(Rules(**{**vars(RULES), "attempts": 3})), []
+    for _ in range(120):
+        sent = one.step(told(), wish(), free())
+        if one.state[0] == STUCK:
+            ways.append(float(sent["speed"][0, 0]))
+    assert ways == [-0.5, 0.5, -0.5] and one.state[0] == LOST and one.counts["lost"] == 1
+    sent = one.step(told(), wish(), free())
+    assert sent["speed"] == 0.0 and sent["steering"] == 0.0
+    one.restart()  # somebody helps
+    drive(one, 6, speed=1.0)
+    assert one.state[0] == DRIVING
+
+
+def test_who_is_hit_hard_has_crashed():
+    one = made()
+    sent, state = drive(one, 1, speed=3.0, hit=30.0)[0]
+    assert state == CRASHED and sent["speed"] == -0.5 and one.counts["crashed"] == 1
+    down = told(speed=3.0)
+    down["acceleration"][0, 2] = 99.0  # a bump, which is upward
+    one = made()
+    one.step(down, wish(), free())
+    assert one.state[0] == DRIVING
+
+
+def test_wheels_that_spin_get_nowhere():
+    one = made(Rules(**{**vars(RULES), "sees": "lidar"}))
+    rng = np.random.default_rng(0)
+    for _ in range(15):
+        seen = told(speed=4.0)
+        seen["lidar"] += rng.normal(0.0, 0.01, (1, 8)).astype(np.float32)
+        one.step(seen, wish(), free())
+    assert one.state[0] == STUCK
+    one = made(Rules(**{**vars(RULES), "sees": "lidar"}))
+    for k in range(100):
+        one.step(told(speed=4.0, scan=1.0 + 0.02 * k), wish(), free())
+    assert one.state[0] == DRIVING
+
+
+def test_whoever_takes_over_is_not_judged():
+    one = made()
+    drive(one, 20)
+    one.restart()
+    assert one.state[0] == TELEOPERATED
+    assert [state for _, state in drive(one, 6)] == [TELEOPERATED] * 4 + [DRIVING] * 2
+    assert one.counts["stuck"] == 1
+
+
+def test_robots_are_judged_one_by_one():
+    one = made(n=3)
+    for _ in range(15):
+        seen = told(n=3)
+        seen["speed"][1] = 1.0
+        sent = one.step(seen, wish(n=3), np.array([False, False, True]))
+    assert one.state.tolist() == [STUCK, DRIVING, DRIVING]
+    assert sent["speed"][:, 0].tolist() == [-0.5, 2.0, 2.0]
+
+
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 80))
+def test_what_it_commands_is_within_limits_and_the_same_again(seed, steps):
+    def play():
+        one, rng, sent = made(seed=seed, n=4), np.random.default_rng(seed), []
+        for _ in range(steps):
+            signals = told(n=4)
+            signals["speed"][:] = rng.choice([0.0, 2.0], (4, 1), p=[0.9, 0.1])
+            signals["acceleration"][:] = rng.choice([0.0, 40.0], (4, 1), p=[0.97, 0.03])
+            sent.append(one.step(signals, wish(n=4), free(4)))
+            if rng.random() < 0.02:
+                one.restart()
+        return one, sent
+
+    one, sent = play()
+    for row in sent:
+        for signal in COMMANDS:
+            assert (row[signal.name] >= signal.low).all() and (row[signal.name] <= signal.high).all()
+    again = play()[1]
+    assert all((a[k] == b[k]).all() for a, b in zip(sent, again, strict=True) for k in a)
+    assert one.counts["freed"] + one.counts["lost"] <= one.counts["stuck"] + one.counts["crashed"]
+
+
+AGE = dict.fromkeys((s.name for s in INPUTS), 0.0)
+
+
+def guarded(**settings):
+    return Guard(INPUTS, COMMANDS, recovery=Recovery(RULES, RATE, COMMANDS), **settings)
+
+
+def pass_on(guard, steps, speed=0.0, override=None, **command):
+    sent = []
+    for _ in range(steps):
+        guard.screen(told(speed=speed), AGE)
+        sent.append(guard.filter(wish(**command), override))
+    return sent
+
+
+def test_the_guard_lets_it_and_another_guard_decides_alike():
+    guard = guarded()
+    sent = pass_on(guard, 30)
+    assert guard.verdict[0] == PASS and any(row["speed"] == -0.5 for row in sent)
+    again = Guard.from_json(json.loads(json.dumps(guard.to_json())))
+    for one, other in zip(sent, pass_on(again, 30), strict=True):
+        assert all((one[name] == other[name]).all() for name in one)
+    assert Guard.from_json({k: v for k, v in guard.to_json().items() if k != "recovery"}).recovery is None
+
+
+def test_a_policy_that_may_only_go_ahead_is_backed_out_as_far_as_the_robot_goes():
+    ahead = (Signal("speed", (1,), "m/s", "", 0.0, 3.0), COMMANDS[1])
+    guard = Guard(INPUTS, ahead, reach=COMMANDS, recovery=Recovery(RULES, RATE, COMMANDS))
+    sent = pass_on(guard, 20, speed=0.0)
+    assert sent[0]["speed"] == 2.0 and sent[-1]["speed"] == -0.5
+    pass_on(guard, 20, speed=1.0)
+    assert pass_on(guard, 1, speed=1.0)[0]["speed"] == 2.0
+
+
+def test_the_guard_has_the_last_word():
+    guard = guarded()
+    pass_on(guard, 16)
+    assert guard.recovery.state[0] == RECOVERING
+    guard.stop()
+    assert pass_on(guard, 1)[0]["speed"] == 0.0 and guard.verdict[0] == SAFE
+    counts = dict(guard.recovery.counts)
+    pass_on(guard, 100)
+    assert guard.recovery.counts == counts  # who is stopped is not stuck
+
+
+def test_a_person_goes_before_it():
+    guard = guarded()
+    pass_on(guard, 16)
+    sent = pass_on(guard, 5, override=wish(speed=1.0, steering=0.3))
+    assert all(row["speed"] == 1.0 for row in sent) and guard.recovery.state[0] == TELEOPERATED
+
+
+def test_bad_rules_are_named():
+    for settings, message in (
+        ({"back": 0.5}, "needs back < 0 < forth"),
+        ({"slow": 0.0}, "slow must be positive"),
+        ({"stuck_s": float("nan")}, "stuck_s must be positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Rules(**{**vars(RULES), **settings})
+    table = {"drives": "speed", "steers": "steering", "back": -0.5, "forth": 0.5}
+    assert Rules.from_table(table) == Rules(**table)
+    for other, message in (
+        ({"speeds": 1.0}, "unknown speeds"),
+        ({"attempts": 2.5}, "attempts is a int"),
+        ({"back": "fast"}, "back is a float"),
+        ({"hard": True}, "hard is a float"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Rules.from_table({**table, **other})
+    with pytest.raises(ValueError, match="drives"):
+        Rules.from_table({"back": -1.0})
+
+
+def test_rules_have_to_fit_the_robot():
+    with pytest.raises(ValueError, match="recovery needs the command 'throttle'"):
+        Recovery(Rules(**{**vars(RULES), "drives": "throttle"}), RATE, COMMANDS)
+    with pytest.raises(ValueError, match="beyond speed -1"):
+        Recovery(Rules(**{**vars(RULES), "back": -2.0}), RATE, COMMANDS)
+    with pytest.raises(ValueError, match="steers at random"):
+        Recovery(RULES, RATE, (COMMANDS[0], Signal("steering", (1,), "rad", "")))
+    with pytest.raises(ValueError, match="recovery by acceleration needs the signal 'acceleration'"):
+        Guard(INPUTS[:2], COMMANDS, recovery=Recovery(RULES, RATE, COMMANDS))
+
+
+LIMITS = """
+[recovery]
+drives = "drive"
+steers = "turn"
+moves = "velocity"
+back = -1.0
+forth = 1.0
+"""
+
+
+def blind(tmp_path):
+    """A player who only ever drives ahead."""
+    task = make("soccer_1v1", opponent="still", start="anywhere")
+    weight, bias = np.zeros((size(task.commands), size(task.policy))), np.zeros(size(task.commands))
+    bias[0] = 5.0
+    return task, export(FeaturePolicy.from_task(task, Mlp([(weight, bias)])), tmp_path / "blind.onnx")
+
+
+def test_a_robot_against_a_board_frees_itself_and_its_log_tells_and_computes_it_again(tmp_path, capsys):
+    _, policy = blind(tmp_path)
+    (tmp_path / "mine.toml").write_text(LIMITS)
+    log = tmp_path / "f.mcap"
+    asked = [f"limits={tmp_path / 'mine.toml'}", "recovery=true", f"log={log}", "seconds=15", "seed=3"]
+    run.main([f"policy={policy.path}", "driver=simulated", *asked])
+    said = capsys.readouterr().out
+    assert "stuck for 1.5 s: it frees itself, 8 times at most" in said and "recovery: stuck" in said
+    flight = flight_log.read(str(log))
+    states = [event.text.split(": ")[1] for event in flight.events if event.kind == "recovery"]
+    assert states[:3] == ["stuck", "recovering", "driving"]
+    replay.main([f"log={log}"])
+    said = capsys.readouterr().out
+    assert said.count("equal, every bit") == 6  # wanted and sent: drive, turn, kick
+
+
+def test_who_frees_itself_gets_further(tmp_path):
+    task, policy = blind(tmp_path)
+    (tmp_path / "mine.toml").write_text(LIMITS)
+    limits = limits_of(task.robot.name, str(tmp_path / "mine.toml"))
+
+    def stood(recovery):
+        """The share of the time in which robots do not move."""
+        driver = Simulated(task, 20, seed=1)
+        fly(policy, driver, guard_of(policy, driver, limits, policy.envelope, recovery=recovery), 300)
+        return (np.linalg.norm(driver.flight()["velocity"], axis=2)[100:] < 0.1).mean()
+
+    assert stood(True) < 0.6 * stood(False)
+
+
+def test_limits_say_how_and_a_robot_of_which_nobody_does_is_refused(tmp_path):
+    task, policy = blind(tmp_path)
+    path, driver = tmp_path / "mine.toml", Simulated(task, 1)
+
+    def guard(text):
+        path.write_text(text)
+        return guard_of(policy, driver, limits_of(task.robot.name, str(path)), policy.envelope, recovery=True)
+
+    assert guard(LIMITS).recovery.rules.back == -1.0
+    for text, message in (
+        ("", r"nobody says how a soccer_differential that is stuck frees itself: name it in \[recovery\]"),
+        ("recovery = 3", "mine.toml: recovery is a table, got 3"),
+        (LIMITS.replace("back = -1.0", "back = -9.0"), "recovery drives with -9 and 1, beyond drive -2 .. 2"),
+        (LIMITS.replace("velocity", "odometry"), "recovery by odometry needs the signal 'odometry'"),
+        (LIMITS + "slip = 1", "mine.toml: recovery: unknown slip"),
+    ):
+        with pytest.raises(LimitError, match=message):
+            guard(text)
