@@ -92,6 +92,14 @@ class Paced(Protocol):
 
 
 @runtime_checkable
+class Episodic(Protocol):
+    """A driver each flight of which is `num` episodes, numbered from `first` on."""
+
+    first: int
+    num: int
+
+
+@runtime_checkable
 class Transferable(Protocol):
     """Settings of a driver that may fly policies made for another robot."""
 
@@ -101,6 +109,14 @@ class Transferable(Protocol):
 def clock_of(driver: Driver) -> Callable[[], float]:
     """What the loop reads the time from."""
     return driver.clock if isinstance(driver, Paced) else time.perf_counter
+
+
+def another_episode(driver: Driver) -> bool:
+    """Have the next flight be other episodes; False where a robot's flights are not."""
+    if not isinstance(driver, Episodic):
+        return False
+    driver.first += driver.num
+    return True
 
 
 def transfers(config: Any) -> bool:

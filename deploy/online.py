@@ -1,0 +1,334 @@
+"""The control loop of a robot that learns: it tells a learner what happened, and is told better policies.
+
+`policies.train task=... algorithm=online_sac driver=...` starts this in a process of its own, with `deploy.run`'s
+settings. The loop waits for nobody: threads of this process send and receive. When the learner is gone the robot gets
+its safe command; what the learner had not yet kept is written to a file, which it reads when it goes on.
+
+    python -m deploy.online link=FD kept=FILE policy=FILE driver=ros2 [deploy.run's settings ...]
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import itertools
+import json
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy import cli
+from deploy import run as flights
+from deploy.drivers import Driver, Reading, another_episode, clock_of, driver_class, transfers
+from deploy.guard import OVERRIDE, PASS, REASONS, Guard
+from deploy.loop import Arrays, Record, run
+from deploy.policy_file import PolicyFile
+from deploy.safety.envelope import ASKED, replaced
+from deploy.safety.limits import describe, guard_of, limits_of
+from deploy.safety.received import received
+from deploy.system import realtime
+from deploy.system.files import write_atomic
+from sim.spec import Group, pack, pictures, size
+
+Array = NDArray[Any]
+LARGEST = 64 * 2**20  # bytes of a message
+PATIENCE = 2.0  # s until the last of it must have been sent
+GONE = 1.0  # s from the learner's end until the flight is ended, in which the robot comes to rest
+STEPS, FLIGHT = b"s", b"f"  # what the robot sends: control steps; a flight is over
+POLICY, KEPT, END = b"p", b"k", b"e"  # what the learner sends: a policy; how many steps it has kept; the end
+
+
+class LearnerGoneError(RuntimeError):
+    """Nobody learns any more."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One control step of one robot as float32 numbers: what was seen, what was sent, and what came of it."""
+
+    signals: Group
+    commands: Group
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return size(self.signals) + size(self.commands) + len(MARKS)
+
+    def split(self, rows: Array) -> tuple[Array, Array, dict[str, Array]]:
+        """Signals (n, .), commands (n, .) and marks by name (n,) of rows (n, width)."""
+        a, b = size(self.signals), size(self.signals) + size(self.commands)
+        return rows[:, :a], rows[:, a:b], {name: rows[:, b + k] for k, name in enumerate(MARKS)}
+
+
+# `flight` and `robot` count from 0; `usable`: the policy's command was sent, or a person's, on good signals;
+# `state`: of `deploy.safety.recovery.STATES`, 0 without recovery.
+MARKS = ("flight", "robot", "usable", "person", "state")
+
+
+@dataclass
+class Config:
+    """What this command needs beside `deploy.run`'s settings."""
+
+    link: int = field(metadata={"help": "file descriptor of a socket to the learner"})
+    kept: str = field(metadata={"help": "the file for what the learner has not kept (.npz)"})
+    noise_seed: int = field(default=0, metadata={"help": "of the exploration"})
+
+
+class Link:
+    """To the learner. The control loop calls `tell`, `newest` and `lost`, none of which waits."""
+
+    def __init__(self, connection: Connection, kept: str) -> None:
+        self.lost = False  # nobody listens any more
+        self.over = False  # the learner has said that this is the end
+        self.refused = 0  # policies that did not fit
+        self._connection, self._path = connection, kept
+        self._out: collections.deque[bytes] = collections.deque()
+        self._sending = False
+        self._wake, self._lock = threading.Event(), threading.Lock()
+        self._unkept: collections.deque[Array] = collections.deque()  # rows, a batch per control step
+        self._first = 0  # number of the first of them
+        self._policy: tuple[PolicyFile, Mapping[str, float]] | None = None
+        self._like: PolicyFile | None = None
+        self._robots = 1
+        for work in (self._send, self._receive):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+
+    def begin(self, policy: PolicyFile, robots: int) -> None:
+        """Policies that come have to have the contract of this one, for so many robots."""
+        self._like, self._robots = policy, robots
+
+    def tell(self, rows: Array) -> None:
+        """Control steps (n, width)."""
+        rows = np.ascontiguousarray(rows, np.float32)
+        with self._lock:
+            self._unkept.append(rows)
+        self._put(STEPS + rows.tobytes())
+
+    def flight_over(self, told: Mapping[str, Any]) -> None:
+        """A flight has ended."""
+        self._put(FLIGHT + json.dumps(told).encode())
+
+    def newest(self) -> tuple[PolicyFile, Mapping[str, float]] | None:
+        """The policy that has come since this was asked last, and how it explores; None: no other one."""
+        policy, self._policy = self._policy, None
+        return policy
+
+    def _put(self, message: bytes) -> None:
+        self._out.append(message)
+        self._wake.set()
+
+    def _send(self) -> None:
+        try:
+            while True:
+                self._wake.wait()
+                self._wake.clear()
+                while self._out:
+                    self._sending = True
+                    self._connection.send_bytes(self._out.popleft())
+                    self._sending = bool(self._out)
+        except (OSError, ValueError):
+            self._lose()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                message = self._connection.recv_bytes(LARGEST)
+                kind, content = message[:1], message[1:]
+                if kind == KEPT:
+                    self._forget(int(content))
+                elif kind == POLICY:
+                    self._take(content)
+                elif kind == END:
+                    self.over = True
+                    return
+        except (OSError, EOFError, ValueError):
+            self._lose()
+
+    def _take(self, content: bytes) -> None:
+        about, _, file = content.partition(b"\n")
+        try:
+            policy = PolicyFile.from_bytes(file, "the learner's policy")
+            like = self._like
+            if like is None or (policy.inputs, policy.outputs, policy.rate_hz) != (
+                like.inputs,
+                like.outputs,
+                like.rate_hz,
+            ):
+                raise ValueError("its contract is another one")
+            policy.reset(self._robots)
+            self._policy = policy, json.loads(about)
+        except ValueError:
+            self.refused += 1  # the one that drives goes on
+
+    def _forget(self, count: int) -> None:
+        """The first `count` rows are kept by the learner."""
+        with self._lock:
+            while self._unkept and self._first + len(self._unkept[0]) <= count:
+                self._first += len(self._unkept.popleft())
+
+    def _lose(self) -> None:
+        if not self.over:
+            self.lost = True
+
+    def flush(self) -> None:
+        """Wait until all is sent, for a moment."""
+        for _ in range(round(PATIENCE / 0.02)):
+            if self.lost or not (self._out or self._sending):
+                return
+            threading.Event().wait(0.02)
+
+    def save(self) -> int:
+        """Write what the learner has not kept; how many rows that is."""
+        with self._lock:
+            rows = np.concatenate([*self._unkept]) if self._unkept else np.zeros((0, 0), np.float32)
+        if len(rows):
+            content = io.BytesIO()
+            np.savez(content, first=np.int64(self._first), rows=rows)
+            write_atomic(self._path, content.getvalue())
+        return len(rows)
+
+
+def _contract(policy: PolicyFile) -> tuple[Group, Group, float]:
+    return policy.inputs, policy.outputs, policy.rate_hz
+
+
+class Learning:
+    """A policy that is replaced between two control steps, and explores; see `deploy.loop.Policy`."""
+
+    def __init__(self, policy: PolicyFile, link: Link, seed: int) -> None:
+        self.policy, self.link = policy, link
+        self.path, self.robot, self.rate_hz = policy.path, policy.robot, policy.rate_hz
+        self.inputs, self.outputs, self.vectors = policy.inputs, policy.outputs, policy.vectors
+        self.replaced = 0
+        self._std, self._correlation = 0.0, 0.0
+        self._rng = np.random.default_rng(seed)
+        self._span = {s.name: np.float32(0.5 * (s.high - s.low)) for s in policy.outputs}
+        if bad := [s.name for s in policy.outputs if not np.isfinite(s.high - s.low)]:
+            raise ValueError(f"{policy.path} commands {bad[0]!r} without limits: nobody knows how to explore it")
+        self.reset()
+
+    def reset(self, n: int = 1) -> None:
+        """Begin a flight of `n` robots."""
+        self.policy.reset(n)
+        self._noise = {s.name: np.zeros((n, *s.shape), np.float32) for s in self.outputs}
+
+    def step(self, signals: Arrays) -> dict[str, Array]:
+        """Commands with exploration. LearnerGoneError when nobody learns any more: then the guard stops the robot."""
+        if self.link.lost:
+            raise LearnerGoneError("the learner is gone")
+        if newest := self.link.newest():
+            self.policy, how = newest
+            self.replaced += 1
+            self._std, self._correlation = float(how["std"]), float(how["correlation"])
+        return {name: self._explored(name, value) for name, value in self.policy.step(signals).items()}
+
+    def _explored(self, name: str, value: Array) -> Array:
+        """With noise that lasts: of the share `std` of half the command's range."""
+        keeps = self._correlation
+        fresh = self._rng.standard_normal(value.shape).astype(np.float32)
+        self._noise[name] = keeps * self._noise[name] + np.float32(np.sqrt(1.0 - keeps**2)) * fresh
+        return value + self._std * self._span[name] * self._noise[name]
+
+
+class Telling:
+    """Tells the learner of each control step; see `deploy.loop.Log`."""
+
+    def __init__(self, link: Link, layout: Layout, flight: int) -> None:
+        self.link, self.layout, self.flight = link, layout, flight
+
+    def step(self, clock: float, missed: float, reading: Reading, wanted: Arrays, sent: Arrays, guard: Guard) -> None:
+        """What was seen and sent."""
+        person = guard.verdict == OVERRIDE
+        state = guard.recovery.state if guard.recovery else np.zeros(guard.n)
+        marks = (np.full(guard.n, self.flight), np.arange(guard.n), (guard.verdict == PASS) | person, person, state)
+        given = reading.signals
+        seen = pack(
+            self.layout.signals, {s.name: received(s, given.get(s.name), guard.n)[0] for s in self.layout.signals}
+        )
+        self.link.tell(np.concatenate([seen, pack(self.layout.commands, sent), np.stack(marks, axis=1)], axis=1))
+
+    def event(self, kind: str, text: str, who: str = "") -> None:
+        """What a log tells beside."""
+
+
+def _watched(link: Link, landed: threading.Event) -> None:
+    """End the flight as Ctrl-C does: when the learner says so, or some time after it has gone."""
+    while not (link.lost or link.over):
+        if landed.wait(0.05):
+            return
+    if not landed.wait(GONE if link.lost else 0.0):
+        signal.raise_signal(signal.SIGINT)
+
+
+def _fly(link: Link, policy: Learning, driver: Driver, guard: Guard, config: flights.Config, transfer: bool) -> None:
+    """One flight after the other, each another episode where it is simulated, until the learner says so or is gone."""
+    layout = Layout(policy.inputs, policy.outputs)
+    steps = None if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
+    with realtime.realtime(config.priority) as refused:
+        for line in refused:
+            print(f"warning: {line}", file=sys.stderr, flush=True)
+        for flight in itertools.count():
+            telling, settle = Telling(link, layout, flight), config.settle
+            record = run(
+                policy, driver, guard, steps, transfer=transfer, settle=settle, log=telling, clock=clock_of(driver)
+            )
+            link.flight_over(_about(record, policy, link, driver))
+            if record.interrupted or link.lost or link.over or not another_episode(driver):
+                return
+
+
+def _about(record: Record, policy: Learning, link: Link, driver: Driver) -> dict[str, Any]:
+    """What a learner shows of a flight."""
+    policies = {"policies": policy.replaced, "refused": link.refused}
+    stopped = [REASONS[code] for code in record.stopped.tolist() if code]
+    told = {"steps": record.steps, "missed": record.missed, "trouble": record.trouble, "stopped": stopped}
+    return {**told, **policies, "recovery": record.recovery, "report": driver.report()}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Connect, drive, and leave the robot in its safe state. ValueError when the learner was gone before it said so."""
+    kind = driver_class(cli.value_of(argv, "driver", "simulated"))
+    own, config, driver_config = cli.parse(argv, Config, flights.Config, kind.Config)
+    file = PolicyFile.load(config.policy, config.trust)
+    if seen := pictures(file.inputs):
+        raise ValueError(f"{file.path} sees pictures ({seen[0].name}), of which a learner is told nothing")
+    if config.log is not None or config.server is not None or config.controller != "onnxruntime":
+        raise ValueError("log, server and controller are deploy.run's: a policy that is replaced flies without them")
+    driver = kind.from_config(driver_config, file)
+    if not driver.real_time:
+        raise ValueError("who learns where the robot is does so by the clock: real_time=true")
+    limits = limits_of(driver.robot, config.limits)
+    rules = replaced(file.envelope, {rule: getattr(config, rule) for rule in ASKED})
+    guard = guard_of(file, driver, limits, rules, config.ground, config.recovery)
+    print("\n".join(describe(limits, guard)), flush=True)
+    link = Link(Connection(own.link), own.kept)
+    link.begin(file, driver.num)
+    policy = Learning(file, link, own.noise_seed)
+    landed = threading.Event()
+    threading.Thread(target=_watched, args=(link, landed), name="watching the learner", daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):  # between two flights
+        _fly(link, policy, driver, guard, config, transfers(driver_config))
+    with contextlib.suppress(KeyboardInterrupt):  # from then on nothing ends what is being written
+        landed.set()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not link.lost:
+        link.flush()
+        return
+    rows = link.save()
+    sys.stdout.flush()
+    print(
+        f"the learner is gone; {rows} control steps that it had not kept are in {own.kept}", file=sys.stderr, flush=True
+    )
+    raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.call(main))
