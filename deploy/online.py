@@ -68,7 +68,8 @@ class Layout:
         return rows[:, :a], rows[:, a:b], {name: rows[:, b + k] for k, name in enumerate(MARKS)}
 
 
-# `flight` and `robot` count from 0; `usable`: the policy's command was sent, or a person's, on good signals;
+# `flight` and `robot` count from 0; `usable`: the policy's command was sent, or a person's, on good signals (the end of
+# an episode is told, too, without commands: NaN);
 # `state`: of `deploy.safety.recovery.STATES`, 0 without recovery.
 MARKS = ("flight", "robot", "usable", "person", "state")
 
@@ -246,14 +247,19 @@ class Telling:
 
     def step(self, clock: float, missed: float, reading: Reading, wanted: Arrays, sent: Arrays, guard: Guard) -> None:
         """What was seen and sent."""
-        person = guard.verdict == OVERRIDE
-        state = guard.recovery.state if guard.recovery else np.zeros(guard.n)
-        marks = (np.full(guard.n, self.flight), np.arange(guard.n), (guard.verdict == PASS) | person, person, state)
-        given = reading.signals
-        seen = pack(
-            self.layout.signals, {s.name: received(s, given.get(s.name), guard.n)[0] for s in self.layout.signals}
+        self.tell(reading, guard, sent)
+
+    def tell(self, reading: Reading, guard: Guard, sent: Mapping[str, Any]) -> None:
+        """What was seen and sent; of the end of an episode, what was seen."""
+        n, person = guard.n, guard.verdict == OVERRIDE
+        seen = {s.name: received(s, reading.signals.get(s.name), n)[0] for s in self.layout.signals}
+        commands = {s.name: received(s, sent[s.name], n)[0] for s in self.layout.commands}
+        usable = ((guard.verdict == PASS) | person) & all(value is not None for value in sent.values())
+        state = guard.recovery.state if guard.recovery else np.zeros(n)
+        marks = np.stack([np.full(n, self.flight), np.arange(n), usable, person, state], axis=1)
+        self.link.tell(
+            np.concatenate([pack(self.layout.signals, seen), pack(self.layout.commands, commands), marks], axis=1)
         )
-        self.link.tell(np.concatenate([seen, pack(self.layout.commands, sent), np.stack(marks, axis=1)], axis=1))
 
     def event(self, kind: str, text: str, who: str = "") -> None:
         """What a log tells beside."""
@@ -280,8 +286,10 @@ def _fly(link: Link, policy: Learning, driver: Driver, guard: Guard, config: fli
             record = run(
                 policy, driver, guard, steps, transfer=transfer, settle=settle, log=telling, clock=clock_of(driver)
             )
+            if ends := another_episode(driver):
+                telling.tell(ends, guard, dict.fromkeys(s.name for s in policy.outputs))
             link.flight_over(_about(record, policy, link, driver))
-            if record.interrupted or link.lost or link.over or not another_episode(driver):
+            if record.interrupted or link.lost or link.over or ends is None:
                 return
 
 

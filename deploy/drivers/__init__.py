@@ -93,10 +93,13 @@ class Paced(Protocol):
 
 @runtime_checkable
 class Episodic(Protocol):
-    """A driver each flight of which is `num` episodes, numbered from `first` on."""
+    """A driver each flight of which is `num` episodes, numbered from `first` on; `read` then tells how they ended."""
 
     first: int
     num: int
+
+    def read(self) -> Reading:
+        """The newest measurement."""
 
 
 @runtime_checkable
@@ -111,12 +114,12 @@ def clock_of(driver: Driver) -> Callable[[], float]:
     return driver.clock if isinstance(driver, Paced) else time.perf_counter
 
 
-def another_episode(driver: Driver) -> bool:
-    """Have the next flight be other episodes; False where a robot's flights are not."""
+def another_episode(driver: Driver) -> Reading | None:
+    """Have the next flight be other episodes, and say how these ended; None where a robot's flights are not such."""
     if not isinstance(driver, Episodic):
-        return False
+        return None
     driver.first += driver.num
-    return True
+    return driver.read()
 
 
 def transfers(config: Any) -> bool:

@@ -69,6 +69,11 @@ class ArmReach(Tabletop):
         distance: Array = np.linalg.norm(signals["hand_position"] - signals["goal_position"], axis=-1)
         return distance
 
+    def sensed_reward(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        """See `sim.tasks.abilities.HasSensedReward`."""
+        distance = self.distance(signals)
+        return self.reward(signals), distance < self.close, np.zeros(len(distance), bool)
+
     def plan(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         opening = signals["gripper_opening"]
         return signals["goal_position"], np.full_like(opening, self.robot.gripper.opening), np.full_like(opening, SPEED)

@@ -1,0 +1,252 @@
+"""Online SAC: learning where the robot is. Its control loop drives and tells; this process learns, and sends policies.
+
+    python -m policies.train task=car_race algorithm=online_sac algorithm.robot="driver=ros2 recovery=true"
+
+After FastRLAP (Stachowicz et al. 2023, arXiv 2304.09831): nothing waits for anything. The robot explores with the
+policy that it has, a new one comes every few seconds, and its reward is worked out from what it senses. The same
+command drives a simulated robot by the clock. When this process dies the robot gets its safe command, and writes what
+was not kept; `resume=` goes on with that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deploy.online import Layout
+from deploy.safety.recovery import CRASHED, STUCK
+from policies.algorithms.sac import Sac, SacConfig
+from policies.algorithms.sac.torch_path import TorchPath
+from policies.learning.buffers import Batch
+from policies.learning.fused.squashed import LOG_STD
+from policies.learning.robot import SILENCE, Pairs, RobotProcess, Told, left_behind
+from policies.models.controller import Array
+from policies.models.export import to_bytes
+from sim.spec import limits, pictures, slices
+from sim.tasks import features_of
+from sim.tasks.abilities import HasSensedReward
+
+WAIT = 0.02  # s for a control step, when there is nothing to learn
+USUAL = 256  # transitions whose exploration is told to the robot
+
+
+@dataclass
+class OnlineSacConfig(SacConfig):
+    """Settings of online_sac."""
+
+    robot: str = "driver=simulated"  # settings of deploy.run for the robot: driver=ros2 recovery=true limits=my.toml
+    total_steps: int = 12_000  # of the robot: ten minutes at 20 Hz
+    num_envs: int = 1  # robots
+    warmup_steps: int = 400
+    capacity: int = 100_000
+    updates_per_step: int = 4  # at most: as many as this computer manages
+    actor_every: int = 2
+    critics: int = 4
+    correlation: float = 0.8
+    hidden: list[int] = field(default_factory=lambda: [128, 128])
+    critic_hidden: list[int] = field(default_factory=lambda: [128, 128])
+    learning_rate: float = 3e-4
+    final_learning_rate: float = 3e-4
+    initial_std: float = 0.5
+    reward_scale: float = 1.0
+    gamma: float = 0.99
+    send_every: float = 2.0  # s between policies that are sent
+    report_every: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_step != 1:
+            raise ValueError(f"online_sac takes transitions one by one: n_step must be 1, got {self.n_step}")
+        if self.earlier:
+            raise ValueError("online_sac learns from this robot alone: algorithm.earlier must be empty")
+        if not self.send_every > 0.0:
+            raise ValueError(f"send_every must be positive, got {self.send_every}")
+
+
+class OnlinePath(TorchPath):
+    """SAC, whose transitions come from a robot's control loop. Critics know nothing more than the robot does."""
+
+    state_values = (*TorchPath.state_values, "known", "session")
+
+    def __init__(self, task: Any, config: OnlineSacConfig, seed: int, device: str = "cpu") -> None:
+        if seen := pictures(task.policy):
+            raise ValueError(f"{task.name} sees pictures ({seen[0].name}), of which a robot tells nothing")
+        super().__init__(task, config, seed, device)
+        self.config: OnlineSacConfig = config
+        self.layout, self.pairs = Layout(task.policy, task.commands), Pairs(Layout(task.policy, task.commands))
+        low, high = limits(task.commands)
+        self._low, self._span = low, high - low
+        self._columns = slices(task.policy)
+        self.folder = Path()
+        self.known = 0  # robot steps of this session that are in the state
+        self.session = 0  # how many robot processes there were
+        self._saved = 0  # of them, those in the last checkpoint
+        self.debt = 0.0  # gradient steps that may be done
+        self.unusable = self.human = 0
+        self.robot: RobotProcess | None = None
+
+    def dump_to(self, folder: Path) -> None:
+        super().dump_to(folder)
+        self.folder = folder.parent / "robot"
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Until the robot has done so many steps; a yield every `report_every` of them."""
+        config = self.config
+        behind, last = left_behind(self.folder, self.layout, self.session, self.known)
+        for rows in behind:
+            self._take(rows)
+        self.pairs.last, self.known, self._saved, self.session = None, 0, 0, last + 1
+        settings = f"{config.robot} real_time=true" if "real_time=" not in config.robot else config.robot
+        settings += f" episodes={config.num_envs}" if config.num_envs > 1 else ""
+        robot = RobotProcess(settings, self._content(), self.folder, self.layout, self.session)
+        self.robot, sent, heard, reported = robot, 0.0, time.monotonic(), self.iteration
+        metrics: dict[str, Any] = {}
+        rewards: list[float] = []
+        try:
+            while self.iteration < self.iterations:
+                busy = self.debt >= 1.0 and self.env.total_steps > config.warmup_steps
+                for rows in robot.steps(0.0 if busy else WAIT):
+                    heard = time.monotonic()
+                    rewards += self._take(rows)
+                    self.known = robot.received
+                if time.monotonic() - heard > SILENCE:
+                    raise robot.lost(f"no control step came within {SILENCE:g} s")
+                if busy and self.debt >= 1.0:
+                    self._set_schedule()
+                    metrics |= self._update()
+                    self.debt -= 1.0
+                    self._average()
+                if time.monotonic() - sent > config.send_every and self.env.total_steps:
+                    robot.send(self._content(), self._std(), config.correlation)
+                    sent = time.monotonic()
+                if self.iteration - reported >= config.report_every or self.iteration >= self.iterations:
+                    reported = self.iteration
+                    yield {name: float(value) for name, value in (metrics | self._shown(robot, rewards)).items()}
+                    metrics, rewards = {}, []
+        finally:
+            robot.close()
+            self.robot = None
+
+    def _shown(self, robot: RobotProcess, rewards: list[float]) -> dict[str, float]:
+        """What there is to tell of the robot and of how far learning has come."""
+        steps = max(1, self.env.total_steps - self.config.warmup_steps)
+        last = robot.flights[-1] if robot.flights else {}
+        counts = {f"recovery_{name}": float(count) for name, count in last.get("recovery", {}).items()}
+        return {
+            "progress": self.iteration / self.iterations,
+            "env_steps": float(self.env.total_steps),
+            "reward": float(np.mean(rewards)) if rewards else 0.0,
+            "updates_per_step": self.gradient_steps / steps,
+            "unusable": float(self.unusable),
+            "human": float(self.human),
+            "flights": float(len(robot.flights)),
+            **counts,
+        }
+
+    def _average(self) -> None:
+        share = self.config.averages(self.iteration)
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.actor.parameters()), share)
+
+    def _content(self) -> bytes:
+        """The policy file of now, of the actor and not of its average."""
+        average, self.average = self.average, self.actor
+        try:
+            return to_bytes(self.controller(), "the policy")
+        finally:
+            self.average = average
+
+    @torch.no_grad()
+    def _std(self) -> float:
+        """How much the actor explores, in the mean: the share of half the commands' ranges."""
+        if self.config.deterministic or not self.buffer.size:
+            return self.config.exploration if self.config.deterministic else self.config.initial_std
+        count = min(USUAL, self.buffer.size)
+        x = self.buffer.sample(count, self.generator)["x"]
+        mean, log_std = self.actor(self.seen_norm(x), {}).chunk(2, -1)
+        return float((log_std.clamp(*LOG_STD).exp() * (1.0 - torch.tanh(mean).square())).mean())
+
+    def _take(self, rows: Array) -> list[float]:
+        """A control step of all robots; rewards of the transitions that it completes."""
+        told = self.pairs.add(rows)
+        if told is None:
+            return []
+        self.iteration += 1
+        self.env.total_steps += len(rows)
+        made = self._transitions(told)
+        count = len(made["x"])
+        self.unusable += len(rows) - count
+        self.human += int((told.marks["person"][told.usable] > 0.0).sum())
+        if count:
+            self.buffer.add(**made)
+            self.debt = min(self.debt + self.config.updates_per_step * count, 10.0 * self.config.updates_per_step)
+            self._usual(made)
+        rewards: list[float] = made["terms"].sum(1).tolist()
+        return rewards
+
+    def _transitions(self, told: Told) -> Batch:
+        """Those of the robots whose step can be used."""
+        task, usable = self.task, told.usable
+        x, after = self._features(told.signals[usable]), self._features(told.next_signals[usable])
+        reward, success, lost = task.sensed_reward(self._named(told.next_signals[usable]))
+        state = told.next_marks["state"][usable]
+        lost = lost | (state == CRASHED)
+        over = lost | success | (state == STUCK)
+        action = np.clip(2.0 * (told.commands[usable] - self._low) / self._span - 1.0, -1.0, 1.0)
+        private = torch.zeros((len(x), self.env.critic_size - self.env.feature_size))
+        return {
+            "x": x,
+            "c": torch.cat([x, private], 1),
+            "action": torch.from_numpy(action.astype(np.float32)),
+            "terms": torch.from_numpy(np.stack([reward, success], 1).astype(np.float32)),
+            "next_x": after,
+            "next_c": torch.cat([after, private], 1),
+            "lost": torch.from_numpy(np.asarray(lost, bool)),
+            "done": torch.from_numpy(np.asarray(over, bool)),
+        }
+
+    def _named(self, values: Array) -> dict[str, Array]:
+        """Signals (n, *shape) by name, of rows (n, .)."""
+        shapes = {s.name: s.shape for s in self.task.policy}
+        return {name: values[:, at].reshape(-1, *shapes[name]) for name, at in self._columns.items()}
+
+    def _features(self, values: Array) -> Tensor:
+        flat = {name: torch.from_numpy(np.ascontiguousarray(values[:, at])) for name, at in self._columns.items()}
+        return torch.cat([feature.evaluate(flat) for feature in features_of(self.task)], -1)
+
+    def _usual(self, made: Batch) -> None:
+        """What is usual of what was told, by which networks normalise."""
+        if self.env.total_steps <= self.config.warmup_steps or self.iteration <= 1:
+            self.seen_norm.update(made["x"])
+        self.recent_critic.update(made["c"])
+        self.recent_action.update(made["action"])
+        if self.env.total_steps >= 2 * self.adapted:
+            self._adapt()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the one of SAC. The robot may forget what the state before this one holds."""
+        if self.robot:
+            self.robot.kept(self._saved)
+            self._saved = self.known
+        return super().state_dict()
+
+
+class OnlineSac(Sac):
+    """See the module."""
+
+    Config: type[SacConfig] = OnlineSacConfig
+    needs: tuple[type, ...] = (HasSensedReward,)
+    takes: tuple[str, ...] = ()
+
+    def _path(self, seed: int, device: str) -> OnlinePath:
+        config: Any = self.config
+        if config.path == "fused" or device != "cpu":
+            raise ValueError("online_sac learns by torch, on the CPU: algorithm.path=auto device=cpu")
+        return OnlinePath(self.task, config, seed, device)
