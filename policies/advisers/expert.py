@@ -25,7 +25,5 @@ class Expert:
 
     def advise(self, signals: Mapping[str, Array], done: Array) -> Answer:
         time.sleep(self.latency)
-        action = normalised(self.task.commands, self.expert.expert(signals)).clip(
-            -1.0, 1.0
-        )
+        action = normalised(self.task.commands, self.expert.expert(signals)).clip(-1.0, 1.0)
         return Answer(action, np.ones(len(action)), agreement(action, done))
