@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from policies.advisers.advice import Advice, AdviceConfig, blank
 from policies.algorithms.sac import Sac, SacConfig
 from policies.algorithms.sac.torch_path import TorchPath
-from policies.learning.advice import Advice, AdviceConfig, blank
 from policies.learning.buffers import Batch, ReplayBuffer
 from policies.learning.encoders import kept
 from sim.tasks import Task
