@@ -47,7 +47,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "student": {"teacher_steps": 60_000, "total_steps": 256, "num_envs": 16, "rollout_steps": 4, "league": True}
     | {"gaze_steps": 60_000},
     "advised_sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32}
-    | {"advice": AdviceConfig(synchronous=True, ask=2)},
+    | {"advice": AdviceConfig(synchronous=True)},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}

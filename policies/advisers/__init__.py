@@ -80,4 +80,5 @@ def make(task: Task, config: AdviserConfig) -> Adviser:
 
 def agreement(action: Array, done: Array) -> Array:
     """How near (n,) what was done (n, k) is to what one would have done: minus the root of the mean square."""
-    return -np.sqrt(np.square(action - done).mean(axis=1))
+    near: Array = -np.sqrt(np.square(action - done).mean(axis=1))
+    return near

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from policies.advisers import AdviserConfig, make
@@ -18,7 +19,6 @@ from policies.advisers.process import AdviserProcess, Heard
 from policies.advisers.worker import Question
 from policies.learning.buffers import Batch, ReplayBuffer
 from policies.learning.networks import Normalizer
-from sim.spec import numbers, pictures
 from sim.tasks import Task, history_of
 from sim.terms import HISTORY
 from sim.vec_env import Observation
@@ -30,7 +30,8 @@ ASKING = int.from_bytes(b"asking")  # mixed into the seed of what is asked
 class AdviceConfig(AdviserConfig):
     """Of whom what is asked, and how much it counts. Values are measured by what is usual in a batch."""
 
-    ask: int = 4  # environments per control step, at random, about which the adviser is asked
+    ask: int = 8  # environments, drawn at random, about which the adviser is asked
+    every: int = 2  # control steps from one question to the next
     margin: float = 0.5  # deviations of the values by which advice should be better than what is far from it
     margin_weight: float = 1.0  # of that in the critics' loss
     guidance: float = 1.0  # weight of the distance from better advice in the actor's loss
@@ -40,8 +41,8 @@ class AdviceConfig(AdviserConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.ask <= self.batch:
-            raise ValueError(f"needs 1 <= ask <= batch, got {self.ask} and {self.batch}")
+        if not 1 <= self.ask <= self.batch or self.every < 1:
+            raise ValueError(f"needs 1 <= ask <= batch and every >= 1, got {self.ask}, {self.batch} and {self.every}")
         if min(self.margin, self.margin_weight, self.guidance, self.bonus) < 0.0 or not self.temperature > 0.0:
             raise ValueError("margin, margin_weight, guidance and bonus must be at least 0, temperature above it")
         if not 0.0 < self.until <= 1.0:
@@ -67,14 +68,16 @@ class Advice:
         self.task, self.config, self.buffer, self.device = task, config, buffer, device
         self.adviser = AdviserProcess(task, config)
         self.scores = Normalizer(1, device)
+        self.steps = 0
         self._rng = np.random.default_rng([seed, ASKING])
 
     def ask(self, seen: Observation, action: Tensor) -> None:
-        """About some of the transitions that were just added, in which `action` (n, k) followed what was `seen`."""
-        rows = np.sort(self._rng.choice(len(action), min(self.config.ask, len(action)), replace=False))
-        serial = self.buffer.added - len(action) + rows
-        index = torch.from_numpy(rows).to(self.device)
-        self.adviser.submit(Question(serial, _told(self.task, seen, index), action[index].cpu().numpy()))
+        """Now and then about some of the transitions that were just added: `action` (n, k) followed what was `seen`."""
+        self.steps += 1
+        if self.steps % self.config.every == 0:
+            rows = self._rng.permutation(len(action))[: self.config.ask]
+            serial = self.buffer.added - len(action) + rows
+            self.adviser.submit(Question(serial, _told(self.task, seen, rows), action.cpu().numpy()[rows]))
         for heard in self.adviser.wait() if self.config.synchronous else self.adviser.poll():
             self._note(heard)
 
@@ -108,7 +111,7 @@ class Advice:
         adviser = self.adviser
         counts = {**adviser.counts, "lost": adviser.counts["lost"] + adviser.waiting}
         kept = {"counts": counts, "restarts": adviser.restarts, "scores": self.scores.state_dict()}
-        return {**kept, "asking": self._rng.bit_generator.state}
+        return {**kept, "steps": self.steps, "asking": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there, with the buffer that belongs to it."""
@@ -116,14 +119,13 @@ class Advice:
         self.adviser.counts = {name: int(count) for name, count in state["counts"].items()}
         self.adviser.restarts = int(state["restarts"])
         self.scores.load_state_dict(state["scores"])
+        self.steps = int(state["steps"])
         self._rng.bit_generator.state = state["asking"]
 
 
-def _told(task: Task, seen: Observation, rows: Tensor) -> dict[str, Any]:
+def _told(task: Task, seen: Observation, rows: NDArray[np.int64]) -> dict[str, Any]:
     """Every signal of these rows by name (n, *shape), noise-free, and "history", where the policy has one."""
-    known = {**seen["truth"], **seen["privileged"]}
-    told = {s.name: known[s.name][rows].reshape(-1, *s.shape) for s in numbers((*task.policy, *task.privileged))}
-    told |= {s.name: seen["pictures"][s.name][rows] for s in pictures(task.policy)}
-    if history_of(task):
-        told[HISTORY] = seen["history"][rows]
-    return {name: value.cpu().numpy() for name, value in told.items()}
+    known = {**seen["truth"], **seen["privileged"], **seen["pictures"]}
+    shapes = {s.name: s.shape for s in (*task.policy, *task.privileged)}
+    told = {name: known[name].cpu().numpy()[rows].reshape(-1, *shape) for name, shape in shapes.items()}
+    return told | ({HISTORY: seen["history"].cpu().numpy()[rows]} if history_of(task) else {})

@@ -277,8 +277,8 @@ def acceptable(values: Array) -> Array:
     Actions are then cut off there, in place.
     """
     actions, weight = values[:, :-2], values[:, -2]
-    fine: Array = np.isfinite(values).all(axis=1) & (np.abs(actions) <= 1.0 + SLACK).all(axis=1)
-    fine &= (weight >= 0.0) & (weight <= 1.0)
+    finite, within = np.isfinite(values).all(axis=1), (np.abs(actions) <= 1.0 + SLACK).all(axis=1)
+    fine: Array = np.asarray(finite & within & (weight >= 0.0) & (weight <= 1.0))
     np.clip(actions, -1.0, 1.0, out=actions)
     return fine
 

@@ -46,7 +46,7 @@ class AdvisedSacConfig(SacConfig):
 class AdvisedPath(TorchPath):
     """SAC's path through torch, with somebody at its side."""
 
-    state_parts = (*TorchPath.state_parts, "advice")
+    state_parts: tuple[str, ...] = (*TorchPath.state_parts, "advice")
     config: AdvisedSacConfig
 
     def __init__(self, task: Task, config: AdvisedSacConfig, seed: int, device: str = "cpu") -> None:
@@ -84,8 +84,8 @@ class AdvisedPath(TorchPath):
     def _critic_regulariser(self, batch: Batch, values: Tensor) -> Tensor | float:
         """By how much advice is thought less of than it should be, squared (Found-RL's "VMR")."""
         config, weight = self.config.advice, self.left * batch["advice_weight"]
-        said = weight.nonzero()[:, 0]
-        if not len(said) or not config.margin_weight:
+        said = weight.nonzero()[:, 0] if config.margin_weight else weight[:0]
+        if not len(said):
             return 0.0
         advice, weight = batch["advice"][said], weight[said]
         apart = (advice - batch["action"][said]).square().mean(-1).sqrt()  # (a,)
@@ -96,8 +96,8 @@ class AdvisedPath(TorchPath):
     def _actor_regulariser(self, batch: Batch) -> Tensor | float:
         """How far the actor is from advice that is better than what it does (Found-RL's "AWAG")."""
         config, weight = self.config.advice, self.left * batch["advice_weight"]
-        said = weight.nonzero()[:, 0]
-        if not len(said) or not config.guidance:
+        said = weight.nonzero()[:, 0] if config.guidance else weight[:0]
+        if not len(said):
             return 0.0
         advice = batch["advice"][said]
         mine = self.mean(batch["x"][said], {name: value[said] for name, value in kept(batch).items()})

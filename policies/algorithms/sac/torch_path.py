@@ -41,7 +41,7 @@ SMALLEST_ACTION = 0.01  # standard deviation of an action that is divided by
 class TorchPath(Stateful):
     """The path through torch."""
 
-    state_parts = (
+    state_parts: tuple[str, ...] = (
         *("env", "actor", "average", "target_actor", "critic", "target_critic", "buffer"),
         *("actor_optimizer", "critic_optimizer", "alpha_optimizer"),
         *("seen_norm", "critic_norm", "action_norm", "recent_critic", "recent_action"),

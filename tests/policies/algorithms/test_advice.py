@@ -39,7 +39,7 @@ TINY = {
 
 
 def learner(seed=0, advice=None, task=None, **settings):
-    wanted = AdviceConfig(**({"synchronous": True, "ask": 2} | (advice or {})))
+    wanted = AdviceConfig(**({"synchronous": True, "ask": 2, "every": 1} | (advice or {})))
     return AdvisedSac(task or ToyReach(), AdvisedSacConfig(**(TINY | settings), advice=wanted), seed)
 
 
@@ -145,7 +145,8 @@ def test_an_adviser_that_is_killed_is_replaced_and_training_goes_on(tmp_path: Pa
 
 
 def test_with_one_who_is_waited_for_the_seed_decides(tmp_path: Path):
-    whole = run(learner(seed=3, capacity=80, total_steps=200))
+    settings = {"capacity": 80, "total_steps": 200, "advice": {"every": 3, "until": 1.0}}
+    whole = run(learner(seed=3, **settings))
     assert (
         run(learner(seed=3, capacity=80, total_steps=200))
         == whole
@@ -292,7 +293,7 @@ def test_settings_that_make_no_sense_are_refused_in_one_sentence():
         AdvisedSacConfig(path="fused")
     with pytest.raises(ValueError, match="a bonus is for n_step=1, got n_step=3"):
         AdvisedSacConfig(n_step=3, advice=AdviceConfig(bonus=0.1))
-    for wrong in ({"ask": 0}, {"ask": 65}, {"margin": -1.0}, {"temperature": 0.0}, {"until": 0.0}):
+    for wrong in ({"ask": 0}, {"ask": 65}, {"every": 0}, {"margin": -1.0}, {"temperature": 0.0}, {"until": 0.0}):
         with pytest.raises(ValueError, match="ask|at least 0|share of the training"):
             AdviceConfig(**wrong)
     with pytest.raises(RunError, match="walk has no scripted expert"):
