@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import arrays
 from policies.advisers import AdviserConfig, make, process
 from policies.advisers.process import AdviserProcess, acceptable, understood
 from policies.advisers.worker import SHAPE, Question
+from sim.registry import StrangerError, names_from
 from tests.policies.toy_advisers import NAME
 from tests.policies.toy_reach import ToyReach
 from tests.sim.test_workers import ROOT, wait_until_gone
@@ -230,6 +231,14 @@ def test_what_cannot_be_asked_is_refused_at_once():
     for wrong in ({"latency": -1.0}, {"timeout": 0.1}, {"batch": 0}, {"batch": 300}, {"levels": 1}):
         with pytest.raises(ValueError, match="needs|levels"):
             AdviserConfig(**wrong)
+
+
+def test_a_file_does_not_choose_who_advises():
+    """A run that is continued may be another's."""
+    named = {"policy": AdviserConfig(adviser="policy", policy="its.onnx"), "adviser": AdviserConfig(adviser=NAME)}
+    for kind, config in named.items():
+        with pytest.raises(StrangerError, match=f"config.yaml names the {kind}"), names_from("config.yaml"):
+            make(ToyReach(), config)
 
 
 PARENT = """

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from policies.advisers import AdviserConfig, make, process
 from policies.advisers.advice import AdviceConfig
+from policies.advisers.process import Heard
 from policies.algorithms.advice import AdvisedSac, AdvisedSacConfig
 from policies.algorithms.sac import Sac, SacConfig
 from policies.learning.buffers import ReplayBuffer
@@ -147,15 +148,11 @@ def test_an_adviser_that_is_killed_is_replaced_and_training_goes_on(tmp_path: Pa
 def test_with_one_who_is_waited_for_the_seed_decides(tmp_path: Path):
     settings = {"capacity": 80, "total_steps": 200, "advice": {"every": 3, "until": 1.0}}
     whole = run(learner(seed=3, **settings))
-    assert (
-        run(learner(seed=3, capacity=80, total_steps=200))
-        == whole
-        != run(learner(seed=4, capacity=80, total_steps=200))
-    )
-    half = learner(seed=3, capacity=80, total_steps=200)
+    assert run(learner(seed=3, **settings)) == whole != run(learner(seed=4, **settings))
+    half = learner(seed=3, **settings)
     run(half, 2)
     checkpoint.save(tmp_path / "checkpoint.npz", half.state_dict())
-    resumed = learner(seed=4, capacity=80, total_steps=200)
+    resumed = learner(seed=4, **settings)
     resumed.load_state_dict(checkpoint.load(tmp_path / "checkpoint.npz"))
     assert run(resumed) == whole[2:]
 
@@ -173,6 +170,18 @@ def test_what_is_under_way_at_a_checkpoint_is_lost_and_said_to_be(tmp_path: Path
     resumed.load_state_dict(state)
     metrics = run(resumed)[-1]
     assert metrics["advice_lost"] == 40.0 and metrics["advice_answered"] == metrics["advice_asked"] - 40.0 > 0.0
+
+
+def test_an_answer_about_what_was_overwritten_is_late():
+    algorithm = learner(capacity=16, total_steps=200, advice={"until": 1.0})
+    next(algorithm.learn())  # 40 transitions, of which the last 16 are there
+    path, ones = algorithm.path, np.ones((4, 4), np.float32)
+    before, blank = dict(path.advice.adviser.counts), path.buffer.data["advice"].clone()
+    path.advice._note(Heard(np.array([0, 23, 24, 39]), 0.5 * ones))
+    after = path.advice.adviser.counts
+    assert (after["late"] - before["late"], after["answered"] - before["answered"]) == (2, 2)
+    changed = (path.buffer.data["advice"] != blank).any(-1).nonzero()[:, 0].tolist()
+    assert changed == sorted((24 % 16, 39 % 16)) and path.advice.metrics()["advice_late"] == after["late"]
 
 
 def batch_of(path, count, said):
