@@ -89,6 +89,7 @@ HOMES = {
     "omegaconf": ["policies/runner/cli.py", "policies/runner/config.py", "policies/runner/mistakes.py"],
     "rich": ["policies/runner/log.py"],
     "matplotlib": ["policies/runner/report.py", "policies/runner/plots.py"],
+    "transformers": ["policies/advisers/vision_language.py"],
     "rclpy": [*ROS2, "deploy/launching/lifecycle.py"],
     "lifecycle_msgs": ["deploy/launching/lifecycle.py"],
     **dict.fromkeys(("rcl_interfaces", "std_msgs", "std_srvs", "geometry_msgs", "tf2_msgs"), ROS2),
@@ -101,6 +102,8 @@ HOMES = {
         "sim/vec_world.py",
         "sim/channel.py",
         "sim/terms.py",
+        "policies/advisers/advice.py",
+        "policies/advisers/vision_language.py",
         "policies/algorithms/*.py",
         "policies/train_detector.py",
         "policies/learning/*.py",
@@ -111,6 +114,7 @@ HOMES = {
 # Where torch may not be imported before it is needed: it costs seconds.
 TORCH_LATER = [
     "sim/terms.py",
+    "policies/advisers/vision_language.py",
     "policies/models/export.py",
     "policies/runner/checkpoint.py",
     "policies/algorithms/apg/__init__.py",

@@ -126,7 +126,8 @@ def test_the_pages_name_everything_too() -> None:
     from sim.tasks import FAMILIES, TASKS, OwnWorld, make
 
     own = [name for name in TASKS if isinstance(make(name), OwnWorld)]
-    vehicles, steppers = [name for name in TASKS if name not in own], ("apg", "distill", "ppo", "sac", "student")
+    vehicles = [name for name in TASKS if name not in own]
+    steppers = ("advised_sac", "apg", "distill", "ppo", "sac", "student")
     games = [name for name in own if name.startswith("soccer")]
     arms = [name for name in own if name not in games]
     learners = [name for name in ALGORITHMS if name not in steppers]

@@ -14,6 +14,7 @@ import torch
 from deploy import PolicyFile
 from deploy.guard import Guard
 from deploy.safety.envelope import Envelope
+from policies.advisers.advice import AdviceConfig
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.algorithms.bc import BaseConfig
 from policies.models.export import export
@@ -45,6 +46,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"total_steps": 2048, "num_envs": 16, "rollout_steps": 16},
     "student": {"teacher_steps": 60_000, "total_steps": 256, "num_envs": 16, "rollout_steps": 4, "league": True}
     | {"gaze_steps": 60_000},
+    "advised_sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32}
+    | {"advice": AdviceConfig(synchronous=True)},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from policies.models.controller import Policy
 
 ALGORITHMS = {
+    "advised_sac": "policies.algorithms.advice:AdvisedSac",
     "apg": "policies.algorithms.apg:Apg",
     "distill": "policies.algorithms.distill:Distill",
     "ppo": "policies.algorithms.ppo:Ppo",
@@ -104,6 +105,18 @@ class HasRecipes(Protocol):
     """An algorithm with settings that `quality=NAME` and `robust=true` stand for; a task has its own, per algorithm."""
 
     recipes: dict[str, dict[str, Any]]  # name -> "algorithm.KEY" or "task.KEY" -> value
+
+
+@runtime_checkable
+class GoesBy(Protocol):
+    """An algorithm that learns by another's recipes, where a task has none for itself."""
+
+    goes_by: str
+
+
+def goes_by(name: str, kind: Any) -> tuple[str, ...]:
+    """The algorithms for which a task may have recipes that this one learns by, the nearest first."""
+    return (name, kind.goes_by) if isinstance(kind, GoesBy) else (name,)
 
 
 def recipes_of(kind: Any) -> dict[str, dict[str, Any]]:

@@ -73,6 +73,7 @@ class ReplayBuffer:
         self.data: Batch = {}
         self.size = 0
         self.next = 0
+        self.added = 0  # ever: the number of the transition that is added next
         self.stride = 1  # how far apart consecutive transitions of one environment lie: what was added at once
 
     @property
@@ -99,6 +100,19 @@ class ReplayBuffer:
                 self.data[name][: count - first] = value[first:]
         self.next = (self.next + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
+        self.added += count
+
+    def annotate(self, serial: Tensor, **values: Tensor) -> Tensor:
+        """Say more about transitions by their number (n,), each value (n, ...) under a name that they have.
+
+        Which of them were still there, (n,) bool: the others have been overwritten.
+        """
+        age = self.added - serial  # 1: the newest
+        there = (age >= 1) & (age <= self.size)
+        place = ((self.next - age) % self.capacity)[there]
+        for name, value in values.items():
+            self.data[name][place] = value[there]
+        return there
 
     def sample(self, count: int, generator: torch.Generator, steps: int = 1, gamma: float | None = None) -> Batch:
         """`count` transitions, drawn uniformly with replacement.
@@ -144,7 +158,7 @@ class ReplayBuffer:
         """The filled part, and the prior experience."""
         data = {name: values[: self.size].clone() for name, values in self.data.items()}
         prior = self.prior.state_dict() if self.prior else None
-        counts = {"size": self.size, "next": self.next, "stride": self.stride, "prior_share": self.prior_share}
+        counts = {name: getattr(self, name) for name in ("size", "next", "added", "stride", "prior_share")}
         return {"data": data, "prior": prior, **counts}
 
     def load_state_dict(self, state: Mapping[str, Any], device: str = "cpu") -> None:
@@ -158,6 +172,7 @@ class ReplayBuffer:
             self.data[name] = torch.zeros((self.capacity, *saved.shape[1:]), dtype=saved.dtype, device=device)
             self.data[name][:size] = saved
         self.size, self.next, self.stride = size, int(state["next"]), int(state["stride"])
+        self.added = int(state.get("added", size))  # which earlier versions did not count
         self.prior_share = float(state["prior_share"])
         if state["prior"] is None:
             self.prior = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.system import extras
-from policies.algorithms import algorithm_class
+from policies.algorithms import algorithm_class, goes_by
 from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
 from sim.engines import BENCHES, ENGINES
@@ -295,8 +295,10 @@ def _apply_recipes(composed: Any, names: Mapping[str, str], said: set[str]) -> N
     """`quality` and `robust` name settings that the algorithm, or the task for it, declares as `recipes`."""
     from omegaconf import OmegaConf
 
-    general = recipes_of_algorithm(_class("algorithm", names["algorithm"]))
-    special = recipes_of_task(_class("task", names["task"]), names["algorithm"])
+    kind, task = _class("algorithm", names["algorithm"]), _class("task", names["task"])
+    general = recipes_of_algorithm(kind)
+    found = (recipes_of_task(task, name) for name in goes_by(names["algorithm"], kind))
+    special = next(filter(None, found), {})
     known = {"default", *general, *special} - {"robust"}
     if composed.quality not in known:
         where = f" of {names['algorithm']} on {names['task']}"

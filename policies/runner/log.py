@@ -281,6 +281,10 @@ def _described(metrics: Mapping[str, float]) -> str:
     shown += [f"{name} {float(metrics[name]):.3g}" for name in ("reward", "loss") if name in metrics][:1]
     if metrics.get("workers_replaced"):
         shown.append(f"workers replaced {metrics['workers_replaced']:.0f}")
+    if "advice_answered" in metrics:
+        troubles = {"refused": metrics["advice_refused"], "restarts": metrics["adviser_restarts"]}
+        told = ", ".join(f"{count:.0f} {name}" for name, count in troubles.items() if count)
+        shown.append(f"advised {metrics['advice_answered']:.0f}{f' ({told})' if told else ''}")
     return "  ".join(shown)
 
 

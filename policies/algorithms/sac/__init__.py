@@ -131,7 +131,7 @@ def beyond(task: Task, config: SacConfig, device: str) -> str:
 class Sac:
     """See the module."""
 
-    Config = SacConfig
+    Config: type[SacConfig] = SacConfig
     needs: tuple[type, ...] = ()
     takes: tuple[str, ...] = ("agents",)
 
@@ -139,17 +139,21 @@ class Sac:
         self.task, self.config = task, config
         if (config.linger or config.success_reward) and not has_own_world(task):
             raise ValueError(f"linger and success_reward are for worlds of a task's own, which {task.name} has not")
+        self.path: Any = self._path(seed, device)
+
+    def _path(self, seed: int, device: str) -> Any:
+        """The one that is asked for, or fits."""
+        task, config = self.task, self.config
         why = beyond(task, config, device)
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         if config.path == "torch" or why:
             from policies.algorithms.sac.torch_path import TorchPath
 
-            self.path: Any = TorchPath(task, config, seed, device)
-        else:
-            from policies.algorithms.sac.fused import Fused
+            return TorchPath(task, config, seed, device)
+        from policies.algorithms.sac.fused import Fused
 
-            self.path = Fused(task, config, seed)
+        return Fused(task, config, seed)
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; a yield every `report_every` control steps."""

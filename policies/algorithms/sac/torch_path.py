@@ -41,7 +41,7 @@ SMALLEST_ACTION = 0.01  # standard deviation of an action that is divided by
 class TorchPath(Stateful):
     """The path through torch."""
 
-    state_parts = (
+    state_parts: tuple[str, ...] = (
         *("env", "actor", "average", "target_actor", "critic", "target_critic", "buffer"),
         *("actor_optimizer", "critic_optimizer", "alpha_optimizer"),
         *("seen_norm", "critic_norm", "action_norm", "recent_critic", "recent_action"),
@@ -240,20 +240,21 @@ class TorchPath(Stateful):
             action = (action + config.exploration * self._exploration()).clamp(-1.0, 1.0)
         else:
             action = self._sample(x, shown, self._exploration())[0]
-        step = env.step(action)
+        before, step = env.observation, env.step(action)
         final = step.final_observation
-        self.buffer.add(
-            x=x,
-            c=c,
-            action=action,
-            terms=torch.stack(list(step.reward_terms.values()), -1),
-            next_x=env.features(final),
-            next_c=env.critic_features(final),
-            lost=step.terminated,
-            done=step.done,
+        made = {
+            "x": x,
+            "c": c,
+            "action": action,
+            "terms": torch.stack(list(step.reward_terms.values()), -1),
+            "next_x": env.features(final),
+            "next_c": env.critic_features(final),
+            "lost": step.terminated,
+            "done": step.done,
             **columns(shown),
             **columns(final["pictures"], "next_"),
-        )
+        }
+        self._keep(before, made)
         if env.total_steps <= config.warmup_steps or self.iteration == 0:
             self.seen_norm.update(x)
         self.recent_critic.update(c)
@@ -262,20 +263,37 @@ class TorchPath(Stateful):
             self._adapt()
         return float(step.reward.mean())
 
+    def _keep(self, before: Observation, made: Batch) -> None:
+        """Put into the buffer what was made of what could be seen before."""
+        self.buffer.add(**made)
+
+    def _reward(self, batch: Batch) -> Tensor:
+        """What the transitions of a batch are worth now (b,)."""
+        weights = self.env.reward_weights()
+        return weighted_reward(
+            batch["terms"], torch.tensor([weights[name] for name in self.env.term_names], device=self.device)
+        )
+
+    def _critic_regulariser(self, batch: Batch, values: Tensor) -> Tensor | float:
+        """What else the critics should mind, whose values (count, b) of the batch these are."""
+        return 0.0
+
+    def _actor_regulariser(self, batch: Batch) -> Tensor | float:
+        """What else the actor should mind."""
+        return 0.0
+
     def _update(self) -> dict[str, Tensor]:
         """One gradient step of the critics, now and then one of the actor; then the targets follow."""
         config = self.config
-        weights = self.env.reward_weights()
-        reward_weights = torch.tensor([weights[name] for name in self.env.term_names], device=self.device)
         batch = self.buffer.sample(config.batch_size, self.generator, config.n_step, config.gamma)
-        reward = config.reward_scale * weighted_reward(batch["terms"], reward_weights)
+        reward = config.reward_scale * self._reward(batch)
         for when in ("", "next_"):
             batch |= columns(self.actor.encoders.moved(kept(batch, when), self.generator), when)
             batch[f"{when}c"] = self._judged(batch[f"{when}c"], kept(batch, when))
         target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
         values = self.critic(self._valued(batch["c"], batch["action"]))
         loss = (values - target).square().mean(1).sum()
-        descend(self.critic_optimizer, loss)
+        descend(self.critic_optimizer, loss + self._critic_regulariser(batch, values.detach()))
         self.gradient_steps += 1
         metrics = {"loss": loss.detach()}
         if self.gradient_steps % config.actor_every == 0:
@@ -311,11 +329,12 @@ class TorchPath(Stateful):
         if config.deterministic:
             action = self.mean(batch["x"], kept(batch))
             loss = -self.critic(self._valued(batch["c"], action))[0].mean()
-            descend(self.actor_optimizer, loss)
+            descend(self.actor_optimizer, loss + self._actor_regulariser(batch))
         else:
             action, log_prob = self._sample(batch["x"], kept(batch))
             value = self.critic(self._valued(batch["c"], action)).mean(0)
-            descend(self.actor_optimizer, (self.log_alpha.detach().exp() * log_prob - value).mean())
+            loss = (self.log_alpha.detach().exp() * log_prob - value).mean()
+            descend(self.actor_optimizer, loss + self._actor_regulariser(batch))
             wanted = config.target_entropy * self.env.action_size
             descend(self.alpha_optimizer, -self.log_alpha * (log_prob.detach().mean() + wanted))
         self.critic.requires_grad_(True)
