@@ -13,6 +13,7 @@ from policies.evaluate import evaluate
 from policies.models.export import export
 from sim.spec import pictures
 from sim.tasks import TASKS, EngineTask, HasExpert, HasTeacher, agents_of, make
+from sim.tasks.abilities import HasSensedReward
 from tests.test_tables import BASE, PRACTICE, SMALL
 
 SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
@@ -43,7 +44,7 @@ def learner(task: Any, name: str) -> Any:
     cls = algorithm_class(name)
     few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
-    if EngineTask in cls.needs or HasTeacher in cls.needs:
+    if any(ability in cls.needs for ability in (EngineTask, HasTeacher, HasSensedReward)):
         wanted = SMALL[name]
     if agents_of(task) > 1:
         wanted["num_envs"] = 16 * agents_of(task)

@@ -56,9 +56,11 @@ def algorithms() -> str:
     """As its module (or, where two share one, its class) says what it is, and what it needs of a task."""
     from policies.algorithms import ALGORITHMS, algorithm_class
     from sim.tasks import EngineTask, HasExpert, HasTeacher
+    from sim.tasks.abilities import HasSensedReward
 
     trains = {(): "every task", (EngineTask,): "quadrotors", (HasExpert,): "every task with an expert"}
     trains[HasTeacher,] = "tasks with a teacher"
+    trains[HasSensedReward,] = "tasks that are judged by what the robot senses"
     lines, described = ["| algorithm | what it is | trains |", "|---|---|---|"], set()
     for name in ALGORITHMS:
         cls = algorithm_class(name)
@@ -127,7 +129,7 @@ def test_the_pages_name_everything_too() -> None:
 
     own = [name for name in TASKS if isinstance(make(name), OwnWorld)]
     vehicles = [name for name in TASKS if name not in own]
-    steppers = ("advised_sac", "apg", "distill", "ppo", "sac", "student")
+    steppers = ("advised_sac", "apg", "distill", "online_sac", "ppo", "sac", "student")
     games = [name for name in own if name.startswith("soccer")]
     arms = [name for name in own if name not in games]
     learners = [name for name in ALGORITHMS if name not in steppers]

@@ -24,6 +24,7 @@ from sim.engines import ENGINES
 from sim.randomize import sample_parameters
 from sim.robots import ROBOTS, robot
 from sim.tasks import TASKS, EngineTask, HasTeacher
+from sim.tasks.abilities import HasSensedReward
 from sim.vec_env import VecEnv
 from tests.policies.toy_reach import ToyReach
 from tests.sim.vehicles import VEHICLES
@@ -48,6 +49,8 @@ SMALL: dict[str, dict[str, Any]] = {
     | {"gaze_steps": 60_000},
     "advised_sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32}
     | {"advice": AdviceConfig(synchronous=True)},
+    "online_sac": {"total_steps": 30, "warmup_steps": 10, "batch_size": 16, "hidden": [16], "report_every": 10}
+    | {"critic_hidden": [16], "robot": "driver=simulated settle=0 priority=0"},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
@@ -157,6 +160,8 @@ def learner(name: str, seed: int = 0) -> Any:
     cls = algorithm_class(name)
     if HasTeacher in cls.needs:
         return cls(tasks.make("soccer_vision_1v1", steps=10), cls.Config(**SMALL[name]), seed)
+    if HasSensedReward in cls.needs:
+        return cls(tasks.make("arm_reach"), cls.Config(**SMALL[name]), seed)
     if EngineTask not in cls.needs:
         wanted = SMALL.get(name, BASE if issubclass(cls.Config, BaseConfig) else PRACTICE)
         known = {key: value for key, value in wanted.items() if key in cls.Config.__dataclass_fields__}
@@ -179,7 +184,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "online_sac"])  # which goes by the clock
 def test_algorithm_repeats_itself_and_continues_exactly(name: str, tmp_path):
     whole, parts = learner(name), learner(name)
     metrics = advance(whole, 2)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sim.registry import load
 from sim.spec import tokens
 from sim.tasks import EngineTask, HasExpert, HasTeacher, Task, agents_of
+from sim.tasks.abilities import HasSensedReward
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
 
 ALGORITHMS = {
     "advised_sac": "policies.algorithms.advice:AdvisedSac",
+    "online_sac": "policies.algorithms.online_sac:OnlineSac",
     "apg": "policies.algorithms.apg:Apg",
     "distill": "policies.algorithms.distill:Distill",
     "ppo": "policies.algorithms.ppo:Ppo",
@@ -128,6 +130,7 @@ ABILITIES = {
     EngineTask: "an engine that carries it out, features and costs",
     HasExpert: "a scripted expert",
     HasTeacher: "a teacher who knows more",
+    HasSensedReward: "a reward that is worked out from what its robot senses",
 }
 
 

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
-from deploy.online import END, FLIGHT, KEPT, MARKS, POLICY, STEPS, Layout
+from deploy.remote.online import END, FLIGHT, KEPT, MARKS, POLICY, STEPS, Layout
 from policies.models.controller import FeaturePolicy, Mlp, feature_size
 from policies.models.export import to_bytes
 from sim import spec
@@ -38,7 +38,7 @@ class Robot:
         self.kept = folder / "kept.npz"
         (folder / "first.onnx").write_bytes(policy(first))
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "deploy.online", f"link={theirs.fileno()}", f"kept={self.kept}"]
+        command = [sys.executable, "-m", "deploy.remote.online", f"link={theirs.fileno()}", f"kept={self.kept}"]
         command += [f"policy={folder / 'first.onnx'}", "driver=simulated", "real_time=true", "settle=0", "priority=0"]
         self.process = subprocess.Popen(
             [*command, *settings], pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -119,8 +119,10 @@ def test_it_tells_what_happened_and_takes_policies(started):
 def test_flights_follow_one_another_as_other_episodes(started):
     robot = started("seconds=0.5")
     rows = robot.rows(25)
-    seen, _, marks = LAYOUT.split(rows)
+    seen, sent, marks = LAYOUT.split(rows)
     assert set(marks["flight"]) >= {0, 1}
+    ends = np.flatnonzero(np.diff(marks["flight"]))  # how an episode ended is told without commands
+    assert np.isnan(sent[ends]).all() and not marks["usable"][ends].any() and np.isfinite(seen[ends]).all()
     goal = spec.slices(TASK.policy)["goal_position"]
     goals = [seen[marks["flight"] == k][0, goal] for k in (0, 1)]
     assert (goals[0] != goals[1]).any()
@@ -130,7 +132,7 @@ def test_flights_follow_one_another_as_other_episodes(started):
 def test_it_explores_within_limits_and_noise_lasts(started):
     robot = started("episodes=8", "noise_seed=3")
     robot.send(0.0, {"std": 0.8, "correlation": 0.9})
-    sent = shares(robot.rows(8 * 60)).reshape(-1, 8, spec.size(TASK.commands))[20:]
+    sent = shares(robot.rows(8 * 45)).reshape(-1, 8, spec.size(TASK.commands))[20:]
     assert 0.3 < sent.std() < 0.9 and np.abs(sent).max() <= 1.0 + 1e-5
     flat = sent[:-1].reshape(-1), sent[1:].reshape(-1)
     assert np.corrcoef(*flat)[0, 1] > 0.6
@@ -186,7 +188,7 @@ def test_ctrl_c_for_the_learner_is_not_for_the_robot_but_sigterm_ends_it(started
 def test_what_does_not_go_is_refused(tmp_path, settings, message):
     (tmp_path / "first.onnx").write_bytes(policy(0.0))
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "deploy.online", f"link={theirs.fileno()}", "kept=x", "driver=simulated"]
+    command = [sys.executable, "-m", "deploy.remote.online", f"link={theirs.fileno()}", "kept=x", "driver=simulated"]
     command += [f"policy={tmp_path / 'first.onnx'}", *settings]
     done = subprocess.run(command, pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and message in done.stderr

@@ -1,4 +1,4 @@
-"""A robot's control loop in a process of its own (`deploy.online`), and what it tells: transitions to learn from."""
+"""A robot's control loop in a process of its own (`deploy.remote.online`), and what it tells: transitions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.online import END, FLIGHT, LARGEST, POLICY, STEPS, Layout
-from deploy.online import KEPT as SAFE
+from deploy.remote.online import END, FLIGHT, LARGEST, POLICY, STEPS, Layout
+from deploy.remote.online import KEPT as SAFE
 from policies.algorithms import LearningError, LostBaseError
 
 Array = NDArray[Any]
@@ -74,13 +74,8 @@ class RobotProcess:
         first = folder / "first.onnx"
         first.write_bytes(policy)
         ours, theirs = socket.socketpair()
-        command = [
-            sys.executable,
-            "-m",
-            "deploy.online",
-            f"link={theirs.fileno()}",
-            f"kept={folder / KEPT.format(session)}",
-        ]
+        kept = folder / KEPT.format(session)
+        command = [sys.executable, "-m", "deploy.remote.online", f"link={theirs.fileno()}", f"kept={kept}"]
         command += [f"policy={first}", f"noise_seed={session}", *shlex.split(settings)]
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process lives
         self._process = subprocess.Popen(

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deploy.online import Layout
+from deploy.remote.online import Layout
 from deploy.safety.recovery import CRASHED, STUCK
+from policies.algorithms.online_sac.robot import SILENCE, Pairs, RobotProcess, Told, left_behind
 from policies.algorithms.sac import Sac, SacConfig
 from policies.algorithms.sac.torch_path import TorchPath
 from policies.learning.buffers import Batch
 from policies.learning.fused.squashed import LOG_STD
-from policies.learning.robot import SILENCE, Pairs, RobotProcess, Told, left_behind
 from policies.models.controller import Array
 from policies.models.export import to_bytes
 from sim.spec import limits, pictures, slices

@@ -4,7 +4,7 @@
 settings. The loop waits for nobody: threads of this process send and receive. When the learner is gone the robot gets
 its safe command; what the learner had not yet kept is written to a file, which it reads when it goes on.
 
-    python -m deploy.online link=FD kept=FILE policy=FILE driver=ros2 [deploy.run's settings ...]
+    python -m deploy.remote.online link=FD kept=FILE policy=FILE driver=ros2 [deploy.run's settings ...]
 """
 
 from __future__ import annotations
