@@ -9,7 +9,7 @@ lag is not in there: ours are estimates, so tasks vary them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,4 +125,20 @@ CAR_1_18 = Car(
     slowest=-3.0,
     fastest=13.0,
     lidar=0.03,
+)
+# "Reality": the 1:10 car as no training sees it, to ask whether a policy survives what its simulation gets wrong. Ours:
+# heavier, on softer tyres that let go earlier at the rear, slower to answer, and out of trim.
+REAL_1_10 = replace(
+    CAR_1_10,
+    mass=1.2 * CAR_1_10.mass,
+    yaw_inertia=1.25 * CAR_1_10.yaw_inertia,
+    friction=0.9 * CAR_1_10.friction,
+    front_stiffness=0.8 * CAR_1_10.front_stiffness,
+    rear_stiffness=0.75 * CAR_1_10.rear_stiffness,
+    tyre_shape=1.65,
+    tyre_curvature=-0.4,
+    steering_lag=0.06,
+    motor_lag=0.09,
+    acceleration=0.85 * CAR_1_10.acceleration,
+    trim=0.02,
 )

@@ -98,6 +98,10 @@ class Cars:
         self._parameters[place, PARAMETER_ROWS:, lane] = self.grids.place[tracks]
         self._index[place, :, lane] = self.grids.index[tracks]
 
+    def rows(self, name: str) -> slice:
+        """Where what has this name lies in its array of `arrays`."""
+        return self._rows(name)[1]
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All states and parameters, to be saved and written into."""
         return {"state": self._state, "parameters": self._parameters, "index": self._index}

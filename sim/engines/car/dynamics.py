@@ -141,7 +141,7 @@ def along(state, h, rate):
 
 @inlined
 def driven(s, q, c, shape, h, lane):
-    """One step of h seconds, in place: state s, what is `derived` q, commands c. Walls are the business of `walls.py`."""
+    """One step of h seconds, in place: state s, what is `derived` q, commands c. Walls are `walls.py`'s business."""
     cos, sin, none = s[COS, lane], s[SIN, lane], ZERO * s[COS, lane]
     start = (none, none, none, s[VX, lane], s[VY, lane], s[TURNING, lane], s[STEERING, lane], s[PUSH, lane])
     first = rates(q, c, shape, lane, cos, sin, start)
