@@ -13,9 +13,10 @@ from sim.robots.cars import GRAVITY
 if TYPE_CHECKING:
     from sim.tasks.race import CarRace
 
-GRIP = 0.5  # share of the nominal friction that it uses in bends
+GRIP = 0.45  # share of the nominal friction that it uses in bends
 BRAKING = 3.0  # m/s^2
-NEAREST, SOON = 0.9, 0.15  # m, and s of its speed: how far the point is that it steers for
+ACCELERATING, SUDDEN = 4.0, 1.5  # m/s^2, and by which it may brake harder than it means to
+NEAREST, SOON = 0.9, 0.2  # m, and s of its speed: how far the point is that it steers for
 LATE = 0.1  # s by which it acts late: as far it looks ahead for its speed
 
 
@@ -54,5 +55,7 @@ def pursuit(task: CarRace, signals: Mapping[str, Array]) -> dict[str, Array]:
     angle = np.arctan(task.robot.wheelbase * 2.0 * y / np.maximum(x * x + y * y, 1e-6))
     speeds = profile(path, GRIP * task.robot.friction * GRAVITY, BRAKING, speed.high)
     wanted = speeds[rows, np.argmax(way >= (LATE * now)[:, None], axis=1)]
+    gain = task.robot.speed_gain  # tyres that push hold less aside
+    wanted = np.clip(wanted, now - SUDDEN * BRAKING / gain, now + ACCELERATING / gain)
     made = {steer.name: angle, speed.name: wanted}
     return {s.name: np.clip(made[s.name], s.low, s.high).astype(np.float32)[:, None] for s in (steer, speed)}

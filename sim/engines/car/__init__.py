@@ -58,7 +58,7 @@ class Cars:
         self.shape = shape_of(car, load_transfer)
         self.substeps = max(1, round(dt / SUBSTEP))
         self._h = np.float32(dt / self.substeps)
-        nothing = Grids(np.zeros(0, np.float32), np.zeros((1, PLACE_ROWS), np.float32), np.zeros((1, 2), np.int32))
+        nothing = Grids(np.zeros(0, np.int16), np.zeros((1, PLACE_ROWS), np.float32), np.zeros((1, 2), np.int32))
         self.grids = tracks if isinstance(tracks, Grids) else grids_of(tracks) if tracks else nothing
         own = car.parameters()
         nominal = np.concatenate([*own.values(), self.grids.place[0]])
@@ -123,10 +123,15 @@ class Cars:
         cells = self.grids.cells
         step_blocks(self._state, self._parameters, self._index, cells, told, self.shape, self._h, self.substeps)
 
-    def scan(self, angle: Array, ahead: float, longest: float, first: int, out: Array) -> None:
-        """What lidars see, rows from `first` on of out (blocks, rows, LANES): m along beams (count,) rad from ahead."""
+    def scan(
+        self, angle: Array, ahead: float, longest: float, rows: NDArray[np.int64], first: int, out: Array
+    ) -> None:
+        """What lidars of these rows see, m along beams (count,) rad from ahead: in out (blocks, rows, LANES).
+
+        There they are the rows from `first` on.
+        """
         arrays, rays = (self._state, self._parameters, self._index, self.grids.cells), rays_of(angle)
-        scan(*arrays, rays, len(angle), np.float32(ahead), np.float32(longest), first, out)
+        scan(*arrays, rays, len(angle), np.float32(ahead), np.float32(longest), rows, first, out)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -45,7 +45,7 @@ from sim.engines.vector.trigonometry import cosine, quarter_sine, signed, upper_
 
 ZERO, HALF, ONE, TWO, SIXTH = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0, 1.0 / 6.0))
 SLOW, FAST = np.float32(1.0), np.float32(2.0)  # m/s between which slip angles begin to count
-SPAN = np.float32(1.0) / (FAST - SLOW)
+SLOWEST, SPAN = SLOW * SLOW, np.float32(1.0) / (FAST * FAST - SLOW * SLOW)
 # Rows of what is derived from parameters.
 HOLD, PER_HOLD, FRONT_B, REAR_B, C, E, SPIN, SERVO, MOTOR, MOST, STRAIGHT = range(11)
 DERIVED_ROWS = 11
@@ -96,7 +96,7 @@ def rates(q, c, shape, lane, cos, sin, state):
     used = drive * q[PER_HOLD, lane]
     left = hold * math.sqrt(max(ONE - used * used, ZERO))
     aside, power = vy + shape.front * turning, q[MOST, lane]
-    one, other = max(vx * cs + aside * ss, SLOW), max(vx, SLOW)  # of wheels in their own direction
+    one, other = max(abs(vx * cs + aside * ss), SLOW), max(abs(vx), SLOW)  # of wheels in their own direction
     shared = ONE / (one * other * cs)
     inverse = shared * one * cs
     slip = (vx * ss - aside * cs) * shared * other * cs, (shape.rear * turning - vy) * inverse
@@ -108,7 +108,7 @@ def rates(q, c, shape, lane, cos, sin, state):
     curved = shape.per_base * vx * ss * shared * one * other
     to_left = within(ROLLS * (shape.rear * curved - vy), hold)
     to_turn = within(ROLLS * (curved - turning), shape.spin * hold)
-    share = within(max((vx - SLOW) * SPAN, ZERO), ONE)
+    share = min(max((vx * vx + vy * vy - SLOWEST) * SPAN, ZERO), ONE)
     wanted = shape.speed_gain * (c[SPEED, lane] - vx)
     wanted = min(max(wanted, -power), power * min(shape.switch_speed * inverse, ONE))
     told = within(c[STEER, lane], shape.steering_limit) + q[STRAIGHT, lane]

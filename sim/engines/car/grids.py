@@ -13,12 +13,13 @@ from sim.engines.vector.simd import looked_up, number, whole
 from sim.randomize import Array
 from sim.scenes.track import Track
 
-CELL = 0.08  # m; between its corners distances are interpolated
+CELL = 0.1  # m; between its corners distances are interpolated
+UNIT = 1e-4  # m of a whole number: tracks are to stay in the cache, which costs a lidar more than arithmetic
 REACH = 1.6  # m: what is further from all walls is said to be as far
 MARGIN = 0.8  # m around a track
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
-SIZE, PER_METRE = np.float32(CELL), np.float32(1.0 / CELL)
-NEXT = np.int32(1)
+PER_METRE = np.float32(1.0 / CELL)
+NEXT, FINE = np.int32(1), np.float32(UNIT)
 # Rows of where a car's track is: in cells, the largest coordinates that count; in the array, its first one, its width.
 RIGHT, TOP = range(2)
 LEFT_X, LOW_Y, PLACE_ROWS = 2, 3, 4
@@ -28,7 +29,7 @@ FIRST, COLUMNS, INDEX_ROWS = 0, 1, 2
 class Grids(NamedTuple):
     """Tracks' grids, one after the other, row by row."""
 
-    cells: Array  # (total,) m
+    cells: NDArray[np.int16]  # (total,) of UNIT
     place: Array  # (tracks, PLACE_ROWS)
     index: NDArray[np.int32]  # (tracks, INDEX_ROWS)
 
@@ -60,15 +61,16 @@ def _filled(walls, inside, out):
                 inside[row, column] ^= 1
 
 
-def grid_of(track: Track) -> tuple[Array, tuple[float, float]]:
-    """Of one track: distances (rows, columns) in m, and where its first corner is."""
+def grid_of(track: Track) -> tuple[NDArray[np.int16], tuple[float, float]]:
+    """Of one track: distances (rows, columns) in UNIT, and where its first corner is."""
     points = np.concatenate([track.wall(1.0), track.wall(-1.0)])
     low = points.min(axis=0) - MARGIN
     columns, rows = np.ceil((points.max(axis=0) + MARGIN - low) / CELL).astype(int) + 1
     walls = np.concatenate([np.concatenate([w, np.roll(w, -1, axis=0)], axis=1) for w in map(track.wall, (1.0, -1.0))])
     made, inside = np.full((rows, columns), REACH / CELL), np.zeros((rows, columns), np.uint8)
     _filled((walls - np.tile(low, 2)) / CELL, inside, made)
-    return (np.where(inside == 1, made, -made) * CELL).astype(np.float32), (float(low[0]), float(low[1]))
+    signed = np.where(inside == 1, made, -made) * CELL / UNIT
+    return np.round(signed).astype(np.int16), (float(low[0]), float(low[1]))
 
 
 def grids_of(tracks: Sequence[Track]) -> Grids:
@@ -91,9 +93,9 @@ def distance(cells, first, columns, right, top, u, v):
     column, row = whole(u), whole(v)
     x, y = u - number(column), v - number(row)
     at = first + row * columns + column
-    low, low_right = looked_up(cells, at), looked_up(cells, at + NEXT)
+    low, low_right = number(looked_up(cells, at)), number(looked_up(cells, at + NEXT))
     at = at + columns
-    high, high_right = looked_up(cells, at), looked_up(cells, at + NEXT)
+    high, high_right = number(looked_up(cells, at)), number(looked_up(cells, at + NEXT))
     below, above = low + x * (low_right - low), high + x * (high_right - high)
     slope = (low_right - low) + y * ((high_right - high) - (low_right - low))
-    return below + y * (above - below), PER_METRE * slope, PER_METRE * (above - below)
+    return FINE * (below + y * (above - below)), FINE * PER_METRE * slope, FINE * PER_METRE * (above - below)

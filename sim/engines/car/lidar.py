@@ -17,7 +17,7 @@ from sim.engines.car.grids import (
     distance,
 )
 from sim.engines.car.rows import COS, PARAMETER_ROWS, SIN, STATE_ROWS, X, Y
-from sim.engines.vector.blocks import block, inlined, kernel
+from sim.engines.vector.blocks import block, borrowed, inlined, kernel
 from sim.engines.vector.simd import ALL, LANES, flags, select
 from sim.randomize import Array
 
@@ -57,26 +57,25 @@ def traced(cells, first, columns, right, top, u, v, across, up, longest):
 
 
 @kernel
-def scan(state, parameters, index, cells, rays, count, ahead, longest, first, out):
-    """What lidars so far `ahead` of cars see: `count` rows from `first` on of out (blocks, rows, LANES), in m.
+def scan(state, parameters, index, cells, rays, count, ahead, longest, rows, first, out):
+    """What the lidars of these rows (n,) see: `count` rows from `first` on of out (blocks, rows, LANES), in m.
 
-    `rays` (2, vectors, LANES) are cosines and sines of the beams; those beyond the last one are not written.
+    They are so far `ahead` of cars. `rays` (2, vectors, LANES) are cosines and sines of the beams; those beyond the
+    last one are not written.
     """
-    across, up = rays[0], rays[1]
+    cells, across, up = borrowed((cells, rays[0], rays[1]))
     room = np.empty((1, LANES), np.float32)
-    for place in range(len(state)):
+    for row in rows:
+        place, lane = row // LANES, row % LANES
         s, p = block(state, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
         g, o = block(index, place, INDEX_ROWS), block(out, place, out.shape[1])
-        for lane in range(LANES):
-            cos, sin = s[COS, lane], s[SIN, lane]
-            u = (s[X, lane] + ahead * cos - p[PARAMETER_ROWS + LEFT_X, lane]) * PER_METRE
-            v = (s[Y, lane] + ahead * sin - p[PARAMETER_ROWS + LOW_Y, lane]) * PER_METRE
-            right, top = p[PARAMETER_ROWS + RIGHT, lane], p[PARAMETER_ROWS + TOP, lane]
-            for k in range(len(across)):
-                x, y = across[k, ALL], up[k, ALL]
-                turned, raised = cos * x - sin * y, sin * x + cos * y
-                room[0, ALL] = traced(
-                    cells, g[FIRST, lane], g[COLUMNS, lane], right, top, u, v, turned, raised, longest
-                )
-                for beam in range(min(LANES, count - k * LANES)):
-                    o[first + k * LANES + beam, lane] = room[0, beam]
+        cos, sin = s[COS, lane], s[SIN, lane]
+        u = (s[X, lane] + ahead * cos - p[PARAMETER_ROWS + LEFT_X, lane]) * PER_METRE
+        v = (s[Y, lane] + ahead * sin - p[PARAMETER_ROWS + LOW_Y, lane]) * PER_METRE
+        right, top = p[PARAMETER_ROWS + RIGHT, lane], p[PARAMETER_ROWS + TOP, lane]
+        for k in range(len(across)):
+            x, y = across[k, ALL], up[k, ALL]
+            turned, raised = cos * x - sin * y, sin * x + cos * y
+            room[0, ALL] = traced(cells, g[FIRST, lane], g[COLUMNS, lane], right, top, u, v, turned, raised, longest)
+            for beam in range(min(LANES, count - k * LANES)):
+                o[first + k * LANES + beam, lane] = room[0, beam]

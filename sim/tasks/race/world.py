@@ -100,7 +100,7 @@ class Race:
         """Noise-free signals now; of these rows at least."""
         table, state, columns = self._table, self.cars.arrays()["state"], self._columns
         task = self.task
-        self.cars.scan(self._angles, task.driven.lidar, self._range, columns["lidar"].start, table)
+        self.cars.scan(self._angles, task.driven.lidar, self._range, rows, columns["lidar"].start, table)
         follow(
             *(state, self.courses, self.track, rows, self.nearest, self.place),
             *(self._ahead, columns["path"].start, table),
