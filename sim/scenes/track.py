@@ -108,11 +108,18 @@ def track_of(name: str, points: Double, left: Double, right: Double) -> Track:
     if (place := _crossing(made.centre, made.centre)) is not None:
         raise ValueError(f"{name}: crosses itself near x {place[0]:.2f} m, y {place[1]:.2f} m")
     one, other = made.wall(1.0), made.wall(-1.0)
+    for wall in (one, other):
+        back = ((np.roll(wall, -1, axis=0) - wall) * made.heading).sum(axis=1) <= 0.0
+        if back.any():
+            place = made.centre[back.argmax()]
+            raise ValueError(
+                f"{name}: its walls cross near x {place[0]:.2f} m, y {place[1]:.2f} m: a bend is narrower than that"
+            )
     for first, second in ((one, one), (other, other), (one, other)):
         if (place := _crossing(first, second)) is not None:
             raise ValueError(
                 f"{name}: its walls cross near x {place[0]:.2f} m, y {place[1]:.2f} m: "
-                "it is too wide there, for a bend or for what is beside it"
+                "it is too wide for what is beside it"
             )
     return made
 

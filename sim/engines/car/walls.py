@@ -60,11 +60,12 @@ def met(s, p, g, cells, ahead, shape, lane):
     nearing = select(contact, max(-(ux * forward + uy * left), ZERO), ZERO)
     inverse, spin = ONE / p[MASS, lane], ONE / p[INERTIA, lane]
     arm = px * left - py * forward
-    push = nearing / (inverse + spin * arm * arm)
+    direct = inverse + spin * arm * arm
     lever = px * forward + py * left  # of the tangent (-left, forward)
     rub = (ux * left - uy * forward) / (inverse + spin * lever * lever)
-    most = shape.wall_friction * push
+    most = shape.wall_friction * nearing / direct
     rub = min(max(rub, -most), most)
+    push = max(nearing - rub * spin * lever * arm, ZERO) / direct  # rubbing turns it, too
     gx, gy = push * forward - rub * left, push * left + rub * forward
     s[VX, lane] = vx + inverse * gx
     s[VY, lane] = vy + inverse * gy
