@@ -27,6 +27,8 @@ LISTED = {
     "panda": "sim.robots.panda:PANDA",
     "soccer_differential": "sim.robots.wheeled:DIFFERENTIAL",
     "soccer_omni": "sim.robots.wheeled:OMNI",
+    "car_1_10": "sim.robots.cars:CAR_1_10",
+    "car_1_18": "sim.robots.cars:CAR_1_18",
 }
 
 

@@ -46,6 +46,7 @@ TASKS = {
     "soccer_vision_seek": "sim.tasks.soccer.seek:VisionSeek",
     "soccer_vision_shoot": "sim.tasks.soccer.shoot:VisionShoot",
     "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
+    "car_race": "sim.tasks.race:CarRace",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.legs.velocity:Velocity",
     "walk": "sim.tasks.legs.walk:Walk",

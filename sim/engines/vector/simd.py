@@ -275,6 +275,7 @@ def _converted(dtype: Any, emit: Any) -> Any:
 
 narrowed = _converted(types.uint32, lambda b, x, kind: b.trunc(x, kind))  # the lower half of 64 bits
 number = _converted(types.float32, lambda b, x, kind: b.sitofp(x, kind))  # of 31 bits
+whole = _converted(types.int32, lambda b, x, kind: b.fptosi(x, kind))  # toward zero; of numbers that fit, only
 bits_of = _converted(types.uint32, lambda b, x, kind: b.bitcast(x, kind))
 from_bits = _converted(types.float32, lambda b, x, kind: b.bitcast(x, kind))
 
@@ -302,6 +303,23 @@ def repeated(typing_context, array, index):  # Numba's compiler protocol
         return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), order)
 
     return Vector(array.dtype)(array, types.intp), generate
+
+
+@intrinsic
+def looked_up(typing_context, array, index):  # Numba's compiler protocol
+    """array[index] of an array (n,) for a vector of indices, which must all be within it."""
+
+    def generate(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        kind = context.get_value_type(signature.return_type)
+        value = ir.Constant(kind, ir.Undefined)
+        for lane in range(LANES):
+            at = ir.Constant(ir.IntType(32), lane)
+            place = builder.sext(builder.extract_element(arguments[1], at), ir.IntType(64))
+            value = builder.insert_element(value, builder.load(builder.gep(view.data, [place])), at)
+        return value
+
+    return Vector(array.dtype)(array, index), generate
 
 
 def _exchange(distance: int) -> Any:

@@ -1,0 +1,189 @@
+"""Races side by side, one car on each track, as an `Env` for the task of `sim.tasks.race`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engines.car import Cars
+from sim.engines.car.course import courses_of, follow
+from sim.engines.car.lidar import angles
+from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
+from sim.engines.vector.simd import LANES
+from sim.engines.vector.streams import streams
+from sim.env import Array, Step
+from sim.imperfect import Imperfect
+from sim.randomize import sample_parameters
+from sim.robots.cars import GRAVITY
+from sim.registry import load
+from sim.spec import limits, pack, size, slices
+
+if TYPE_CHECKING:
+    from sim.tasks.race import CarRace
+
+# The reward: per m along the centreline, per step that touches a wall and per m/s with which it does, and per squared
+# change of the steering, as a share of its limit.
+WEIGHTS = {"progress": 1.0, "touched": -2.0, "impact": -1.0, "jerk": -0.1}
+ROLLING = 3.0  # m/s at most, with which episodes begin
+ASIDE, ASKEW = 0.25, 0.2  # m off the centreline, and rad off its direction, there
+STARTS, SENSORS = range(2)  # an episode's own streams of random numbers
+
+
+class Race:
+    """`num` cars; see `sim.env.Env`. Every episode is another track of the task's pool."""
+
+    def __init__(self, task: CarRace, num: int, seed: int) -> None:
+        from sim.tasks.race import AHEAD, BEAMS, EVERY, RANGE, VIEW
+
+        self.task, self.num, self.seed = task, num, seed
+        self.tracks = task.pool(seed)
+        self.courses = courses_of(self.tracks)
+        engine = load("engine", task.engine, task.engines)
+        self.cars: Cars = engine(task.driven, num, 1.0 / task.rate_hz, self.tracks)
+        self._nominal = task.driven.parameters()
+        self._low, self._high = limits(task.commands)
+        self._columns = slices((*task.policy, *task.privileged))
+        self._table = np.zeros((blocks(num), size((*task.policy, *task.privileged)), LANES), np.float32)
+        longest = max(s.delay_range()[1] for s in (*task.policy, *task.commands)) * task.rate_hz
+        self._sensors = Imperfect(task.policy, num, task.noise, longest)
+        self._actuators = Imperfect(task.commands, num, task.noise, longest)
+        self._angles, self._range, self._beams = angles(BEAMS, VIEW), RANGE, slice(0, BEAMS)
+        self._ahead = np.arange(AHEAD) * EVERY
+        self.episode, self.track = np.zeros(num, np.int64), np.zeros(num, np.int64)
+        self.nearest, self.place = np.full(num, -1), np.zeros((num, 3), np.float32)
+        self.way, self.age = np.zeros(num, np.float32), np.zeros(num, np.int64)  # m driven, control steps
+        self.touches, self.lost = np.zeros(num, np.int64), np.zeros(num, bool)  # told what is no number
+        self._told = np.zeros((num, len(self._low)), np.float32)
+        self._every = np.arange(num)
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        where, numbers = np.asarray(rows, np.int64), np.asarray(episodes, np.int64)
+        if not len(where):
+            return
+        random = [np.random.default_rng([self.seed, int(number), STARTS]) for number in numbers]
+        self.track[where] = track = np.array([rng.integers(len(self.tracks)) for rng in random])
+        point = (np.array([rng.random() for rng in random]) * self.courses.count[track]).astype(np.int64)
+        aside, askew, speed = np.array([rng.uniform((-1, -1, 0), 1.0) for rng in random]).T
+        at = self.courses.first[track] + point
+        (hx, hy), turned = self.courses.heading[at].T, ASKEW * askew
+        cos, sin = np.cos(turned), np.sin(turned)
+        start = {
+            "position": self.courses.centre[at] + ASIDE * aside[:, None] * np.stack([-hy, hx], axis=1),
+            "heading": np.stack([hx * cos - hy * sin, hy * cos + hx * sin], axis=1),
+            "velocity": np.stack([ROLLING * speed, np.zeros(len(where))], axis=1),
+        }
+        drawn = [{**self._nominal, **self._varied(rng)} for rng in random]
+        self.cars.on(where, track)
+        self.cars.reset(where, start | {name: np.stack([d[name] for d in drawn]) for name in self._nominal})
+        self.episode[where], self.nearest[where], self.place[where] = numbers, -1, 0.0
+        self.way[where], self.age[where], self.touches[where], self.lost[where] = 0.0, 0, 0, False
+        self._told[where] = 0.0
+        self._look(where)
+        late = [
+            np.stack([rng.uniform(*np.array([s.delay_range() for s in group]).T) for rng in random])
+            for group in (self.task.policy, self.task.commands)
+        ]
+        own, factor = streams(self.seed, numbers, SENSORS), np.float32(self.task.rate_hz * self.task.noise)
+        self._actuators.begin(where, factor * late[1].astype(np.float32), to_lanes(self._told), own)
+        self._sensors.begin(where, factor * late[0].astype(np.float32), self._table, own)
+        self._sensors.send(self._table, where)
+
+    def _varied(self, rng: np.random.Generator) -> dict[str, Array]:
+        """The parameters (1,) of one car that differ."""
+        drawn = sample_parameters(self.task.vary, rng, self._nominal, 1)
+        return {name: value[0] for name, value in drawn.items()}
+
+    def _look(self, rows: NDArray[np.int64]) -> None:
+        """Noise-free signals now; of these rows at least."""
+        table, state, columns = self._table, self.cars.arrays()["state"], self._columns
+        task = self.task
+        self.cars.scan(self._angles, task.driven.lidar, self._range, rows, columns["lidar"].start, table)
+        follow(
+            *(state, self.courses, self.track, rows, self.nearest, self.place),
+            *(self._ahead, columns["path"].start, table),
+        )
+        rows_of, parameters = self.cars.rows, self.cars.arrays()["parameters"]
+        friction = parameters[:, rows_of("friction")]
+        slips = np.clip(state[:, rows_of("push")] / (GRAVITY * friction), -1.0, 1.0) / task.driven.longitudinal_stiffness
+        velocity = state[:, rows_of("velocity")]
+        table[:, columns["wheel_speed"]] = velocity[:, :1] * (1.0 + slips)  # wheels that push turn faster
+        table[:, columns["yaw_rate"]] = state[:, rows_of("turning")]
+        table[:, columns["steering_angle"]] = state[:, rows_of("steering_angle")]
+        table[:, columns["velocity"]], table[:, columns["friction"]] = velocity, friction
+        table[:, columns["touched"]] = state[:, rows_of("touched")]
+        self.way[rows] += self.place[rows, 2]
+        length = (self.courses.count * self.courses.spacing)[self.track] * task.config.laps
+        own = np.stack([self.place[:, 1], self.way / length], axis=1)
+        lanes = to_lanes(own)
+        table[:, columns["offset"]], table[:, columns["lap"]] = lanes[:, :1], lanes[:, 1:]
+
+    def sensed(self) -> Array:
+        return self._sensors.channel.arrived
+
+    def observe(self) -> dict[str, Array]:
+        arrived = from_lanes(self._sensors.channel.arrived, self.num)
+        policy = {name: arrived[:, at] for name, at in slices(self.task.policy).items()}
+        return self.truth() | policy
+
+    def truth(self) -> dict[str, Array]:
+        now = from_lanes(self._table, self.num)
+        return {name: now[:, at] for name, at in self._columns.items()}
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        task = self.task
+        told = pack(task.commands, command)
+        self.lost |= ~np.isfinite(told).all(axis=1)
+        told = np.clip(np.nan_to_num(told), self._low, self._high)
+        self.cars.advance(self._actuators.send(to_lanes(told)))
+        self.age += 1
+        self._look(self._every)
+        touched, impact = self.cars.read("touched")[:, 0] > 0.0, self.cars.read("impact")[:, 0]
+        self.touches += touched
+        terms = {
+            "progress": self.place[:, 2].copy(),
+            "touched": touched.astype(np.float32),
+            "impact": impact,
+            "jerk": ((told[:, 0] - self._told[:, 0]) / self._high[0]) ** 2,
+        }
+        self._told = told
+        reward = sum(WEIGHTS[name] * value for name, value in terms.items())
+        self._sensors.send(self._table)
+        ends = self.lost | (touched if task.config.touch == "ends" else False)
+        success = (self._lap() >= 1.0) & (self.touches == 0) & ~self.lost
+        return Step(np.asarray(reward, np.float32), success, ends, terms)
+
+    def _lap(self) -> Array:
+        """(num,): the share of the laps that is driven."""
+        share: Array = from_lanes(self._table[:, self._columns["lap"]], self.num)[:, 0]
+        return share
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on."""
+        return {name: value.copy() for name, value in self._arrays().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        for name, value in self._arrays().items():
+            value[...] = state[name]
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        names = ("episode", "track", "nearest", "place", "way", "age", "touches", "lost")
+        found: dict[str, NDArray[Any]] = {**self.cars.arrays(), "table": self._table, "told": self._told}
+        for link, own in (("sensors", self._sensors), ("actuators", self._actuators)):
+            found |= {f"{link}.{name}": value for name, value in own.arrays().items()}
+        return found | {name: getattr(self, name) for name in names}
+
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        """Its track from above, with the car and what its lidar sees."""
+        from sim.render.track import from_above
+
+        read = {name: self.cars.read(name)[row] for name in ("position", "heading", "steering_angle")}
+        beams = self.observe()["lidar"][row], self._angles
+        line = self.age[row] / self.task.rate_hz, float(self._table[row // LANES, self._columns["velocity"].start, row % LANES])
+        return from_above(self.tracks[self.track[row]], self.task.driven, read, beams, line, height, width)
+
+    def close(self) -> None:
+        self.cars.close()
