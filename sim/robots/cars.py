@@ -80,6 +80,18 @@ class Car:
         """Per command, what stops it: it brakes, and steers straight on."""
         return {c.name: ((0.0,) * c.size,) for c in self.commands}
 
+    @property
+    def recovery(self) -> Mapping[str, Any]:
+        """How it frees itself from a wall, fields of deploy.safety.recovery.Rules. Odometry that stands is not exact."""
+        return {
+            "drives": "speed",
+            "steers": "steering",
+            "back": -0.8,
+            "forth": 0.8,
+            "moves": "wheel_speed",
+            "slow": 0.25,
+        }
+
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """What may differ from car to car of one kind, by name (1,)."""
         return {name: np.array([getattr(self, name)], np.float32) for name in VARYING}

@@ -123,9 +123,7 @@ class Cars:
         cells = self.grids.cells
         step_blocks(self._state, self._parameters, self._index, cells, told, self.shape, self._h, self.substeps)
 
-    def scan(
-        self, angle: Array, ahead: float, longest: float, rows: NDArray[np.int64], first: int, out: Array
-    ) -> None:
+    def scan(self, angle: Array, ahead: float, longest: float, rows: NDArray[np.int64], first: int, out: Array) -> None:
         """What lidars of these rows see, m along beams (count,) rad from ahead: in out (blocks, rows, LANES).
 
         There they are the rows from `first` on.

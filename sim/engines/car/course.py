@@ -31,7 +31,9 @@ class Courses(NamedTuple):
 def courses_of(tracks: Sequence[Track]) -> Courses:
     """Of several."""
     count = np.array([len(t.centre) for t in tracks], np.int64)
-    centre, heading = (np.concatenate([getattr(t, n) for t in tracks]).astype(np.float32) for n in ("centre", "heading"))
+    centre, heading = (
+        np.concatenate([getattr(t, n) for t in tracks]).astype(np.float32) for n in ("centre", "heading")
+    )
     length = np.array([t.length for t in tracks])
     return Courses(centre, heading, np.cumsum(count) - count, count, (length / count).astype(np.float32))
 

@@ -44,6 +44,7 @@ VARY = (
     Vary("motor_lag", 0.5, 1.5),
     Vary("trim", -0.01, 0.01, "add"),
 )
+NEAR, AT_WALL = 0.05, 0.2  # m from the car's outline at which a wall counts as touched; its price, in m, when sensed
 LATENCY, REAL_LATENCY = (0.0, 0.03), 0.045  # s, of commands
 
 
@@ -57,6 +58,7 @@ class RaceConfig:
     tracks: int = 64  # random ones among which episodes choose; other seeds make others
     laps: int = 1
     top_speed: float = 8.0  # m/s that can be asked for
+    reverse: float = 0.0  # m/s backward that can be asked for, also by who frees a car that is stuck
     touch: str = "ends"  # touching a wall ends the episode, or costs
     vary: bool = True  # friction by 30 %, masses, lags, latencies, and noise
     reality: bool = False  # tyres, lags, latency and masses that no training sees
@@ -73,6 +75,8 @@ class RaceConfig:
             )
         if not 0.5 <= self.top_speed <= (fastest := ROBOTS[self.robot].fastest):
             raise ValueError(f"top_speed must be between 0.5 and {fastest} m/s, got {self.top_speed}")
+        if not 0.0 <= self.reverse <= (most := -ROBOTS[self.robot].slowest):
+            raise ValueError(f"reverse must be between 0 and {most} m/s, got {self.reverse}")
         if self.reality and self.robot not in REALITY:
             raise ValueError(f"reality is that of {', '.join(REALITY)}, not of {self.robot}")
 
@@ -116,7 +120,7 @@ class CarRace:
         late = (Delay(REAL_LATENCY, REAL_LATENCY),) if c.reality else (Delay(*LATENCY),)
         self.commands: Group = (
             replace(steer, imperfections=late),
-            replace(speed, low=0.0, high=c.top_speed, imperfections=late),
+            replace(speed, low=-c.reverse, high=c.top_speed, imperfections=late),
         )
         self.features: tuple[Feature, ...] = (
             Feature("lidar", squash=3.0),
@@ -149,6 +153,24 @@ class CarRace:
             return (oval(),)
         check_named("track", self.config.track)
         return (read_track(self.config.track),)
+
+    def sensed_reward(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        """Of what a car senses: the way that its wheels make, less where the lidar sees a wall at its outline."""
+        near = (signals["lidar"] < self._outline + NEAR).any(axis=1)
+        way = signals["wheel_speed"][:, 0] / RATE
+        none = np.zeros(len(near), bool)
+        return (way - AT_WALL * near).astype(np.float32), none, near & (self.config.touch == "ends")
+
+    @functools.cached_property
+    def _outline(self) -> Array:
+        """(BEAMS,): m from the lidar to the car's own outline, a rectangle around its centre of mass."""
+        from sim.engines.car.lidar import angles as looking
+
+        car, angles = self.robot, looking(BEAMS, VIEW)
+        ends = np.where(np.cos(angles) > 0.0, 0.5 * car.length - car.lidar, 0.5 * car.length + car.lidar)
+        with np.errstate(divide="ignore"):
+            edge = np.minimum(ends / np.abs(np.cos(angles)), 0.5 * car.width / np.abs(np.sin(angles)))
+        return edge.astype(np.float32)
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         return pursuit(self, signals)

@@ -107,7 +107,9 @@ class Race:
         )
         rows_of, parameters = self.cars.rows, self.cars.arrays()["parameters"]
         friction = parameters[:, rows_of("friction")]
-        slips = np.clip(state[:, rows_of("push")] / (GRAVITY * friction), -1.0, 1.0) / task.driven.longitudinal_stiffness
+        slips = (
+            np.clip(state[:, rows_of("push")] / (GRAVITY * friction), -1.0, 1.0) / task.driven.longitudinal_stiffness
+        )
         velocity = state[:, rows_of("velocity")]
         table[:, columns["wheel_speed"]] = velocity[:, :1] * (1.0 + slips)  # wheels that push turn faster
         table[:, columns["yaw_rate"]] = state[:, rows_of("turning")]
@@ -182,7 +184,10 @@ class Race:
 
         read = {name: self.cars.read(name)[row] for name in ("position", "heading", "steering_angle")}
         beams = self.observe()["lidar"][row], self._angles
-        line = self.age[row] / self.task.rate_hz, float(self._table[row // LANES, self._columns["velocity"].start, row % LANES])
+        line = (
+            self.age[row] / self.task.rate_hz,
+            float(self._table[row // LANES, self._columns["velocity"].start, row % LANES]),
+        )
         return from_above(self.tracks[self.track[row]], self.task.driven, read, beams, line, height, width)
 
     def close(self) -> None:
