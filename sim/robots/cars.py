@@ -82,15 +82,9 @@ class Car:
 
     @property
     def recovery(self) -> Mapping[str, Any]:
-        """How it frees itself from a wall, fields of deploy.safety.recovery.Rules. Odometry that stands is not exact."""
-        return {
-            "drives": "speed",
-            "steers": "steering",
-            "back": -0.8,
-            "forth": 0.8,
-            "moves": "wheel_speed",
-            "slow": 0.25,
-        }
+        """How it frees itself from a wall, fields of deploy.safety.recovery.Rules. Odometry of who stands is not 0."""
+        told = {"drives": "speed", "back": -0.8, "forth": 0.8, "steers": "steering"}
+        return {**told, "moves": "wheel_speed", "slow": 0.25}
 
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """What may differ from car to car of one kind, by name (1,)."""
