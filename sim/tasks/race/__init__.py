@@ -44,7 +44,7 @@ VARY = (
     Vary("motor_lag", 0.5, 1.5),
     Vary("trim", -0.01, 0.01, "add"),
 )
-NEAR, AT_WALL = 0.05, 0.2  # m from the car's outline at which a wall counts as touched; its price, in m, when sensed
+NEAR, AT_WALL = 0.03, 0.2  # m from the car's outline at which a wall counts as touched; its price, in m, when sensed
 LATENCY, REAL_LATENCY = (0.0, 0.03), 0.045  # s, of commands
 
 
@@ -73,10 +73,10 @@ class RaceConfig:
                 "needs steps 1 to 100000, tracks 1 to 1000 and laps 1 to 100, got "
                 f"{self.steps}, {self.tracks} and {self.laps}"
             )
-        if not 0.5 <= self.top_speed <= (fastest := ROBOTS[self.robot].fastest):
-            raise ValueError(f"top_speed must be between 0.5 and {fastest} m/s, got {self.top_speed}")
-        if not 0.0 <= self.reverse <= (most := -ROBOTS[self.robot].slowest):
-            raise ValueError(f"reverse must be between 0 and {most} m/s, got {self.reverse}")
+        car = ROBOTS[self.robot]
+        for name, least, most in (("top_speed", 0.5, car.fastest), ("reverse", 0.0, -car.slowest)):
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be between {least} and {most} m/s, got {getattr(self, name)}")
         if self.reality and self.robot not in REALITY:
             raise ValueError(f"reality is that of {', '.join(REALITY)}, not of {self.robot}")
 
