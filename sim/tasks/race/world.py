@@ -65,7 +65,7 @@ class Race:
             return
         random = [np.random.default_rng([self.seed, int(number), STARTS]) for number in numbers]
         self.track[where] = track = np.array([rng.integers(len(self.tracks)) for rng in random])
-        point = (np.array([rng.random() for rng in random]) * self.courses.count[track]).astype(np.int64)
+        point = (np.array([rng.random() for rng in random]) * self.courses.points[track]).astype(np.int64)
         aside, askew, speed = np.array([rng.uniform((-1, -1, 0), 1.0) for rng in random]).T
         at = self.courses.first[track] + point
         (hx, hy), turned = self.courses.heading[at].T, ASKEW * askew
@@ -107,7 +107,9 @@ class Race:
         )
         rows_of, parameters = self.cars.rows, self.cars.arrays()["parameters"]
         friction = parameters[:, rows_of("friction")]
-        slips = np.clip(state[:, rows_of("push")] / (GRAVITY * friction), -1.0, 1.0) / task.driven.longitudinal_stiffness
+        slips = (
+            np.clip(state[:, rows_of("push")] / (GRAVITY * friction), -1.0, 1.0) / task.driven.longitudinal_stiffness
+        )
         velocity = state[:, rows_of("velocity")]
         table[:, columns["wheel_speed"]] = velocity[:, :1] * (1.0 + slips)  # wheels that push turn faster
         table[:, columns["yaw_rate"]] = state[:, rows_of("turning")]
@@ -115,7 +117,7 @@ class Race:
         table[:, columns["velocity"]], table[:, columns["friction"]] = velocity, friction
         table[:, columns["touched"]] = state[:, rows_of("touched")]
         self.way[rows] += self.place[rows, 2]
-        length = (self.courses.count * self.courses.spacing)[self.track] * task.config.laps
+        length = (self.courses.points * self.courses.spacing)[self.track] * task.config.laps
         own = np.stack([self.place[:, 1], self.way / length], axis=1)
         lanes = to_lanes(own)
         table[:, columns["offset"]], table[:, columns["lap"]] = lanes[:, :1], lanes[:, 1:]
@@ -182,7 +184,10 @@ class Race:
 
         read = {name: self.cars.read(name)[row] for name in ("position", "heading", "steering_angle")}
         beams = self.observe()["lidar"][row], self._angles
-        line = self.age[row] / self.task.rate_hz, float(self._table[row // LANES, self._columns["velocity"].start, row % LANES])
+        line = (
+            self.age[row] / self.task.rate_hz,
+            float(self._table[row // LANES, self._columns["velocity"].start, row % LANES]),
+        )
         return from_above(self.tracks[self.track[row]], self.task.driven, read, beams, line, height, width)
 
     def close(self) -> None:
