@@ -17,8 +17,8 @@ from sim.engines.vector.streams import streams
 from sim.env import Array, Step
 from sim.imperfect import Imperfect
 from sim.randomize import sample_parameters
-from sim.robots.cars import GRAVITY
 from sim.registry import load
+from sim.robots.cars import GRAVITY
 from sim.spec import limits, pack, size, slices
 
 if TYPE_CHECKING:
