@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,18 +42,31 @@ def _empty(track: Track, height: int, width: int) -> Canvas:
     canvas.paint(-away, ASPHALT)
     for k in range(0, len(track.centre), max(1, round(2.0 * DASH / track.spacing))):
         place, along = track.centre[k], track.heading[k]
-        canvas.paint_near(place, DASH, lambda part, p=place, a=along: _box(part, p, a, 0.5 * DASH, 0.02), LINE)
+        canvas.paint_near(place, DASH, _box(place, along, 0.5 * DASH, 0.02), LINE)
     canvas.paint(np.abs(away) - WALL, EDGE)
     return canvas
 
 
-def _box(part: Canvas, place: Double, along: Double, half: float, side: float) -> Double:
-    """Distance from a rectangle around a place."""
-    x, y = part.x - place[0], part.y - place[1]
-    distance: Double = np.maximum(
-        np.abs(x * along[0] + y * along[1]) - half, np.abs(y * along[0] - x * along[1]) - side
-    )
-    return distance
+def _box(place: Double, along: Double, half: float, side: float) -> Callable[[Canvas], Double]:
+    """The distance from a rectangle around a place."""
+
+    def shape(part: Canvas) -> Double:
+        x, y = part.x - place[0], part.y - place[1]
+        ahead, aside = np.abs(x * along[0] + y * along[1]) - half, np.abs(y * along[0] - x * along[1]) - side
+        distance: Double = np.maximum(ahead, aside)
+        return distance
+
+    return shape
+
+
+def _dot(place: Double, radius: float) -> Callable[[Canvas], Double]:
+    """The same of a disc."""
+
+    def shape(part: Canvas) -> Double:
+        distance: Double = np.hypot(part.x - place[0], part.y - place[1]) - radius
+        return distance
+
+    return shape
 
 
 def from_above(
@@ -76,7 +89,7 @@ def from_above(
     eye = place + car.lidar * along
     for far, angle in zip(*beams, strict=True):
         dot = eye + float(far) * (np.cos(angle) * along + np.sin(angle) * aside)
-        canvas.paint_near(dot, 0.3, lambda part, d=dot: np.hypot(part.x - d[0], part.y - d[1]) - 0.06, BEAM)
+        canvas.paint_near(dot, 0.3, _dot(dot, 0.06), BEAM)
     reach = 0.7 * car.length + canvas.pixel
     middle = place + 0.5 * (car.front - car.rear) * along
     turn = float(read["steering_angle"][0])
@@ -85,11 +98,11 @@ def from_above(
         for side in (-0.5, 0.5):
             wheel = place + end * along + side * car.width * aside
             size = 0.1 * car.length, 0.07 * car.length
-            canvas.paint_near(wheel, reach, lambda part, w=wheel, a=ahead, s=size: _box(part, w, a, *s), WHEEL)
+            canvas.paint_near(wheel, reach, _box(wheel, ahead, *size), WHEEL)
     half = 0.5 * car.length, 0.4 * car.width
-    canvas.paint_near(middle, reach, lambda part: _box(part, middle, along, *half), BODY)
+    canvas.paint_near(middle, reach, _box(middle, along, *half), BODY)
     glass = middle + 0.05 * car.length * along
-    canvas.paint_near(glass, reach, lambda part: _box(part, glass, along, 0.12 * car.length, 0.3 * car.width), GLASS)
+    canvas.paint_near(glass, reach, _box(glass, along, 0.12 * car.length, 0.3 * car.width), GLASS)
     picture, scale = np.round(255.0 * canvas.picture).astype(np.uint8), max(1, width // 120)
     for number, column in zip(told, (width // 6, width - width // 6), strict=True):
         written(picture, f"{number:.1f}", TEXT, column, height - 7 * scale, scale)

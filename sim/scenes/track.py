@@ -141,7 +141,8 @@ def _outline(rng: np.random.Generator, count: int) -> Double:
     waves = np.arange(2, 2 + WAVES)
     size = ROUGHNESS * rng.normal(size=(WAVES, 2)) / waves[:, None]
     radius = 1.0 + size[:, 0] @ np.cos(np.outer(waves, angle)) + size[:, 1] @ np.sin(np.outer(waves, angle))
-    return np.maximum(radius, 0.05)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    made: Double = np.maximum(radius, 0.05)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    return made
 
 
 def _roomy(points: Double, width: float) -> bool:
@@ -183,7 +184,7 @@ def read_track(path: str | Path) -> Track:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as a track: {error}") from None
-    rows = []
+    rows: list[list[float]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue

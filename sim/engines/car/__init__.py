@@ -64,7 +64,7 @@ class Cars:
         nominal = np.concatenate([*own.values(), self.grids.place[0]])
         self._state = to_lanes(np.tile(self._rest(), (num, 1)))
         self._parameters = to_lanes(np.tile(nominal, (num, 1)))
-        self._index = to_lanes(np.tile(self.grids.index[0], (num, 1)), np.int32)
+        self._index = to_lanes(np.tile(self.grids.places[0], (num, 1)), np.int32)
         self._where = {name: slice(k, k + 1) for k, name in enumerate(own)}
 
     def _rest(self) -> Array:
@@ -96,7 +96,7 @@ class Cars:
         """Put these worlds (count,) on these tracks (count,)."""
         place, lane = np.divmod(worlds, self._state.shape[2])
         self._parameters[place, PARAMETER_ROWS:, lane] = self.grids.place[tracks]
-        self._index[place, :, lane] = self.grids.index[tracks]
+        self._index[place, :, lane] = self.grids.places[tracks]
 
     def rows(self, name: str) -> slice:
         """Where what has this name lies in its array of `arrays`."""

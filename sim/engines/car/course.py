@@ -24,7 +24,7 @@ class Courses(NamedTuple):
     centre: Array  # (total, 2) m
     heading: Array  # (total, 2)
     first: NDArray[np.int64]  # (tracks,)
-    count: NDArray[np.int64]  # (tracks,) points
+    points: NDArray[np.int64]  # (tracks,) how many
     spacing: Array  # (tracks,) m
 
 
@@ -48,7 +48,7 @@ def follow(state, courses, track, rows, nearest, place, ahead, first, out):
     """
     for row in rows:
         block, lane, which = row // LANES, row % LANES, track[row]
-        s, begin, count = state[block], courses.first[which], courses.count[which]
+        s, begin, count = state[block], courses.first[which], courses.points[which]
         x, y, cos, sin = s[X, lane], s[Y, lane], s[COS, lane], s[SIN, lane]
         old, fresh = nearest[row], nearest[row] < 0
         low, high = (0, count) if fresh else (old - BACK, old + ON)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Grids(NamedTuple):
 
     cells: NDArray[np.int16]  # (total,) of UNIT
     place: Array  # (tracks, PLACE_ROWS)
-    index: NDArray[np.int32]  # (tracks, INDEX_ROWS)
+    places: NDArray[np.int32]  # (tracks, INDEX_ROWS)
 
 
 @kernel
@@ -44,8 +44,10 @@ def _filled(walls, inside, out):
         x0, y0, x1, y1 = walls[k]
         dx, dy = x1 - x0, y1 - y0
         length = max(dx * dx + dy * dy, 1e-12)
-        for row in range(max(int(min(y0, y1)) - reach, 0), min(int(max(y0, y1)) + reach + 2, rows)):
-            for column in range(max(int(min(x0, x1)) - reach, 0), min(int(max(x0, x1)) + reach + 2, columns)):
+        low: Any = max(int(min(y0, y1)) - reach, 0)
+        left: Any = max(int(min(x0, x1)) - reach, 0)
+        for row in range(low, min(int(max(y0, y1)) + reach + 2, rows)):
+            for column in range(left, min(int(max(x0, x1)) + reach + 2, columns)):
                 u, v = column - x0, row - y0
                 along = min(max((u * dx + v * dy) / length, 0.0), 1.0)
                 u, v = u - along * dx, v - along * dy

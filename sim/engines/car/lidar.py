@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sim.engines.car.grids import (
@@ -64,7 +66,7 @@ def scan(state, parameters, index, cells, rays, count, ahead, longest, rows, fir
     last one are not written.
     """
     cells, across, up = borrowed((cells, rays[0], rays[1]))
-    room = np.empty((1, LANES), np.float32)
+    room: Any = np.empty((1, LANES), np.float32)
     for row in rows:
         place, lane = row // LANES, row % LANES
         s, p = block(state, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)

@@ -6,6 +6,7 @@ A wall takes the velocity toward it, as an impulse at the circle's edge, and rub
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +41,8 @@ def depth_at(s, p, g, cells, ahead, lane):
     v = (s[Y, lane] + ahead * s[SIN, lane] - p[track + LOW_Y, lane]) * PER_METRE
     first, columns = g[FIRST, lane], g[COLUMNS, lane]
     away, nx, ny = distance(cells, first, columns, p[track + RIGHT, lane], p[track + TOP, lane], u, v)
-    size = ONE / max(math.sqrt(nx * nx + ny * ny), TINY)
-    return away, size * nx, size * ny
+    steep: Any = max(math.sqrt(nx * nx + ny * ny), TINY)
+    return away, nx / steep, ny / steep
 
 
 @inlined

@@ -17,8 +17,8 @@ from sim.engines.vector.streams import streams
 from sim.env import Array, Step
 from sim.imperfect import Imperfect
 from sim.randomize import sample_parameters
-from sim.robots.cars import GRAVITY
 from sim.registry import load
+from sim.robots.cars import GRAVITY
 from sim.spec import limits, pack, size, slices
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Race:
             return
         random = [np.random.default_rng([self.seed, int(number), STARTS]) for number in numbers]
         self.track[where] = track = np.array([rng.integers(len(self.tracks)) for rng in random])
-        point = (np.array([rng.random() for rng in random]) * self.courses.count[track]).astype(np.int64)
+        point = (np.array([rng.random() for rng in random]) * self.courses.points[track]).astype(np.int64)
         aside, askew, speed = np.array([rng.uniform((-1, -1, 0), 1.0) for rng in random]).T
         at = self.courses.first[track] + point
         (hx, hy), turned = self.courses.heading[at].T, ASKEW * askew
@@ -117,7 +117,7 @@ class Race:
         table[:, columns["velocity"]], table[:, columns["friction"]] = velocity, friction
         table[:, columns["touched"]] = state[:, rows_of("touched")]
         self.way[rows] += self.place[rows, 2]
-        length = (self.courses.count * self.courses.spacing)[self.track] * task.config.laps
+        length = (self.courses.points * self.courses.spacing)[self.track] * task.config.laps
         own = np.stack([self.place[:, 1], self.way / length], axis=1)
         lanes = to_lanes(own)
         table[:, columns["offset"]], table[:, columns["lap"]] = lanes[:, :1], lanes[:, 1:]

@@ -54,11 +54,10 @@ def test_it_follows_the_speed_that_it_is_told():
     """Straight on: two lags after one another, as a damped oscillator has them, below the motor's limit."""
     car = CAR_1_10
     told = 0.5  # m/s: it never asks for all that the motor can do
-    time, wanted = np.arange(0, 30) * DT, []
+    time = np.arange(0, 30) * DT
     decay, spring = 0.5 / car.motor_lag, car.speed_gain / car.motor_lag
     swing = math.sqrt(spring - decay**2)
-    for t in time:
-        wanted.append(told * (1.0 - math.exp(-decay * t) * (math.cos(swing * t) + decay / swing * math.sin(swing * t))))
+    wanted = told * (1.0 - np.exp(-decay * time) * (np.cos(swing * time) + decay / swing * np.sin(swing * time)))
     cars, speeds = made(), []
     for _ in time:
         speeds.append(cars.read("velocity")[0, 0])
@@ -188,6 +187,7 @@ def test_tyres_give_no_energy(seed: int):
 
 def test_braking_loads_the_front_wheels():
     """With load transfer a car that brakes in a bend turns in more."""
+
     def turned(transfer: bool) -> float:
         cars = made({"velocity": [4.0, 0.0]}, load_transfer=transfer)
         run(cars, 0.5, 0.1, 4.0)
@@ -300,9 +300,7 @@ def test_the_lidar_sees_where_rays_meet_walls():
         along = TRACKS[track].heading[k]
         place[row] = TRACKS[track].centre[k] + rng.uniform(-0.5, 0.5) * np.array([-along[1], along[0]])
     cars.on(np.arange(num), which)
-    cars.reset(
-        np.arange(num), {"position": place, "heading": np.stack([np.cos(heading), np.sin(heading)], axis=1)}
-    )
+    cars.reset(np.arange(num), {"position": place, "heading": np.stack([np.cos(heading), np.sin(heading)], axis=1)})
     out = np.full((blocks(num), 22, LANES), -1.0, np.float32)
     cars.scan(beam, 0.1, 6.0, np.arange(num), 1, out)
     seen = out.transpose(0, 2, 1).reshape(-1, 22)[:num]
