@@ -1,0 +1,53 @@
+"""What few tasks can do besides, and who asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.randomize import Array
+from sim.tasks import MultiAgent, Task
+from sim.tasks.opponents import Play
+
+
+@runtime_checkable
+class HasPlaces(MultiAgent, Protocol):
+    """A task whose agents come and go: a row is a place for one after the other.
+
+    Between two a place is empty for a control step at least. What an agent does until it leaves is learned from, as if
+    it were an episode of its own; a step in an empty place counts for nothing.
+    """
+
+    present: str  # the privileged signal that is 1 where somebody is, else 0
+
+
+@runtime_checkable
+class HasBaselines(Task, Protocol):
+    """A task with controllers that policies are compared with."""
+
+    baselines: Mapping[str, Play]  # by name, the one to be better than first
+
+
+def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_] | None:
+    """In which rows (n,) somebody is; None where that goes without saying."""
+    if not isinstance(task, HasPlaces):
+        return None
+    there: NDArray[np.bool_] = signals[task.present][:, 0] > 0.5
+    return there
+
+
+def has_places(task: Task) -> bool:
+    """Whether agents come and go in it."""
+    return isinstance(task, HasPlaces)
+
+
+def baseline_of(task: Task, name: str) -> Play:
+    """The baseline of that name; ValueError with the choices when there is none."""
+    if not isinstance(task, HasBaselines):
+        raise ValueError(f"{task.name} has no baselines to compare with")
+    if name not in task.baselines:
+        raise ValueError(f"{task.name} has no baseline {name!r}; choices: {', '.join(task.baselines)}")
+    return task.baselines[name]
