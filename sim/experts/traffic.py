@@ -12,11 +12,12 @@ from sim.env import Array
 if TYPE_CHECKING:
     from sim.tasks.traffic import TrafficEco
 
-SLOWEST = 4.0  # m/s: who would have to be slower to meet the green drives on, and stops
-LATE = 2.0  # s after it turns green that the line is reached: those who stood there are still starting
-HURRY = 1.0  # s before it turns red that the line is reached at the latest
-REACT = 1.5  # s in which the advised speed is reached
-GENTLE = 1.5  # m/s^2 at most, by which speed is taken away
+LATE = 1.0  # s after it turns green that the line is reached: those who stood there are still starting
+HURRY = -2.0  # s before it turns yellow that the line is reached at the latest; drivers use most of the yellow, too
+ROLLING, DRAG = 0.14, 0.0125  # m/s^2, and per m/s: from this deceleration on an engine burns nothing, in HBEFA4
+HARDEST = 2.0  # m/s^2
+QUEUED = 2.0  # m/s: who is slower stands in a queue, which others coast up to
+STANDING = 2.0  # m between who stands
 
 
 def idm(task: TrafficEco, signals: Mapping[str, Array]) -> dict[str, Array]:
@@ -25,21 +26,26 @@ def idm(task: TrafficEco, signals: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def glosa(task: TrafficEco, signals: Mapping[str, Array]) -> dict[str, Array]:
-    """Green-light optimal speed advice: who cannot pass on this green drives so slowly that it is green again.
+    """Green-light optimal speed advice: who cannot pass on this green coasts so that he arrives on the next one.
 
-    After Katsaros et al. 2011 (GLOSA), with the signal's own times in the place of a prediction.
+    After Katsaros et al. 2011 (GLOSA), with the signal's own times in the place of a prediction, and in the place of a
+    lower speed the constant deceleration that meets the same time: an engine that is towed burns nothing, one that
+    drives slowly does. Until it takes as much deceleration as that, he goes on as fast as he is.
     """
     names = ("speed", "distance", "green", "change", "lasts", "limit", "gap", "leader_speed")
     speed, distance, green, change, lasts, limit, gap, leader = (signals[name].astype(np.float64) for name in names)
-    high = task.commands[0].high
+    high, limit = task.commands[0].high, np.maximum(limit, 1.0)
     # From now on at the largest acceleration up to the limit.
     speeding = np.maximum(limit - speed, 0.0) / high
-    while_speeding = speeding * 0.5 * (speed + limit)
-    soonest = np.where(distance > while_speeding, speeding + (distance - while_speeding) / limit, speeding)
+    while_speeding = 0.5 * speeding * (speed + limit)
+    soonest = speeding + np.maximum(distance - while_speeding, 0.0) / limit
     passes = (green > 0.5) & (soonest <= change - HURRY)
-    opens = np.where(green > 0.5, change + lasts, change) + LATE
-    advised = distance / np.maximum(opens, 1e-3)
-    approaches = distance < task.range
-    slower = approaches & ~passes & (soonest < opens) & (advised > SLOWEST)
-    wanted = np.clip((np.minimum(advised, limit) - speed) / REACT, -GENTLE, high)
-    return {"acceleration": np.where(slower, wanted, high).astype(np.float32)}
+    opens = np.maximum(np.where(green > 0.5, change + lasts, change) + LATE, 0.1)
+    meets = 2.0 * (speed * opens - distance) / opens**2
+    stops = speed**2 / (2.0 * np.maximum(distance - STANDING, 0.5))
+    closing = np.maximum(speed - leader, 0.0) ** 2 / (2.0 * np.maximum(gap - STANDING, 0.5))
+    by_signal = (distance < task.range) & ~passes & (soonest < opens)
+    needed = np.maximum(np.where(by_signal, np.minimum(meets, stops), 0.0), np.where((gap < task.range) & (leader < QUEUED), closing, 0.0))
+    coasts = needed >= ROLLING + DRAG * speed
+    told = np.where(coasts, -np.minimum(needed, HARDEST), np.where(by_signal & (meets > 0.0), 0.0, high))
+    return {"acceleration": told.astype(np.float32)}

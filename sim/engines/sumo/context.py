@@ -79,6 +79,9 @@ class Context:
                     raise ContextError(f"arm {ARMS[k]}: turns, {turn} leads to no arm, but {share:g} go there")
         if len(self.greens) not in (2, 4):
             raise ContextError(f"greens: there are two or four phases, got {len(self.greens)}")
+        for k, arm in enumerate(self.arms):
+            if len(self.greens) == 4 and arm.lanes < 2 and self.leads_to(k, "left") < len(self.arms):
+                raise ContextError(f"arm {ARMS[k]}: lanes must be at least 2 where left has a phase of its own (greens)")
         for k, green in enumerate(self.greens):
             _within(f"greens, phase {k + 1}", green, 5.0, 180.0)
         for name in ("penetration", "diesel", "electric", "trucks"):

@@ -20,7 +20,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.sumo.context import ARMS, Context
+from sim.engines.sumo.context import ARMS, TURNS, Context
 from sim.engines.sumo.installed import tool
 
 YELLOW, ALL_RED = 3.0, 2.0  # s
@@ -108,9 +108,9 @@ def _converted(context: Context, place: Path) -> Element:
         road = {"numLanes": str(arm.lanes), "speed": f"{arm.limit:.3f}"}
         ElementTree.SubElement(edges, "edge", {"id": f"{name}2TL", "from": name, "to": "TL", **road})
         ElementTree.SubElement(edges, "edge", {"id": f"TL2{name}", "from": "TL", "to": name, **road})
-    for what, root in (("nod", nodes), ("edg", edges)):
+    for what, root in (("nod", nodes), ("edg", edges), ("con", _connections(context))):
         ElementTree.ElementTree(root).write(place / f"a.{what}.xml")
-    files = ["-n", "a.nod.xml", "-e", "a.edg.xml", "-o", "a.net.xml"]
+    files = ["-n", "a.nod.xml", "-e", "a.edg.xml", "-x", "a.con.xml", "-o", "a.net.xml"]
     how = ["--no-turnarounds", "--offset.disable-normalization", "--xml-validation", "never", "--precision", "3"]
     command, environment = tool("netconvert")
     done = subprocess.run(
@@ -119,6 +119,32 @@ def _converted(context: Context, place: Path) -> Element:
     if done.returncode:
         raise NetworkError(f"netconvert refuses the intersection: {done.stderr.strip()[-500:]}")
     return ElementTree.parse(place / "a.net.xml").getroot()
+
+
+def _connections(context: Context) -> Element:
+    """From each lane to which road: the leftmost turns left, alone where left has a phase of its own; the others do not.
+
+    With one lane, all go from it; where nothing leads left, the leftmost goes straight, too.
+    """
+    root, apart = Element("connections"), len(context.greens) == 4
+    for k, arm in enumerate(context.arms):
+        ways = {turn: context.leads_to(k, turn) for turn in TURNS}
+        there = {turn: to for turn, to in ways.items() if to < len(context.arms)}
+        for lane in range(arm.lanes):  # from the right
+            first, last = lane == 0, lane == arm.lanes - 1
+            alone = last and not first and apart and "left" in there
+            turns = {"right"} if first else set()
+            turns |= {"left"} if last else set()
+            turns |= set() if alone else {"straight"}
+            if not turns & there.keys():
+                turns = {"right"}  # of a stem with three lanes, whose middle one has nowhere straight to go
+            for turn in turns & there.keys():
+                to = context.arms[there[turn]].lanes
+                target = to - 1 if turn == "left" else 0 if turn == "right" else min(lane, to - 1)
+                ends = {"from": f"{ARMS[k]}2TL", "to": f"TL2{ARMS[there[turn]]}"}
+                lanes = {"fromLane": str(lane), "toLane": str(target)}
+                ElementTree.SubElement(root, "connection", {**ends, **lanes})
+    return root
 
 
 def _set_signal(root: Element, context: Context) -> None:

@@ -13,7 +13,7 @@ GREENS = (15.0, 45.0)  # s
 LIMITS = (11.2, 13.4, 15.6)  # m/s: 25, 30 and 35 mph, as in Salt Lake City's of IntersectionZoo
 LENGTHS = (200.0, 400.0)  # m
 LANES = (2, 3)
-SATURATION = (0.3, 0.7)  # of what the greens let through
+SATURATION = (0.2, 0.6)  # of what the greens let through
 SATURATED = 1400.0  # veh/h and lane while it is green; with turns less than the 1800 of the Highway Capacity Manual
 GRADE = 0.03
 CHANGES = 10.0  # s per cycle in which nobody starts
@@ -30,7 +30,7 @@ def _drawn(
     """One of a family; the same draws in the same order for all, so that families differ in what they say."""
     arms = 4 if rng.random() < 0.8 else 3
     greens = tuple(float(g) for g in rng.uniform(*GREENS, 2).round())
-    protected = rng.random() < 0.3
+    protected = rng.random() < 0.3 and lanes[0] > 1
     if protected:
         greens = greens[0], 8.0, greens[1], 8.0
     cycle = sum(greens) + 0.5 * CHANGES * len(greens)
@@ -38,7 +38,7 @@ def _drawn(
     for k in range(arms):
         green = greens[(k % 2) * (2 if protected else 1)]
         wide = int(rng.integers(lanes[0], lanes[1] + 1))
-        inflow = SATURATED * rng.uniform(*saturation) * wide * green / cycle
+        inflow = SATURATED * rng.uniform(*saturation) * (wide - protected) * green / cycle
         slope = float(rng.choice([-1.0, 1.0]) * rng.uniform(*grade))
         aside = rng.uniform(0.05, 0.15, 2)
         shares = [aside[0], 1.0 - aside.sum(), aside[1]]
