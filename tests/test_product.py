@@ -31,6 +31,7 @@ SHORT: dict[str, dict[str, Any]] = {
     **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "shoot", "keep")},
     "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
     **{name: {"steps": 60} for name in ("walk", "get_up", "kick")},
+    "traffic_eco": {"steps": 20, "warmup": 40, "places": 4},
 }
 CELLS = [
     pytest.param(task, name, marks=() if task in IN_SHORT else pytest.mark.long, id=f"{task}-{name}")

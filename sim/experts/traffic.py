@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.engines.sumo.demand import QUICKEST
 from sim.env import Array
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def glosa(task: TrafficEco, signals: Mapping[str, Array]) -> dict[str, Array]:
     """
     names = ("speed", "distance", "green", "change", "lasts", "limit", "gap", "leader_speed")
     speed, distance, green, change, lasts, limit, gap, leader = (signals[name].astype(np.float64) for name in names)
-    high, limit = task.commands[0].high, np.maximum(limit, 1.0)
-    # From now on at the largest acceleration up to the limit.
-    speeding = np.maximum(limit - speed, 0.0) / high
+    limit = np.maximum(limit, 1.0)
+    # From now on as fast as anybody speeds up, to the limit.
+    speeding = np.maximum(limit - speed, 0.0) / QUICKEST
     while_speeding = 0.5 * speeding * (speed + limit)
     soonest = speeding + np.maximum(distance - while_speeding, 0.0) / limit
     passes = (green > 0.5) & (soonest <= change - HURRY)
@@ -45,7 +46,8 @@ def glosa(task: TrafficEco, signals: Mapping[str, Array]) -> dict[str, Array]:
     stops = speed**2 / (2.0 * np.maximum(distance - STANDING, 0.5))
     closing = np.maximum(speed - leader, 0.0) ** 2 / (2.0 * np.maximum(gap - STANDING, 0.5))
     by_signal = (distance < task.range) & ~passes & (soonest < opens)
-    needed = np.maximum(np.where(by_signal, np.minimum(meets, stops), 0.0), np.where((gap < task.range) & (leader < QUEUED), closing, 0.0))
-    coasts = needed >= ROLLING + DRAG * speed
-    told = np.where(coasts, -np.minimum(needed, HARDEST), np.where(by_signal & (meets > 0.0), 0.0, high))
+    by_queue = (gap < task.range) & (leader < QUEUED)
+    needed = np.maximum(np.where(by_signal, np.minimum(meets, stops), 0.0), np.where(by_queue, closing, 0.0))
+    goes_on = np.where(by_signal & (meets > 0.0), 0.0, task.commands[0].high)
+    told = np.where(needed >= ROLLING + DRAG * speed, -np.minimum(needed, HARDEST), goes_on)
     return {"acceleration": told.astype(np.float32)}

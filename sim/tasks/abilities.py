@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.randomize import Array
-from sim.tasks import MultiAgent, Task
+from sim.tasks import MultiAgent, Task, make
 from sim.tasks.opponents import Play
 
 
@@ -18,7 +18,8 @@ class HasPlaces(MultiAgent, Protocol):
     """A task whose agents come and go: a row is a place for one after the other.
 
     Between two a place is empty for a control step at least. What an agent does until it leaves is learned from, as if
-    it were an episode of its own; a step in an empty place counts for nothing.
+    it were an episode of its own; a step in an empty place counts for nothing. What is scored is the world, the same
+    for all of its places.
     """
 
     present: str  # the privileged signal that is 1 where somebody is, else 0
@@ -51,3 +52,9 @@ def baseline_of(task: Task, name: str) -> Play:
     if name not in task.baselines:
         raise ValueError(f"{task.name} has no baseline {name!r}; choices: {', '.join(task.baselines)}")
     return task.baselines[name]
+
+
+def baselines_of(name: str) -> Mapping[str, Play]:
+    """Those of the task of that name, as it is by default."""
+    task = make(name)
+    return task.baselines if isinstance(task, HasBaselines) else {}

@@ -81,7 +81,9 @@ class Context:
             raise ContextError(f"greens: there are two or four phases, got {len(self.greens)}")
         for k, arm in enumerate(self.arms):
             if len(self.greens) == 4 and arm.lanes < 2 and self.leads_to(k, "left") < len(self.arms):
-                raise ContextError(f"arm {ARMS[k]}: lanes must be at least 2 where left has a phase of its own (greens)")
+                raise ContextError(
+                    f"arm {ARMS[k]}: lanes must be at least 2 where left has a phase of its own (greens)"
+                )
         for k, green in enumerate(self.greens):
             _within(f"greens, phase {k + 1}", green, 5.0, 180.0)
         for name in ("penetration", "diesel", "electric", "trucks"):
@@ -109,4 +111,3 @@ class Context:
             raise ContextError(f"a context lacks {error}") from None
         except (TypeError, AttributeError) as error:
             raise ContextError(f"a context is malformed: {error}") from None
-

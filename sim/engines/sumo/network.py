@@ -73,7 +73,9 @@ class Network:
     states: tuple[str, ...]  # of them, a letter per link
     offset: float  # s
     movements: tuple[Movement, ...]
-    lanes: dict[str, tuple[float, float, float, bool]]  # m to the signal, else to its end; limit m/s, grade, if it leads there
+    lanes: dict[
+        str, tuple[float, float, float, bool]
+    ]  # m to the signal, else to its end; limit m/s, grade, if it leads there
     shapes: dict[str, NDArray[np.float64]]  # of lanes, (k, 2) m
     lanes_of: dict[str, int] = field(default_factory=dict)  # how many lanes edges have
 
@@ -122,7 +124,7 @@ def _converted(context: Context, place: Path) -> Element:
 
 
 def _connections(context: Context) -> Element:
-    """From each lane to which road: the leftmost turns left, alone where left has a phase of its own; the others do not.
+    """From each lane to which road: only the leftmost turns left, and nothing else where left has a phase of its own.
 
     With one lane, all go from it; where nothing leads left, the leftmost goes straight, too.
     """
@@ -290,4 +292,3 @@ def _before(root: Element, roads: dict[str, float], origins: set[str]) -> dict[s
 
 def _points(lane: Element) -> list[str]:
     return lane.attrib["shape"].split()
-

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.sumo import COLUMNS, STEP, Simulation, installed
-from sim.engines.sumo.demand import Flow, drawn, flows_of, write
+from sim.engines.sumo.demand import QUICKEST, Flow, drawn, flows_of, write
 from sim.engines.sumo.network import Network, made
 from sim.env import Array, Step, world_of
 from sim.tasks.traffic.drawing import drawing
@@ -62,7 +62,7 @@ class Intersection:
         self._routes = Path(tempfile.mkstemp(".rou.xml", dir=task.folder)[1])
         self._names = [s.name for s in (*task.policy, *task.privileged)]
         self._values = {name: np.zeros((num, 1), np.float32) for name in self._names}
-        self._high = task.commands[0].high
+        self._low = task.commands[0].low
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         if len(rows):
@@ -130,11 +130,11 @@ class Intersection:
         return self.observe()
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        wanted = np.clip(command["acceleration"][:, 0], -np.inf, self._high)
+        wanted = np.maximum(command["acceleration"][:, 0], self._low)
         speed = self._values["speed"][:, 0]
         told, speeds = [], []
         for number, row in self._at.items():
-            if wanted[row] < self._high:
+            if wanted[row] < QUICKEST:
                 told.append(number)
                 speeds.append(max(float(speed[row] + STEP * wanted[row]), 0.0))
                 self._told.add(number)
