@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy import PolicyFile
-from policies.algorithms import ABILITIES, ALGORITHMS, algorithm_class, check_needs
+from policies.algorithms import ABILITIES, ALGORITHMS, DEMANDS, algorithm_class, check_needs
 from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
@@ -66,8 +66,9 @@ def check_cell(task: Any, name: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=said):
             check_needs(name, algorithm_class(name), task)
         return
-    if agents_of(task) > 1 and "agents" not in algorithm_class(name).takes:
-        with pytest.raises(ValueError, match=f"algorithm={name} does not take several agents"):
+    takes = algorithm_class(name).takes
+    if asked := [what for demand, (what, is_asked) in DEMANDS.items() if demand not in takes and is_asked(task)]:
+        with pytest.raises(ValueError, match=f"algorithm={name} does not take {asked[0]}"):
             check_needs(name, algorithm_class(name), task)
         return
     check_needs(name, algorithm_class(name), task)

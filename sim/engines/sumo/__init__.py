@@ -177,10 +177,10 @@ class Simulation:
                 distance = length + back
                 if leads and distance < RANGE:
                     green, after, lasts = states[equipped[who]]
-                    change = left + after
+                    change, lasts = min(left + after, FAR), min(lasts, FAR)
                 else:
                     distance, green, change, lasts = RANGE, 1.0, FAR, FAR
-                gap, leader = (RANGE, limit) if nobody else (end + back, quick)
+                gap, leader = (RANGE, limit) if nobody or end + back >= RANGE else (max(end + back, 0.0), quick)
                 row = [int(who), speed, distance, green, change, lasts, gap, leader, limit, grade, emission, -1.0, 0.0]
                 rows.append(row)
             if row:

@@ -237,12 +237,13 @@ def _parsed(root: Element, path: str, said: str, signal: str) -> Network:
         raise NetworkError(f"{said}: the traffic light {signal!r} has phases without a state for each connection")
     lengths = {edge.attrib["id"]: [float(lane.attrib["length"]) for lane in edge] for edge in root.iter("edge")}
     roads = {name: length[0] for name, length in lengths.items() if length and not name.startswith(":")}
+    for ends in ((c.attrib["from"], c.attrib["to"]) for c in ours):
+        if not all(end in roads for end in ends):
+            raise NetworkError(f"{said}: a connection leads from {ends[0]!r} to {ends[1]!r}, which it does not have")
     before = _before(root, roads, {c.attrib["from"] for c in ours})
     found: dict[tuple[str, str], Movement] = {}
     for c in ours:
         ends, turn = (c.attrib["from"], c.attrib["to"]), c.attrib.get("dir", "s").lower()
-        if not all(end in roads for end in ends):
-            raise NetworkError(f"{said}: a connection leads from {ends[0]!r} to {ends[1]!r}, which it does not have")
         if turn != "t":  # turning round
             found.setdefault(ends, Movement(*ends, int(c.attrib["linkIndex"]), turn, before[ends[0]]))
     to_signal = {name: 0.0 for name in before}
