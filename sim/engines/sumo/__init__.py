@@ -67,7 +67,7 @@ class _Lanes(dict[str, int]):
 class Simulation:
     """One episode after the other in this process.
 
-    `agents` (n, COLUMNS) are the equipped vehicles on the road. What one is worth to the next half second, in m/s, is
+    `agents` are the equipped vehicles on the road, each with COLUMNS. What one is worth to the next half second, in m/s, is
     its speed above the limit, minus penalties for standing and for emissions (per g/s).
     """
 
@@ -114,7 +114,7 @@ class Simulation:
         self._long, self._standing = dict(zip(names, demand.length.tolist(), strict=True)), set[str]()
         self._program()
         self.departed: tuple[str, ...] = ()
-        self.agents = np.zeros((0, len(COLUMNS)))
+        self.agents: list[list[float]] = []
         self.totals = Totals(0, 0.0, 0.0, 0, 0, 0)
 
     def _program(self) -> None:
@@ -188,15 +188,16 @@ class Simulation:
                 row[11] += 1.0
                 row[12] += speed - limit - slow - EMISSION_PENALTY * MILLI * emission
             end, quick = -back - long[who], speed
-        self.agents = np.array(rows, np.float64).reshape(-1, len(COLUMNS))
-        self.agents[:, -1] /= self.agents[:, -2] + 1.0
-        self.agents[:, -3] *= MILLI
+        for row in rows:
+            row[10] *= MILLI
+            row[12] /= row[11] + 1.0
+        self.agents = rows
         self.totals = Totals(len(found), sum(speeds), MILLI * sum(emissions), stops, arrived, faults)
 
     def dismiss(self, name: str) -> None:
         """That vehicle is not equipped after all."""
         del self._equipped[name]
-        self.agents = self.agents[self.agents[:, 0] != int(name)]
+        self.agents = [row for row in self.agents if row[0] != int(name)]
 
     def command(self, numbers: Iterable[int], speeds: Iterable[float]) -> None:
         """The speeds to have in half a second, as far as SUMO holds them for safe; below 0: as the driver likes."""

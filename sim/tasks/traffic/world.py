@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.sumo import COLUMNS, STEP, Simulation, installed
+from sim.engines.sumo import COLUMNS, STEP, Simulation, Totals, installed
 from sim.engines.sumo.demand import QUICKEST, Flow, drawn, flows_of, write
 from sim.engines.sumo.network import Network, made
 from sim.env import Array, Step, world_of
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sim.tasks.traffic import TrafficEco
 
 NORM = 15.0  # m/s: IntersectionZoo's SPEED_NORMALIZATION
+TABLE = (*COLUMNS, "present", *(f"world_{name}" for name in Totals._fields))  # what is known of a row
+PRESENT, WORTH = TABLE.index("present"), TABLE.index("worth")
 
 
 class Intersections(Workers):
@@ -60,8 +62,8 @@ class Intersection:
         self._simulation = Simulation()
         self._sources = intersections(task.config.network) if task.config.network else ()
         self._routes = Path(tempfile.mkstemp(".rou.xml", dir=task.folder)[1])
-        self._names = [s.name for s in (*task.policy, *task.privileged)]
-        self._values = {name: np.zeros((num, 1), np.float32) for name in self._names}
+        self._columns = [(s.name, TABLE.index(s.name)) for s in (*task.policy, *task.privileged)]
+        self._table = np.zeros((num, len(TABLE)), np.float32)
         self._low = task.commands[0].low
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -97,56 +99,54 @@ class Intersection:
 
     def _advance(self) -> None:
         """A step; who departs takes a place, who has left frees it for the step after."""
-        simulation, free = self._simulation, sorted(set(range(self.num)) - set(self._at.values()), reverse=True)
+        simulation, at = self._simulation, self._at
+        free = sorted(set(range(self.num)) - set(at.values()), reverse=True) if len(at) < self.num else []
         simulation.step()
         for name in simulation.departed:
             number = int(name)
             if simulation.demand.equipped[number]:
                 if free:
-                    self._at[number] = free.pop()
+                    at[number] = free.pop()
                 else:
                     simulation.dismiss(name)
-        on_the_road = {int(number) for number in simulation.agents[:, 0]}
-        for number in self._at.keys() - on_the_road:
-            del self._at[number]
+        for number in at.keys() - {row[0] for row in simulation.agents}:
+            del at[number]
             self._told.discard(number)
 
     def _observe(self) -> None:
-        simulation, values = self._simulation, np.zeros((self.num, len(COLUMNS) + 1), np.float32)
-        agents = simulation.agents
-        self._rows = np.array([self._at[int(number)] for number in agents[:, 0]], np.int64)
-        values[self._rows, 1:], values[self._rows, 0] = agents, 1.0
-        columns = dict(zip(("present", *COLUMNS), values.T[:, :, None], strict=True))
-        world = {f"world_{name}": total for name, total in simulation.totals._asdict().items()}
-        everywhere = {name: np.full((self.num, 1), total, np.float32) for name, total in world.items()}
-        found = {**columns, **everywhere}
-        self._worth = columns["worth"][:, 0]
-        self._values = {name: found[name] for name in self._names}
+        agents = self._simulation.agents
+        table = np.zeros((self.num, len(TABLE)), np.float32)
+        if agents:
+            rows = [self._at[int(row[0])] for row in agents]
+            table[rows, : len(COLUMNS)] = agents
+            table[rows, PRESENT] = 1.0
+        table[:, PRESENT + 1 :] = self._simulation.totals
+        self._table = table
 
     def observe(self) -> dict[str, Array]:
-        return dict(self._values)
+        return {name: self._table[:, k : k + 1] for name, k in self._columns}
 
     def truth(self) -> dict[str, Array]:
         return self.observe()
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        wanted = np.maximum(command["acceleration"][:, 0], self._low)
-        speed = self._values["speed"][:, 0]
+        wanted = np.maximum(command["acceleration"][:, 0], self._low).tolist()
         told, speeds = [], []
-        for number, row in self._at.items():
-            if wanted[row] < QUICKEST:
-                told.append(number)
-                speeds.append(max(float(speed[row] + STEP * wanted[row]), 0.0))
-                self._told.add(number)
+        for number, speed, *_ in self._simulation.agents:
+            acceleration = wanted[self._at[int(number)]]
+            if acceleration < QUICKEST:
+                told.append(int(number))
+                speeds.append(max(speed + STEP * acceleration, 0.0))
+                self._told.add(int(number))
             elif number in self._told:
-                told.append(number)
+                told.append(int(number))
                 speeds.append(-1.0)
-                self._told.discard(number)
+                self._told.discard(int(number))
         self._simulation.command(told, speeds)
         self._advance()
         self._observe()
         nothing = np.zeros(self.num, bool)
-        return Step((self._worth / np.float32(NORM)).copy(), nothing, nothing.copy())
+        return Step(self._table[:, WORTH] / np.float32(NORM), nothing, nothing.copy())
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         return drawing(self._simulation.network, *self._simulation.places(), height, width)
