@@ -59,4 +59,6 @@ def ratios(episodes: int, steps: int) -> dict[str, float]:
 if __name__ == "__main__":
     given = dict(argument.split("=") for argument in sys.argv[1:])
     found = ratios(int(given.get("episodes", 6)), int(given.get("steps", 300)))
-    print(f"bare loop: {found['bare']:.0f} us per step; left to drivers {found['left']:.2f} x, told {found['told']:.2f} x")
+    print(
+        f"bare loop: {found['bare']:.0f} us per step; left to drivers {found['left']:.2f} x, told {found['told']:.2f} x"
+    )

@@ -81,7 +81,7 @@ class TrafficEco:
     robot = Robot("vehicle")
     algorithm = "ppo"
     engine = "sumo"
-    engines: Mapping[str, str] = {}
+    engines: Mapping[str, str] = {"sumo": "sim.engines.sumo:Simulation"}
     rate_hz = 1.0 / STEP
     range = RANGE  # m within which a signal is known, and who drives ahead
     goal = ""

@@ -15,7 +15,9 @@ TINY = {"num_envs": 12, "rollout_steps": 24, "epochs": 2, "minibatches": 2, "hid
 
 
 def learner(path: str, rubbish: int = 0, **settings):
-    return Ppo(ToyPlaces(PlacesConfig(rubbish)), PpoConfig(**{**TINY, "path": path, "evaluate_every": 0, **settings}), 3)
+    return Ppo(
+        ToyPlaces(PlacesConfig(rubbish)), PpoConfig(**{**TINY, "path": path, "evaluate_every": 0, **settings}), 3
+    )
 
 
 def learned(path: str, rubbish: int):

@@ -96,8 +96,8 @@ BROKEN = {
     "is no XML": "<net><edge",
     "is no network of SUMO: it begins with <routes>": "<routes/>",
     "has no traffic light": "<net><edge id='a'/></net>",
-    "the phases of the traffic light 't' must last": "<net><edge id='a'><lane id='a_0' length='9' speed='1' shape='0,0 1,1'"
-    "/></edge><tlLogic id='t'/><connection from='a' to='a' tl='t' linkIndex='0'/></net>",
+    "the phases of the traffic light 't' must last": "<net><edge id='a'><lane id='a_0' length='9' speed='1'"
+    " shape='0,0 1,1'/></edge><tlLogic id='t'/><connection from='a' to='a' tl='t' linkIndex='0'/></net>",
     "is malformed: KeyError": "<net><tlLogic/></net>",
     "which it does not have": "<net><tlLogic id='t'><phase duration='5' state='G'/></tlLogic>"
     "<connection from='a' to='b' tl='t' linkIndex='0'/></net>",

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deploy import PolicyFile
 from policies.evaluate import evaluate
 from policies.models.controller import FeaturePolicy, Mlp
 from policies.models.export import export
 from policies.reports.paired import Scripted, differences
-from deploy import PolicyFile
 from sim.engines.sumo.context import Arm, Context
 from sim.engines.sumo.network import NetworkError, made
 from sim.env import WorldError, conditions_of, worker_metrics
@@ -76,7 +76,12 @@ def test_a_place_is_empty_between_two_vehicles():
         (np.abs(b["distance"] - a["distance"]) > 40.0) & (a["present"] > 0.0) & (b["present"] > 0.0)
         for a, b in zip(moments, moments[1:], strict=False)
     ]
-    assert not np.any([jump & (a["distance"] < 300.0) & (b["distance"] < 300.0) for jump, a, b in zip(jumps, moments, moments[1:], strict=False)])
+    assert not np.any(
+        [
+            jump & (a["distance"] < 300.0) & (b["distance"] < 300.0)
+            for jump, a, b in zip(jumps, moments, moments[1:], strict=False)
+        ]
+    )
     assert all((m["present"] == 1.0).any() for m in moments[5:])
 
 
@@ -233,5 +238,3 @@ def test_phemlight_drives_too():
     hbefa = driven(make("traffic_eco", **SMALL), steps=3)
     phemlight = driven(task, steps=3)
     assert all((a["world_emission"] != b["world_emission"]).any() for a, b in zip(hbefa, phemlight, strict=True))
-
-
