@@ -29,7 +29,9 @@ from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from policies.models.controller import Array
 from policies.models.export import update_evaluation
+from policies.reports import paired
 from policies.reports.gaze import Gaze
+from policies.reports.paired import Scripted
 from policies.runner import grid as grids
 from policies.runner import plots
 from policies.runner import report as reports
@@ -41,13 +43,15 @@ from sim.conditions import Conditions
 from sim.env import conditions_of, gaze_of, together, with_engine
 from sim.robots import quadrotor
 from sim.tasks import Task, agents_of
+from sim.tasks import make as make_task
+from sim.tasks.abilities import baselines_of, has_places
 
 
 @dataclass(kw_only=True)
 class Config(simulated.Settings):
     """Settings of the command: those of the simulated driver, and what to write."""
 
-    policy: str = field(metadata={"help": "the policy file"})
+    policy: str = field(metadata={"help": "the policy file, or with `task` one of its baselines"})
     server: str | None = field(default=None, metadata={"help": SERVER})
     episodes: int = field(default=1000, metadata={"help": f"unseen episodes (with grid: {grids.EPISODES} per cell)"})
     grid: bool = field(
@@ -66,6 +70,12 @@ class Config(simulated.Settings):
     opponent: str | None = field(
         default=None,
         metadata={"help": "the other team: one of the task's scripted ones, or a policy file (default: task.opponent)"},
+    )
+    baseline: str | None = field(
+        default=None,
+        metadata={
+            "help": "another controller of the task (idm, glosa) on the same episodes; with grid: in each condition"
+        },
     )
     plot: str | None = field(default=None, metadata={"help": "write a picture to this file (.png, .pdf, .svg)"})
     gaze: str | None = field(
@@ -91,7 +101,7 @@ def _rounds(episodes: int, together: int) -> list[tuple[int, range]]:
 
 
 def evaluate(
-    policy: PolicyFile,
+    policy: PolicyFile | Scripted,
     *,
     task: Task | None = None,
     engine: str = "",
@@ -106,14 +116,19 @@ def evaluate(
 
     The same seed gives the same initial states under all conditions and in all engines. The first `filmed` episodes are
     photographed, of robots that are not filmed from their flights (half of them of those whose eyes are shown, too).
-    `watch` is called at every control step. Of several agents in a world each is scored.
+    `watch` is called at every control step. Of several agents in a world each is scored; of those that come and go, the
+    world is. Raises ValueError for a baseline without its `task`.
     """
     began = time.perf_counter()
-    task = task or task_for(policy)
+    if task is None:
+        if isinstance(policy, Scripted):
+            raise ValueError(f"{policy.path} is a baseline: name its task")
+        task = task_for(policy)
     conditions = conditions or Conditions()
     task = with_engine(task, engine)
     vehicle, seeing = quadrotor(task.robot), gaze_of(task)
     filmed = min(filmed, SEEING) if seeing else filmed
+    each = agents_of(task) if has_places(task) else 1
     parts: list[dict[str, Array]] = []
     flight: dict[str, Array] = {}
     interventions: Counter[str] = Counter()
@@ -128,7 +143,7 @@ def evaluate(
                 record = run(policy, driver, transfer=transfer)
                 if record.interrupted:
                     raise KeyboardInterrupt
-                parts.append(driver.scores())
+                parts.append({name: values[::each] for name, values in driver.scores().items()})
                 flight = flight or driver.flight()
                 looks += [Gaze.of(seeing, driver.flight())] if seeing else []
                 interventions.update(record.interventions)
@@ -155,6 +170,7 @@ def evaluate(
         flight=flight,
         pictures=pictures,
         gaze=Gaze.joined(looks) if looks else None,
+        values=scores,
     )
 
 
@@ -215,6 +231,33 @@ def _try_conditions(
         raise SystemExit(1)
 
 
+def _beside(config: Config, policy: PolicyFile | Scripted, task: Task) -> None:
+    """The policy and the baseline in each condition, or in the task as it is."""
+    conditions = (conditions_of(task) if config.grid else {}) or {task.name: task}
+    how: dict[str, Any] = {"episodes": config.episodes, "seed": config.seed, "conditions": config}
+    found = {}
+    for name, one in conditions.items():
+        ours, theirs = (
+            evaluate(flown, task=one, engine=config.engine, transfer=config.transfer, **how)
+            for flown in (policy, Scripted(one, str(config.baseline)))
+        )
+        found[name] = paired.differences(ours.values, theirs.values)
+    print(f"{printable(policy.path)} beside {config.baseline}: {task.name}, {config.episodes} episodes each\n")
+    print(paired.text(policy.path, str(config.baseline), found, task))
+    if config.json:
+        about = {"policy": policy.path, "baseline": config.baseline, "task": task.name}
+        _write_json(config.json, {**about, "episodes": config.episodes, "seed": config.seed, "conditions": found})
+
+
+def _controller(config: Config, settings: Mapping[str, Any]) -> tuple[PolicyFile | Scripted, Task]:
+    """What is evaluated, and in which task: a policy file, or a baseline of the task that is named."""
+    if config.task and not os.path.exists(config.policy) and config.policy in baselines_of(config.task):
+        task: Task = make_task(config.task, **settings)
+        return Scripted(task, config.policy), task
+    policy = connected(PolicyFile.load(config.policy), config.server)
+    return policy, task_for(policy, config.task, config.robot, config.transfer, {**settings, **config.places()})
+
+
 def main(argv: Sequence[str]) -> None:
     """Load, fly, print; write what was asked for."""
     if cli.wants_help(argv):
@@ -224,12 +267,16 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     if settings and config.record:
         raise ValueError("record=true is for the file's own task: leave task.... away")
-    policy = connected(PolicyFile.load(config.policy), config.server)
-    task = task_for(policy, config.task, config.robot, config.transfer, {**settings, **config.places()})
+    policy, task = _controller(config, settings)
+    if config.baseline:
+        _beside(config, policy, task)
+        return
+    if isinstance(policy, Scripted) and config.grid:
+        raise ValueError(f"grid=true of {policy.path}: name a baseline to compare it with")
     if config.opponent:
         task = facing(task, config.opponent)
         print(f"against {printable(config.opponent)}")
-    if config.grid:
+    if config.grid and isinstance(policy, PolicyFile):
         _run_grid(config, policy, task, {argument.partition("=")[0] for argument in argv})
         return
     if config.gaze and gaze_of(task) is None:

@@ -47,6 +47,8 @@ HOMES = {
     "open3d": ["sim/perception/__init__.py"],
     "libusb_package": ["sim/perception/__init__.py"],
     "pybullet": ["sim/engines/bullet.py"],
+    "libsumo": ["sim/engines/sumo/installed.py"],
+    "sumo": ["sim/engines/sumo/installed.py"],
     "pettingzoo": ["sim/parallel.py"],
     "gymnasium": [
         "sim/gym.py",
@@ -136,6 +138,7 @@ SIMULATORS = [
 # field of a protocol that nobody has written down.
 TABLES = {
     "sim/tasks/__init__.py",
+    "sim/tasks/abilities.py",
     "sim/tasks/recorded.py",
     "sim/env.py",
     "sim/engines/__init__.py",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deploy import PolicyFile
-from policies.algorithms import ABILITIES, ALGORITHMS, algorithm_class, check_needs
+from policies.algorithms import ABILITIES, ALGORITHMS, DEMANDS, algorithm_class, check_needs
 from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
@@ -33,6 +33,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "car_race": {"steps": 60, "tracks": 4},
     "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
     **{name: {"steps": 60} for name in ("walk", "get_up", "kick")},
+    "traffic_eco": {"steps": 20, "warmup": 40, "places": 4},
 }
 CELLS = [
     pytest.param(task, name, marks=() if task in IN_SHORT else pytest.mark.long, id=f"{task}-{name}")
@@ -67,8 +68,9 @@ def check_cell(task: Any, name: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=said):
             check_needs(name, algorithm_class(name), task)
         return
-    if agents_of(task) > 1 and "agents" not in algorithm_class(name).takes:
-        with pytest.raises(ValueError, match=f"algorithm={name} does not take several agents"):
+    takes = algorithm_class(name).takes
+    if asked := [what for demand, (what, is_asked) in DEMANDS.items() if demand not in takes and is_asked(task)]:
+        with pytest.raises(ValueError, match=f"algorithm={name} does not take {asked[0]}"):
             check_needs(name, algorithm_class(name), task)
         return
     check_needs(name, algorithm_class(name), task)

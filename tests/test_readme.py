@@ -132,13 +132,15 @@ def test_the_pages_name_everything_too() -> None:
     steppers = ("advised_sac", "apg", "distill", "online_sac", "ppo", "sac", "student")
     games = [name for name in own if name.startswith("soccer")]
     races = [name for name in own if name.startswith("car")]
-    arms = [name for name in own if name not in (*games, *races)]
+    roads = [name for name in own if name.startswith("traffic")]
+    arms = [name for name in own if name not in (*games, *races, *roads)]
     learners = [name for name in ALGORITHMS if name not in steppers]
     train, manipulation, deploy = ((DOCS / f"{page}.md").read_text() for page in ("train", "manipulation", "deploy"))
     assert [name for name in (*LISTED, *vehicles, *steppers, *ENGINES) if f"`{name}`" not in train] == []
     assert [name for name in (*arms, *learners) if f"`{name}`" not in manipulation] == []
     assert [name for name in games if f"`{name}`" not in (DOCS / "soccer.md").read_text()] == []
     assert [name for name in races if f"`{name}`" not in (DOCS / "driving.md").read_text()] == []
+    assert [name for name in roads if f"task={name}" not in (DOCS / "traffic.md").read_text()] == []
     assert [name for name in FAMILIES if f"task={name}/" not in manipulation] == []
     assert [name for name in DRIVERS if f"`{name}`" not in deploy] == []
     assert [name for name in BENCHES if name not in train + manipulation] == []

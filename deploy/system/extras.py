@@ -26,6 +26,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("websockets", "msgpack"), ("serve",)),
     **dict.fromkeys(("metaworld", "gymnasium_robotics"), ("manipulation",)),
     **dict.fromkeys(("mujoco_warp", "warp"), ("warp",)),
+    **dict.fromkeys(("libsumo", "sumo"), ("traffic",)),
     "transformers": ("vlm",),
 }
 

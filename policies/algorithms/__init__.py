@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sim.registry import load
 from sim.spec import tokens
 from sim.tasks import EngineTask, HasExpert, HasTeacher, Task, agents_of
-from sim.tasks.abilities import HasSensedReward
+from sim.tasks.abilities import HasSensedReward, has_places
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
@@ -136,6 +136,7 @@ ABILITIES = {
 
 DEMANDS: dict[str, tuple[str, Callable[[Task], bool]]] = {
     "agents": ("several agents in a world", lambda task: agents_of(task) > 1),
+    "places": ("agents that come and go", has_places),
     "tokens": ("token signals", lambda task: bool(tokens(task.policy))),
 }
 

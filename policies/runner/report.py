@@ -88,10 +88,12 @@ class Report:
     flight: dict[str, Array]
     pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (scenes, height, width, 3) each
     gaze: Gaze | None = None  # of robots that turn a camera
+    values: dict[str, Array] = field(default_factory=dict)  # each score of each episode (n,)
 
     def json(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        plain = {k: v for k, v in vars(self).items() if k not in ("flight", "vehicle", "score", "pictures", "gaze")}
+        more = ("flight", "vehicle", "score", "pictures", "gaze", "values")
+        plain = {k: v for k, v in vars(self).items() if k not in more}
         looked = {"gaze": self.gaze.json()} if self.gaze else {}
         return plain | {"score": {name: asdict(score) for name, score in self.score.items()}} | looked
 

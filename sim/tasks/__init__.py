@@ -52,6 +52,7 @@ TASKS = {
     "walk": "sim.tasks.legs.walk:Walk",
     "get_up": "sim.tasks.legs.get_up:GetUp",
     "kick": "sim.tasks.legs.kick:Kick",
+    "traffic_eco": "sim.tasks.traffic:TrafficEco",
 }
 # Collections of tasks by others, FAMILY/NAME: each entry is a function, NAME -> the task class.
 FAMILIES = {

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.randomize import Array
-from sim.tasks import OwnWorld
+from sim.tasks import MultiAgent, OwnWorld, Task, make
+from sim.tasks.opponents import Play
 
 
 @runtime_checkable
@@ -18,3 +19,50 @@ class HasSensedReward(OwnWorld, Protocol):
 
     def sensed_reward(self, signals: Mapping[str, Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Of policy signals (n, *shape) after a step: its reward (n,), and whether it is success, or lost."""
+
+
+@runtime_checkable
+class HasPlaces(MultiAgent, Protocol):
+    """A task whose agents come and go: a row is a place for one after the other.
+
+    Between two a place is empty for a control step at least. What an agent does until it leaves is learned from, as if
+    it were an episode of its own; a step in an empty place counts for nothing. What is scored is the world, the same
+    for all of its places.
+    """
+
+    present: str  # the privileged signal that is 1 where somebody is, else 0
+
+
+@runtime_checkable
+class HasBaselines(Task, Protocol):
+    """A task with controllers that policies are compared with."""
+
+    baselines: Mapping[str, Play]  # by name, the one to be better than first
+
+
+def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_] | None:
+    """In which rows (n,) somebody is; None where that goes without saying."""
+    if not isinstance(task, HasPlaces):
+        return None
+    there: NDArray[np.bool_] = signals[task.present][:, 0] > 0.5
+    return there
+
+
+def has_places(task: Task) -> bool:
+    """Whether agents come and go in it."""
+    return isinstance(task, HasPlaces)
+
+
+def baseline_of(task: Task, name: str) -> Play:
+    """The baseline of that name; ValueError with the choices when there is none."""
+    if not isinstance(task, HasBaselines):
+        raise ValueError(f"{task.name} has no baselines to compare with")
+    if name not in task.baselines:
+        raise ValueError(f"{task.name} has no baseline {name!r}; choices: {', '.join(task.baselines)}")
+    return task.baselines[name]
+
+
+def baselines_of(name: str) -> Mapping[str, Play]:
+    """Those of the task of that name, as it is by default."""
+    task = make(name)
+    return task.baselines if isinstance(task, HasBaselines) else {}

@@ -10,6 +10,7 @@ was not kept; `resume=` goes on with that.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ class OnlinePath(TorchPath):
         low, high = limits(task.commands)
         self._low, self._span = low, high - low
         self._columns = slices(task.policy)
-        self.folder = Path()
+        self.folder = Path()  # for what the robot does when nobody learns; where there is none, a temporary one
         self.known = 0  # robot steps of this session that are in the state
         self.session = 0  # how many robot processes there were
         self._saved = 0  # of them, those in the last checkpoint
@@ -98,6 +99,14 @@ class OnlinePath(TorchPath):
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Until the robot has done so many steps; a yield every `report_every` of them."""
+        if self.folder != Path():
+            yield from self._learn()
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            self.folder = Path(folder)
+            yield from self._learn()
+
+    def _learn(self) -> Iterator[dict[str, float]]:
         config = self.config
         behind, last = left_behind(self.folder, self.layout, self.session, self.known)
         for rows in behind:

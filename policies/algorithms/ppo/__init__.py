@@ -22,6 +22,7 @@ from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim.spec import pictures
 from sim.tasks import Task
+from sim.tasks.abilities import has_places
 
 PATHS = ("auto", "fused", "torch")
 NETWORKS = ("mlp", "gru", "tracking_gru")
@@ -173,11 +174,16 @@ class Ppo:
 
     Config = PpoConfig
     needs: tuple[type, ...] = ()
-    takes: tuple[str, ...] = ("agents",)
+    takes: tuple[str, ...] = ("agents", "places")
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config = task, config
         why = beyond(task, config, device)
+        if has_places(task) and config.remembers:
+            raise ValueError(
+                f"algorithm.network={config.network} learns whole episodes of a row: {task.name}'s agents come and go, "
+                "set algorithm.network=mlp"
+            )
         if config.league and (config.path == "torch" or why):
             raise ValueError(f"algorithm.league is learned by the fused path only: {why or 'not algorithm.path=torch'}")
         if config.start and (config.path == "torch" or why):

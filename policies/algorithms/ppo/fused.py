@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -36,6 +37,7 @@ from sim.randomize import Array
 from sim.simulation.draws import Practice
 from sim.spec import size
 from sim.tasks import Task, initial_action
+from sim.tasks.abilities import has_places
 
 if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
@@ -44,6 +46,12 @@ LATEST_EVERY = 10  # iterations after which a league plays with the learner as i
 PULL_RATE, PULL_MOST = 0.1, 1e3  # per iteration
 PARTS_OF_STATE = ("rollouts", "actor", "critic", "seen", "judged", "value")
 FAILED = "a thread that helps with the update has failed; what it said is above"
+
+
+def _chosen(values: Array, samples: int, rows: NDArray[np.int64]) -> Array:
+    """Some of the samples, each of whole vectors (vectors, LANES)."""
+    found: Array = values.reshape(samples, -1, values.shape[-1])[rows].reshape(-1, values.shape[-1])
+    return found
 
 
 class Fused:
@@ -62,6 +70,7 @@ class Fused:
         to `hear` before the training begins; `content`: of the policy file that `config.start` names, where
         it is none.
         """
+        self.all_count = not has_places(task)
         if config.threads > PARTS:
             raise ValueError(
                 f"algorithm.threads must be at most {PARTS}, got {config.threads}: there is no more to share"
@@ -244,9 +253,9 @@ class Fused:
         self.std[2 * self.outs :].reshape(-1)[: self.actions] = np.exp(-self.log_std) * self.tried
 
     def _learn_scales(self) -> None:
-        samples, count = self.rollouts.samples, self.config.num_envs * self.config.rollout_steps
-        self.seen.learn(samples.seen, count)
-        self.judged.learn(samples.judged, count)
+        samples, counted = self.rollouts.samples, self.rollouts.counted
+        for moments, values in ((self.seen, samples.seen), (self.judged, samples.judged)):
+            moments.learn(values if self.all_count else _chosen(values, len(samples.value), counted), len(counted))
 
     def _judge(self) -> None:
         """The values of all samples, the advantages and targets."""
@@ -264,16 +273,20 @@ class Fused:
         self.work.numbers[:4] = self.config.clip, self.config.entropy, self.value.mean[0], self.value.std[0]
 
     def _update(self) -> dict[str, float]:
-        config, samples = self.config, self.rollouts.samples
+        config, samples, counted = self.config, self.rollouts.samples, self.rollouts.counted
+        if len(counted) < config.minibatches:  # nobody was there
+            return {}
         self._judge()
-        advantage = samples.advantage
-        advantage[:] = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        self._rescale_value(samples.target)
+        advantage, meant = samples.advantage, samples.advantage[counted]
+        advantage[:] = (advantage - meant.mean()) / (meant.std() + 1e-8)
+        self._rescale_value(samples.target[counted])
         self._set_loss()
-        one, units = np.linspace(0, config.units, config.minibatches + 1).astype(int), config.units
+        units = config.units if self.all_count else len(counted)
+        one = np.linspace(0, units, config.minibatches + 1).astype(int)
         bounds = np.concatenate([one[:1], *(epoch * units + one[1:] for epoch in range(config.epochs))])
-        for order in np.split(self.work.order, config.epochs):
-            order[:] = self.rng.permutation(units)
+        for epoch in range(config.epochs):
+            order = self.rng.permutation(units)
+            self.work.order[epoch * units : (epoch + 1) * units] = order if self.all_count else counted[order]
         before, rate = self.work.std[: self.outs].sum(), config.rate(self.iteration / self.iterations)
         steps, least = self.actor.steps, np.float32(math.log(config.min_std))
         if not parallel.improve(

@@ -20,6 +20,7 @@ from policies.models.controller import FeaturePolicy, Mlp
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, features_of, initial_action
+from sim.tasks.abilities import has_places, present
 from sim.vec_env import Observation, VecEnv
 from sim.vec_world import WorldVecEnv, vector_env
 
@@ -157,13 +158,15 @@ class TorchPath(Stateful):
             self.wander = correlation * self.wander + fresh * drawn
             action = mean + std * self.wander
             log_prob = gaussian_log_prob(action, mean, self.log_std)
+            here = self._present(env.observation)
             step = env.step(action)
-            done, lost = step.done, step.terminated
-            outcome = {"reward": step.reward, "lost": lost, "done": done}
+            left = here & ~self._present(step.final_observation)
+            done, lost = step.done | left, step.terminated | left
+            outcome = {"reward": step.reward, "lost": lost, "done": done, "counted": here}
             buffer.add(x=x, c=c, action=action, log_prob=log_prob, **outcome, **columns(shown))
             if bool(done.any()):
                 ended.append(torch.stack((step.info["episode_return"], step.info["episode_length"]), -1)[done])
-                rows = step.truncated.nonzero()[:, 0]
+                rows = (step.truncated & ~lost).nonzero()[:, 0]
                 bootstraps.append((t, rows, self._judged(step.final_observation)[rows]))
         value = self.value(buffer["c"])
         next_value = torch.cat((value[1:], self.value(self._judged(env.observation))[None]))
@@ -171,16 +174,23 @@ class TorchPath(Stateful):
             next_value[t, rows] = self.value(c)
         gamma, decay = self.config.discount(self.iteration / self.iterations), self.config.gae_lambda
         advantage = advantages(buffer["reward"], value, next_value, buffer["lost"], buffer["done"], gamma, decay)
-        target = value + advantage
-        self._rescale_value(target[..., None])
-        normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        target, counted = value + advantage, buffer["counted"]
+        self._rescale_value(target[counted][:, None])
+        normal = (advantage - advantage[counted].mean()) / (advantage[counted].std() + 1e-8)
         inputs = {name: buffer[name] for name in ("x", "c", "action", "log_prob", *columns(shown))}
         data = inputs | {"advantage": normal, "target": target}
-        metrics = {"reward": float(buffer["reward"].mean())}
+        metrics = {"reward": float(buffer["reward"][counted].mean())}
         if ended:
             mean_return, mean_length = torch.cat(ended).mean(0).tolist()
             metrics |= {"episode_return": mean_return, "episode_length": mean_length}
-        return {name: values.flatten(0, 1) for name, values in data.items()}, metrics
+        return {name: values[counted] for name, values in data.items()}, metrics
+
+    def _present(self, observation: Observation) -> Tensor:
+        """In which rows (n,) somebody is, from whom to learn."""
+        if not has_places(self.task):
+            return torch.ones(self.config.num_envs, dtype=torch.bool, device=self.device)
+        there = present(self.task, {name: value.cpu().numpy() for name, value in observation["privileged"].items()})
+        return torch.from_numpy(there).to(self.device)
 
     @torch.no_grad()
     def _rescale_value(self, target: Tensor) -> None:

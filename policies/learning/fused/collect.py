@@ -67,6 +67,7 @@ class Rollouts:
         self.judged = self.features + len(self.seen.hidden) + len(terms)
         self.widths, b = (vectors(self.features), vectors(self.judged)), self.blocks
         self.samples = samples_of(num, horizon, self.features, self.judged, actions)
+        self.counted = np.arange(num * horizon)  # all of them; see `Stepped`
         step, taken, used, final = np.zeros((4, b), np.int64)
         begun, since, gained = np.full(num, -1), np.zeros(num, np.int64), np.zeros(num, np.float32)
         diverged, last = np.zeros((2, b), np.int64)

@@ -32,6 +32,7 @@ from sim.simulation import SimEnv
 from sim.simulation.draws import Practice
 from sim.spec import limits, numbers, size, unpack
 from sim.tasks import Task, agents_of, features_of, has_own_world, history_of, initial_action, judged_costs
+from sim.tasks.abilities import has_places, present
 from sim.terms import HISTORY, shown
 
 DUMPS = 3  # files written about rows whose state stopped being finite
@@ -52,6 +53,9 @@ class Hearing(Protocol):
 
 class Stepped:
     """`num` rows of a task, `horizon` control steps at a time.
+
+    Where agents come and go (`sim.tasks.abilities.HasPlaces`), `counted` are the samples of a rollout in which somebody
+    was there. Whoever has left is lost with his last step, and nobody learns from empty places: they are in no sum.
 
     In a world of the task's own, `practice` counts for nothing: its episodes are as long as they are, and end `linger`
     control steps after success, for all agents when they do for one. Every step there that counts as success brings
@@ -85,6 +89,7 @@ class Stepped:
         self._sent = np.zeros((num, longest, len(self._low)), np.float32)  # in the open episodes of worlds of their own
         self.numbers, self._following = episode_numbers(task, num), num // agents_of(task)
         self._gained, self._length = np.zeros(num, np.float32), np.zeros(num, np.int64)
+        self._stayed = np.zeros(num, np.int64)  # control steps since somebody took the place
         self._since = np.full(num, -1)  # control steps since success
         self._costs = judged_costs(task)
         self.diverged, self.dump_dir = 0, Path()  # rows whose state stopped being finite; where they are written to
@@ -95,6 +100,7 @@ class Stepped:
         self.features, self.judged = seen.shape[1], judged.shape[1]
         actions = size(task.commands)
         self.samples: Samples = samples_of(num, horizon, self.features, self.judged, actions + more, told)
+        self.counted: NDArray[np.int64] = np.arange(num * horizon)
         self.hearing: Hearing | None = None
 
     def _open(self, seed: int) -> None:
@@ -135,10 +141,12 @@ class Stepped:
         seen_rows = samples.seen.reshape(len(samples.value), -1)
         judged_rows = samples.judged.reshape(len(samples.value), -1)
         ended: list[tuple[float, int, bool]] = []
+        counted: list[NDArray[np.int64]] = []
         self.finals = 0
         seen, judged = self._look()
         for t in range(horizon):
             first, now = t * n, slice(t * n, t * n + n)
+            here = present(self.task, self._now)
             seen_rows[now, : self.features], judged_rows[now, : self.judged] = seen, judged
             rollout.act(first, n, len(self._low), actor.net, scale, std, squashed, self.explore, samples, scratch)
             chosen = samples.action.reshape(len(samples.reward), -1)[now, : len(self._low)]
@@ -156,6 +164,7 @@ class Stepped:
             if self._own:
                 self._sent[np.arange(n), self._length] = told
             self._length += 1
+            self._stayed += 1
             reward = np.nan_to_num(step.reward).astype(np.float32) - taken
             most, over = self._sim.limit if self._sim else self.task.episode_steps, step.terminated
             if self._own:
@@ -165,10 +174,17 @@ class Stepped:
             over = over | (self._length >= most)
             self._gained += reward
             over = for_whole_worlds(agents_of(self.task), over)
-            samples.reward[now], samples.ended[now] = reward, np.where(step.terminated, LOST, GOES_ON)
             self._write_down(step.terminated, told)
             seen, judged = self._look()
-            late = np.flatnonzero(over & ~step.terminated)
+            lost = step.terminated
+            if here is not None:
+                there = present(self.task, self._now)
+                lost, left = lost | ~there, here & ~there
+                counted.append(first + np.flatnonzero(here))
+                ended += zip(self._gained[left], self._stayed[left], step.terminated[left], strict=True)
+                self._gained[~there], self._stayed[~there] = 0.0, 0
+            samples.reward[now], samples.ended[now] = reward, np.where(lost, LOST, GOES_ON)
+            late = np.flatnonzero(over & ~lost)
             place = (horizon + 1) * n + self.finals
             last = slice(place, place + len(late))
             seen_rows[last, : self.features], judged_rows[last, : self.judged] = seen[late], judged[late]
@@ -176,8 +192,9 @@ class Stepped:
             self.finals += len(late)
             rows = np.flatnonzero(over)
             if len(rows):
-                lost = step.terminated[rows] & ~step.success[rows]
-                ended += zip(self._gained[rows], self._length[rows], lost, strict=True)
+                failed = step.terminated[rows] & ~step.success[rows]
+                if here is None:
+                    ended += zip(self._gained[rows], self._length[rows], failed, strict=True)
                 self._begin(rows)
                 if self.hearing:
                     self.hearing.begin(over)
@@ -186,7 +203,9 @@ class Stepped:
                 seen, judged = self._look()
         judged_rows[horizon * n : (horizon + 1) * n, : self.judged] = judged
         self.steps += n * horizon
-        metrics = {"reward": float(samples.reward.mean()), "diverged": float(self.diverged)}
+        if counted:
+            self.counted = np.concatenate(counted)
+        metrics = {"reward": float(samples.reward[self.counted].mean()), "diverged": float(self.diverged)}
         if ended:
             returned, length, lost = np.mean(np.array(ended, np.float64), axis=0).tolist()
             metrics |= {"episode_return": returned, "episode_length": length, "lost": lost}
@@ -217,6 +236,7 @@ class Stepped:
         self.numbers[rows] = episode_numbers(self.task, len(rows), self._following)
         self._following += len(rows) // agents
         self._gained[rows], self._length[rows], self._since[rows], self._past[rows] = 0.0, 0, -1, self._first
+        self._stayed[rows] = 0
         self.env.reset(rows.tolist(), self.numbers[rows].tolist())
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,7 +269,7 @@ class Stepped:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         kept: dict[str, NDArray[Any]] = {"numbers": self.numbers, "gained": self._gained, "length": self._length}
         if self._own:
-            kept["since"] = self._since
+            kept |= {"since": self._since} | ({"stayed": self._stayed} if has_places(self.task) else {})
         return kept | {"past": self._past, "stream": self.explore.stream, "last": self.explore.last}
 
 

@@ -44,7 +44,7 @@ VARY = (
     Vary("motor_lag", 0.5, 1.5),
     Vary("trim", -0.01, 0.01, "add"),
 )
-NEAR, AT_WALL = 0.03, 0.2  # m from the car's outline at which a wall counts as touched; its price, in m, when sensed
+NEAR, AT_WALL = 0.03, 1.0  # m from the car's outline at which a wall counts as touched; its price, in m, when sensed
 LATENCY, REAL_LATENCY = (0.0, 0.03), 0.045  # s, of commands
 
 

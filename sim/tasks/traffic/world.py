@@ -1,0 +1,156 @@
+"""One intersection at a time in this process, its equipped vehicles as rows; and such worlds in processes."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engines.sumo import COLUMNS, STEP, Simulation, Totals, installed
+from sim.engines.sumo.demand import QUICKEST, Flow, drawn, flows_of, write
+from sim.engines.sumo.network import Network, made
+from sim.env import Array, Step, world_of
+from sim.tasks.traffic.drawing import drawing
+from sim.tasks.traffic.families import draw
+from sim.tasks.traffic.folders import intersections, opened
+from sim.workers import Workers
+
+if TYPE_CHECKING:
+    from sim.tasks.traffic import TrafficEco
+
+NORM = 15.0  # m/s: IntersectionZoo's SPEED_NORMALIZATION
+TABLE = (*COLUMNS, "present", *(f"world_{name}" for name in Totals._fields))  # what is known of a row
+PRESENT, WORTH = TABLE.index("present"), TABLE.index("worth")
+
+
+class Intersections(Workers):
+    """Worlds in processes of their own, one in each: SUMO's state is a process's. A process that dies is replaced."""
+
+    def __init__(self, task: TrafficEco, num: int, seed: int) -> None:
+        """ModuleNotFoundError, naming the extra, where SUMO is missing."""
+        installed.check()
+        folder = tempfile.mkdtemp(prefix="sim2metal-traffic-")
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, True)
+        alone = copy.copy(task)
+        alone.folder = folder  # of networks that were made, for all of them
+        super().__init__(alone, num, seed, num // task.agents)  # type: ignore[arg-type]  # `open` there is one world
+
+    def close(self) -> None:
+        """End them."""
+        super().close()
+        self._remove()
+
+
+class Intersection:
+    """The only world of this process; see `sim.env.Env`.
+
+    A vehicle takes the first place that is free when it departs, until it has left the network. If none is free, it
+    drives as if it were not equipped.
+    """
+
+    def __init__(self, task: TrafficEco, num: int, seed: int) -> None:
+        if num != task.agents:
+            raise ValueError(f"a process has one intersection of {task.agents} places, not {num} rows")
+        self.task, self.num, self.seed = task, num, seed
+        self._simulation = Simulation()
+        self._sources = intersections(task.config.network) if task.config.network else ()
+        self._routes = Path(tempfile.mkstemp(".rou.xml", dir=task.folder)[1])
+        self._columns = [(s.name, TABLE.index(s.name)) for s in (*task.policy, *task.privileged)]
+        self._table = np.zeros((num, len(TABLE)), np.float32)
+        self._low = task.commands[0].low
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        if len(rows):
+            with world_of(self.task.name, rows[0]):
+                self._begin(episodes[0])
+
+    def _begin(self, episode: int) -> None:
+        config, simulation = self.task.config, self._simulation
+        network, flows, fleet = self._drawn(episode)
+        seconds = (config.warmup + config.steps) * STEP
+        seeds = [self.seed, episode, 1]
+        demand, routes = drawn(flows, network, fleet, config.emissions, seconds, seeds)
+        write(routes, self._routes)
+        simulation.begin(network, demand, self._routes, int(np.random.default_rng(seeds).integers(2**31)))
+        self._at: dict[int, int] = {}  # vehicle -> its place
+        self._told: set[int] = set()  # vehicles that are not left to their drivers
+        for _ in range(config.warmup):
+            self._advance()
+        self._observe()
+
+    def _drawn(self, episode: int) -> tuple[Network, list[Flow], Mapping[str, float]]:
+        config, rng = self.task.config, np.random.default_rng([self.seed, episode])
+        if self._sources:
+            path = self._sources[int(rng.integers(len(self._sources)))]
+            network, flows = opened(path, self.task.folder, config.inflow)
+            fleet = {"penetration": config.penetration, "diesel": 0.3, "electric": 0.0, "trucks": 0.05}
+            return network, flows, fleet
+        context = draw(config.family, rng, config.penetration)
+        network = made(context, self.task.folder)
+        names = ("penetration", "diesel", "electric", "trucks")
+        return network, flows_of(network, context), {name: getattr(context, name) for name in names}
+
+    def _advance(self) -> None:
+        """A step; who departs takes a place, who has left frees it for the step after."""
+        simulation, at = self._simulation, self._at
+        free = sorted(set(range(self.num)) - set(at.values()), reverse=True) if len(at) < self.num else []
+        simulation.step()
+        for name in simulation.departed:
+            number = int(name)
+            if simulation.demand.equipped[number]:
+                if free:
+                    at[number] = free.pop()
+                else:
+                    simulation.dismiss(name)
+        for number in at.keys() - {row[0] for row in simulation.agents}:
+            del at[number]
+            self._told.discard(number)
+
+    def _observe(self) -> None:
+        agents = self._simulation.agents
+        table = np.zeros((self.num, len(TABLE)), np.float32)
+        if agents:
+            rows = [self._at[int(row[0])] for row in agents]
+            table[rows, : len(COLUMNS)] = agents
+            table[rows, PRESENT] = 1.0
+        table[:, PRESENT + 1 :] = self._simulation.totals
+        self._table = table
+
+    def observe(self) -> dict[str, Array]:
+        return {name: self._table[:, k : k + 1] for name, k in self._columns}
+
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        wanted = np.maximum(command["acceleration"][:, 0], self._low).tolist()
+        told, speeds = [], []
+        for number, speed, *_ in self._simulation.agents:
+            acceleration = wanted[self._at[int(number)]]
+            if acceleration < QUICKEST:
+                told.append(int(number))
+                speeds.append(max(speed + STEP * acceleration, 0.0))
+                self._told.add(int(number))
+            elif number in self._told:
+                told.append(int(number))
+                speeds.append(-1.0)
+                self._told.discard(int(number))
+        self._simulation.command(told, speeds)
+        self._advance()
+        self._observe()
+        nothing = np.zeros(self.num, bool)
+        return Step(self._table[:, WORTH] / np.float32(NORM), nothing, nothing.copy())
+
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        return drawing(self._simulation.network, *self._simulation.places(), height, width)
+
+    def close(self) -> None:
+        self._simulation.close()
+        self._routes.unlink(missing_ok=True)
