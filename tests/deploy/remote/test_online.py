@@ -69,7 +69,7 @@ class Robot:
         """All that comes until the process is over; its exit status, and what it said."""
         found = []
         try:
-            while True:
+            while self.connection.poll(60.0):
                 self.take(self.connection.recv_bytes(), found)
         except EOFError:
             pass
