@@ -9,7 +9,7 @@ PPO: dict[str, Any] = {
     "algorithm.num_envs": 512,
     "algorithm.rollout_steps": 32,
     "algorithm.minibatches": 8,
-    "algorithm.epochs": 4,  # with 2, and a critic of [64, 64], 4 M steps crashed in 7 laps of 100, not 2, and were slower,
+    "algorithm.epochs": 4,  # with 2, and a critic of [64, 64], 4 M steps: 95.0 % of laps in 8.1 s, not 97.5 in 7.6
     "algorithm.gamma": 0.98,
     "algorithm.hidden": [64, 64],
     "algorithm.initial_std": 0.5,
