@@ -110,8 +110,8 @@ CAR_1_10 = Car(
     slowest=-5.0,
     fastest=20.0,
 )
-# Sizes, mass and speed as sold (LaTrax Rally, latrax.com: 269 x 120 mm, wheelbase 183 mm, 0.79 kg, 48 km/h at most, as
-# MuSHR-like small racers use); its inertia is that of a uniform box, its tyres and lags are taken from the larger one.
+# Ours, of no particular make: sizes, mass and limits as such cars have them, the inertia of a uniform box, the tyres of
+# the larger one.
 CAR_1_18 = Car(
     "car_1_18",
     mass=0.79,
@@ -133,7 +133,7 @@ CAR_1_18 = Car(
     lidar=0.03,
 )
 # "Reality": the 1:10 car as no training sees it, to ask whether a policy survives what its simulation gets wrong. Ours:
-# heavier, on softer tyres that let go earlier at the rear, slower to answer, and out of trim.
+# heavier, on softer tyres that hold less once they slide, slower to answer, and out of trim.
 REAL_1_10 = replace(
     CAR_1_10,
     mass=1.2 * CAR_1_10.mass,
