@@ -45,7 +45,7 @@ def differences(scores: Mapping[str, Array], baseline: Mapping[str, Array]) -> d
         usual = float(theirs.mean())
         change = (ours - theirs) / usual if usual else None
         row["change"] = None if change is None else float(change.mean())
-        row["change_ci"] = None if change is None else bootstrap(change)
+        row["change_ci"] = None if change is None else bootstrap(change.astype(np.float32))
         found[name] = row
     return found
 

@@ -32,10 +32,10 @@ class HasBaselines(Task, Protocol):
     baselines: Mapping[str, Play]  # by name, the one to be better than first
 
 
-def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_] | None:
-    """In which rows (n,) somebody is; None where that goes without saying."""
+def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:
+    """In which rows (n,) somebody is: in all, where nobody comes and goes."""
     if not isinstance(task, HasPlaces):
-        return None
+        return np.ones(len(next(iter(signals.values()))), bool)
     there: NDArray[np.bool_] = signals[task.present][:, 0] > 0.5
     return there
 

@@ -67,8 +67,8 @@ class _Lanes(dict[str, int]):
 class Simulation:
     """One episode after the other in this process.
 
-    `agents` are the equipped vehicles on the road, each with COLUMNS. What one is worth to a step, in m/s, is its speed above the
-    limit, minus penalties for standing and for emissions (per g/s).
+    `agents` are the equipped vehicles on the road, each with COLUMNS. What one is worth to a step, in m/s, is its
+    speed above the limit, minus penalties for standing and for emissions (per g/s).
     """
 
     def __init__(self) -> None:

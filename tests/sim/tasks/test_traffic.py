@@ -1,6 +1,7 @@
 """traffic_eco: intersections in processes of their own, their vehicles as rows, and who drives better."""
 
 import importlib.util
+import itertools
 import os
 import signal
 from contextlib import closing
@@ -57,7 +58,7 @@ def test_seed_and_number_decide_an_episode():
 def test_signals_are_within_what_is_declared_and_empty_places_are_still():
     task = make("traffic_eco", **SMALL)
     moments, freed = driven(task, worlds=2, steps=100), 0
-    for before, after in zip(moments, moments[1:], strict=False):
+    for before, after in itertools.pairwise(moments):
         there = present(task, after)
         for s in (*task.policy, *task.privileged):
             assert after[s.name].shape == (12, 1) and after[s.name].dtype == np.float32
@@ -74,7 +75,7 @@ def test_a_place_is_empty_between_two_vehicles():
     moments = driven(task, steps=60, act=baseline_of(task, "idm"))
     jumps = [  # but for those who come within reach of the signal, or pass it
         (np.abs(b["distance"] - a["distance"]) > 40.0) & (a["present"] > 0.0) & (b["present"] > 0.0)
-        for a, b in zip(moments, moments[1:], strict=False)
+        for a, b in itertools.pairwise(moments)
     ]
     assert not np.any(
         [
