@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,9 @@ def differences(scores: Mapping[str, Array], baseline: Mapping[str, Array]) -> d
 
 def text(policy: str, baseline: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]], task: Task) -> str:
     """A table: a line per condition and score."""
-    lines: list[Sequence[str]] = [["condition, score", printable(policy)[-24:], baseline, "change", "95 %", "unit"]]
+    lines: list[Sequence[str]] = [
+        ["condition, score", printable(os.path.basename(policy)), baseline, "change", "95 %", "unit"]
+    ]
     for condition, scores in conditions.items():
         for name, row in scores.items():
             change, interval = "-", ""
