@@ -26,7 +26,7 @@ class HasPlaces(MultiAgent, Protocol):
 
 
 @runtime_checkable
-class HasBaselines(Task, Protocol):
+class HasControllers(Task, Protocol):
     """A task with controllers that policies are compared with."""
 
     baselines: Mapping[str, Play]  # by name, the one to be better than first
@@ -47,7 +47,7 @@ def has_places(task: Task) -> bool:
 
 def baseline_of(task: Task, name: str) -> Play:
     """The baseline of that name; ValueError with the choices when there is none."""
-    if not isinstance(task, HasBaselines):
+    if not isinstance(task, HasControllers):
         raise ValueError(f"{task.name} has no baselines to compare with")
     if name not in task.baselines:
         raise ValueError(f"{task.name} has no baseline {name!r}; choices: {', '.join(task.baselines)}")
@@ -57,4 +57,4 @@ def baseline_of(task: Task, name: str) -> Play:
 def baselines_of(name: str) -> Mapping[str, Play]:
     """Those of the task of that name, as it is by default."""
     task = make(name)
-    return task.baselines if isinstance(task, HasBaselines) else {}
+    return task.baselines if isinstance(task, HasControllers) else {}
