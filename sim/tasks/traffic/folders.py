@@ -2,7 +2,8 @@
 
 IntersectionZoo (Jayawardana et al. 2024): a folder per intersection, with the network `net.net.xml`, whose signal is
 called TL and whose arms have the roads A2TL and TL2A, B2TL and TL2B ..., and `inflows.txt`, a line per arm: the annual
-average of vehicles a day on each of its lanes, also of one that nobody comes from. A folder of such folders is as many intersections.
+average of vehicles a day on each of its lanes, also of one that nobody comes from. A folder of such folders is as many
+intersections.
 """
 
 from __future__ import annotations
