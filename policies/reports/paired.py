@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,14 +46,16 @@ def differences(scores: Mapping[str, Array], baseline: Mapping[str, Array]) -> d
         usual = float(theirs.mean())
         change = (ours - theirs) / usual if usual else None
         row["change"] = None if change is None else float(change.mean())
-        row["change_ci"] = None if change is None else bootstrap(change)
+        row["change_ci"] = None if change is None else bootstrap(change.astype(np.float32))
         found[name] = row
     return found
 
 
 def text(policy: str, baseline: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]], task: Task) -> str:
     """A table: a line per condition and score."""
-    lines: list[Sequence[str]] = [["condition, score", printable(policy)[-24:], baseline, "change", "95 %", "unit"]]
+    lines: list[Sequence[str]] = [
+        ["condition, score", printable(os.path.basename(policy)), baseline, "change", "95 %", "unit"]
+    ]
     for condition, scores in conditions.items():
         for name, row in scores.items():
             change, interval = "-", ""

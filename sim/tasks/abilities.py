@@ -34,16 +34,16 @@ class HasPlaces(MultiAgent, Protocol):
 
 
 @runtime_checkable
-class HasBaselines(Task, Protocol):
+class HasControllers(Task, Protocol):
     """A task with controllers that policies are compared with."""
 
     baselines: Mapping[str, Play]  # by name, the one to be better than first
 
 
-def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_] | None:
-    """In which rows (n,) somebody is; None where that goes without saying."""
+def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:
+    """In which rows (n,) somebody is: in all, where nobody comes and goes."""
     if not isinstance(task, HasPlaces):
-        return None
+        return np.ones(len(next(iter(signals.values()))), bool)
     there: NDArray[np.bool_] = signals[task.present][:, 0] > 0.5
     return there
 
@@ -55,7 +55,7 @@ def has_places(task: Task) -> bool:
 
 def baseline_of(task: Task, name: str) -> Play:
     """The baseline of that name; ValueError with the choices when there is none."""
-    if not isinstance(task, HasBaselines):
+    if not isinstance(task, HasControllers):
         raise ValueError(f"{task.name} has no baselines to compare with")
     if name not in task.baselines:
         raise ValueError(f"{task.name} has no baseline {name!r}; choices: {', '.join(task.baselines)}")
@@ -65,4 +65,4 @@ def baseline_of(task: Task, name: str) -> Play:
 def baselines_of(name: str) -> Mapping[str, Play]:
     """Those of the task of that name, as it is by default."""
     task = make(name)
-    return task.baselines if isinstance(task, HasBaselines) else {}
+    return task.baselines if isinstance(task, HasControllers) else {}

@@ -43,7 +43,7 @@ class ToyPlaces:
 class Places:
     def __init__(self, task, num, seed):
         self.task, self.num, self.seed = task, num, seed
-        self.time, self.rng = np.zeros(num, int), [np.random.default_rng() for _ in range(num)]
+        self.time, self.episode = np.zeros(num, int), np.zeros(num, int)
         self.rubbish = np.random.default_rng(task.config.rubbish)
         self.wanted = np.zeros((num, 1), np.float32)
 
@@ -51,13 +51,14 @@ class Places:
         return (self.time + 4 * np.arange(self.num)) % (STAY + AWAY) < STAY
 
     def look(self):
-        drawn = np.array([[rng.uniform(-0.8, 0.8)] for rng in self.rng], np.float32)
+        now = zip(self.episode, range(self.num), self.time, strict=True)
+        drawn = np.array([[np.random.default_rng([self.seed, *when]).uniform(-0.8, 0.8)] for when in now], np.float32)
         rubbish = self.rubbish.normal(0.0, 100.0, (self.num, 1)).astype(np.float32)
         self.wanted = np.where(self.there()[:, None], drawn, rubbish)
 
     def reset(self, rows, episodes):
         for row, episode in zip(rows, episodes, strict=True):
-            self.time[row], self.rng[row] = 0, np.random.default_rng([self.seed, episode, row])
+            self.time[row], self.episode[row] = 0, episode
         self.look()
 
     def observe(self):

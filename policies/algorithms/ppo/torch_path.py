@@ -75,7 +75,9 @@ class TorchPath(Stateful):
         self.critic_norm = Normalizer(seen, device)
         self.value_norm = Normalizer(1, device, kept=config.value_memory)
         self.wander = torch.zeros((config.num_envs, actions), device=device)  # what was explored last
-        self._learn_scales(env.features(env.observation), self._judged(env.observation))
+        here = self._present(env.observation)
+        if bool(here.any()):
+            self._learn_scales(env.features(env.observation)[here], self._judged(env.observation)[here])
         self.buffer = RolloutBuffer(config.rollout_steps)
         self.iterations = config.iterations
         self.iteration = 0

@@ -79,7 +79,7 @@ class Stepped:
         """The actor has `more` outputs than actions; with `told` a `hearing` is given before the first rollout."""
         self.task, self.num, self.horizon, self.practice, self._workers = task, num, horizon, practice, workers
         self._linger, self._success_reward = linger, np.float32(success_reward)
-        self._own = has_own_world(task)
+        self._own, self._places = has_own_world(task), has_places(task)
         self._open(seed)
         self._low, high = limits(task.commands)
         self._half = np.float32(0.5) * (high - self._low)
@@ -146,7 +146,7 @@ class Stepped:
         seen, judged = self._look()
         for t in range(horizon):
             first, now = t * n, slice(t * n, t * n + n)
-            here = present(self.task, self._now)
+            here = present(self.task, self._now) if self._places else None
             seen_rows[now, : self.features], judged_rows[now, : self.judged] = seen, judged
             rollout.act(first, n, len(self._low), actor.net, scale, std, squashed, self.explore, samples, scratch)
             chosen = samples.action.reshape(len(samples.reward), -1)[now, : len(self._low)]
@@ -269,7 +269,7 @@ class Stepped:
     def _arrays(self) -> dict[str, NDArray[Any]]:
         kept: dict[str, NDArray[Any]] = {"numbers": self.numbers, "gained": self._gained, "length": self._length}
         if self._own:
-            kept |= {"since": self._since} | ({"stayed": self._stayed} if has_places(self.task) else {})
+            kept |= {"since": self._since} | ({"stayed": self._stayed} if self._places else {})
         return kept | {"past": self._past, "stream": self.explore.stream, "last": self.explore.last}
 
 

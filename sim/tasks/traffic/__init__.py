@@ -30,7 +30,7 @@ FASTEST, STEEPEST = 60.0, 0.3
 # beyond is all the same, and `ppo` finds no way back from there (with 4.0 it stayed, after 1.4 M steps).
 BRAKING, ACCELERATION = -2.0, 2.0
 PPO: dict[str, Any] = {
-    "algorithm.total_steps": 2_000_000,
+    "algorithm.total_steps": 3_000_000,
     "algorithm.num_envs": 4 * 24,
     "algorithm.rollout_steps": 200,
     "algorithm.minibatches": 8,
@@ -38,10 +38,10 @@ PPO: dict[str, Any] = {
     "algorithm.gamma": 0.99,
     "algorithm.hidden": [64, 64],
     "algorithm.initial_std": 0.5,
-    "algorithm.min_std": 0.1,
+    "algorithm.min_std": 0.2,
     "algorithm.correlation": 0.9,
     "algorithm.learning_rate": 1e-3,
-    "algorithm.final_learning_rate": 1e-4,
+    "algorithm.final_learning_rate": 3e-4,
     "algorithm.evaluate_every": 0,
     "algorithm.evaluation_episodes": 4,
 }

@@ -1,8 +1,9 @@
 """Intersections that others describe: folders in IntersectionZoo's layout, or any network of SUMO.
 
 IntersectionZoo (Jayawardana et al. 2024): a folder per intersection, with the network `net.net.xml`, whose signal is
-called TL and whose approaches A2TL, B2TL ..., and `inflows.txt`, a line per approach: the annual average of vehicles a
-day on each of its lanes. A folder of such folders is as many intersections.
+called TL and whose arms have the roads A2TL and TL2A, B2TL and TL2B ..., and `inflows.txt`, a line per arm: the annual
+average of vehicles a day on each of its lanes, also of one that nobody comes from. A folder of such folders is as many
+intersections.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ def opened(path: Path, folder: str, inflow: float) -> tuple[Network, list[Flow]]
     network = read(path, folder, SIGNAL)
     listed = path.with_name(INFLOWS)
     daily = _numbers(listed)
-    if len(daily) != len(network.approaches):
-        approaches = ", ".join(network.approaches)
-        raise NetworkError(f"{listed} has {len(daily)} lines, {path} has {len(network.approaches)} roads: {approaches}")
-    per_lane = {name: min(PEAK_HOUR * day, MOST) for name, day in zip(network.approaches, daily, strict=True)}
+    ends = [edge.split("2") for edge in network.lanes_of if edge.count("2") == 1]  # from and to
+    arms = sorted({a for a, b in ends if b == SIGNAL} | {b for a, b in ends if a == SIGNAL})
+    if len(daily) != len(arms):
+        raise NetworkError(f"{listed} has {len(daily)} lines, {path} has {len(arms)} arms: {', '.join(arms)}")
+    per_arm = {arm: min(PEAK_HOUR * day, MOST) for arm, day in zip(arms, daily, strict=True)}
+    per_lane = {name: per_arm[name.partition("2")[0]] for name in network.approaches}
     return network, even_flows(network, per_lane)
 
 

@@ -65,6 +65,9 @@ class Intersection:
         self._columns = [(s.name, TABLE.index(s.name)) for s in (*task.policy, *task.privileged)]
         self._table = np.zeros((num, len(TABLE)), np.float32)
         self._low = task.commands[0].low
+        self._at: dict[int, int] = {}  # vehicle -> its place
+        self._told: set[int] = set()  # vehicles that are not left to their drivers
+        self._begun = False
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         if len(rows):
@@ -79,8 +82,7 @@ class Intersection:
         demand, routes = drawn(flows, network, fleet, config.emissions, seconds, seeds)
         write(routes, self._routes)
         simulation.begin(network, demand, self._routes, int(np.random.default_rng(seeds).integers(2**31)))
-        self._at: dict[int, int] = {}  # vehicle -> its place
-        self._told: set[int] = set()  # vehicles that are not left to their drivers
+        self._at, self._told, self._begun = {}, set(), True
         for _ in range(config.warmup):
             self._advance()
         self._observe()
@@ -131,6 +133,9 @@ class Intersection:
 
     def step(self, command: Mapping[str, Array]) -> Step:
         wanted = np.maximum(command["acceleration"][:, 0], self._low).tolist()
+        nothing = np.zeros(self.num, bool)
+        if not self._begun:  # as when others of a batch begin earlier
+            return Step(np.zeros(self.num, np.float32), nothing, nothing.copy())
         told, speeds = [], []
         for number, speed, *_ in self._simulation.agents:
             acceleration = wanted[self._at[int(number)]]
@@ -145,7 +150,6 @@ class Intersection:
         self._simulation.command(told, speeds)
         self._advance()
         self._observe()
-        nothing = np.zeros(self.num, bool)
         return Step(self._table[:, WORTH] / np.float32(NORM), nothing, nothing.copy())
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:

@@ -188,7 +188,7 @@ def test_folders_of_intersections_zoo(folders: Path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("1000\n", "inflows.txt has 1 lines, .* has 4 roads: A2TL, B2TL, C2TL, D2TL"),
+        ("1000\n", "inflows.txt has 1 lines, .* has 4 arms: A, B, C, D"),
         ("a\nb\nc\nd", "inflows.txt is no list of numbers"),
         ("-1\n2\n3\n4", "inflows.txt: inflows must be finite, at least 0"),
         ("nan\n2\n3\n4", "inflows.txt: inflows must be finite, at least 0"),
