@@ -236,7 +236,8 @@ class Learning:
         keeps = self._correlation
         fresh = self._rng.standard_normal(value.shape).astype(np.float32)
         self._noise[name] = keeps * self._noise[name] + np.float32(np.sqrt(1.0 - keeps**2)) * fresh
-        return value + self._std * self._span[name] * self._noise[name]
+        noisy: Array = value + self._std * self._span[name] * self._noise[name]
+        return noisy
 
 
 class Telling:

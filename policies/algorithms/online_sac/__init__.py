@@ -74,7 +74,8 @@ class OnlineSacConfig(SacConfig):
 class OnlinePath(TorchPath):
     """SAC, whose transitions come from a robot's control loop. Critics know nothing more than the robot does."""
 
-    state_values = (*TorchPath.state_values, "known", "session")
+    state_values: tuple[str, ...] = (*TorchPath.state_values, "known", "session")
+    task: Any
 
     def __init__(self, task: Any, config: OnlineSacConfig, seed: int, device: str = "cpu") -> None:
         if seen := pictures(task.policy):

@@ -46,7 +46,7 @@ class TorchPath(Stateful):
         *("actor_optimizer", "critic_optimizer", "alpha_optimizer"),
         *("seen_norm", "critic_norm", "action_norm", "recent_critic", "recent_action"),
     )
-    state_values = ("iteration", "gradient_steps", "adapted", "last_noise")
+    state_values: tuple[str, ...] = ("iteration", "gradient_steps", "adapted", "last_noise")
 
     def __init__(self, task: Task, config: SacConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device

@@ -156,10 +156,10 @@ class CarRace:
 
     def sensed_reward(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """Of what a car senses: the way that its wheels make, less where the lidar sees a wall at its outline."""
-        near = (signals["lidar"] < self._outline + NEAR).any(axis=1)
+        near: Array = np.any(signals["lidar"] < self._outline + NEAR, axis=1)
         way = signals["wheel_speed"][:, 0] / RATE
-        none = np.zeros(len(near), bool)
-        return (way - AT_WALL * near).astype(np.float32), none, near & (self.config.touch == "ends")
+        ends = near if self.config.touch == "ends" else np.zeros_like(near)
+        return (way - AT_WALL * near).astype(np.float32), np.zeros_like(near), ends
 
     @functools.cached_property
     def _outline(self) -> Array:
