@@ -91,6 +91,15 @@ def _summary(record: Record, driver: Any) -> list[str]:
     return [*lines, *driver.report(), *(["interrupted"] if record.interrupted else [])]
 
 
+def guarded(policy: PolicyFile, driver: Driver, config: Config) -> Guard:
+    """The guard that the settings ask for; the person who starts the flight is told what holds in it."""
+    limits = limits_of(driver.robot, config.limits)
+    rules = replaced(policy.envelope, {rule: getattr(config, rule) for rule in ASKED})
+    guard = guard_of(policy, driver, limits, rules, config.ground, config.recovery)
+    print("\n".join(describe(limits, guard)), flush=True)
+    return guard
+
+
 def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transfer: bool = False) -> Record:
     """One flight with everything that the settings ask for: priority, kind of controller, log."""
     steps = None if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
@@ -127,10 +136,7 @@ def main(argv: Sequence[str]) -> None:
     if config.driver != "simulated" and (doubt := trust_warning(policy)):
         print(f"warning: {doubt}", file=sys.stderr)
     driver = kind.from_config(driver_config, policy)
-    limits = limits_of(driver.robot, config.limits)
-    rules = replaced(policy.envelope, {rule: getattr(config, rule) for rule in ASKED})
-    guard = guard_of(policy, driver, limits, rules, config.ground, config.recovery)
-    print("\n".join(describe(limits, guard)), flush=True)
+    guard = guarded(policy, driver, config)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:
         record = fly(policy, driver, guard, config, transfers(driver_config))

@@ -17,6 +17,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -31,12 +32,10 @@ from deploy.drivers import Driver, Reading, another_episode, clock_of, driver_cl
 from deploy.guard import OVERRIDE, PASS, REASONS, Guard
 from deploy.loop import Arrays, Record, run
 from deploy.policy_file import PolicyFile
-from deploy.safety.envelope import ASKED, replaced
-from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.safety.received import received
 from deploy.system import realtime
 from deploy.system.files import write_atomic
-from sim.spec import Group, pack, pictures, size
+from sim.spec import Group, limits, pack, pictures, size, unpack
 
 Array = NDArray[Any]
 LARGEST = 64 * 2**20  # bytes of a message
@@ -86,25 +85,20 @@ class Config:
 class Link:
     """To the learner. The control loop calls `tell`, `newest` and `lost`, none of which waits."""
 
-    def __init__(self, connection: Connection, kept: str) -> None:
+    def __init__(self, connection: Connection, kept: str, policy: PolicyFile, robots: int) -> None:
+        """Policies that come have to have the contract of this one, for so many robots."""
         self.lost = False  # nobody listens any more
         self.over = False  # the learner has said that this is the end
         self.refused = 0  # policies that did not fit
         self._connection, self._path = connection, kept
         self._out: collections.deque[bytes] = collections.deque()
-        self._sending = False
         self._wake, self._lock = threading.Event(), threading.Lock()
         self._unkept: collections.deque[Array] = collections.deque()  # rows, a batch per control step
         self._first = 0  # number of the first of them
         self._policy: tuple[PolicyFile, Mapping[str, float]] | None = None
-        self._like: PolicyFile | None = None
-        self._robots = 1
+        self._contract, self._robots = _contract(policy), robots
         for work in (self._send, self._receive):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
-
-    def begin(self, policy: PolicyFile, robots: int) -> None:
-        """Policies that come have to have the contract of this one, for so many robots."""
-        self._like, self._robots = policy, robots
 
     def tell(self, rows: Array) -> None:
         """Control steps (n, width)."""
@@ -132,9 +126,8 @@ class Link:
                 self._wake.wait()
                 self._wake.clear()
                 while self._out:
-                    self._sending = True
-                    self._connection.send_bytes(self._out.popleft())
-                    self._sending = bool(self._out)
+                    self._connection.send_bytes(self._out[0])
+                    self._out.popleft()  # what is there still has to be sent
         except (OSError, ValueError):
             self._lose()
 
@@ -157,12 +150,7 @@ class Link:
         about, _, file = content.partition(b"\n")
         try:
             policy = PolicyFile.from_bytes(file, "the learner's policy")
-            like = self._like
-            if like is None or (policy.inputs, policy.outputs, policy.rate_hz) != (
-                like.inputs,
-                like.outputs,
-                like.rate_hz,
-            ):
+            if _contract(policy) != self._contract:
                 raise ValueError("its contract is another one")
             policy.reset(self._robots)
             self._policy = policy, json.loads(about)
@@ -182,9 +170,9 @@ class Link:
     def flush(self) -> None:
         """Wait until all is sent, for a moment."""
         for _ in range(round(PATIENCE / 0.02)):
-            if self.lost or not (self._out or self._sending):
+            if self.lost or not self._out:
                 return
-            threading.Event().wait(0.02)
+            time.sleep(0.02)
 
     def save(self) -> int:
         """Write what the learner has not kept; how many rows that is."""
@@ -211,9 +199,8 @@ class Learning:
         self.replaced = 0
         self._std, self._correlation = 0.0, 0.0
         self._rng = np.random.default_rng(seed)
-        self._span = {s.name: np.float32(0.5 * (s.high - s.low)) for s in policy.outputs}
-        if bad := [s.name for s in policy.outputs if not np.isfinite(s.high - s.low)]:
-            raise ValueError(f"{policy.path} commands {bad[0]!r} without limits: nobody knows how to explore it")
+        low, high = limits(policy.outputs)  # without any, nobody knows how to explore
+        self._half = unpack(policy.outputs, np.float32(0.5) * (high - low))
         self.reset()
 
     def reset(self, n: int = 1) -> None:
@@ -236,7 +223,7 @@ class Learning:
         keeps = self._correlation
         fresh = self._rng.standard_normal(value.shape).astype(np.float32)
         self._noise[name] = keeps * self._noise[name] + np.float32(np.sqrt(1.0 - keeps**2)) * fresh
-        noisy: Array = value + self._std * self._span[name] * self._noise[name]
+        noisy: Array = value + self._std * self._half[name] * self._noise[name]
         return noisy
 
 
@@ -250,12 +237,12 @@ class Telling:
         """What was seen and sent."""
         self.tell(reading, guard, sent)
 
-    def tell(self, reading: Reading, guard: Guard, sent: Mapping[str, Any]) -> None:
-        """What was seen and sent; of the end of an episode, what was seen."""
+    def tell(self, reading: Reading, guard: Guard, sent: Arrays | None) -> None:
+        """What was seen, and what was sent then; nothing (NaN) at the end of an episode."""
         n, person = guard.n, guard.verdict == OVERRIDE
         seen = {s.name: received(s, reading.signals.get(s.name), n)[0] for s in self.layout.signals}
-        commands = {s.name: received(s, sent[s.name], n)[0] for s in self.layout.commands}
-        usable = ((guard.verdict == PASS) | person) & all(value is not None for value in sent.values())
+        commands = {s.name: received(s, sent and sent[s.name], n)[0] for s in self.layout.commands}
+        usable = ((guard.verdict == PASS) | person) & (sent is not None)
         state = guard.recovery.state if guard.recovery else np.zeros(n)
         marks = np.stack([np.full(n, self.flight), np.arange(n), usable, person, state], axis=1)
         self.link.tell(
@@ -283,12 +270,11 @@ def _fly(link: Link, policy: Learning, driver: Driver, guard: Guard, config: fli
         for line in refused:
             print(f"warning: {line}", file=sys.stderr, flush=True)
         for flight in itertools.count():
-            telling, settle = Telling(link, layout, flight), config.settle
-            record = run(
-                policy, driver, guard, steps, transfer=transfer, settle=settle, log=telling, clock=clock_of(driver)
-            )
+            telling = Telling(link, layout, flight)
+            how: dict[str, Any] = {"transfer": transfer, "settle": config.settle, "clock": clock_of(driver)}
+            record = run(policy, driver, guard, steps, log=telling, **how)
             if ends := another_episode(driver):
-                telling.tell(ends, guard, dict.fromkeys(s.name for s in policy.outputs))
+                telling.tell(ends, guard, None)
             link.flight_over(_about(record, policy, link, driver))
             if record.interrupted or link.lost or link.over or ends is None:
                 return
@@ -303,7 +289,7 @@ def _about(record: Record, policy: Learning, link: Link, driver: Driver) -> dict
 
 
 def main(argv: Sequence[str]) -> None:
-    """Connect, drive, and leave the robot in its safe state. ValueError when the learner was gone before it said so."""
+    """Connect, drive, and leave the robot in its safe state; exit status 1 when the learner is gone unasked."""
     kind = driver_class(cli.value_of(argv, "driver", "simulated"))
     own, config, driver_config = cli.parse(argv, Config, flights.Config, kind.Config)
     file = PolicyFile.load(config.policy, config.trust)
@@ -314,12 +300,8 @@ def main(argv: Sequence[str]) -> None:
     driver = kind.from_config(driver_config, file)
     if not driver.real_time:
         raise ValueError("who learns where the robot is does so by the clock: real_time=true")
-    limits = limits_of(driver.robot, config.limits)
-    rules = replaced(file.envelope, {rule: getattr(config, rule) for rule in ASKED})
-    guard = guard_of(file, driver, limits, rules, config.ground, config.recovery)
-    print("\n".join(describe(limits, guard)), flush=True)
-    link = Link(Connection(own.link), own.kept)
-    link.begin(file, driver.num)
+    guard = flights.guarded(file, driver, config)
+    link = Link(Connection(own.link), own.kept, file, driver.num)
     policy = Learning(file, link, own.noise_seed)
     landed = threading.Event()
     threading.Thread(target=_watched, args=(link, landed), name="watching the learner", daemon=True).start()

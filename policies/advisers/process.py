@@ -26,9 +26,9 @@ from policies.advisers import AdviserConfig, Array
 from policies.advisers.worker import ANSWER, FAILED, LENGTH, READY, SHAPE, Question, framed
 from sim.spec import size
 from sim.tasks import Task
+from sim.workers import START
 
-# The module search path first: a task or an adviser may be of a module that only this process would find.
-START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from policies.advisers.worker import main; main()"
+WORK = START.format("policies.advisers.worker")
 FIRST, LAST = 0.5, 60.0  # s before a process that ended is begun anew: at first, and at most
 LOADING = 600.0  # s that an adviser may take to get ready
 FALLS = 3  # processes in a row that ended without an answer: then nobody waits for one any more
@@ -138,7 +138,7 @@ class AdviserProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-c", START, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-c", WORK, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),

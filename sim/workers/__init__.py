@@ -27,8 +27,8 @@ from sim.tasks import HasSeparateWorlds, agents_of
 from sim.workers.memory import Array, Memory, nameless
 from sim.workers.worker import DONE, FAILED, LENGTH, PICTURE, RENDER, RESET, STEP, Share
 
-# The module search path first: a task may be of a module that only this process would find.
-START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from sim.workers.worker import main; main()"
+# What a process of a module begins with. The module search path first: a task may be of one that only we would find.
+START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {} import main; main()"
 FALLS = 3  # of a worker, each within `STEADY` control steps of the one before: then the run ends
 STEADY = 1000
 PATIENCE = 5.0  # s that a worker may take to end
@@ -148,7 +148,7 @@ class _Worker:
         self._answers, answers = os.pipe()
         passed = (theirs, answers, memory)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", START, json.dumps(sys.path), *map(str, passed)],
+            [sys.executable, "-c", START.format("sim.workers.worker"), json.dumps(sys.path), *map(str, passed)],
             stdin=subprocess.DEVNULL,
             pass_fds=passed,
             env={**os.environ, "OMP_NUM_THREADS": "1"},  # each has one core

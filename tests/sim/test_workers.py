@@ -224,18 +224,23 @@ while True:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_whatever_ends_the_parent_ends_its_workers(number: int):
-    """Neither a process nor a name of shared memory is left: it has none."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT],
+def script(text: str, *arguments: str) -> subprocess.Popen[str]:
+    """A process that runs it, in a group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", text, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-    ) as parent:
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_whatever_ends_the_parent_ends_its_workers(number: int):
+    """Neither a process nor a name of shared memory is left: it has none."""
+    with script(PARENT) as parent:
         processes = [*map(int, parent.stdout.readline().split())]
         maps = Path(f"/proc/{processes[0]}/maps").read_text()
         assert len(processes) == 2 and "/memfd:worlds (deleted)" in maps and "/dev/shm" not in maps

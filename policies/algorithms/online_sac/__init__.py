@@ -25,12 +25,12 @@ from deploy.remote.online import Layout
 from deploy.safety.recovery import CRASHED, STUCK
 from policies.algorithms.online_sac.robot import SILENCE, Pairs, RobotProcess, Told, left_behind
 from policies.algorithms.sac import Sac, SacConfig
-from policies.algorithms.sac.torch_path import TorchPath
+from policies.algorithms.sac.torch_path import TorchPath, follow
 from policies.learning.buffers import Batch
 from policies.learning.fused.squashed import LOG_STD
-from policies.models.controller import Array
+from policies.models.controller import Array, normalised
 from policies.models.export import to_bytes
-from sim.spec import limits, pictures, slices
+from sim.spec import pictures, slices, unpack
 from sim.tasks import features_of
 from sim.tasks.abilities import HasSensedReward
 
@@ -82,10 +82,8 @@ class OnlinePath(TorchPath):
             raise ValueError(f"{task.name} sees pictures ({seen[0].name}), of which a robot tells nothing")
         super().__init__(task, config, seed, device)
         self.config: OnlineSacConfig = config
-        self.layout, self.pairs = Layout(task.policy, task.commands), Pairs(Layout(task.policy, task.commands))
-        low, high = limits(task.commands)
-        self._low, self._span = low, high - low
-        self._columns = slices(task.policy)
+        self.layout = Layout(task.policy, task.commands)
+        self.pairs = Pairs(self.layout)
         self.folder = Path()  # for what the robot does when nobody learns; where there is none, a temporary one
         self.known = 0  # robot steps of this session that are in the state
         self.session = 0  # how many robot processes there were
@@ -132,7 +130,7 @@ class OnlinePath(TorchPath):
                     self._set_schedule()
                     metrics |= self._update()
                     self.debt -= 1.0
-                    self._average()
+                    follow(self.average, self.actor, config.averages(self.iteration))
                 if time.monotonic() - sent > config.send_every and self.env.total_steps:
                     robot.send(self._content(), self._std(), config.correlation)
                     sent = time.monotonic()
@@ -160,18 +158,9 @@ class OnlinePath(TorchPath):
             **counts,
         }
 
-    def _average(self) -> None:
-        share = self.config.averages(self.iteration)
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.parameters()), list(self.actor.parameters()), share)
-
     def _content(self) -> bytes:
         """The policy file of now, of the actor and not of its average."""
-        average, self.average = self.average, self.actor
-        try:
-            return to_bytes(self.controller(), "the policy")
-        finally:
-            self.average = average
+        return to_bytes(self.policy_of(self.actor), "the policy")
 
     @torch.no_grad()
     def _std(self) -> float:
@@ -188,7 +177,6 @@ class OnlinePath(TorchPath):
         told = self.pairs.add(rows)
         if told is None:
             return []
-        self.iteration += 1
         self.env.total_steps += len(rows)
         made = self._transitions(told)
         count = len(made["x"])
@@ -197,7 +185,8 @@ class OnlinePath(TorchPath):
         if count:
             self.buffer.add(**made)
             self.debt = min(self.debt + self.config.updates_per_step * count, 10.0 * self.config.updates_per_step)
-            self._usual(made)
+            self._learn_scales(made["x"], made["c"], made["action"])
+        self.iteration += 1
         rewards: list[float] = made["terms"].sum(1).tolist()
         return rewards
 
@@ -205,11 +194,11 @@ class OnlinePath(TorchPath):
         """Those of the robots whose step can be used."""
         task, usable = self.task, told.usable
         x, after = self._features(told.signals[usable]), self._features(told.next_signals[usable])
-        reward, success, lost = task.sensed_reward(self._named(told.next_signals[usable]))
+        reward, success, lost = task.sensed_reward(unpack(task.policy, told.next_signals[usable]))
         state = told.next_marks["state"][usable]
         lost = lost | (state == CRASHED)
         over = lost | success | (state == STUCK)
-        action = np.clip(2.0 * (told.commands[usable] - self._low) / self._span - 1.0, -1.0, 1.0)
+        action = normalised(task.commands, unpack(task.commands, told.commands[usable])).clip(-1.0, 1.0)
         private = torch.zeros((len(x), self.env.critic_size - self.env.feature_size))
         return {
             "x": x,
@@ -222,23 +211,10 @@ class OnlinePath(TorchPath):
             "done": torch.from_numpy(np.asarray(over, bool)),
         }
 
-    def _named(self, values: Array) -> dict[str, Array]:
-        """Signals (n, *shape) by name, of rows (n, .)."""
-        shapes = {s.name: s.shape for s in self.task.policy}
-        return {name: values[:, at].reshape(-1, *shapes[name]) for name, at in self._columns.items()}
-
     def _features(self, values: Array) -> Tensor:
-        flat = {name: torch.from_numpy(np.ascontiguousarray(values[:, at])) for name, at in self._columns.items()}
+        columns = slices(self.task.policy).items()
+        flat = {name: torch.from_numpy(np.ascontiguousarray(values[:, at])) for name, at in columns}
         return torch.cat([feature.evaluate(flat) for feature in features_of(self.task)], -1)
-
-    def _usual(self, made: Batch) -> None:
-        """What is usual of what was told, by which networks normalise."""
-        if self.env.total_steps <= self.config.warmup_steps or self.iteration <= 1:
-            self.seen_norm.update(made["x"])
-        self.recent_critic.update(made["c"])
-        self.recent_action.update(made["action"])
-        if self.env.total_steps >= 2 * self.adapted:
-            self._adapt()
 
     def state_dict(self) -> dict[str, Any]:
         """As the one of SAC. The robot may forget what the state before this one holds."""

@@ -185,6 +185,8 @@ class TorchPath(Stateful):
         if ended:
             mean_return, mean_length = torch.cat(ended).mean(0).tolist()
             metrics |= {"episode_return": mean_return, "episode_length": mean_length}
+        if not has_places(self.task):  # all of them, without a copy: there may be pictures
+            return {name: values.flatten(0, 1) for name, values in data.items()}, metrics
         return {name: values[counted] for name, values in data.items()}, metrics
 
     def _present(self, observation: Observation) -> Tensor:

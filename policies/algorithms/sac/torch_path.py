@@ -175,7 +175,7 @@ class TorchPath(Stateful):
                 self._set_schedule()
                 for _ in range(config.updates_per_step):
                     metrics |= self._update()
-            _follow(self.average, self.actor, config.averages(self.iteration))
+            follow(self.average, self.actor, config.averages(self.iteration))
             last = self.iteration == self.iterations
             if last or self.iteration % config.report_every == 0:
                 metrics["progress"] = self.iteration / self.iterations
@@ -255,13 +255,17 @@ class TorchPath(Stateful):
             **columns(final["pictures"], "next_"),
         }
         self._keep(before, made)
-        if env.total_steps <= config.warmup_steps or self.iteration == 0:
+        self._learn_scales(x, c, action)
+        return float(step.reward.mean())
+
+    def _learn_scales(self, x: Tensor, c: Tensor, action: Tensor) -> None:
+        """What is usual of what actor and critics were just told, by which they normalise."""
+        if self.env.total_steps <= self.config.warmup_steps or self.iteration == 0:
             self.seen_norm.update(x)
         self.recent_critic.update(c)
         self.recent_action.update(action)
-        if env.total_steps >= 2 * self.adapted:
+        if self.env.total_steps >= 2 * self.adapted:
             self._adapt()
-        return float(step.reward.mean())
 
     def _keep(self, before: Observation, made: Batch) -> None:
         """Put into the buffer what was made of what could be seen before."""
@@ -298,9 +302,9 @@ class TorchPath(Stateful):
         metrics = {"loss": loss.detach()}
         if self.gradient_steps % config.actor_every == 0:
             metrics |= self._update_actor(batch)
-        _follow(self.target_critic, self.critic, config.tau)
+        follow(self.target_critic, self.critic, config.tau)
         if config.deterministic:
-            _follow(self.target_actor, self.actor, config.tau)
+            follow(self.target_actor, self.actor, config.tau)
         return metrics
 
     @torch.no_grad()
@@ -351,8 +355,12 @@ class TorchPath(Stateful):
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration."""
-        eyes, norm = self.average.encoders.exported(), self.seen_norm.wider(self.average.encoders.size)
-        layers = linear_layers(self.average.network, norm)
+        return self.policy_of(self.average)
+
+    def policy_of(self, actor: PictureActor) -> FeaturePolicy:
+        """The same, of one of the actors."""
+        eyes, norm = actor.encoders.exported(), self.seen_norm.wider(actor.encoders.size)
+        layers = linear_layers(actor.network, norm)
         weight, bias = layers[-1]
         layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
         return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes)
@@ -380,6 +388,6 @@ class TorchPath(Stateful):
 
 
 @torch.no_grad()
-def _follow(target: nn.Module, source: nn.Module, share: float) -> None:
+def follow(target: nn.Module, source: nn.Module, share: float) -> None:
     """Move the target's parameters by `share` of the way to the source's."""
     torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), share)

@@ -4,8 +4,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from policies.advisers.worker import SHAPE, Question
 from sim.registry import StrangerError, names_from
 from tests.policies.toy_advisers import NAME
 from tests.policies.toy_reach import ToyReach
-from tests.sim.test_workers import ROOT, wait_until_gone
+from tests.sim.test_workers import script, wait_until_gone
 from tests.sim.toy_frail import Untold
 
 PATIENCE = 20.0  # s: these machines are slow
@@ -266,15 +264,7 @@ def test_whatever_ends_the_parent_ends_its_adviser(number: int, how: str, tmp_pa
     """Even in the midst of an answer; nothing is shared that could be left behind."""
     if how:
         (tmp_path / how).touch()
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    ) as parent:
+    with script(PARENT, str(tmp_path)) as parent:
         adviser = int(parent.stdout.readline())
         assert "/dev/shm" not in Path(f"/proc/{adviser}/maps").read_text()
         os.killpg(parent.pid, number)  # as a terminal does

@@ -24,29 +24,14 @@ from policies.runner.config import RunError, compose
 from policies.runner.log import _described
 from policies.train import train
 from sim import tasks
+from tests.policies.algorithms.test_sac import SMALL, TINY, run
 from tests.policies.toy_advisers import NAME
 from tests.policies.toy_reach import ToyReach
-
-TINY = {
-    "num_envs": 4,
-    "total_steps": 400,
-    "warmup_steps": 40,
-    "batch_size": 16,
-    "report_every": 10,
-    "evaluation_episodes": 2,
-    "hidden": [16],
-    "critic_hidden": [16],
-}
 
 
 def learner(seed=0, advice=None, task=None, **settings):
     wanted = AdviceConfig(**({"synchronous": True, "ask": 2, "every": 1} | (advice or {})))
-    return AdvisedSac(task or ToyReach(), AdvisedSacConfig(**(TINY | settings), advice=wanted), seed)
-
-
-def run(algorithm, count=10_000):
-    """The metrics of the next `count` yields."""
-    return [metrics for _, metrics in zip(range(count), algorithm.learn(), strict=False)]
+    return AdvisedSac(task or ToyReach(), AdvisedSacConfig(**(TINY | SMALL | settings), advice=wanted), seed)
 
 
 Said = st.lists(st.one_of(st.integers(1, 4), st.lists(st.integers(0, 40), max_size=4, unique=True)), max_size=20)
@@ -262,7 +247,7 @@ def test_advice_is_learned_from():
 
 def test_an_earlier_policy_advises_with_its_history(tmp_path: Path):
     task = tasks.make("quad_hover", history=3)
-    sac = Sac(task, SacConfig(**TINY), 0)
+    sac = Sac(task, SacConfig(**TINY, **SMALL), 0)
     run(sac, 1)
     export(sac.controller(), tmp_path / "policy.onnx", training={})
     told = {"adviser": "policy", "policy": str(tmp_path / "policy.onnx"), "until": 1.0}
@@ -284,7 +269,7 @@ def test_an_earlier_policy_advises_with_its_history(tmp_path: Path):
 
 
 def test_a_policy_for_something_else_is_not_asked(tmp_path: Path):
-    sac = Sac(ToyReach(), SacConfig(**TINY), 0)
+    sac = Sac(ToyReach(), SacConfig(**TINY, **SMALL), 0)
     run(sac, 1)
     export(sac.controller(), tmp_path / "policy.onnx", training={})
     adviser = make(tasks.make("quad_hover"), AdviserConfig(adviser="policy", policy=str(tmp_path / "policy.onnx")))
@@ -311,7 +296,7 @@ def test_it_goes_by_the_recipes_of_sac():
 
 
 def test_experience_of_earlier_runs_is_mixed_in_without_advice(tmp_path: Path):
-    earlier = Sac(ToyReach(), SacConfig(**TINY, path="torch"), 0)
+    earlier = Sac(ToyReach(), SacConfig(**TINY, **SMALL, path="torch"), 0)
     run(earlier, 5)
     checkpoint.save(tmp_path / "checkpoint.npz", {"algorithm": earlier.state_dict(), "log": {}})
     algorithm = learner(earlier=[str(tmp_path)], earlier_share=0.5, advice={"ask": 4, "until": 1.0})

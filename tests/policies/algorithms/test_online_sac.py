@@ -64,7 +64,7 @@ def test_it_learns_from_what_the_robot_did(tmp_path):
     assert metrics[-1]["unusable"] <= 3 and metrics[-1]["human"] == 0  # the first steps, while the guard waits
     data, size = path.buffer.data, path.buffer.size
     assert size >= 55
-    named = path._named(np.zeros((1, spec.size(TASK.policy)), np.float32))
+    named = spec.unpack(TASK.policy, np.zeros((1, spec.size(TASK.policy)), np.float32))
     assert named.keys() == {s.name for s in TASK.policy}
     reward, success, _ = TASK.sensed_reward(named)
     assert reward.shape == success.shape == (1,)
