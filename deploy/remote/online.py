@@ -297,6 +297,8 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(f"{file.path} sees pictures ({seen[0].name}), of which a learner is told nothing")
     if config.log is not None or config.server is not None or config.controller != "onnxruntime":
         raise ValueError("log, server and controller are deploy.run's: a policy that is replaced flies without them")
+    if config.require_signature:
+        raise ValueError("require_signature=true: nobody signs the policies that a learner sends")
     driver = kind.from_config(driver_config, file)
     if not driver.real_time:
         raise ValueError("who learns where the robot is does so by the clock: real_time=true")

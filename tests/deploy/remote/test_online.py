@@ -182,6 +182,7 @@ def test_ctrl_c_for_the_learner_is_not_for_the_robot_but_sigterm_ends_it(started
     [
         (["real_time=false"], "by the clock: real_time=true"),
         (["real_time=true", "log=a.mcap"], "a policy that is replaced flies without them"),
+        (["real_time=true", "require_signature=true"], "nobody signs the policies that a learner sends"),
         (["real_time=true", "recovery=true"], "nobody says how a panda that is stuck frees itself"),
     ],
 )
