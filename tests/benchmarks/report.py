@@ -18,6 +18,7 @@ BENCHMARKS = (
     "off_policy",
     "pitch",
     "football",
+    "driving",
     "transfer",
     "tracking",
     "foundation",

@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parent
         pytest.param("training.py --only apg", marks=pytest.mark.long),
         "pitch.py --only soccer_1v1 camera",
         pytest.param('football.py --only "detector, seed 0"', marks=pytest.mark.long),
+        pytest.param('driving.py --only "ppo, seed 0" "online_sac, seed 0"', marks=pytest.mark.long),
         pytest.param('off_policy.py --only "arm_reach, sac" "arm_reach, Stable-Baselines3"', marks=pytest.mark.long),
         pytest.param("transfer.py --only flight", marks=pytest.mark.long),
         pytest.param("tracking.py", marks=pytest.mark.long),
