@@ -22,6 +22,7 @@ ROS2 = ["deploy/drivers/ros2.py", "deploy/ros2/*.py", "deploy/teleop/ros2.py"]
 HOMES = {
     "numba": [
         "sim/engines/flight/*.py",
+        "sim/engines/car/cuda.py",
         "sim/engines/pitch/cuda*.py",
         "sim/engines/vector/*.py",
         "policies/algorithms/*/fused*.py",

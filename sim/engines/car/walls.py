@@ -1,4 +1,4 @@
-"""Cars and walls: three circles along a car touch the signed distance of its track. Vectors only.
+"""Cars and walls: three circles along a car touch the signed distance of its track.
 
 A wall takes the velocity toward it, as an impulse at the circle's edge, and rubs along it with Coulomb friction.
 """

@@ -15,6 +15,7 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.imputils import lower_constant
@@ -274,16 +275,14 @@ def _converted(dtype: Any, emit: Any) -> Any:
 
 
 narrowed = _converted(types.uint32, lambda b, x, kind: b.trunc(x, kind))  # the lower half of 64 bits
-number = _converted(types.float32, lambda b, x, kind: b.sitofp(x, kind))  # of 31 bits
-whole = _converted(types.int32, lambda b, x, kind: b.fptosi(x, kind))  # toward zero; of numbers that fit, only
+_to_number = _converted(types.float32, lambda b, x, kind: b.sitofp(x, kind))
+_to_whole = _converted(types.int32, lambda b, x, kind: b.fptosi(x, kind))
 bits_of = _converted(types.uint32, lambda b, x, kind: b.bitcast(x, kind))
 from_bits = _converted(types.float32, lambda b, x, kind: b.bitcast(x, kind))
 
 
 @intrinsic
-def flags(typing_context, mask):
-    """A bit for each lane, the first one the lowest."""
-
+def _flags(typing_context, mask):
     def generate(context, builder, sig, arguments):
         return builder.zext(builder.bitcast(arguments[0], ir.IntType(LANES)), ir.IntType(64))
 
@@ -306,9 +305,7 @@ def repeated(typing_context, array, index):  # Numba's compiler protocol
 
 
 @intrinsic
-def looked_up(typing_context, array, index):  # Numba's compiler protocol
-    """array[index] of an array (n,) for a vector of indices, which must all be within it."""
-
+def _looked_up(typing_context, array, index):  # Numba's compiler protocol
     def generate(context, builder, signature, arguments):
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
         kind = context.get_value_type(signature.return_type)
@@ -320,6 +317,48 @@ def looked_up(typing_context, array, index):  # Numba's compiler protocol
         return value
 
     return Vector(array.dtype)(array, index), generate
+
+
+def number(x: Any) -> Any:
+    """Whole numbers of 31 bits as float32."""
+    return np.float32(x)
+
+
+def whole(x: Any) -> Any:
+    """Numbers without what is behind their point, as int32, which they must fit."""
+    return np.int32(x)
+
+
+def flags(mask: Any) -> Any:
+    """A bit for each lane, the first one the lowest; a scalar's truth."""
+    return mask
+
+
+def looked_up(array: Any, index: Any) -> Any:
+    """array[index] of an array (n,) for a vector of indices, or for one, which must all be within it."""
+    return array[index]
+
+
+@overload(number)
+def _overload_number(x):
+    return (lambda x: _to_number(x)) if isinstance(x, Vector) else (lambda x: np.float32(x))
+
+
+@overload(whole)
+def _overload_whole(x):
+    return (lambda x: _to_whole(x)) if isinstance(x, Vector) else (lambda x: np.int32(x))
+
+
+@overload(flags)
+def _overload_flags(mask):
+    return (lambda mask: _flags(mask)) if isinstance(mask, Mask) else (lambda mask: mask)
+
+
+@overload(looked_up)
+def _overload_looked_up(array, index):
+    if isinstance(index, Vector):
+        return lambda array, index: _looked_up(array, index)
+    return lambda array, index: array[index]
 
 
 def _exchange(distance: int) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numba.extending import overload
 
 from sim.engines.vector.blocks import inlined
-from sim.engines.vector.simd import bits_of, from_bits, select
+from sim.engines.vector.simd import Vector, bits_of, from_bits, select
 
-ONE = np.float32(1.0)
+ZERO, ONE = np.float32(0.0), np.float32(1.0)
 PI, QUARTER = np.float32(math.pi), np.float32(0.5 * math.pi)
 SIGN = np.uint32(0x80000000)
 # Of the sine within a quarter of a turn, and of the arc tangent within 1.
@@ -18,10 +20,16 @@ T1, T3, T5 = map(np.float32, (0.99997722, -0.33262283, 0.19354038))
 T7, T9, T11 = map(np.float32, (-0.11642648, 0.05264735, -0.01171914))
 
 
-@inlined
-def signed(size, x):
+def signed(size: Any, x: Any) -> Any:
     """A positive number with the sign of x."""
-    return from_bits(bits_of(size) | (bits_of(x) & SIGN))
+    return -size if x < ZERO else size
+
+
+@overload(signed)
+def _overload_signed(size, x):
+    if isinstance(x, Vector):
+        return lambda size, x: from_bits(bits_of(size) | (bits_of(x) & SIGN))
+    return lambda size, x: -size if x < ZERO else size
 
 
 @inlined

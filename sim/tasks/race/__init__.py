@@ -87,7 +87,7 @@ class CarRace:
     Config: type = RaceConfig
     name = "car_race"
     rate_hz = RATE
-    engines: ClassVar[Mapping[str, str]] = {"car": "sim.engines.car:Cars"}
+    engines: ClassVar[Mapping[str, str]] = {"car": "sim.engines.car:Cars", "car_cuda": "sim.engines.car.cuda:RaceCars"}
     engine = "car"
     algorithm = "ppo"
     scores = {"success": "%", "duration": "s", "lap_time": "s", "speed": "m/s", "lap": "%"}
