@@ -2,6 +2,8 @@
 
 import math
 
+SCORE = "score_"  # in metrics, before the name of a task's score
+
 
 def cosine(done: float, first: float, last: float) -> float:
     """Half a cosine from `first` to `last` while `done` goes from 0 to 1."""

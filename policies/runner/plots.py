@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from policies.learning import SCORE
 from policies.runner import report as reports
 from policies.runner.report import BLUE, GREY, INK, ORANGE, Report, save, style, table
 
@@ -63,11 +64,24 @@ def _pyplot() -> Any:
     return pyplot
 
 
+def _told(row: Mapping[str, Any], name: str) -> bool:
+    """Whether an evaluation while training says the finite value of a score."""
+    value = row.get(SCORE + name)
+    return value is not None and bool(np.isfinite(value))
+
+
 def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: Rows) -> str:
-    """Success in training over environment steps and CPU time, and after it, beside the baselines. Returns the path."""
+    """Success in training over environment steps and CPU time, and after it, beside the baselines. Returns the path.
+
+    Below it the task's other scores over environment steps, where training measured them.
+    """
     pyplot = _pyplot()
-    count = 3 if learning else 1
-    figure, axes = pyplot.subplots(1, count, figsize=(4.5 * count, 4.0), constrained_layout=True, squeeze=False)
+    others = [name for name in report.score if any(_told(row, name) for row in learning)]
+    count, high = max(3 if learning else 1, len(others)), 2 if others else 1
+    size = (4.5 * count, 4.0 * high)
+    figure, axes = pyplot.subplots(high, count, figsize=size, constrained_layout=True, squeeze=False)
+    for axis in (*axes[0][3:], *(axes[1][len(others) :] if others else ())):
+        axis.set_axis_off()
     along = (("env_steps", "environment steps"), ("cpu_seconds", "CPU time (s)"))
     for axis, (key, label) in zip(axes[0], along, strict=False):
         if learning:
@@ -75,12 +89,18 @@ def plot(report: Report, path: str, baselines: Mapping[str, Report], learning: R
             for one in baselines.values():
                 axis.axhline(100.0 * one.success, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)))
             axis.set_ylim(0.0, 100.0)
-            style(axis, "success of the last 100 training episodes, %", label, "")
+            style(axis, "success while training, %", label, "")
     shown = {**baselines, "this policy": report}
     heights = np.array([100.0 * one.success for one in shown.values()])
     ends = 100.0 * np.array([one.success_ci for one in shown.values()])
     colours = [GREY] * len(baselines) + [ORANGE]
-    last = axes[0][-1]
+    for axis, name in zip(axes[-1], others, strict=False):
+        rows = [row for row in learning if _told(row, name)]
+        axis.plot([row["env_steps"] for row in rows], [row[SCORE + name] for row in rows], color=BLUE, linewidth=2.0)
+        for median in (one.score[name].median for one in baselines.values() if name in one.score):
+            axis.axhline(np.nan if median is None else median, color=GREY, linewidth=1.0, linestyle=(0, (4, 2)))
+        style(axis, f"{name} while training, median, {report.score[name].unit}", "environment steps", "")
+    last = axes[0][2 if learning else 0]
     last.bar(range(len(shown)), heights, color=colours, width=0.6)
     errors = np.abs(ends - heights[:, None]).T
     last.errorbar(range(len(shown)), heights, yerr=errors, fmt="none", ecolor=INK, capsize=4, linewidth=1.2)

@@ -1,4 +1,4 @@
-"""The success of a policy while it learns."""
+"""The scores of a policy while it learns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from policies.learning import SCORE
 from policies.models.controller import FeaturePolicy
 from sim.env import gaze_of, make_env, stream
 from sim.randomize import Array
@@ -16,7 +17,11 @@ MEASURING = int.from_bytes(b"measure")  # mixed into the seed: episodes of their
 
 
 def measured(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes: int) -> dict[str, float]:
-    """The success of a policy on the episodes first ... first + episodes - 1, and how often it saw what it seeks."""
+    """The success of a policy on the episodes first ... first + episodes - 1.
+
+    In worlds of their own also how often it saw what it seeks (NAME_in_view), and the median of each other score of the
+    task (score_NAME).
+    """
     rows = episodes * agents_of(task)
     env = make_env(task, rows, stream(seed, MEASURING), several=True)
     state, numbers = policy.initial_state(rows), range(first, first + episodes)
@@ -28,9 +33,11 @@ def measured(task: Task, policy: FeaturePolicy, seed: int, first: int, episodes:
 
     if has_own_world(task):
         played = rollout(task, env, act, numbers, truth=True)
-        found = [task.score(one.flight()) for one in played]
-        names = ["success", *([f"{looks.sought}_in_view"] if (looks := gaze_of(task)) else [])]
-        return {name: float(np.mean([scores[name] for scores in found])) for name in names if name in found[0]}
+        each = [task.score(one.flight()) for one in played]
+        found = {name: np.concatenate([np.ravel(scores[name]) for scores in each]) for name in each[0]}
+        means = ["success", *([f"{looks.sought}_in_view"] if (looks := gaze_of(task)) else [])]
+        shares = {name: float(np.mean(found.pop(name))) for name in means if name in found}
+        return shares | {SCORE + name: float(np.median(values)) for name, values in found.items()}
     env.reset(range(rows), numbers)
     flying, done = np.ones(rows, bool), np.zeros(rows, bool)
     with np.errstate(all="ignore"):  # who is lost goes on falling

@@ -66,3 +66,16 @@ def test_film_and_plot(policy, tmp_path):
     made = plots.plot(report, str(tmp_path / "plot.png"), {"random noise": report}, learned)
     assert (tmp_path / "plot.png").stat().st_size > 10_000 and made.endswith("plot.png")
     assert "random noise" in plots.text(report, {"random noise": report})
+
+
+def test_other_scores_are_drawn_as_they_were_while_training(policy, tmp_path):
+    from matplotlib import image
+
+    report = evaluate(policy, task=ToyReach(), episodes=6)
+    (name, *_) = [name for name in report.score if name != "success"]
+    told = [0.4, None, float("inf"), 0.2]
+    rows = [{"env_steps": k, "cpu_seconds": 1.0, "success": 0.5, f"score_{name}": x} for k, x in enumerate(told)]
+    plots.plot(report, str(tmp_path / "scores.png"), {"noise": report}, rows)
+    plots.plot(report, str(tmp_path / "none.png"), {}, [row | {f"score_{name}": None} for row in rows])
+    heights = [len(image.imread(tmp_path / file)) for file in ("none.png", "scores.png")]
+    assert heights[1] > 1.8 * heights[0]
