@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.lens import Lens
 from sim.engines.pitch.views import view
+from sim.engines.sight.lens import Lens
 from sim.env import Array, in_view, outcome_scores, undecided
 from sim.experts.soccer import OPPONENTS, Scripted, chaser
 from sim.robots.wheeled import DIFFERENTIAL, OMNI
@@ -25,11 +25,11 @@ from sim.scenes.pitch import FIELDS, Ball
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Opponent, Play
+from sim.tasks.sight import CameraConfig
 from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Errors, signals, things
 from sim.tasks.soccer.recipes import ADAPT, PPO, SELF_PLAY, STUDENT
 from sim.tasks.soccer.rules import Rules
-from sim.tasks.soccer.sight import CameraConfig
 from sim.tasks.soccer.tracker import remembered
 from sim.tasks.soccer.tracker import signals as tracked
 from sim.tasks.tracking import Track

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engines.pitch.camera import GAIN_B, GAIN_G, GAIN_R, LIFT, NOISE, PANORAMA, RAISED, TILT, TURNED, YAWED
+from sim.engines.sight.picture import GAIN_B, GAIN_G, GAIN_R, LIFT, NOISE, PANORAMA, RAISED, TILT, TURNED, YAWED
 from sim.env import Array
 
 EVERYTHING = "everything"

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.pitch.camera import Eyes
-from sim.engines.pitch.lens import Lens
-from sim.engines.pitch.panorama import landscapes
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.panorama import landscapes
 from sim.env import Array, Step
 from sim.registry import load
 from sim.spec import limits, pack, size, slices, unpack
+from sim.tasks.sight import Sight, usual_looks, varied_looks
 from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Detector, places, signals, things
 from sim.tasks.soccer.rules import Events
-from sim.tasks.soccer.sight import Sight, usual_looks, varied_looks
 from sim.tasks.soccer.tracker import Tracker
 
 if TYPE_CHECKING:

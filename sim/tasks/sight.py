@@ -1,4 +1,4 @@
-"""What the robots of football matches see: pictures, late by some control steps, differing from game to game."""
+"""What robots with cameras see: pictures, late by some control steps, differing from episode to episode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.camera import (
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.panorama import loaded, table
+from sim.engines.sight.picture import (
     ADAPTS,
     FLICKER,
     GAIN_B,
@@ -21,10 +23,8 @@ from sim.engines.pitch.camera import (
     SHUTTER,
     TILT,
     TURNED,
-    Eyes,
+    Cameras,
 )
-from sim.engines.pitch.lens import Lens
-from sim.engines.pitch.panorama import loaded, table
 from sim.env import Array
 from sim.tasks import PLACE
 
@@ -72,7 +72,7 @@ class CameraConfig:
 class Sight:
     """The pictures of all cameras of `eyes`, each `latency` control steps old, or as old as its game."""
 
-    def __init__(self, eyes: Eyes, latency: int) -> None:
+    def __init__(self, eyes: Cameras, latency: int) -> None:
         self.eyes = eyes
         shape = (len(eyes.looks), eyes.lens.height, eyes.lens.width, 3)
         self._frames = [np.zeros(shape, np.uint8) for _ in range(latency + 1)]  # the newest first
