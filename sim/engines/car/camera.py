@@ -63,7 +63,10 @@ FLOOR, LINES, WALLS, PATCHES = LOOKS, LOOKS + 3, LOOKS + 6, LOOKS + 9
 CAR_LOOKS = LOOKS + 10
 COLOURS = (0.30, 0.31, 0.33, 0.92, 0.92, 0.90, 0.66, 0.62, 0.56)
 USUAL = 0.1  # of PATCHES
-EDGE, HALF_LINE = np.float32(0.12), np.float32(0.025)  # m from a wall to the middle of the line along it; its half width
+EDGE, HALF_LINE = (
+    np.float32(0.12),
+    np.float32(0.025),
+)  # m from a wall to the middle of the line along it; its half width
 PATCH = np.float32(0.5)  # m: side of a patch of the floor; panels of walls are twice as long
 VECTORS = 16  # of directions in which walls are looked for: four for each column of a picture 64 wide
 NEAREST = np.float32(0.01)  # m: how near a wall is at least
@@ -204,7 +207,9 @@ def see_rows(
                     share = unit(HALF + (mount.wall - high - far * up) / (far * pixel))
                     if share < ONE:
                         looked_up(here, panorama, dx, dy, up, look[TURNED], mount.top)
-                    panel = differing(math.floor(HALF * (x + far * dx) / PATCH), math.floor(HALF * (y + far * dy) / PATCH))
+                    panel = differing(
+                        math.floor(HALF * (x + far * dx) / PATCH), math.floor(HALF * (y + far * dy) / PATCH)
+                    )
                     light = ONE + look[PATCHES] * panel
                     for k in range(3):
                         here[k] += share * (light * look[WALLS + k] - here[k])
