@@ -178,4 +178,4 @@ def test_a_car_stops_where_its_camera_fails_and_drives_on_where_it_is_covered(tm
     assert moves(driver.sent[FROM]) and not any(map(moves, driver.sent[FROM + Envelope().hold_steps :]))
     driver, record = played(seen, lambda picture, step: (np.zeros_like(picture), 0.0), task=task)
     assert record.stopped[0] == 0 and record.interventions == {} and moves(driver.sent[-1])
-    assert record.pictures == ["camera: all its pixels are alike on 30 of 40 control steps"]
+    assert "camera: all its pixels are alike on 30 of 40 control steps" in record.pictures
