@@ -11,6 +11,7 @@ from policies.algorithms import ABILITIES, ALGORITHMS, DEMANDS, algorithm_class,
 from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
+from sim.env import game_of
 from sim.spec import pictures
 from sim.tasks import TASKS, EngineTask, HasExpert, HasTeacher, agents_of, make
 from sim.tasks.abilities import HasSensedReward
@@ -48,7 +49,9 @@ def learner(task: Any, name: str) -> Any:
     few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
     if any(ability in cls.needs for ability in (EngineTask, HasTeacher, HasSensedReward)):
-        wanted = SMALL[name]
+        wanted = {**SMALL[name]}
+    if "league" in wanted:
+        wanted["league"] = game_of(task) is not None
     if agents_of(task) > 1:
         wanted["num_envs"] = 16 * agents_of(task)
     known = cls.Config.__dataclass_fields__
