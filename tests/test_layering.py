@@ -60,7 +60,7 @@ HOMES = {
     "gymnasium_robotics": ["sim/tasks/external/gymnasium_robotics.py"],
     "metaworld": ["sim/tasks/external/metaworld.py"],
     "imageio_ffmpeg": ["sim/render/offscreen.py", "policies/datasets/images.py"],
-    "PIL": ["policies/datasets/images.py", "sim/engines/pitch/panorama.py"],
+    "PIL": ["policies/datasets/images.py", "sim/engines/sight/panorama.py"],
     "pyarrow": ["policies/datasets/*.py"],
     "h5py": ["policies/datasets/minari.py"],
     "onnxruntime": ["deploy/policy_file.py"],

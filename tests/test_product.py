@@ -11,6 +11,7 @@ from policies.algorithms import ABILITIES, ALGORITHMS, DEMANDS, algorithm_class,
 from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
+from sim.env import game_of
 from sim.spec import pictures
 from sim.tasks import TASKS, EngineTask, HasExpert, HasTeacher, agents_of, make
 from sim.tasks.abilities import HasSensedReward
@@ -31,6 +32,7 @@ SHORT: dict[str, dict[str, Any]] = {
     **{f"soccer_vision_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2)},
     **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "shoot", "keep")},
     "car_race": {"steps": 60, "tracks": 4},
+    "car_race_vision": {"steps": 60, "tracks": 4, "width": 16, "height": 16},
     "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
     **{name: {"steps": 60} for name in ("walk", "get_up", "kick")},
     "traffic_eco": {"steps": 20, "warmup": 40, "places": 4},
@@ -47,7 +49,9 @@ def learner(task: Any, name: str) -> Any:
     few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
     if any(ability in cls.needs for ability in (EngineTask, HasTeacher, HasSensedReward)):
-        wanted = SMALL[name]
+        wanted = {**SMALL[name]}
+    if "league" in wanted:
+        wanted["league"] = game_of(task) is not None
     if agents_of(task) > 1:
         wanted["num_envs"] = 16 * agents_of(task)
     known = cls.Config.__dataclass_fields__

@@ -35,7 +35,8 @@ def tasks() -> str:
         module = type(task).__module__
         engines = task.engines if isinstance(task, OwnWorld) else ENGINES
         folder = module.rpartition(".")[0]
-        beside = [row for row in rows if row == module] or [row for row in rows if row.rpartition(".")[0] == folder]
+        near = [row for row in rows if folder in (row, row.rpartition(".")[0])]
+        beside = [row for row in rows if row == module] or near
         if beside and type(task).__doc__.startswith("The same"):
             names, described, _ = rows[beside[0]]
             names.append(name)

@@ -11,8 +11,8 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from policies.models.export import exact, seal
 from policies.models.graph import OPSET
 from sim import spec
+from sim.tasks.sight import CameraConfig
 from sim.tasks.soccer import SightConfig
-from sim.tasks.soccer.sight import CameraConfig
 
 if TYPE_CHECKING:
     import onnx

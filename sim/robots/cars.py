@@ -56,6 +56,7 @@ class Car:
     speed_gain: float = 10.0  # 1/s of the speed controller
     wall_friction: float = 0.3
     lidar: float = 0.1  # m in front of the centre of mass
+    eye: tuple[float, float] = (0.1, 0.2)  # of its camera: m in front of that, and above the ground
 
     @property
     def wheelbase(self) -> float:
@@ -131,6 +132,7 @@ CAR_1_18 = Car(
     slowest=-3.0,
     fastest=13.0,
     lidar=0.03,
+    eye=(0.05, 0.12),
 )
 # "Reality": the 1:10 car as no training sees it, to ask whether a policy survives what its simulation gets wrong. Ours:
 # heavier, on softer tyres that hold less once they slide, slower to answer, and out of trim.

@@ -14,6 +14,7 @@ Double = NDArray[np.float64]
 SPACING = 0.1  # m between points of a centreline, about
 FEWEST = 8  # points of a file
 WIDTH = 1.6  # m from wall to wall
+HEIGHT = 0.33  # m of walls: ours, about as high as the air ducts around tracks of F1TENTH
 APART = 0.3  # m that walls of different parts of a random track keep from one another
 TIGHTEST = 1.2  # m: the smallest radius of a random bend
 LENGTHS = (40.0, 50.0)  # m of random tracks

@@ -10,9 +10,10 @@ import numpy as np
 import report
 
 from sim.engines.pitch import Pitch
-from sim.engines.pitch.camera import NOISE, Eyes
+from sim.engines.pitch.camera import Eyes
 from sim.engines.pitch.mujoco import MujocoPitch
 from sim.engines.pitch.rows import COMMAND_ROWS
+from sim.engines.sight.picture import NOISE
 from sim.robots.wheeled import DIFFERENTIAL
 from sim.scenes.pitch import FIELDS, Ball
 

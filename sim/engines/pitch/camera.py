@@ -8,16 +8,32 @@ break into dots in coarse pictures. Own goal and team are drawn in one colour, t
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines import cores
-from sim.engines.pitch.lens import Lens
-from sim.engines.pitch.panorama import OVERHEAD, landscapes
 from sim.engines.pitch.rows import BALL_RADIUS, BALL_X, BALL_Y, COS, PAN, ROBOT_ROWS, ROBOTS, SIN, X, Y
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.picture import (
+    FAR,
+    HALF,
+    ONE,
+    PANORAMA,
+    PI,
+    RAISED,
+    TILT,
+    TINY,
+    TURNED,
+    YAWED,
+    ZERO,
+    Cameras,
+    Order,
+    covered,
+    developed,
+    looked_up,
+    unit,
+)
 from sim.engines.vector.blocks import inlined, kernel
 from sim.engines.vector.simd import LANES
 
@@ -32,20 +48,7 @@ COLOURS = np.array([GRASS, WHITE, BOARD, BALL, OWN, OTHER], np.float32)
 # What a pixel shows, by the largest share: the values of the segmentation.
 SKY, GROUND, LINE, WALL, GOAL_OWN, GOAL_OTHER, IS_BALL, IS_MATE, IS_OPPONENT = range(9)
 HALF_LINE = np.float32(0.025)  # m
-SHARE = 20_000  # pixels for which another thread is worth it: a millisecond
-FAR = np.float32(30.0)  # m: what depth says of the sky
-ZERO, HALF, ONE, TINY = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(1e-6)
-PI = np.float32(math.pi)
-# Columns of what differs from camera to camera.
-GAIN_R, GAIN_G, GAIN_B, LIFT, TILT, RAISED, PANORAMA, TURNED, NOISE = range(9)
-# How long it looks (s); the gain of its next picture; the share of the way to METERED by which that then changes; by
-# what share of it light differs from picture to picture.
-SHUTTER, EXPOSURE, ADAPTS, FLICKER = range(9, 13)
-YAWED = 13  # to the left of where it is told to look, rad
-LOOKS = 14
-METERED = np.float32(0.45)  # mean of a picture that automatic exposure aims at, 0..1
 MARGIN = np.float32(1.1)  # of what is looked at, around things
-LEAST, MOST = np.float32(0.25), np.float32(4.0)  # exposures
 
 
 class Stage(NamedTuple):
@@ -66,36 +69,10 @@ class Stage(NamedTuple):
 
 
 @inlined
-def unit(value):
-    """Clipped to 0..1."""
-    return min(max(value, ZERO), ONE)
-
-
-@inlined
-def covered(distance, half, print):
-    """The share of a pixel, whose footprint has this width, that a line at this distance from its middle covers."""
-    width = half + half
-    return unit((half + HALF * print - abs(distance)) / min(print, width)) * min(width / print, ONE)
-
-
-@inlined
 def mixed(rgb, colour, share, light):
     """Lay a colour over what is there."""
     for k in range(3):
         rgb[k] += share * (light * COLOURS[colour, k] - rgb[k])
-
-
-@inlined
-def looked_up(rgb, panorama, dx, dy, dz, turned, top):
-    """The panorama (rows, columns, 3) in this direction, see `panorama.py`."""
-    rows, columns = panorama.shape[0], panorama.shape[1]
-    around = (math.atan2(dy, dx) / (PI + PI) + turned) * columns
-    column = math.floor(around) % columns
-    up = dz / math.sqrt(dx * dx + dy * dy + TINY)
-    up = up if up < ONE else ONE + ONE - ONE / up
-    row = rows - 1 - min(max(int(up * rows / top), 0), rows - 1)
-    for k in range(3):
-        rgb[k] = panorama[row, column, k]
 
 
 @inlined
@@ -136,38 +113,6 @@ def scenery(rgb, x, y, high, dx, dy, dz, pixel, stage, side, panorama, turned):
         looked_up(rgb, panorama, dx, dy, dz, turned, stage.top)
     mixed(rgb, 2 if what == WALL else (4 if what == GOAL_OWN else 5), share, light)
     return (what, to_wall) if share > HALF else (SKY, FAR)
-
-
-@inlined
-def noisy(seed):
-    """The next number of a stream, and one roughly normal from it: four bytes added up."""
-    seed = (seed * np.uint32(1664525) + np.uint32(1013904223)) & np.uint32(0xFFFFFFFF)
-    mixed_up = seed ^ (seed >> np.uint32(15))
-    total = (mixed_up & np.uint32(255)) + ((mixed_up >> np.uint32(8)) & np.uint32(255))
-    total += ((mixed_up >> np.uint32(16)) & np.uint32(255)) + (mixed_up >> np.uint32(24))
-    return seed, (np.float32(total) - np.float32(510.0)) / np.float32(147.8)
-
-
-@kernel
-def blurred(work, sums, swept, swing):
-    """Smear a picture (height, width, 5) along its rows by the angle `swept` (rad): means over what passed by.
-
-    `sums` (width + 1, 3): room. What passed beyond the picture's edge is not known, and counts as what did not.
-    """
-    height, width = work.shape[0], work.shape[1]
-    for row in range(height):
-        sums[0, :] = ZERO
-        for column in range(width):
-            for k in range(3):
-                sums[column + 1, k] = sums[column, k] + work[row, column, k]
-        for column in range(width):
-            half = HALF * max(swept * swing[column], ONE)  # a pixel is one wide
-            low, high = max(column + HALF - half, ZERO), min(column + HALF + half, np.float32(width))
-            first, last = int(low), min(int(high), width - 1)
-            for k in range(3):
-                begin = sums[first, k] + (low - first) * (sums[first + 1, k] - sums[first, k])
-                end = sums[last, k] + (high - last) * (sums[last + 1, k] - sums[last, k])
-                work[row, column, k] = (end - begin) / (high - low)
 
 
 @kernel
@@ -282,81 +227,25 @@ def see_rows(
                             else:
                                 here[3] = max((near - math.sqrt(max(size * size - off * off, ZERO))) / flat, TINY)
                             here[4] = IS_BALL if ball else (IS_MATE if ours else IS_OPPONENT)
-        swept = abs(turning[index]) * look[SHUTTER]
-        if swept > TINY:
-            blurred(work, sums, swept, optics.swing)
-        seed, noise, exposure, total = seeds[camera], look[NOISE], look[EXPOSURE], ZERO
-        if look[FLICKER] > ZERO:
-            seed, drawn = noisy(seed)
-            exposure *= max(ONE + look[FLICKER] * drawn, ZERO)
-        for row in range(height):
-            for column in range(width):
-                here = work[row, column]
-                for k in range(3):
-                    value = here[k] * look[k] * exposure + look[LIFT]
-                    if noise > ZERO:
-                        seed, drawn = noisy(seed)
-                        value += noise * drawn
-                    value = unit(value)
-                    total += value
-                    out[index, row, column, k] = np.uint8(np.float32(255.0) * value + HALF)
-                if extra.shape[0]:
-                    extra[index, 0, row, column], extra[index, 1, row, column] = here[3], here[4]
-        seeds[camera] = seed
-        if look[ADAPTS] > ZERO:
-            mean = max(total / np.float32(3 * height * width), np.float32(0.02))
-            look[EXPOSURE] = min(max(look[EXPOSURE] * (METERED / mean) ** look[ADAPTS], LEAST), MOST)
+        developed(work, sums, abs(turning[index]), optics.swing, look, seeds, camera, out[index])
+        if extra.shape[0]:
+            extra[index, 0], extra[index, 1] = work[:, :, 3], work[:, :, 4]
 
 
-class Eyes:
-    """The cameras of the first `robots` robots of each world of a pitch. `looks` (cameras, LOOKS): how each sees."""
+class Eyes(Cameras):
+    """The cameras of the first `robots` robots of each world of a pitch."""
 
     def __init__(self, pitch: Pitch, robots: int, lens: Lens | None = None, panorama: Array | None = None) -> None:
-        """`panorama`: what is around, as `panorama.table` makes it; ours if nobody has one."""
-        self.pitch, self.robots, self.lens = pitch, robots, lens or Lens()
+        super().__init__(pitch.num * robots, lens, panorama, self._drawn)
+        self.pitch, self.robots = pitch, robots
         robot, field, shape = pitch.robot, pitch.field, pitch.shape
         rest = (field.depth, field.circle, field.wall, robot.radius, robot.front, robot.height, *robot.eye)
-        numbers = (shape.half_length, shape.half_width, shape.half_goal, *rest, 1.0 if panorama is None else OVERHEAD)
+        numbers = (shape.half_length, shape.half_width, shape.half_goal, *rest, self.top)
         self._stage = Stage(*(np.float32(value) for value in numbers))
-        self._optics, height, width = self.lens.optics(), self.lens.height, self.lens.width
-        self._threads = cores()
-        self._work = np.zeros((self._threads, height, width, 5), np.float32)
-        self._sums = np.zeros((self._threads, width + 1, 3), np.float32)
-        cameras = pitch.num * robots
-        self.looks = np.zeros((cameras, LOOKS), np.float32)
-        self.looks[:, :3], self.looks[:, EXPOSURE], self.looks[:, TILT] = 1.0, 1.0, math.radians(self.lens.tilt)
-        self.panoramas = landscapes(4) if panorama is None else panorama
-        self.seeds = np.arange(1, cameras + 1, dtype=np.uint32) * np.uint32(2654435761)
 
-    def see(
-        self, cameras: NDArray[np.int64] | None = None, extra: bool = False, turning: Array | None = None
-    ) -> tuple[NDArray[np.uint8], Array]:
-        """Pictures (count, height, width, 3) of these cameras, or all; with `extra` depth (m) and segmentation, too.
-
-        Those are (count, 2, height, width). `turning` (count,) is how fast they turn (rad/s), which blurs.
-        """
-        which = np.arange(len(self.looks)) if cameras is None else cameras
-        count, height, width = len(which), self.lens.height, self.lens.width
-        out = np.empty((count, height, width, 3), np.uint8)
-        more = np.empty((count * extra, 2, height, width), np.float32)
+    def _drawn(self, order: Order) -> None:
         arrays: dict[str, Any] = self.pitch.arrays()
-        turning = np.zeros(count, np.float32) if turning is None else np.asarray(turning, np.float32)
-
-        def part(k: int, of: int) -> None:
-            some = slice(count * k // of, count * (k + 1) // of)
-            see_rows(
-                *(arrays["state"], arrays["parameters"], self.pitch.robots // 2, self.robots, self._stage),
-                *(self._optics, self.looks, self.panoramas, self.seeds, self._work[k], self._sums[k]),
-                *(which[some], turning[some], out[some], more[some]),
-            )
-
-        shares = min(self._threads, max(1, count * height * width // SHARE))
-        if shares == 1:
-            part(0, 1)
-        else:
-            with ThreadPoolExecutor(shares - 1) as pool:
-                others = [pool.submit(part, k, shares) for k in range(1, shares)]
-                part(0, shares)
-                for other in others:
-                    other.result()
-        return out, more
+        see_rows(
+            *(arrays["state"], arrays["parameters"], self.pitch.robots // 2, self.robots, self._stage),
+            *(self.optics, self.looks, self.panoramas, self.seeds, *order),
+        )

@@ -23,6 +23,7 @@ from sim.scenes.track import Track, oval, random_track, read_track
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.race.recipes import PPO
+from sim.tasks.sight import CameraConfig
 from sim.terms import Feature, Mirror
 
 if TYPE_CHECKING:
@@ -94,6 +95,10 @@ class CarRace:
     goal = ""
     corruption = {"path": 0.05, "steering": 0.05, "speed": 0.3}
     recipes: ClassVar[Recipes] = {"ppo": {"default": PPO}}
+    camera: CameraConfig | None = None  # of one that makes pictures
+    panorama: Array | None = None  # around the track; None: ours
+    held_out: frozenset[str] = frozenset()  # what of pictures is unlike all of training
+    latency = 0  # control steps by which they are late
 
     def __init__(self, config: RaceConfig | None = None) -> None:
         self.config = c = config or RaceConfig()

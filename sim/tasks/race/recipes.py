@@ -20,3 +20,25 @@ PPO: dict[str, Any] = {
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
+STUDENT: dict[str, Any] = {
+    "algorithm.total_steps": 1_000_000,
+    "algorithm.num_envs": 128,
+    "algorithm.rollout_steps": 32,
+    "algorithm.minibatches": 16,
+    "algorithm.epochs": 2,
+    "algorithm.gamma": 0.98,
+    "algorithm.hidden": [96, 64],
+    "algorithm.critic_hidden": [32, 32],  # nobody needs a critic while all is taught
+    "algorithm.sight.strides": [4, 2, 2],  # a fourth of the arithmetic
+    "algorithm.initial_std": 0.1,
+    "algorithm.min_std": 0.1,
+    "algorithm.correlation": 0.8,
+    "algorithm.learning_rate": 2e-3,
+    "algorithm.final_learning_rate": 1e-4,
+    "algorithm.guided": 0.2,
+    "algorithm.alone": 1.0,
+    "algorithm.imitation_reward": 0.0,
+    "algorithm.float16": True,
+    "algorithm.evaluate_every": 60,
+    "algorithm.evaluation_episodes": 100,
+}

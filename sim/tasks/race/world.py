@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.car import Cars
+from sim.engines.car.camera import Eyes
 from sim.engines.car.course import courses_of, follow
 from sim.engines.car.lidar import angles
+from sim.engines.sight.panorama import landscapes
 from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import streams
@@ -19,7 +21,9 @@ from sim.imperfect import Imperfect
 from sim.randomize import sample_parameters
 from sim.registry import load
 from sim.robots.cars import GRAVITY
-from sim.spec import limits, pack, size, slices
+from sim.spec import limits, numbers, pack, size, slices
+from sim.tasks.race.looks import looks_of
+from sim.tasks.sight import BACKGROUNDS, Sight
 
 if TYPE_CHECKING:
     from sim.tasks.race import CarRace
@@ -29,7 +33,8 @@ if TYPE_CHECKING:
 WEIGHTS = {"progress": 1.0, "touched": -2.0, "impact": -1.0, "jerk": -0.1}
 ROLLING = 3.0  # m/s at most, with which episodes begin
 ASIDE, ASKEW = 0.25, 0.2  # m off the centreline, and rad off its direction, there
-STARTS, SENSORS = range(2)  # an episode's own streams of random numbers
+EYES = 0.4  # of the width of a picture for people: what a camera sees
+STARTS, SENSORS, PICTURES = range(3)  # an episode's own streams of random numbers
 
 
 class Race:
@@ -45,10 +50,12 @@ class Race:
         self.cars: Cars = engine(task.driven, num, 1.0 / task.rate_hz, self.tracks)
         self._nominal = task.driven.parameters()
         self._low, self._high = limits(task.commands)
-        self._columns = slices((*task.policy, *task.privileged))
-        self._table = np.zeros((blocks(num), size((*task.policy, *task.privileged)), LANES), np.float32)
-        longest = max(s.delay_range()[1] for s in (*task.policy, *task.commands)) * task.rate_hz
-        self._sensors = Imperfect(task.policy, num, task.noise, longest)
+        self._sensed = numbers(task.policy)
+        known = (*self._sensed, *task.privileged)
+        self._columns = slices(known)
+        self._table = np.zeros((blocks(num), size(known), LANES), np.float32)
+        longest = max(s.delay_range()[1] for s in (*self._sensed, *task.commands)) * task.rate_hz
+        self._sensors = Imperfect(self._sensed, num, task.noise, longest)
         self._actuators = Imperfect(task.commands, num, task.noise, longest)
         self._angles, self._range, self._beams = angles(BEAMS, VIEW), RANGE, slice(0, BEAMS)
         self._ahead = np.arange(AHEAD) * EVERY
@@ -58,6 +65,13 @@ class Race:
         self.touches, self.lost = np.zeros(num, np.int64), np.zeros(num, bool)  # told what is no number
         self._told = np.zeros((num, len(self._low)), np.float32)
         self._every = np.arange(num)
+        self.sight: Sight | None = None
+        if task.camera:
+            strange = "background" in task.held_out
+            eyes = Eyes(self.cars, task.camera.optics(), None if strange else task.panorama)
+            if strange:
+                eyes.panoramas = landscapes(len(eyes.panoramas), seed=BACKGROUNDS)
+            self.sight, self._looks = Sight(eyes, task.latency), eyes.looks[0].copy()
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         where, numbers = np.asarray(rows, np.int64), np.asarray(episodes, np.int64)
@@ -82,14 +96,24 @@ class Race:
         self.way[where], self.age[where], self.touches[where], self.lost[where] = 0.0, 0, 0, False
         self._told[where] = 0.0
         self._look(where)
+        if self.sight:
+            self._dress(self.sight, where, numbers)
+            self.sight.begin(where)
         late = [
             np.stack([rng.uniform(*np.array([s.delay_range() for s in group]).T) for rng in random])
-            for group in (self.task.policy, self.task.commands)
+            for group in (self._sensed, self.task.commands)
         ]
         own, factor = streams(self.seed, numbers, SENSORS), np.float32(self.task.rate_hz * self.task.noise)
         self._actuators.begin(where, factor * late[1].astype(np.float32), to_lanes(self._told), own)
         self._sensors.begin(where, factor * late[0].astype(np.float32), self._table, own)
         self._sensors.send(self._table, where)
+
+    def _dress(self, sight: Sight, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """How the cameras of these rows see in these episodes."""
+        eyes = sight.eyes
+        for row, number in zip(rows, numbers, strict=True):
+            seed = self.seed, int(number), PICTURES
+            eyes.looks[row], eyes.seeds[row] = looks_of(self.task, self._looks, len(eyes.panoramas), seed)
 
     def _varied(self, rng: np.random.Generator) -> dict[str, Array]:
         """The parameters (1,) of one car that differ."""
@@ -116,6 +140,10 @@ class Race:
         table[:, columns["steering_angle"]] = state[:, rows_of("steering_angle")]
         table[:, columns["velocity"]], table[:, columns["friction"]] = velocity, friction
         table[:, columns["touched"]] = state[:, rows_of("touched")]
+        if self.sight:
+            told = to_lanes(self._told)
+            for k, command in enumerate(task.commands):
+                table[:, columns[f"last_{command.name}"]] = told[:, k : k + 1]
         self.way[rows] += self.place[rows, 2]
         length = (self.courses.points * self.courses.spacing)[self.track] * task.config.laps
         own = np.stack([self.place[:, 1], self.way / length], axis=1)
@@ -127,12 +155,12 @@ class Race:
 
     def observe(self) -> dict[str, Array]:
         arrived = from_lanes(self._sensors.channel.arrived, self.num)
-        policy = {name: arrived[:, at] for name, at in slices(self.task.policy).items()}
-        return self.truth() | policy
+        return self.truth() | {name: arrived[:, at] for name, at in slices(self._sensed).items()}
 
     def truth(self) -> dict[str, Array]:
         now = from_lanes(self._table, self.num)
-        return {name: now[:, at] for name, at in self._columns.items()}
+        shown = {"camera": self.sight.pictures} if self.sight else {}
+        return {name: now[:, at] for name, at in self._columns.items()} | shown
 
     def step(self, command: Mapping[str, Array]) -> Step:
         task = self.task
@@ -141,6 +169,7 @@ class Race:
         told = np.clip(np.nan_to_num(told), self._low, self._high)
         self.cars.advance(self._actuators.send(to_lanes(told)))
         self.age += 1
+        before, self._told = self._told, told
         self._look(self._every)
         touched, impact = self.cars.read("touched")[:, 0] > 0.0, self.cars.read("impact")[:, 0]
         self.touches += touched
@@ -148,11 +177,12 @@ class Race:
             "progress": self.place[:, 2].copy(),
             "touched": touched.astype(np.float32),
             "impact": impact,
-            "jerk": ((told[:, 0] - self._told[:, 0]) / self._high[0]) ** 2,
+            "jerk": ((told[:, 0] - before[:, 0]) / self._high[0]) ** 2,
         }
-        self._told = told
         reward = sum(WEIGHTS[name] * value for name, value in terms.items())
         self._sensors.send(self._table)
+        if self.sight:
+            self.sight.step(self.cars.read("turning")[:, 0])
         ends = self.lost | (touched if task.config.touch == "ends" else False)
         success = (self._lap() >= 1.0) & (self.touches == 0) & ~self.lost
         return Step(np.asarray(reward, np.float32), success, ends, terms)
@@ -176,10 +206,12 @@ class Race:
         found: dict[str, NDArray[Any]] = {**self.cars.arrays(), "table": self._table, "told": self._told}
         for link, own in (("sensors", self._sensors), ("actuators", self._actuators)):
             found |= {f"{link}.{name}": value for name, value in own.arrays().items()}
-        return found | {name: getattr(self, name) for name in names}
+        seen: dict[str, NDArray[Any]] = self.sight.arrays() if self.sight else {}
+        return found | seen | {name: getattr(self, name) for name in names}
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
-        """Its track from above, with the car and what its lidar sees."""
+        """Its track from above, with the car and what its lidar sees; beside it what its camera does."""
+        from sim.render.match import strip
         from sim.render.track import from_above
 
         read = {name: self.cars.read(name)[row] for name in ("position", "heading", "steering_angle")}
@@ -188,7 +220,12 @@ class Race:
             self.age[row] / self.task.rate_hz,
             float(self._table[row // LANES, self._columns["velocity"].start, row % LANES]),
         )
-        return from_above(self.tracks[self.track[row]], self.task.driven, read, beams, line, height, width)
+        beside = round(EYES * width) if self.sight else 0
+        above = from_above(self.tracks[self.track[row]], self.task.driven, read, beams, line, height, width - beside)
+        if not self.sight:
+            return above
+        seen = strip(self.sight.pictures[row][None], (0,), height, beside)
+        return np.concatenate([above, seen], axis=1)
 
     def close(self) -> None:
         self.cars.close()

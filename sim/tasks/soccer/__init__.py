@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.lens import Lens
 from sim.engines.pitch.views import view
+from sim.engines.sight.lens import Lens
 from sim.env import Array, in_view, outcome_scores, undecided
 from sim.experts.soccer import OPPONENTS, Scripted, chaser
 from sim.robots.wheeled import DIFFERENTIAL, OMNI
@@ -25,11 +25,11 @@ from sim.scenes.pitch import FIELDS, Ball
 from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Opponent, Play
+from sim.tasks.sight import EVERYTHING, OF_CAMERAS, OF_PICTURES, CameraConfig
 from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Errors, signals, things
 from sim.tasks.soccer.recipes import ADAPT, PPO, SELF_PLAY, STUDENT
 from sim.tasks.soccer.rules import Rules
-from sim.tasks.soccer.sight import CameraConfig
 from sim.tasks.soccer.tracker import remembered
 from sim.tasks.soccer.tracker import signals as tracked
 from sim.tasks.tracking import Track
@@ -75,7 +75,7 @@ class SoccerConfig:
             ("robot", tuple(ROBOTS)),
             ("opponent", self.OPPONENTS),
             ("start", self.STARTS),
-            ("held_out", ("", *self.beyond, held_out.EVERYTHING)),
+            ("held_out", ("", *self.beyond, EVERYTHING)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
@@ -96,8 +96,8 @@ class SightConfig(CameraConfig, SoccerConfig):
     @property
     def beyond(self) -> tuple[str, ...]:
         """Also background | light, which a detector is not told of, | camera (where it is and looks) | latency."""
-        pictures = held_out.OF_PICTURES if self.perception == "pixels" else ()
-        cameras = held_out.OF_CAMERAS if self.perception != "tracker" else ()
+        pictures = OF_PICTURES if self.perception == "pixels" else ()
+        cameras = OF_CAMERAS if self.perception != "tracker" else ()
         return (*pictures, *cameras, *held_out.OF_ALL)
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class Soccer:
             Mirror({**dict.fromkeys(planar, BESIDE), **dict.fromkeys(("turning", "turn"), ([0], [-1.0]))}),
         )
         self.start, strange = self.config.start, self.config.held_out
-        self.held_out = frozenset(self.config.beyond if strange == held_out.EVERYTHING else [strange] * bool(strange))
+        self.held_out = frozenset(self.config.beyond if strange == EVERYTHING else [strange] * bool(strange))
         self.opponents: dict[str, Play] = {
             name: functools.partial(play, self) for name, play in OPPONENTS.items() if name in self.config.OPPONENTS
         }
@@ -177,7 +177,7 @@ class Soccer:
 
     def conditions(self) -> dict[str, Soccer]:
         """Itself in nominal games, in those of training, and in games that are unlike these in one thing, or in all."""
-        changes = {name: (False, name) for name in (*self.config.beyond, held_out.EVERYTHING)}
+        changes = {name: (False, name) for name in (*self.config.beyond, EVERYTHING)}
         found = {"nominal": (False, ""), "as in training": (True, ""), **changes}
         return {name: self._with(vary=vary, held_out=strange) for name, (vary, strange) in found.items()}
 

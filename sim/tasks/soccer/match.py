@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.pitch.camera import Eyes
-from sim.engines.pitch.lens import Lens
-from sim.engines.pitch.panorama import landscapes
 from sim.engines.pitch.rows import COMMAND_ROWS, KICK, PAN_RATE, TURN
 from sim.engines.pitch.views import view, view_rows
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.panorama import landscapes
 from sim.env import Array, Step
 from sim.registry import load
 from sim.spec import limits, pack, size, slices, unpack
+from sim.tasks.sight import BACKGROUNDS, PURPOSE, Sight, strange_looks, usual_looks, varied_looks, yaw
 from sim.tasks.soccer import held_out
 from sim.tasks.soccer.detection import Detector, places, signals, things
 from sim.tasks.soccer.rules import Events
-from sim.tasks.soccer.sight import Sight, usual_looks, varied_looks
 from sim.tasks.soccer.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Match:
         strange = "background" in self.task.held_out
         made = Eyes(self.pitch, robots, lens, None if strange else self.task.panorama)
         if strange:
-            made.panoramas = landscapes(len(made.panoramas), seed=held_out.BACKGROUNDS)
+            made.panoramas = landscapes(len(made.panoramas), seed=BACKGROUNDS)
         return made
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ class Match:
         random = [np.random.default_rng([self.seed, number]) for number in numbers]
         starts = [self._start(rng) for rng in random]
         unlike = self.task.held_out
-        strange = [np.random.default_rng([self.seed, number, held_out.PURPOSE]) for number in numbers if unlike]
+        strange = [np.random.default_rng([self.seed, number, PURPOSE]) for number in numbers if unlike]
         for start, rng in zip(starts, strange, strict=False):
             start.update(held_out.parameters(unlike, self._nominal, rng))
         self.pitch.reset(worlds, {name: np.stack([s[name] for s in starts]) for name in starts[0]})
@@ -108,7 +108,7 @@ class Match:
             else:
                 usual = [usual_looks(self._looks, camera)] * len(random)
             if unlike:
-                usual = [held_out.strange_looks(unlike, u, count, r) for u, r in zip(usual, strange, strict=True)]
+                usual = [strange_looks(unlike, u, count, r) for u, r in zip(usual, strange, strict=True)]
             eyes.looks[cameras] = np.concatenate(usual)
             eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
             self.sight.begin(cameras)
@@ -120,7 +120,7 @@ class Match:
         if self.detector:
             seeds = [r.integers(2**63) for r in random for _ in range(agents)]
             if unlike:
-                self.yaw[cameras] = np.concatenate([held_out.yaw(unlike, agents, r) for r in strange])
+                self.yaw[cameras] = np.concatenate([yaw(unlike, agents, r) for r in strange])
             self.detector.begin(cameras, seeds, *self._places(), self._pan() + self.yaw)
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:

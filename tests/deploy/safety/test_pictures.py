@@ -111,8 +111,8 @@ def policy(tmp_path_factory):
     return exported(tmp_path_factory.mktemp("seeing") / "seeing.onnx", seeing(task))
 
 
-def played(policy, spoil, log=None):
-    driver = Failing(make("soccer_vision_1v1", opponent="still"), spoil)
+def played(policy, spoil, log=None, task=None):
+    driver = Failing(task or make("soccer_vision_1v1", opponent="still"), spoil)
     guard = Guard(policy.inputs, policy.outputs, Envelope.from_json(driver.task.envelope))
     clock = Clock()
     recorder = Recorder(str(log), policy, driver, guard, "onnxruntime") if log else None
@@ -168,3 +168,14 @@ def test_a_covered_or_frozen_camera_is_told_and_it_plays_on(policy, kind, tmp_pa
     assert record.pictures == [f"camera: {says} of 40 control steps"]
     (told,) = (e for e in read(str(tmp_path / "flight.mcap")).events if e.kind == "diagnostic")
     assert told.who == "policy" and told.text.startswith("camera: ") and told.text.endswith("for 1.0 s")
+
+
+def test_a_car_stops_where_its_camera_fails_and_drives_on_where_it_is_covered(tmp_path):
+    task = make("car_race_vision", track="oval", touch="costs")
+    seen = exported(tmp_path / "seeing.onnx", seeing(task))
+    driver, record = played(seen, lambda picture, step: (picture.astype(np.float32) * np.nan, 0.0), task=task)
+    assert record.interventions == {"non-finite signal": STEPS - FROM}
+    assert moves(driver.sent[FROM]) and not any(map(moves, driver.sent[FROM + Envelope().hold_steps :]))
+    driver, record = played(seen, lambda picture, step: (np.zeros_like(picture), 0.0), task=task)
+    assert record.stopped[0] == 0 and record.interventions == {} and moves(driver.sent[-1])
+    assert "camera: all its pixels are alike on 30 of 40 control steps" in record.pictures

@@ -9,8 +9,6 @@ import pytest
 from sim.engines.pitch import Pitch
 from sim.engines.pitch.camera import (
     BALL,
-    FAR,
-    GAIN_R,
     GOAL_OTHER,
     GOAL_OWN,
     GRASS,
@@ -19,14 +17,13 @@ from sim.engines.pitch.camera import (
     IS_MATE,
     IS_OPPONENT,
     LINE,
-    NOISE,
-    PANORAMA,
     SKY,
     WALL,
     Eyes,
 )
-from sim.engines.pitch.lens import Lens
 from sim.engines.pitch.mujoco import MujocoPitch
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.picture import FAR, GAIN_R, NOISE, PANORAMA
 from sim.robots.wheeled import DIFFERENTIAL
 from sim.scenes.pitch import FIELDS
 from sim.scenes.pitch import Ball as BallOf

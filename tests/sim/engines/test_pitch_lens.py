@@ -15,9 +15,10 @@ from policies.models.controller import FeaturePolicy, Mlp
 from policies.models.export import export
 from policies.models.vision import FlatEncoder
 from sim.engines.pitch import Pitch
-from sim.engines.pitch.camera import ADAPTS, EXPOSURE, FLICKER, GAIN_R, IS_BALL, METERED, SHUTTER, SKY, Eyes
-from sim.engines.pitch.lens import Lens
-from sim.engines.pitch.panorama import OVERHEAD, loaded, table
+from sim.engines.pitch.camera import IS_BALL, SKY, Eyes
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.panorama import OVERHEAD, loaded, table
+from sim.engines.sight.picture import ADAPTS, EXPOSURE, FLICKER, GAIN_R, METERED, SHUTTER
 from sim.env import make_env
 from sim.registry import StrangerError, names_from
 from sim.robots.wheeled import DIFFERENTIAL
@@ -77,9 +78,9 @@ def test_the_view_is_what_is_seen_across():
 def test_what_lies_in_some_columns_is_looked_for_in_all_of_them(lens: Lens):
     eyes = scene(lens, 24)
     narrow = eyes.see(extra=True)
-    optics = eyes._optics
+    optics = eyes.optics
     spans = np.stack([np.full(lens.width, -np.inf), np.full(lens.width, np.inf)], axis=1).astype(np.float32)
-    eyes._optics = optics._replace(spans=spans, ahead=False)
+    eyes.optics = optics._replace(spans=spans, ahead=False)
     whole = eyes.see(extra=True)
     np.testing.assert_array_equal(narrow[0], whole[0])
     np.testing.assert_array_equal(narrow[1], whole[1])

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engines.pitch.camera import FAR, GOAL_OTHER, GROUND, IS_BALL, IS_OPPONENT, LINE, SKY, WALL, Eyes, Lens
+from sim.engines.pitch.camera import GOAL_OTHER, GROUND, IS_BALL, IS_OPPONENT, LINE, SKY, WALL, Eyes
 from sim.engines.pitch.mujoco import MujocoPitch
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.picture import FAR
 from sim.perception import meshes, mjcf
 from sim.perception.casting import NOTHING, MeshScene
 from sim.perception.meshes import Mesh, looking, pose_of

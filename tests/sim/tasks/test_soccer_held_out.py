@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.engines.pitch.camera import GAIN_B, GAIN_R, LIFT, NOISE, PANORAMA, RAISED, TILT, YAWED
+from sim.engines.sight.picture import GAIN_B, GAIN_R, LIFT, NOISE, PANORAMA, RAISED, TILT, YAWED
 from sim.env import conditions_of, make_env
 from sim.tasks import make
 from sim.tasks.soccer.held_out import FRICTION, MASS

@@ -1,14 +1,16 @@
-"""What the robots of football matches see: pictures, late by some control steps, differing from game to game."""
+"""What robots with cameras see: pictures, late by some control steps, differing from episode to episode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.pitch.camera import (
+from sim.engines.sight.lens import Lens
+from sim.engines.sight.panorama import loaded, table
+from sim.engines.sight.picture import (
     ADAPTS,
     FLICKER,
     GAIN_B,
@@ -21,14 +23,19 @@ from sim.engines.pitch.camera import (
     SHUTTER,
     TILT,
     TURNED,
-    Eyes,
+    YAWED,
+    Cameras,
 )
-from sim.engines.pitch.lens import Lens
-from sim.engines.pitch.panorama import loaded, table
 from sim.env import Array
 from sim.tasks import PLACE
 
 LARGEST = 2_000_000  # pixels of a camera that are kept: a picture and the late ones
+# What of pictures can be unlike all of training.
+EVERYTHING = "everything"
+OF_CAMERAS = ("camera", "latency")
+OF_PICTURES = ("background", "light")
+PURPOSE = int.from_bytes(b"held out")  # mixed into the seed of an episode, which is the same but for this
+BACKGROUNDS = 1  # seed of panoramas; those of training have 0
 SLOWEST, FASTEST = 0.05, 0.5  # share of the way to its exposure that an automatic one goes per picture
 
 
@@ -72,7 +79,7 @@ class CameraConfig:
 class Sight:
     """The pictures of all cameras of `eyes`, each `latency` control steps old, or as old as its game."""
 
-    def __init__(self, eyes: Eyes, latency: int) -> None:
+    def __init__(self, eyes: Cameras, latency: int) -> None:
         self.eyes = eyes
         shape = (len(eyes.looks), eyes.lens.height, eyes.lens.width, 3)
         self._frames = [np.zeros(shape, np.uint8) for _ in range(latency + 1)]  # the newest first
@@ -125,4 +132,36 @@ def varied_looks(nominal: Array, panoramas: int, rng: np.random.Generator, confi
         looks[:, FLICKER] *= rng.random()
     if config.auto_exposure:
         looks[:, ADAPTS] = rng.uniform(SLOWEST, FASTEST)
+    return looks
+
+
+def beyond(low: float, high: float, rng: np.random.Generator, shape: tuple[int, ...] = ()) -> Array:
+    """At least `low` and at most `high` away from zero, to either side."""
+    made: Array = rng.choice([-1.0, 1.0], shape) * rng.uniform(low, high, shape)
+    return made
+
+
+def yaw(held_out: Collection[str], count: int, rng: np.random.Generator) -> Array:
+    """How far an episode's cameras look to the left of where they are told to (count,), rad; training has none."""
+    drawn = np.radians(beyond(1.0, 3.0, rng, (count,)))
+    return drawn if "camera" in held_out else np.zeros(count)
+
+
+def strange_looks(held_out: Collection[str], usual: Array, panoramas: int, rng: np.random.Generator) -> Array:
+    """How one episode's cameras (count, LOOKS) see, of how they usually would."""
+    looks, count = usual.copy(), len(usual)
+    background = rng.integers(panoramas), rng.random()
+    light = 1.0 + beyond(0.35, 0.5, rng)
+    colours, lift, noise = np.ones(3), beyond(0.06, 0.1, rng), rng.uniform(0.035, 0.05)
+    colours[rng.integers(3)] += beyond(0.25, 0.35, rng)  # a cast, as bright as none
+    colours /= colours.mean()
+    tilt, raised = np.radians(beyond(2.5, 4.0, rng, (count,))), beyond(0.012, 0.02, rng, (count,))
+    if "background" in held_out:
+        looks[:, PANORAMA], looks[:, TURNED] = background
+    if "light" in held_out:
+        looks[:, [GAIN_R, GAIN_G, GAIN_B]], looks[:, LIFT], looks[:, NOISE] = light * colours, lift, noise
+    if "camera" in held_out:
+        looks[:, TILT] += tilt
+        looks[:, RAISED] += raised
+    looks[:, YAWED] = yaw(held_out, count, rng)
     return looks
