@@ -235,4 +235,5 @@ class OnlineSac(Sac):
         config: Any = self.config
         if config.path == "fused" or device != "cpu":
             raise ValueError("online_sac learns by torch, on the CPU: algorithm.path=auto device=cpu")
+        torch.set_num_threads(1)  # on two busy cores an update takes 7 times as long with two
         return OnlinePath(self.task, config, seed, device)
