@@ -232,14 +232,16 @@ def main(argv: Sequence[str]) -> None:
 
     if cli.wants_help(argv):
         print(f"{__doc__}\n\n{cli.usage(Config)}\n\npolicy=teleop:\n{cli.usage(Settings)}")
+        print("  task.NAME=VALUE: a setting of the task")
         return
+    argv, settings = cli.split(argv, "task")
     config, hands = cli.parse(argv, Config, Settings)
     said = {
         "robot": config.robot,
         "steps": config.steps,
         "cameras": [name for name in config.cameras.split(",") if name],
     }
-    task: Any = make(config.task, **{name: value for name, value in said.items() if value})
+    task: Any = make(config.task, **(settings | {name: value for name, value in said.items() if value}))
     task = with_engine(task, config.engine)
     count, succeeded = collect(task, config, hands)
     print(f"\n{config.out}: {count} episodes of {task.name}; of the new ones {succeeded} succeeded")

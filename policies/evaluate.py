@@ -74,7 +74,8 @@ class Config(simulated.Settings):
     baseline: str | None = field(
         default=None,
         metadata={
-            "help": "another controller of the task (idm, glosa) on the same episodes; with grid: in each condition"
+            "help": "another controller of the task (idm, glosa; pursuit, mppi, human) on the same episodes; "
+            "with grid: in each condition"
         },
     )
     plot: str | None = field(default=None, metadata={"help": "write a picture to this file (.png, .pdf, .svg)"})
@@ -137,6 +138,8 @@ def evaluate(
     for num, firsts in _rounds(episodes, together(task)):
         driver = Simulated(task, num * agents_of(task), "", seed, conditions)
         driver.watch, driver.size = watch, LARGE if seeing else PICTURE
+        if isinstance(policy, Scripted):
+            driver.signals = policy.inputs
         try:
             for first in firsts:
                 driver.first, driver.filmed = first, 0 if first or vehicle else min(filmed, num)

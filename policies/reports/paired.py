@@ -17,18 +17,18 @@ from sim.tasks.abilities import baseline_of
 
 
 class Scripted:
-    """A baseline of a task as what the control loop flies; see `deploy.loop.Policy`."""
+    """A baseline of a task as what the control loop flies, told what is privileged; see `deploy.loop.Policy`."""
 
     vectors = Vectors(0.0, {}, {}, {})
 
     def __init__(self, task: Task, name: str) -> None:
         """ValueError with the choices when the task has no such baseline."""
         self.path, self.robot, self.rate_hz = name, task.robot.name, task.rate_hz
-        self.inputs, self.outputs = task.policy, task.commands
+        self.inputs, self.outputs = (*task.policy, *task.privileged), task.commands
         self._play = baseline_of(task, name)
 
     def reset(self, n: int = 1) -> None:
-        """It remembers nothing."""
+        """What remembers anything sees itself where an episode begins."""
 
     def step(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         return dict(self._play(signals))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -42,20 +43,27 @@ def profile(path: Array, grip: float, braking: float, most: float) -> Array:
     return made
 
 
-def pursuit(task: CarRace, signals: Mapping[str, Array]) -> dict[str, Array]:
-    """Commands for noise-free signals (n, k), `path` and `velocity` among them."""
+def pursuit(
+    task: CarRace,
+    signals: Mapping[str, Array],
+    grip: float = GRIP,
+    braking: float = BRAKING,
+    most: float = math.inf,
+    nearest: float = NEAREST,
+) -> dict[str, Array]:
+    """Commands for noise-free signals (n, k), `path` and `velocity` among them; at most `most` m/s."""
     steer, speed = task.commands
     path = signals["path"].reshape(len(signals["path"]), -1, 2)
     now = np.maximum(signals["velocity"][:, 0], 0.0)
     way = np.concatenate([np.zeros((len(path), 1)), np.linalg.norm(np.diff(path, axis=1), axis=-1).cumsum(axis=1)], 1)
     share = task.robot.wheelbase / 0.33  # of a car's size
-    rows, at = np.arange(len(path)), np.argmax(way >= (NEAREST * share + SOON * now)[:, None], axis=1)
+    rows, at = np.arange(len(path)), np.argmax(way >= (nearest * share + SOON * now)[:, None], axis=1)
     x, y = np.moveaxis(path[rows, at], -1, 0)
     x = x + task.robot.rear  # from the rear axle, which follows the circle
     angle = np.arctan(task.robot.wheelbase * 2.0 * y / np.maximum(x * x + y * y, 1e-6))
-    speeds = profile(path, GRIP * task.robot.friction * GRAVITY, BRAKING, speed.high)
+    speeds = profile(path, grip * task.robot.friction * GRAVITY, braking, min(most, speed.high))
     wanted = speeds[rows, np.argmax(way >= (LATE * now)[:, None], axis=1)]
     gain = task.robot.speed_gain  # tyres that push hold less aside
-    wanted = np.clip(wanted, now - SUDDEN * BRAKING / gain, now + ACCELERATING / gain)
+    wanted = np.clip(wanted, now - SUDDEN * braking / gain, now + ACCELERATING / gain)
     made = {steer.name: angle, speed.name: wanted}
     return {s.name: np.clip(made[s.name], s.low, s.high).astype(np.float32)[:, None] for s in (steer, speed)}

@@ -22,6 +22,7 @@ from sim.robots.cars import CAR_1_10, CAR_1_18, REAL_1_10, Car
 from sim.scenes.track import Track, oval, random_track, read_track
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
+from sim.tasks.opponents import Play
 from sim.tasks.race.recipes import PPO
 from sim.tasks.sight import CameraConfig
 from sim.terms import Feature, Mirror
@@ -35,6 +36,7 @@ REALITY = {"car_1_10": REAL_1_10}
 BEAMS, VIEW, RANGE = 32, math.radians(270.0), 10.0  # of the lidar: rad and m, as Hokuyo's UST-10LX
 AHEAD, EVERY = 24, 4  # points of the centreline that are known ahead, and every which of them, some 0.1 m apart
 TOUCHED = ("ends", "costs")
+EXPERTS = ("pursuit", "mppi", "human")
 BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
 # What differs from episode to episode.
 VARY = (
@@ -63,10 +65,11 @@ class RaceConfig:
     touch: str = "ends"  # touching a wall ends the episode, or costs
     vary: bool = True  # friction by 30 %, masses, lags, latencies, and noise
     reality: bool = False  # tyres, lags, latency and masses that no training sees
+    expert: str = "pursuit"  # who shows how: pursuit | mppi | human
     steps: int = 600  # of an episode at most
 
     def __post_init__(self) -> None:
-        for name, choices in (("robot", ROBOTS), ("touch", TOUCHED)):
+        for name, choices in (("robot", ROBOTS), ("touch", TOUCHED), ("expert", EXPERTS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if not (1 <= self.steps <= 100_000 and 1 <= self.tracks <= 1000 and 1 <= self.laps <= 100):
@@ -177,8 +180,22 @@ class CarRace:
             edge = np.minimum(ends / np.abs(np.cos(angles)), 0.5 * car.width / np.abs(np.sin(angles)))
         return edge.astype(np.float32)
 
+    @property
+    def baselines(self) -> Mapping[str, Play]:
+        """Who steers for a point, who plans with the true model, and who is careful and not quite steady."""
+        from sim.engines.car.lidar import angles
+        from sim.experts.human import Human
+        from sim.experts.mppi import Mppi
+
+        made = functools.partial(pursuit, self), Mppi(self, angles(BEAMS, VIEW)), Human(self)
+        return dict(zip(EXPERTS, made, strict=True))
+
+    @functools.cached_property
+    def _shows(self) -> Play:
+        return self.baselines[self.config.expert]
+
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
-        return pursuit(self, signals)
+        return dict(self._shows(signals))
 
     def open(self, num: int, seed: int) -> Race:
         from sim.tasks.race.world import Race
