@@ -66,7 +66,7 @@ class BinTokens:
         stop = stopping(self.stop, self.horizon, self.actions)
         if found != self.length:
             return np.tile(stop, (n, 1)), np.zeros(n, bool)
-        readable = ((tokens >= 0) & (tokens < self.bins)).all(axis=1)
+        readable: NDArray[np.bool_] = np.asarray(((tokens >= 0) & (tokens < self.bins)).all(axis=1))
         chunks = self.values[tokens.clip(0, self.bins - 1)]
         return np.where(readable[:, None], chunks, stop), readable
 
@@ -82,5 +82,5 @@ class BinTokens:
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> BinTokens:
         """What `described()` gave."""
-        numbers = (int(description[key]) for key in ("horizon", "actions", "bins"))
-        return cls(*numbers, stop=tuple(map(float, description["stop"])))
+        horizon, actions, bins = (int(description[key]) for key in ("horizon", "actions", "bins"))
+        return cls(horizon, actions, bins, tuple(map(float, description["stop"])))

@@ -131,7 +131,7 @@ class FastTokens:
     def _cosines(self) -> NDArray[np.float64]:
         """The orthonormal cosine transform (frequency, time), type II."""
         k, t = np.arange(self.horizon)[:, None], np.arange(self.horizon)[None]
-        basis = np.sqrt(2.0 / self.horizon) * np.cos(np.pi * k * (2 * t + 1) / (2 * self.horizon))
+        basis: NDArray[np.float64] = np.sqrt(2.0 / self.horizon) * np.cos(np.pi * k * (2 * t + 1) / (2 * self.horizon))
         basis[0] /= math.sqrt(2.0)
         return basis
 
