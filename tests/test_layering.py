@@ -108,7 +108,6 @@ HOMES = {
         "policies/advisers/vision_language.py",
         "policies/algorithms/*.py",
         "policies/language/minilm.py",
-        "policies/models/vla/*.py",
         "policies/train_detector.py",
         "policies/learning/*.py",
         "policies/models/export.py",

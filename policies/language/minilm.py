@@ -89,7 +89,7 @@ class SentenceEncoder:
     def _encoded(self, numbers: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         count = int(there.sum())  # one sentence: what is not there need not be masked, only left out
         weights = self._weights
-        x = weights["embeddings.word_embeddings.weight"][numbers[:, :count]]
+        x: Tensor = weights["embeddings.word_embeddings.weight"][numbers[:, :count]]
         x = x + weights["embeddings.position_embeddings.weight"][:count]
         x = self._norm(x + weights["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
         for k in range(self.layers):

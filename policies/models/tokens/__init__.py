@@ -29,6 +29,10 @@ class ActionTokens(Protocol):
     def length(self) -> int:
         """The most tokens that a chunk takes."""
 
+    @property
+    def end(self) -> int | None:
+        """The token after a chunk's last; none: all chunks take `length`."""
+
     def encode(self, chunks: NDArray[np.floating]) -> NDArray[np.int64]:
         """Tokens (n, length) of chunks (n, horizon * actions); what is beyond [-1, 1] is cut off."""
 

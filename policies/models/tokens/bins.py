@@ -53,6 +53,10 @@ class BinTokens:
         return self.horizon * self.actions
 
     @property
+    def end(self) -> int | None:
+        return None
+
+    @property
     def values(self) -> NDArray[np.float32]:
         """What each token is read as (bins,)."""
         return ((2.0 * np.arange(self.bins) + 1.0) / self.bins - 1.0).astype(np.float32)

@@ -85,6 +85,10 @@ class FastTokens:
     def length(self) -> int:
         return self.horizon * self.actions
 
+    @property
+    def end(self) -> int | None:
+        return END
+
     def encode(self, chunks: NDArray[np.floating]) -> NDArray[np.int64]:
         stream = self._stream(chunks)
         for new, pair in enumerate(self.merges, 2 + 2 * self.largest):
