@@ -112,4 +112,5 @@ class SentenceEncoder:
 
     def _split(self, x: Tensor, name: str) -> Tensor:
         """(1, heads, tokens, numbers per head)."""
-        return self._linear(x, name).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        parts: Tensor = self._linear(x, name).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return parts

@@ -104,7 +104,8 @@ class Block(nn.Module):
         return x + self.think(self.norms[3](x)), (key, value)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        parts: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return parts
 
 
 class TinyVla(nn.Module):
@@ -190,7 +191,8 @@ class TinyVla(nn.Module):
         """Token after token: each turn works out its own keys and values, and finds those before it."""
         assert self.said is not None
         past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.blocks)
-        tokens, logs = [], []
+        tokens: list[Tensor] = []
+        logs: list[Tensor] = []
         for k in range(self.tokens.length):
             x = prefix.start + self.turn[k]
             x = (x + self.said(tokens[-1]) if tokens else x)[:, None]
