@@ -26,6 +26,7 @@ from sim.env import Array, expert_of, make_env, stream, with_engine
 from sim.rollout import Act, Episode, rollout
 from sim.spec import Group
 from sim.tasks import Task, history_of, initial_action, make, sensed
+from sim.tasks.language import instructions_of
 from sim.terms import HISTORY
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from policies.teleop.session import Settings as Hands
 
 DEMONSTRATIONS = int.from_bytes(b"demonstrations")  # mixed into the seed: other episodes than training's, evaluation's
+SAID = int.from_bytes(b"words")  # the same, of what is said
 SCENES = 8  # flown together
 STATE, ACTION, PICTURES = "observation.state", "action", "observation.images."  # LeRobot's names
 PRIVILEGED = "privileged"  # not LeRobot's observation.environment_state, which its policies would take for an input
@@ -55,6 +57,7 @@ class Config:
     linger: int = field(
         default=0, metadata={"help": "steps after success: frames that show it (policies.train_success)"}
     )
+    words: bool = field(default=False, metadata={"help": "a sentence per episode in place of the task's name"})
     seed: int = field(default=0, metadata={"help": "of the episodes"})
     engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
     robot: str = field(default="", metadata={"help": "robot (default: the task's), or its MJCF or URDF file"})
@@ -181,6 +184,7 @@ def collect(task: Task, config: Config, hands: Hands | None = None) -> tuple[int
     from policies.datasets.layout import INFO, read_info
 
     folder = Path(config.out)
+    says = instructions_of(task.name) if config.words else None
     told = not (folder / INFO).is_file() or PRIVILEGED in read_info(folder)["features"]
     features = _features(task, config.film, told)
     with Writer(config.out, round(task.rate_hz), features, task.robot.name) as writer:
@@ -190,7 +194,8 @@ def collect(task: Task, config: Config, hands: Hands | None = None) -> tuple[int
             waiting[episode.number] = episode
             while (following := waiting.pop(len(writer), None)) is not None:  # in order, so that it can be continued
                 frames = _frames(task, following)
-                writer.add_episode({name: frames[name] for name in features}, task.name)
+                text = says.draw(np.random.default_rng([config.seed, SAID, len(writer)])) if says else task.name
+                writer.add_episode({name: frames[name] for name in features}, text)
                 succeeded += following.succeeded
                 print(f"\r{len(writer)} episodes, {succeeded} succeeded", end="", file=sys.stderr, flush=True)
         return len(writer), succeeded

@@ -108,6 +108,7 @@ HOMES = {
         "policies/advisers/advice.py",
         "policies/advisers/vision_language.py",
         "policies/algorithms/*.py",
+        "policies/language/minilm.py",
         "policies/train_detector.py",
         "policies/learning/*.py",
         "policies/models/export.py",

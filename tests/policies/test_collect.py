@@ -15,6 +15,7 @@ from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from sim.env import NoExpertError
 from sim.tasks import make
+from sim.tasks.language import instructions_of
 from tests.policies.toy_reach import RATE, ToyReach
 
 TOY = "tests.policies.toy_reach:ToyReach"
@@ -106,4 +107,25 @@ def test_the_pid_shows_how_to_hover(tmp_path):
 def test_bad_arguments_are_explained(tmp_path):
     with pytest.raises(ValueError, match="needs episodes >= 1"):
         collect.main([f"task={TOY}", f"out={tmp_path / 'x'}", "episodes=0"])
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_dataset_says_in_words_what_was_to_be_done(tmp_path):
+    task = make("metaworld/drawer-close-v3")
+    whole = Config(task=task.name, out=str(tmp_path / "whole"), episodes=3, words=True)
+    collect.collect(task, whole)
+    parts = dataclasses.replace(whole, out=str(tmp_path / "parts"))
+    for count in (2, 3):
+        collect.collect(task, dataclasses.replace(parts, episodes=count))
+    said = Dataset(whole.out).episode_tasks
+    assert said == Dataset(parts.out).episode_tasks and len(set(said)) > 1
+    assert {*said} <= {*instructions_of(task.name).learned}
+    index = Dataset(whole.out).columns("task_index")
+    assert {Dataset(whole.out).tasks[k] for k in np.unique(index)} == {*said}
+    assert len(stored(task, whole.out, 3)) == 3  # read like any other
+
+
+def test_a_task_without_words_says_so_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="has no instructions in words; these have"):
+        collect.main([f"task={TOY}", f"out={tmp_path / 'x'}", "words=true"])
     assert not (tmp_path / "x").exists()

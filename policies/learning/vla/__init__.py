@@ -1,0 +1,56 @@
+"""Policies that look, are told in words, and speak actions as tokens: all that a learner needs to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from policies.models.tokens import ActionTokens
+
+
+@dataclass
+class Spoken:
+    """What a policy said."""
+
+    tokens: Tensor  # (n, length)
+    log_probability: Tensor  # (n, length) of each, given those before it; 0 after the end
+
+
+@dataclass
+class Judged:
+    """What a policy thinks of tokens."""
+
+    log_probability: Tensor  # (n, length) of each, given those before it; 0 after the end
+    entropy: Tensor  # (n, length), nats; 0 after the end
+    value: Tensor  # (n,) of what is seen, in whatever unit the learner gives it
+
+
+class TokenPolicy(Protocol):
+    """A policy whose actions are tokens; only action tokens can be said.
+
+    `Told` and `Prefix` are its own: what it keeps of an instruction, once per episode, and of what is seen, once per
+    chunk. Temperatures divide the logits: log-probabilities are those of the distribution that was drawn from.
+    """
+
+    tokens: ActionTokens
+
+    def tell(self, words: Tensor, there: Tensor) -> Any:
+        """What it keeps of instructions: token states (n, words, size) of a sentence encoder, and which are there."""
+
+    def encode(self, told: Any, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Any:
+        """What it keeps of numbers (n, k) and pictures name -> (n, height, width, 3) uint8."""
+
+    def generate(self, prefix: Any, temperature: float, generator: torch.Generator) -> Spoken:
+        """Tokens drawn at a temperature; at 0 the likeliest, with log-probabilities at 1."""
+
+    def evaluate(self, prefix: Any, tokens: Tensor, temperature: float) -> Judged:
+        """Of tokens (n, length), with gradients; the temperature is positive."""
+
+    def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Chunks (n, horizon * actions) in [-1, 1], and which could be read; the others are a stop."""
