@@ -42,7 +42,7 @@ class Human:
         if num != len(self._rng):
             self._rng = [np.random.default_rng(0)] * num
             self._hand, self._noise, anew = np.zeros(num), np.zeros((num, 2)), np.full(num, True)
-        for row in np.flatnonzero(anew):
+        for row in np.flatnonzero(anew).tolist():
             self._begin(row, signals["path"][row])
         wanted = pursuit(self.task, signals, GRIP, BRAKING, FASTEST, NEAREST)
         steer, speed = self.task.commands
