@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MOST = 4096  # numbers of a chunk, values of a token: files of strangers say how many
+
 
 def stopping(stop: tuple[float, ...], horizon: int, actions: int) -> NDArray[np.float32]:
     """The chunk (horizon * actions,) that repeats the action `stop`; no `stop` is zero. ValueError if it is none."""
+    if min(horizon, actions) < 1 or horizon * actions > MOST:
+        raise ValueError(f"a chunk has 1 to {MOST} numbers, got {horizon} actions of {actions}")
     action = np.asarray(stop or (0.0,) * actions, np.float32)
-    if min(horizon, actions) < 1:
-        raise ValueError(f"a chunk has at least one action of one number, got {horizon} of {actions}")
     if action.shape != (actions,) or not (np.abs(action) <= 1.0).all():
         raise ValueError(f"stop is an action of {actions} numbers in [-1, 1], got {stop}")
     return np.tile(action, horizon)
@@ -40,8 +42,8 @@ class BinTokens:
     stop: tuple[float, ...] = ()  # the action that stops, in [-1, 1]; none: zero
 
     def __post_init__(self) -> None:
-        if self.bins < 2:
-            raise ValueError(f"bins are at least 2, got {self.bins}")
+        if not 2 <= self.bins <= MOST:
+            raise ValueError(f"bins are 2 to {MOST}, got {self.bins}")
         stopping(self.stop, self.horizon, self.actions)
 
     @property

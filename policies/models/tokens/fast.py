@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.tokens.bins import chunked, stopping
+from policies.models.tokens.bins import MOST, chunked, stopping
 
 END = 0  # the token after a chunk's last, and all after it
 BREAK = -1  # between two sequences of a stream
@@ -36,12 +36,16 @@ class FastTokens:
     stop: tuple[float, ...] = ()  # the action that stops, in [-1, 1]; none: zero
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.scale < math.inf:
-            raise ValueError(f"scale is positive, got {self.scale}")
         stopping(self.stop, self.horizon, self.actions)
-        for new, pair in enumerate(self.merges, 2 + 2 * self.largest):
-            if not all(END < token < new for token in pair):
-                raise ValueError(f"token {new} merges {pair}, of which one is not yet known")
+        if not 0.0 < self.scale * math.sqrt(self.horizon) <= MOST:
+            raise ValueError(f"scale is positive, and at most {MOST} over the root of the horizon, got {self.scale}")
+        long = [1] * (2 + 2 * self.largest)  # how many coefficients a token stands for
+        for new, (first, second) in enumerate(self.merges, len(long)):
+            if not (END < first < new and END < second < new):
+                raise ValueError(f"token {new} merges {first, second}, of which one is not yet known")
+            long.append(long[first] + long[second])
+            if long[-1] > self.length:  # merges that double one another would fill any memory
+                raise ValueError(f"token {new} stands for {long[-1]} numbers, and a chunk has {self.length}")
 
     @classmethod
     def fit(

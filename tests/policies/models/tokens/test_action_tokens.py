@@ -100,10 +100,15 @@ def test_a_description_is_all_of_it(tokens):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BinTokens(0, 3), "at least one action"),
-        (lambda: BinTokens(4, 3, bins=1), "at least 2"),
+        (lambda: BinTokens(0, 3), "1 to 4096 numbers"),
+        (lambda: BinTokens(10**9, 3), "1 to 4096 numbers"),
+        (lambda: BinTokens(4, 3, bins=10**9), "bins are 2 to 4096"),
+        (lambda: BinTokens(4, 3, bins=1), "bins are 2 to 4096"),
         (lambda: BinTokens(4, 3, stop=(0.0, 2.0, 0.0)), "stop is an action of 3"),
         (lambda: FastTokens(4, 3, scale=0.0), "scale is positive"),
+        (lambda: FastTokens(4, 3, scale=1e12), "at most 4096"),
+        # Each merge doubles the one before it: 2**60 numbers.
+        (lambda: FastTokens(4, 3, merges=((1, 1), *((42 + k, 42 + k) for k in range(60)))), "a chunk has 12"),
         (lambda: FastTokens(4, 3, merges=((1, 9999),)), "not yet known"),
         (lambda: FastTokens.fit(smooth(4), HORIZON, vocabulary=16), "vocabulary is at least"),
         (lambda: BINS.encode(np.full((1, 24), np.nan)), "not finite"),
