@@ -186,7 +186,7 @@ def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.Mon
             configs.append(driver_class(cli.value_of(arguments, "driver", "simulated")).Config)
         if module == "policies.collect":
             configs.append(importlib.import_module("policies.teleop.session").Settings)
-        if module == "policies.evaluate":
+        if module in ("policies.collect", "policies.evaluate"):
             arguments, _ = cli.split(arguments, "task")
         cli.parse(arguments, *configs)
 
