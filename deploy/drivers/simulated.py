@@ -119,7 +119,8 @@ class Simulated(Connecting):
         self._filmed_last = np.zeros(self.num, bool)  # what a decided episode came to is in the film
 
     def read(self) -> Reading:
-        seen, names = self.env.observe(), [signal.name for signal in self.signals]
+        seen = self.env.observe()
+        names = [signal.name for signal in self.signals if signal.name in seen]  # the loop's guard misses what is not
         return Reading({name: seen[name] for name in names}, dict.fromkeys(names, 0.0))
 
     def write(self, commands: Mapping[str, Array]) -> None:
