@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.car import SUBSTEP, Cars
+from sim.engines.car import Cars
 from sim.engines.car.plans import imagined
 from sim.engines.vector.blocks import to_lanes
 from sim.engines.vector.simd import LANES
@@ -122,9 +122,9 @@ class Mppi:
         cost: NDArray[np.float32] = np.empty((self.plans // LANES, LANES), np.float32)
         steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
         ways = np.concatenate([[0.0], np.cumsum(steps)]).astype(np.float32)
-        n = round(1.0 / self.task.rate_hz / SUBSTEP)
-        h, left = np.float32(1.0 / self.task.rate_hz / n), np.empty_like(start)
-        imagined(start, own, path, ways, room, laid, self._model.shape, h, n, left, cost)
+        model, left = self._model, np.empty_like(start)
+        h = np.float32(model.dt / model.substeps)
+        imagined(start, own, path, ways, room, laid, model.shape, h, model.substeps, left, cost)
         weight = np.exp(-(cost.ravel() - cost.min()) / TEMPERATURE)
         made: Array = np.einsum("k,skc->sc", weight / weight.sum(), tried).astype(np.float32)
         return made

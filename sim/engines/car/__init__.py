@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sim.engines.car import dynamics, walls
 from sim.engines.car.grids import INDEX_ROWS, PLACE_ROWS, Grids, grids_of
 from sim.engines.car.lidar import rays_of, scan
-from sim.engines.car.rows import COMMAND_ROWS, COS, IMPACT, PARAMETER_ROWS, STATE_ROWS, STATES, TOUCHED, shape_of
+from sim.engines.car.rows import COMMAND_ROWS, COS, PARAMETER_ROWS, STATE_ROWS, STATES, shape_of
 from sim.engines.vector.blocks import block, borrowed, from_lanes, kernel, to_lanes
 from sim.engines.vector.simd import ALL, LANES
 from sim.robots.cars import Car
@@ -22,7 +22,6 @@ from sim.scenes.track import Track
 
 Array = NDArray[np.float32]
 SUBSTEP = 0.025  # s
-ZERO = np.float32(0.0)
 
 
 @kernel
@@ -33,12 +32,7 @@ def step_blocks(state: Any, parameters: Any, index: Any, cells: Any, command: An
     for place in range(state.shape[0]):
         s, p = block(state, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
         g, c = block(index, place, INDEX_ROWS), block(command, place, COMMAND_ROWS)
-        s[TOUCHED, ALL], s[IMPACT, ALL] = ZERO, ZERO
-        dynamics.derived(p, q, shape, ALL)
-        for _ in range(n):
-            dynamics.driven(s, q, c, shape, h, ALL)
-            if len(cells):
-                walls.kept_in(s, p, g, cells, shape, ALL)
+        walls.advance(s, p, q, g, c, cells, shape, h, n, ALL)
 
 
 class Cars:

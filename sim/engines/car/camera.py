@@ -13,18 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.car.grids import (
-    COLUMNS,
-    FINE,
-    FIRST,
-    INDEX_ROWS,
-    LEFT_X,
-    LOW_Y,
-    PER_METRE,
-    PLACE_ROWS,
-    RIGHT,
-    TOP,
-)
+from sim.engines.car.grids import INDEX_ROWS, PER_METRE, PLACE_ROWS, distance, grid, in_cells
 from sim.engines.car.lidar import traced
 from sim.engines.car.rows import COS, PARAMETER_ROWS, SIN, STATE_ROWS, X, Y
 from sim.engines.sight.lens import Lens
@@ -63,10 +52,8 @@ FLOOR, LINES, WALLS, PATCHES = LOOKS, LOOKS + 3, LOOKS + 6, LOOKS + 9
 CAR_LOOKS = LOOKS + 10
 COLOURS = (0.30, 0.31, 0.33, 0.92, 0.92, 0.90, 0.66, 0.62, 0.56)
 USUAL = 0.1  # of PATCHES
-EDGE, HALF_LINE = (
-    np.float32(0.12),
-    np.float32(0.025),
-)  # m from a wall to the middle of the line along it; its half width
+# m from a wall to the middle of the line along it; its half width.
+EDGE, HALF_LINE = np.float32(0.12), np.float32(0.025)
 PATCH = np.float32(0.5)  # m: side of a patch of the floor; panels of walls are twice as long
 VECTORS = 16  # of directions in which walls are looked for: four for each column of a picture 64 wide
 NEAREST = np.float32(0.01)  # m: how near a wall is at least
@@ -100,20 +87,6 @@ def on_square(place):
 
 
 @inlined
-def away_from_walls(cells, first, columns, right, top, u, v):
-    """Distance (m) to the nearest wall and its gradient, per cell, at one place in cells."""
-    u, v = min(right, max(ZERO, u)), min(top, max(ZERO, v))
-    column, row = int(u), int(v)
-    x, y = u - np.float32(column), v - np.float32(row)
-    at = first + row * columns + column
-    low, low_right = np.float32(cells[at]), np.float32(cells[at + 1])
-    high, high_right = np.float32(cells[at + columns]), np.float32(cells[at + columns + 1])
-    below, above = low + x * (low_right - low), high + x * (high_right - high)
-    slope = (low_right - low) + y * ((high_right - high) - (low_right - low))
-    return FINE * (below + y * (above - below)), FINE * slope, FINE * (above - below)
-
-
-@inlined
 def differing(x, y):
     """-1 to 1: how the patch with these whole numbers differs from others."""
     mixed = (np.int64(x) * 73856093) ^ (np.int64(y) * 19349663)
@@ -126,7 +99,7 @@ def floor_at(rgb, look, cells, first, columns, right, top, u, v, gx, gy, flat_x,
 
     A pixel's footprint is `across` wide and, in the direction flat_x, flat_y, `along` deep.
     """
-    away, nx, ny = away_from_walls(cells, first, columns, right, top, u, v)
+    away, nx, ny = distance(cells, first, columns, right, top, u, v)
     steep = math.sqrt(nx * nx + ny * ny) + TINY
     straight = min(abs(flat_x * nx + flat_y * ny) / steep, ONE)
     print = along * straight + across * math.sqrt(ONE - straight * straight)
@@ -153,11 +126,10 @@ def see_rows(
         place, lane, look = car // LANES, car % LANES, looks[car]
         s, p = block(state, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
         g = block(index, place, INDEX_ROWS)
-        first, columns = g[FIRST, lane], g[COLUMNS, lane]
-        right, top = p[PARAMETER_ROWS + RIGHT, lane], p[PARAMETER_ROWS + TOP, lane]
+        first, columns, right, top = grid(p, g, lane)
         cos, sin = s[COS, lane], s[SIN, lane]
         x, y, high = s[X, lane] + mount.eye * cos, s[Y, lane] + mount.eye * sin, mount.high + look[RAISED]
-        u, v = (x - p[PARAMETER_ROWS + LEFT_X, lane]) * PER_METRE, (y - p[PARAMETER_ROWS + LOW_Y, lane]) * PER_METRE
+        u, v = in_cells(p, x, y, lane)
         yaw_cos, yaw_sin = np.float32(math.cos(look[YAWED])), np.float32(math.sin(look[YAWED]))
         cos, sin = cos * yaw_cos - sin * yaw_sin, sin * yaw_cos + cos * yaw_sin
         tilt_cos, tilt_sin = np.float32(math.cos(look[TILT])), np.float32(math.sin(look[TILT]))

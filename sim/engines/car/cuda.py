@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.car import Array, Cars, dynamics, walls
-from sim.engines.car.grids import COLUMNS, FIRST, LEFT_X, LOW_Y, PER_METRE, RIGHT, TOP, Grids
+from sim.engines.car.grids import Grids, grid, in_cells
 from sim.engines.car.lidar import traced
-from sim.engines.car.rows import COMMAND_ROWS, COS, IMPACT, PARAMETER_ROWS, SIN, TOUCHED, X, Y
-from sim.engines.vector.blocks import blocks
+from sim.engines.car.rows import COMMAND_ROWS, COS, SIN, X, Y
+from sim.engines.vector.blocks import blocks, launch
 from sim.engines.vector.simd import LANES
 from sim.robots.cars import Car
 from sim.scenes.track import Track
@@ -28,7 +28,6 @@ except ImportError as error:  # pragma: no cover - numba always brings a `cuda` 
     raise ValueError("engine=car_cuda needs numba-cuda: pip install 'sim2metal[cuda]'") from error
 
 THREADS = 64
-ZERO = np.float32(0.0)
 
 
 def step_thread(state, parameters, derived, index, cells, command, shape, h, n):
@@ -37,12 +36,7 @@ def step_thread(state, parameters, derived, index, cells, command, shape, h, n):
     place, lane = world // LANES, world % LANES
     if place < state.shape[0]:
         s, p, q, g, c = state[place], parameters[place], derived[place], index[place], command[place]
-        s[TOUCHED, lane], s[IMPACT, lane] = ZERO, ZERO
-        dynamics.derived(p, q, shape, lane)
-        for _ in range(n):
-            dynamics.driven(s, q, c, shape, h, lane)
-            if len(cells):
-                walls.kept_in(s, p, g, cells, shape, lane)
+        walls.advance(s, p, q, g, c, cells, shape, h, n, lane)
 
 
 def scan_thread(state, parameters, index, cells, rays, ahead, longest, rows, first, out):
@@ -54,20 +48,13 @@ def scan_thread(state, parameters, index, cells, rays, ahead, longest, rows, fir
         place, lane = row // LANES, row % LANES
         s, p, g = state[place], parameters[place], index[place]
         cos, sin = s[COS, lane], s[SIN, lane]
-        u = (s[X, lane] + ahead * cos - p[PARAMETER_ROWS + LEFT_X, lane]) * PER_METRE
-        v = (s[Y, lane] + ahead * sin - p[PARAMETER_ROWS + LOW_Y, lane]) * PER_METRE
-        right, top = p[PARAMETER_ROWS + RIGHT, lane], p[PARAMETER_ROWS + TOP, lane]
+        u, v = in_cells(p, s[X, lane] + ahead * cos, s[Y, lane] + ahead * sin, lane)
         x, y = rays[0, beam], rays[1, beam]
         across, up = cos * x - sin * y, sin * x + cos * y
-        way = traced(cells, g[FIRST, lane], g[COLUMNS, lane], right, top, u, v, across, up, longest)
-        out[place, first + beam, lane] = way
+        out[place, first + beam, lane] = traced(cells, *grid(p, g, lane), u, v, across, up, longest)
 
 
 STEP, SCAN = cuda.jit(step_thread), cuda.jit(scan_thread)
-
-
-def _grid(n: int) -> tuple[int, int]:
-    return -(-n // THREADS), THREADS
 
 
 class CarsCuda:
@@ -91,12 +78,14 @@ class CarsCuda:
         plan = self.plan
         h, n = np.float32(plan.dt / plan.substeps), plan.substeps
         arrays = (self.state, self.parameters, self._derived, self.index, self.cells, self.command)
-        STEP[_grid(self._worlds)](*arrays, plan.shape, h, n)
+        STEP[launch(self._worlds, THREADS)](*arrays, plan.shape, h, n)
 
     def scan(self, rays: Any, ahead: float, longest: float, rows: Any, first: int, out: Any) -> None:
         """As `Cars.scan`, for cosines and sines of the beams (2, count); they, `rows` and `out` are on the device."""
         arrays = (self.state, self.parameters, self.index, self.cells, rays)
-        SCAN[_grid(len(rows) * rays.shape[1])](*arrays, np.float32(ahead), np.float32(longest), rows, first, out)
+        SCAN[launch(len(rows) * rays.shape[1], THREADS)](
+            *arrays, np.float32(ahead), np.float32(longest), rows, first, out
+        )
 
 
 class RaceCars(Cars):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engines.car.rows import PARAMETER_ROWS
 from sim.engines.vector.blocks import inlined, kernel
 from sim.engines.vector.simd import looked_up, number, whole
 from sim.randomize import Array
@@ -89,8 +90,21 @@ def grids_of(tracks: Sequence[Track]) -> Grids:
 
 
 @inlined
+def grid(p, g, lane):
+    """A car's own grid, as `distance` takes it: its first cell, its width, and the largest coordinates that count."""
+    return g[FIRST, lane], g[COLUMNS, lane], p[PARAMETER_ROWS + RIGHT, lane], p[PARAMETER_ROWS + TOP, lane]
+
+
+@inlined
+def in_cells(p, x, y, lane):
+    """A place (m) in cells of a car's grid."""
+    u = (x - p[PARAMETER_ROWS + LEFT_X, lane]) * PER_METRE
+    return u, (y - p[PARAMETER_ROWS + LOW_Y, lane]) * PER_METRE
+
+
+@inlined
 def distance(cells, first, columns, right, top, u, v):
-    """Distance (m) to the nearest wall and its gradient at a vector of places in cells; also of what is no number."""
+    """Distance (m) to the nearest wall and its gradient at a place in cells, or a vector of them; also of no number."""
     u, v = min(right, max(ZERO, u)), min(top, max(ZERO, v))  # NaN becomes zero in this order only
     column, row = whole(u), whole(v)
     x, y = u - number(column), v - number(row)

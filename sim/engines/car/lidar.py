@@ -6,18 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engines.car.grids import (
-    COLUMNS,
-    FIRST,
-    INDEX_ROWS,
-    LEFT_X,
-    LOW_Y,
-    PER_METRE,
-    PLACE_ROWS,
-    RIGHT,
-    TOP,
-    distance,
-)
+from sim.engines.car.grids import INDEX_ROWS, PER_METRE, PLACE_ROWS, distance, grid, in_cells
 from sim.engines.car.rows import COS, PARAMETER_ROWS, SIN, STATE_ROWS, X, Y
 from sim.engines.vector.blocks import block, borrowed, inlined, kernel
 from sim.engines.vector.simd import ALL, LANES, flags, select
@@ -72,12 +61,11 @@ def scan(state, parameters, index, cells, rays, count, ahead, longest, rows, fir
         s, p = block(state, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
         g, o = block(index, place, INDEX_ROWS), block(out, place, out.shape[1])
         cos, sin = s[COS, lane], s[SIN, lane]
-        u = (s[X, lane] + ahead * cos - p[PARAMETER_ROWS + LEFT_X, lane]) * PER_METRE
-        v = (s[Y, lane] + ahead * sin - p[PARAMETER_ROWS + LOW_Y, lane]) * PER_METRE
-        right, top = p[PARAMETER_ROWS + RIGHT, lane], p[PARAMETER_ROWS + TOP, lane]
+        u, v = in_cells(p, s[X, lane] + ahead * cos, s[Y, lane] + ahead * sin, lane)
+        own = grid(p, g, lane)
         for k in range(len(across)):
             x, y = across[k, ALL], up[k, ALL]
             turned, raised = cos * x - sin * y, sin * x + cos * y
-            room[0, ALL] = traced(cells, g[FIRST, lane], g[COLUMNS, lane], right, top, u, v, turned, raised, longest)
+            room[0, ALL] = traced(cells, *own, u, v, turned, raised, longest)
             for beam in range(min(LANES, count - k * LANES)):
                 o[first + k * LANES + beam, lane] = room[0, beam]

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.engines.car.grids import COLUMNS, FIRST, LEFT_X, LOW_Y, PER_METRE, RIGHT, TOP, distance
+from sim.engines.car import dynamics
+from sim.engines.car.grids import distance, grid, in_cells
 from sim.engines.car.rows import (
     COS,
     IMPACT,
     INERTIA,
     MASS,
-    PARAMETER_ROWS,
     SIN,
     TOUCHED,
     TURNING,
@@ -36,11 +36,8 @@ BENT = np.float32(0.05)  # m by which bent walls are nearer to a car's ends than
 @inlined
 def depth_at(s, p, g, cells, ahead, lane):
     """Of a point so far ahead of a car: how far it is from walls, and the normal away from them."""
-    track = PARAMETER_ROWS
-    u = (s[X, lane] + ahead * s[COS, lane] - p[track + LEFT_X, lane]) * PER_METRE
-    v = (s[Y, lane] + ahead * s[SIN, lane] - p[track + LOW_Y, lane]) * PER_METRE
-    first, columns = g[FIRST, lane], g[COLUMNS, lane]
-    away, nx, ny = distance(cells, first, columns, p[track + RIGHT, lane], p[track + TOP, lane], u, v)
+    u, v = in_cells(p, s[X, lane] + ahead * s[COS, lane], s[Y, lane] + ahead * s[SIN, lane], lane)
+    away, nx, ny = distance(cells, *grid(p, g, lane), u, v)
     steep: Any = max(math.sqrt(nx * nx + ny * ny), TINY)
     return away, nx / steep, ny / steep
 
@@ -84,3 +81,14 @@ def kept_in(s, p, g, cells, shape, lane):
         met(s, p, g, cells, shape.reach, shape, lane)
         met(s, p, g, cells, -shape.reach, shape, lane)
         met(s, p, g, cells, ZERO, shape, lane)
+
+
+@inlined
+def advance(s, p, q, g, c, cells, shape, h, n, lane):
+    """Drive for n steps of h seconds, within walls where there are any. q: room for what is `derived`."""
+    s[TOUCHED, lane], s[IMPACT, lane] = ZERO, ZERO
+    dynamics.derived(p, q, shape, lane)
+    for _ in range(n):
+        dynamics.driven(s, q, c, shape, h, lane)
+        if len(cells):
+            kept_in(s, p, g, cells, shape, lane)

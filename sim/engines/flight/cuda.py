@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.engines.flight import dynamics
 from sim.engines.flight.dynamics import COMMAND_ROWS, REST, SIGNAL_ROWS, SIGNALS, STATE
-from sim.engines.vector.blocks import blocks, to_lanes
+from sim.engines.vector.blocks import blocks, launch, to_lanes
 from sim.engines.vector.simd import LANES
 from sim.robots.quadrotors import Quadrotor
 
@@ -64,10 +64,6 @@ STEP, SENSE = cuda.jit(step_thread), cuda.jit(sense_thread)
 GATHER, SCATTER = cuda.jit(gather_thread), cuda.jit(scatter_thread)
 
 
-def _grid(n: int) -> tuple[int, int]:
-    return -(-n // THREADS), THREADS
-
-
 class FlightCuda:
     """`num` quadrotors on a GPU."""
 
@@ -97,7 +93,7 @@ class FlightCuda:
             whole = np.broadcast_to(values, (len(index), np.shape(values)[-1]))
             values = cuda.to_device(np.ascontiguousarray(whole, np.float32))
         if len(index):
-            SCATTER[_grid(len(index))](values, cuda.to_device(index), lanes, first)
+            SCATTER[launch(len(index), THREADS)](values, cuda.to_device(index), lanes, first)
 
     def reset(self, mask: Any | None, state: Mapping[str, Any]) -> None:
         index = self._index(mask)
@@ -108,15 +104,15 @@ class FlightCuda:
             self._scatter(self.state, STATE[name].start, index, value)
 
     def step(self, command: Any) -> None:
-        SCATTER[_grid(self.num)](command, self._everyone, self._command, 0)
+        SCATTER[launch(self.num, THREADS)](command, self._everyone, self._command, 0)
         h = np.float32(self.dt / self.substeps)
-        STEP[_grid(blocks(self.num) * LANES)](self.state, self.derived, self._command, h, self.substeps)
+        STEP[launch(blocks(self.num) * LANES, THREADS)](self.state, self.derived, self._command, h, self.substeps)
 
     def read(self, name: str) -> Any:
         if name in STATE:
             return self._gather(self.state, STATE[name])
         if name in SIGNALS:
-            SENSE[_grid(blocks(self.num) * LANES)](self.state, self._signals)
+            SENSE[launch(blocks(self.num) * LANES, THREADS)](self.state, self._signals)
             return self._gather(self._signals, SIGNALS[name])
         if name in self.parameters:
             return cuda.to_device(self.parameters[name])
@@ -125,7 +121,7 @@ class FlightCuda:
 
     def _gather(self, lanes: Any, where: slice) -> Any:
         out = cuda.device_array((self.num, where.stop - where.start), np.float32)
-        GATHER[_grid(self.num)](lanes, where.start, out)
+        GATHER[launch(self.num, THREADS)](lanes, where.start, out)
         return out
 
     def set_parameters(self, mask: Any | None, parameters: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.engines.pitch import Array, Pitch, dynamics
 from sim.engines.pitch.rows import BALL, COMMAND_ROWS, ROBOT
-from sim.engines.vector.blocks import blocks
+from sim.engines.vector.blocks import blocks, launch
 from sim.engines.vector.simd import LANES
 from sim.robots.wheeled import Wheeled
 from sim.scenes.pitch import Ball, Field
@@ -62,10 +62,6 @@ def scatter_thread(values, where, lanes, first, each):
 STEP, GATHER, SCATTER = cuda.jit(step_thread), cuda.jit(gather_thread), cuda.jit(scatter_thread)
 
 
-def _grid(n: int) -> tuple[int, int]:
-    return -(-n // THREADS), THREADS
-
-
 def _on_device(values: Any, dtype: Any) -> Any:
     """Copied there, unless it is there already."""
     there = hasattr(values, "__cuda_array_interface__")
@@ -99,7 +95,7 @@ class PitchCuda:
         """A copy of a state or parameter by name, on the device."""
         array, first, each, groups, size = self._place(name)
         out = cuda.device_array((self.num, groups, size), np.float32)
-        GATHER[_grid(self.num)](array, first, each, out)
+        GATHER[launch(self.num, THREADS)](array, first, each, out)
         return out if each else out.reshape(self.num, size)
 
     def write(self, worlds: Any, values: Mapping[str, Any]) -> None:
@@ -113,7 +109,7 @@ class PitchCuda:
             there = _on_device(value, np.float32)
             if there.size != count * groups * size:
                 raise ValueError(f"{name} of {count} worlds has {count * groups * size} numbers, got {there.shape}")
-            SCATTER[_grid(count)](there.reshape(count, groups, size), where, array, first, each)
+            SCATTER[launch(count, THREADS)](there.reshape(count, groups, size), where, array, first, each)
 
     def reset(self, worlds: Any, state: Mapping[str, Any]) -> None:
         """Begin anew in these worlds from name -> values; what is left out is at rest in the middle."""
@@ -128,10 +124,12 @@ class PitchCuda:
         """Advance all worlds by `dt` under (num, robots, 5): forward, left (m/s), turn (rad/s), pan (rad/s), kick."""
         self.plan.check(command)
         told = _on_device(command, np.float32).reshape(self.num, 1, self.robots * COMMAND_ROWS)
-        SCATTER[_grid(self.num)](told, self._everyone, self.command, 0, 0)
+        SCATTER[launch(self.num, THREADS)](told, self._everyone, self.command, 0, 0)
         h, substeps = np.float32(self.dt / self.plan.substeps), self.plan.substeps
         everybody = blocks(self.num) * LANES
-        STEP[_grid(everybody)](self.state, self.parameters, self.command, self.robots, self.plan.shape, h, substeps)
+        STEP[launch(everybody, THREADS)](
+            self.state, self.parameters, self.command, self.robots, self.plan.shape, h, substeps
+        )
 
 
 class MatchPitch(Pitch):

@@ -125,6 +125,11 @@ def run(array, index):
     return carray(_pointer(array, index * LANES), (1, LANES))
 
 
+def launch(n: int, threads: int) -> tuple[int, int]:
+    """How a CUDA kernel is launched for n threads: so many blocks of so many."""
+    return -(-n // threads), threads
+
+
 def blocks(n: int) -> int:
     """How many blocks hold n vehicles."""
     return -(-n // LANES)

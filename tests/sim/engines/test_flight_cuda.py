@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SIMULATED = """
 import numpy as np
 from numba import cuda
@@ -54,6 +56,21 @@ def run(code: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def opened(name: str, engine: str, otherwise: str) -> None:
+    """A task opens with an engine of a GPU; without one the error says what to do otherwise."""
+    from numba import cuda
+
+    from sim.env import make_env, with_engine
+    from sim.tasks import make
+
+    task = with_engine(make(name), engine)
+    if cuda.is_available():
+        assert make_env(task, 2, 0).num == 2
+    else:
+        with pytest.raises(ValueError, match=otherwise):
+            make_env(task, 2, 0)
+
+
 def test_kernels_fly_as_on_the_cpu(tmp_path) -> None:
     import numpy as np
 
@@ -81,7 +98,6 @@ def test_step_kernel_compiles_to_single_precision_registers() -> None:
 
 
 def test_without_a_gpu_the_error_says_so() -> None:
-    import pytest
     from numba import cuda
 
     from sim import engines
