@@ -45,6 +45,15 @@ def train(folder: Path, *arguments: str, **environment: str) -> dict[str, float]
     return {**used, "seconds": laps["total"], "training_s": laps["training"]}
 
 
+def learned(folder: Path, *arguments: str) -> dict[str, float]:
+    """What `train` cost, now, or when it was run before into this folder."""
+    path = folder / "cost.json"
+    if not path.exists():
+        path.write_text(json.dumps(train(folder, *arguments)))
+    cost: dict[str, float] = json.loads(path.read_text())
+    return cost
+
+
 def evaluate(folder: Path, *arguments: str) -> dict[str, Any]:
     """The report of `policies.evaluate` on the policy file in `folder`."""
     path = folder / "evaluation.json"

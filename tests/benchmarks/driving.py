@@ -45,21 +45,17 @@ def measure(cases: list[str], quick: bool) -> report.Rows:
 
 def _learner(way: str, seed: int, quick: bool) -> dict[str, Any]:
     folder = FOLDER / ("quick" if quick else "") / f"{way}{seed}"
-    if not (folder / "cost.json").exists():
-        said = [*(ONLINE if way == "online_sac" else ()), *(SMALL[way] if quick else ())]
-        cost = commands.train(folder, "task=car_race", f"algorithm={way}", f"seed={seed}", *said)
-        (folder / "cost.json").write_text(json.dumps(cost))
-    return json.loads((folder / "cost.json").read_text()) | {"conditions": _laps(folder, quick)}
+    said = [*(ONLINE if way == "online_sac" else ()), *(SMALL[way] if quick else ())]
+    cost = commands.learned(folder, "task=car_race", f"algorithm={way}", f"seed={seed}", *said)
+    return {**cost, "conditions": _laps(folder, quick)}
 
 
 def _laps(folder: Path, quick: bool) -> dict[str, dict[str, Any]]:
     """Condition -> the scores of one lap that ends where a wall is touched."""
-    path, found = folder / "laps.json", {}
+    found = {}
     for condition, settings in CONDITIONS.items():
         said = [*RULES, *settings, f"episodes={8 if quick else LAPS}", f"seed={UNSEEN}"]
-        run = [sys.executable, "-m", "policies.evaluate", f"policy={folder / 'policy.onnx'}", f"json={path}", *said]
-        commands.run(run)
-        told = json.loads(path.read_text())
+        told = commands.evaluate(folder, *said)
         lap = told["score"]["lap_time"]["median"]
         found[condition] = {"success": told["success"], "success_ci": told["success_ci"], "lap_s": lap}
     return found
