@@ -1,1 +1,1 @@
-"""Sentences for policies: a tokeniser that robots can run, and a frozen encoder of what was said."""
+"""Sentences for policies: a frozen encoder of what was said."""

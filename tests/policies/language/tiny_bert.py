@@ -45,6 +45,7 @@ def written(folder: Path) -> Path:
         shapes |= {f"{layer}output.dense.weight": (SIZE, INNER), f"{layer}output.dense.bias": (SIZE,)}
         norms += [layer + "attention.output.LayerNorm", layer + "output.LayerNorm"]
     values = {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    values = {name: value.astype(np.float16).astype(np.float32) for name, value in values.items()}
     for name in norms:
         values |= {name + ".weight": np.ones(SIZE, np.float32), name + ".bias": np.zeros(SIZE, np.float32)}
     header, body = {"__metadata__": {"format": "pt"}}, b""

@@ -1,0 +1,188 @@
+"""Tasks of Meta-World in words: `task=metaworld/words` sees two pictures and is told a sentence, not where things are.
+
+Every episode is one of `task.tasks`, in turn, and a sentence is drawn that asks for it. Pictures are drawn of a copy of
+the scene without the arm's meshes, which takes a fifth of the time (`task.full=true` draws all of it), and only when
+somebody looks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.env import Array, Env, Step
+from sim.spec import Group, Signal, numbers
+from sim.tasks import PLACE
+from sim.tasks.external.metaworld import Scenes, signals, task
+from sim.tasks.external.metaworld_mt import ManyScenes, MetaWorldMany
+from sim.tasks.language import Instructions, instructions_of
+from sim.tasks.language.folder import encoder_folder, tokeniser
+from sim.tasks.language.wordpiece import MOST, WordPiece
+from sim.terms import Feature
+
+PIXELS = 64
+EASY = ("reach-v3", "door-open-v3", "drawer-open-v3", "drawer-close-v3", "button-press-topdown-v3")
+EASY += ("window-open-v3", "window-close-v3")
+SENTENCES = ("learned", "held_out", "wrong")
+# From above in front, and from the side: together they show every scene of MT10, and the markers behind the hand.
+VIEWS = {
+    "front_camera": {"lookat": (0.0, 0.68, 0.1), "distance": 1.1, "azimuth": 90.0, "elevation": -45.0},
+    "side_camera": {"lookat": (0.0, 0.68, 0.12), "distance": 1.1, "azimuth": 180.0, "elevation": -20.0},
+}
+HIDDEN = 5  # a group of geometries that is not drawn
+BOXES = ("right_l6", "right_hand", "tablelink")  # bodies whose meshes are drawn as boxes
+ARM = {"right_arm_base_link", "head", "pedestal", "torso", "controller_box", "pedestal_feet", "screen", "right_l1_2"}
+ARM |= {f"right_l{k}" for k in range(6)}
+SAID = int.from_bytes(b"said")  # mixed into the seed
+
+
+@dataclass
+class Settings:
+    """Of the tasks in words."""
+
+    tasks: list[str] = field(default_factory=lambda: [*EASY])
+    steps: int = 150  # of an episode at most
+    sentences: str = "learned"  # that episodes are asked for with; of an evaluation: held_out, or wrong, another task's
+    full: bool = False  # pictures of all meshes
+    encoder: str = field(default="", metadata={PLACE: True})  # folder of the sentence encoder (default: extra [vla]'s)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= 500:
+            raise ValueError(f"steps must be between 1 and 500, the benchmark's longest, got {self.steps}")
+        if self.sentences not in SENTENCES:
+            raise ValueError(f"sentences {self.sentences!r} is not one of {', '.join(SENTENCES)}")
+        if not self.tasks or len({*self.tasks}) < len(self.tasks):
+            raise ValueError(f"tasks are different ones, at least one, got {', '.join(self.tasks) or 'none'}")
+        if self.sentences == "wrong" and len(self.tasks) < 2:
+            raise ValueError("sentences=wrong needs two tasks")
+
+
+class MetaWorldWords(MetaWorldMany):
+    """Several environments of Meta-World, seen and told."""
+
+    Config: type = Settings
+    name = "metaworld/words"
+    algorithm = "vla"
+    goal = ""
+    privileged: Group = (*signals(2)[2:], Signal("task", (1,), "1", "", 0.0, 1.0))
+    recipes = {}
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = config or Settings()
+        self.episode_steps = self.config.steps
+        self.instructions: tuple[Instructions, ...] = tuple(
+            instructions_of(f"metaworld/{n}") for n in self.config.tasks
+        )
+        self.members = [task(name)(None) for name in self.config.tasks]
+        self.words: WordPiece = tokeniser(encoder_folder(self.config.encoder))
+        seen = signals(2)
+        self.privileged = (*seen[2:], Signal("task", (len(self.members),), "1", "", 0.0, 1.0))
+        last = float(len(self.words.vocabulary) - 1)
+        pictures = (Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in VIEWS)
+        told = Signal("instruction", (MOST,), "1", "", 0.0, last, max_age=1e6, dtype="int64")
+        self.policy = (*seen[:2], *pictures, told)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """What can be measured, as it is."""
+        return tuple(Feature(s.name) for s in numbers(self.policy))
+
+    @property
+    def encoder(self) -> Path:
+        """The folder of the sentence encoder whose tokens its policy is told."""
+        return encoder_folder(self.config.encoder)
+
+    def _asked(self) -> list[str]:
+        return [f"metaworld/{name}" for name in self.config.tasks]
+
+    def open(self, num: int, seed: int) -> Env:
+        return ToldScenes(self, num, seed)
+
+
+class ToldScenes(ManyScenes):
+    """`num` scenes with cameras, and what was said in each."""
+
+    task: MetaWorldWords
+
+    def __init__(self, task: MetaWorldWords, num: int, seed: int) -> None:
+        super().__init__(task, num, seed)
+        self._said = np.zeros((num, MOST), np.int64)
+        self._shown = {name: np.zeros((num, PIXELS, PIXELS, 3), np.uint8) for name in VIEWS}
+        self._moved: set[int] = set()  # rows whose pictures are out of date
+        self._cameras: dict[int, tuple[Any, Any]] = {}  # task -> its camera and the model that is drawn
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        super().reset(rows, episodes)
+        for row, episode in zip(rows, episodes, strict=True):
+            rng = np.random.default_rng([self.seed, episode, SAID])
+            asked, config = self.chosen[row], self.task.config
+            if config.sentences == "wrong":
+                asked = (asked + rng.integers(1, len(self.task.members))) % len(self.task.members)
+            sentence = self.task.instructions[asked].draw(rng, held_out=config.sentences != "learned")
+            self._said[row] = self.task.words.encode([sentence])[0][0]
+        self._moved.update(rows)
+
+    def observe(self) -> dict[str, Array]:
+        if self._moved:
+            self._shown = {
+                name: shown.copy() for name, shown in self._shown.items()
+            }  # who has the last ones keeps them
+            for row in self._moved:
+                for name, picture in self._look(row).items():
+                    self._shown[name][row] = picture
+            self._moved = set()
+        return self._numbers() | self._shown | {"instruction": self._said.copy()}
+
+    def _numbers(self) -> dict[str, Array]:
+        found = {s.name: np.zeros((self.num, *s.shape), np.float32) for s in signals(2)}
+        for row, env in enumerate(self.envs):
+            if env is not None:
+                for name, value in env.observe().items():
+                    found[name][row] = value[0]
+        return found | {"task": np.eye(len(self.task.members), dtype=np.float32)[self.chosen]}
+
+    def _look(self, row: int) -> dict[str, NDArray[np.uint8]]:
+        from sim.render.camera import Camera
+
+        env = self.envs[row]
+        assert isinstance(env, Scenes)
+        environment, number = env.environments[0], int(self.chosen[row])
+        if number not in self._cameras:
+            model = environment.model if self.task.config.full else plain(environment.model)
+            self._cameras[number] = Camera(environment.model, PIXELS, PIXELS), model
+        camera, model = self._cameras[number]
+        return {name: camera.see(environment.data, view, model) for name, view in VIEWS.items()}
+
+    def truth(self) -> dict[str, Array]:
+        return self._numbers() | {"instruction": self._said.copy()}
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        outcome = super().step(command)
+        self._moved.update(row for row, env in enumerate(self.envs) if env is not None)
+        return outcome
+
+    def close(self) -> None:
+        for camera, _ in self._cameras.values():
+            camera.close()
+        super().close()
+
+
+def plain(model: Any) -> Any:
+    """A copy of a model to be drawn: without the arm's links, and with boxes for the hand's and the table's meshes."""
+    from mujoco import mjtGeom
+
+    drawn = copy.copy(model)
+    for geom in range(model.ngeom):
+        body = model.body(model.geom_bodyid[geom]).name
+        if body in ARM:
+            drawn.geom_group[geom] = HIDDEN
+        elif body in BOXES and model.geom_type[geom] == mjtGeom.mjGEOM_MESH:
+            drawn.geom_type[geom] = mjtGeom.mjGEOM_BOX
+            drawn.geom_size[geom] = model.geom_aabb[geom][3:]
+    return drawn
