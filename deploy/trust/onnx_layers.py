@@ -223,6 +223,7 @@ class Operator(NamedTuple):
 
 
 MOVED, ADDED, CURVED, STREWN = 8.0, 8.0, 30.0, 40.0  # ns: copied; added, compared; exp, tanh and the like; by index
+PACKED = 4.0  # ns: read and packed, beside what is multiplied
 
 
 def _table() -> dict[str, Operator]:
@@ -263,8 +264,8 @@ def _table() -> dict[str, Operator]:
         ),
         shapes.arg: (STREWN, "ArgMax ArgMin"),
         shapes.top_k: (ADDED, "TopK"),
-        gemm: (ADDED, "Gemm"),
-        matmul: (ADDED, "MatMul"),
+        gemm: (PACKED, "Gemm"),
+        matmul: (PACKED, "MatMul"),
         einsum: (ADDED, "Einsum"),
         conv: (ADDED, "Conv"),
         conv_transpose: (ADDED, "ConvTranspose"),

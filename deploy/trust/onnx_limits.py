@@ -63,6 +63,7 @@ class Cost:
     memory: float = 0.0  # bytes
     seconds: float = 0.0  # per run
     nodes: int = 0
+    once: float = 0.0  # s, when it is loaded
 
 
 class Bounded:
@@ -97,7 +98,8 @@ class Bounded:
                 f"the graph takes up to {cost.memory / MEGABYTE:.0f} MB, more than {limits.memory * n / MEGABYTE:.0f}; "
                 "if you trust it, SIM2METAL_MEMORY_MB=... in the environment allows more"
             )
-        seconds = (runs + 1) * cost.seconds + cost.nodes * PER_LOADED_NODE  # one more: constants are computed once
+        # One run more: constants are computed once.
+        seconds = (runs + 1) * cost.seconds + cost.once + cost.nodes * PER_LOADED_NODE
         if seconds > limits.seconds * n:
             raise LimitError(
                 f"the graph takes up to {seconds:.1f} s to load and test, more than {limits.seconds * n:g}; "
@@ -144,6 +146,7 @@ class _Walk:
             value = Value(tensor.shape, tensor.dtype, tensor.data)
             self.cost.memory += value.size * tensor.dtype.itemsize
             define(tensor.name, value)
+        stored = {tensor.name for tensor in graph.constants}
         for node in graph.nodes:
             self.cost.nodes += 1
             if self.cost.nodes > MOST_NODES:
@@ -152,7 +155,12 @@ class _Walk:
                 inputs = [known[name] if name else None for name in node.inputs]
             except KeyError as error:
                 raise LimitError(f"{node} takes {error}, which nothing before it makes") from None
-            for name, value in zip(node.outputs, self.node(node, inputs, known, turns), strict=False):
+            before = self.cost.seconds
+            results = self.node(node, inputs, known, turns)
+            if node.operator == "Cast" and self.depth == 0 and stored.issuperset(node.inputs):
+                # Weights in half precision: onnxruntime keeps them in single precision from then on.
+                self.cost.once, self.cost.seconds = self.cost.once + self.cost.seconds - before, before
+            for name, value in zip(node.outputs, results, strict=False):
                 if name:
                     define(name, value)
         try:
@@ -201,7 +209,8 @@ class _Walk:
             if seen:
                 raise ShapeError(f"meets the shape {seen[0].shape}, which is empty")
         made = sum(value.size * value.dtype.itemsize for value in results)
-        visited = sum(v.size for v in call.inputs if v is not None) + sum(v.size for v in results)
+        read = call.inputs[1:] if call.node.operator == "Gather" else call.inputs  # of its first it visits what it takes
+        visited = sum(v.size for v in read if v is not None) + sum(v.size for v in results)
         self.cost.memory += made + 4 * call.scratch
         edges = len(call.inputs) + len(results)
         once = PER_NODE + PER_EDGE * edges + 1e-9 * nanoseconds * visited + PER_PRODUCT * call.products

@@ -20,6 +20,7 @@ from deploy.trust.content import HEADER, KEY, SCHEMA, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.models.controller import Array, FeaturePolicy, Planning, Policy
 from policies.models.graph import OPSET, Graph
+from policies.models.torch_graph import spliced
 from sim import spec
 from sim.spec import Group, numbers
 from sim.tasks import Task, features_of, history_of
@@ -99,11 +100,17 @@ def serialise(model: onnx.ModelProto, metadata: Mapping[str, Any]) -> bytes:
 
 
 def random_signals(inputs: Group, steps: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Plausible signals (steps, *shape): inside finite limits; rotation matrices where they turn body into world."""
+    """Plausible signals (steps, *shape): inside finite limits; rotation matrices where they turn body into world.
+
+    Tokens change once.
+    """
     signals = {}
     for signal in inputs:
         if signal.is_picture:
             value: NDArray[Any] = _blotches(signal.shape, steps, rng)
+        elif signal.dtype == "int64":  # in the midst something else is said
+            said = rng.integers(int(signal.low), int(signal.high) + 1, (2, *signal.shape))
+            value = said.repeat(-(-steps // 2), axis=0)[:steps]
         elif signal.shape == (9,) and signal.frame == "body->world":
             value = np.linalg.qr(rng.normal(size=(steps, 3, 3)))[0].reshape(steps, 9)
         elif np.isfinite(signal.low) and np.isfinite(signal.high):
@@ -224,7 +231,8 @@ def to_bytes(
 ) -> bytes:
     """What `export` writes; `path` names it in errors."""
     rng = np.random.default_rng(0)
-    signals = _recorded(controller, vectors_from) if vectors_from else random_signals(controller.inputs, STEPS, rng)
+    steps = FEWEST_STEPS if spec.tokens(controller.inputs) else STEPS  # a sentence takes as long as many steps
+    signals = _recorded(controller, vectors_from) if vectors_from else random_signals(controller.inputs, steps, rng)
     if reference is not None:
         _compare_reference(controller, signals, reference)
     metadata = _metadata(controller, signals, closed_loop(controller, signals))
@@ -284,27 +292,11 @@ class TorchNetwork:
         return action.clamp(-1.0, 1.0).numpy(), {}
 
     def write(self, graph: Graph, x: str) -> str:
-        """Splice torch's own ONNX export of the module into `graph`."""
-        import onnx.compose
+        """Torch's own ONNX nodes, and the clipping."""
         import torch
 
-        program = torch.onnx.export(
-            self.module.eval(),
-            (torch.zeros(2, self.inputs),),
-            dynamo=True,
-            opset_version=OPSET,
-            dynamic_shapes=({0: torch.export.Dim("N")},),
-            verbose=False,
-        )
-        assert program is not None
-        model = onnx.compose.add_prefix(program.model_proto, "torch/")
-        if model.functions or any(opset.domain for opset in model.opset_import):
-            raise ValueError("this torch module exports to operators outside of standard ONNX")
-        graph.add("Identity", x, to=model.graph.input[0].name)
-        graph.nodes.extend(model.graph.node)
-        graph.constants.extend(model.graph.initializer)
-        one = graph.constant(1.0)
-        return graph.add("Clip", model.graph.output[0].name, graph.constant(-1.0), one)
+        action = spliced(graph, self.module, (torch.zeros(2, self.inputs),), (x,))
+        return graph.add("Clip", action, graph.constant(-1.0), graph.constant(1.0))
 
 
 def export_torch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,12 +28,18 @@ class Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.metadata: dict[str, Any] = {}  # what the nodes mean, for the file's metadata
+        self._inside = 0  # nodes of branches
+
+    @property
+    def made(self) -> int:
+        """How many nodes were added until now."""
+        return len(self.nodes) + self._inside
 
     def add(self, operator: str, *inputs: str, to: str | None = None, **attributes: Any) -> str:
         """One node with one output."""
         from onnx import helper
 
-        name = to or f"{operator.lower()}_{len(self.nodes)}"
+        name = to or f"{operator.lower()}_{self.made}"
         self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
@@ -79,7 +86,7 @@ class Graph:
     def _cast(self, x: str, kind: int) -> str:
         from onnx import helper
 
-        name = f"cast_{len(self.nodes)}"
+        name = f"cast_{self.made}"
         self.nodes.append(helper.make_node("Cast", [x], [name], name=name, to=kind))
         return name
 
@@ -87,15 +94,36 @@ class Graph:
         """x cut into pieces of these sizes along the last axis."""
         from onnx import helper
 
-        names = [f"split_{len(self.nodes)}_{k}" for k in range(len(sizes))]
+        names = [f"split_{self.made}_{k}" for k in range(len(sizes))]
         self.nodes.append(helper.make_node("Split", [x, self.constant(sizes, np.int64)], names, axis=-1))
         return names
+
+    def when(self, asked: str, made: Callable[[], str], otherwise: str) -> str:
+        """What `made` adds nodes for, worked out only where the scalar `asked` is true; else `otherwise`. float32."""
+        from onnx import TensorProto, helper
+
+        start = len(self.nodes)
+        names = made(), self.add("Identity", otherwise)
+        *nodes, last = self.nodes[start:]
+        kept = {constant.name for constant in self.constants}
+        fixed = [node for node in nodes if {*node.input} <= kept]  # weights as float32: once, not in every run
+        inner = [node for node in nodes if node not in fixed]
+        number = self.made
+        self.nodes[start:] = fixed
+        self._inside += len(inner) + 1
+        then, other = (
+            helper.make_graph(
+                part, f"branch_{number}_{k}", [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+            )
+            for k, (part, name) in enumerate(zip((inner, [last]), names, strict=True))
+        )
+        return self.add("If", asked, then_branch=then, else_branch=other)
 
     def inline(self, part: Part, *given: str) -> str:
         """A part of another graph, fed with these tensors."""
         if part.opset != OPSET:
             raise PolicyFileError(f"{part.path} is of opset {part.opset}, this version writes {OPSET}: export it again")
-        prefix, names = f"part_{len(self.nodes)}/", {"": "", **dict(zip(part.inputs, given, strict=True))}
+        prefix, names = f"part_{self.made}/", {"": "", **dict(zip(part.inputs, given, strict=True))}
         for constant in part.constants:
             self.constants.append(copy.deepcopy(constant))
             self.constants[-1].name = prefix + constant.name

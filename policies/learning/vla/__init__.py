@@ -46,11 +46,14 @@ class TokenPolicy(Protocol):
     def encode(self, told: Any, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Any:
         """What it keeps of numbers (n, k) and pictures name -> (n, height, width, 3) uint8."""
 
-    def generate(self, prefix: Any, temperature: float, generator: torch.Generator) -> Spoken:
-        """Tokens drawn at a temperature; at 0 the likeliest, with log-probabilities at 1."""
+    def generate(self, prefix: Any, temperature: float, generator: torch.Generator | None = None) -> Spoken:
+        """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with log-probabilities at 1."""
 
     def evaluate(self, prefix: Any, tokens: Tensor, temperature: float) -> Judged:
         """Of tokens (n, length), with gradients; the temperature is positive."""
+
+    def likely(self, prefix: Any, tokens: Tensor, temperature: float) -> Tensor:
+        """Log-probabilities of every token in each place (n, length, vocabulary), with gradients."""
 
     def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Chunks (n, horizon * actions) in [-1, 1], and which could be read; the others are a stop."""

@@ -36,13 +36,14 @@ class TinyConfig:
     heads: int = 4
     points: int = 32  # places in each picture
     sight: EncoderConfig = field(default_factory=EncoderConfig)
+    patch: int = 1  # rows and columns of what the convolutions hold that are attended to as one
     parallel: bool = False  # all tokens at once, each by itself
 
     def __post_init__(self) -> None:
-        if min(self.width, self.layers, self.heads, self.points) < 1 or self.width % self.heads:
+        if min(self.width, self.layers, self.heads, self.points, self.patch) < 1 or self.width % self.heads:
             raise ValueError(
-                "width, layers, heads and points are at least 1, and heads divide width; "
-                f"got {self.width}, {self.layers}, {self.heads}, {self.points}"
+                "width, layers, heads, points and patch are at least 1, and heads divide width; "
+                f"got {self.width}, {self.layers}, {self.heads}, {self.points}, {self.patch}"
             )
 
 
@@ -132,7 +133,7 @@ class TinyVla(nn.Module):
             self.patch = nn.ModuleDict({s.name: nn.Linear(channels, width) for s in pictures})
             self.place = nn.ModuleDict({s.name: nn.Linear(channels, config.points) for s in pictures})
             self.point = nn.ModuleDict({s.name: nn.Linear(2 * config.points, width) for s in pictures})
-            areas = {s.name: sight.held(s.shape) for s in pictures}
+            areas = {s.name: [side // config.patch for side in sight.held(s.shape)] for s in pictures}
             self.where = nn.ParameterDict({n: FIRST * torch.randn(h * w, width) for n, (h, w) in areas.items()})
             self.turn = nn.Parameter(FIRST * torch.randn(tokens.length, width))
             self.said = None if config.parallel else nn.Embedding(tokens.vocabulary, width)
@@ -163,7 +164,7 @@ class TinyVla(nn.Module):
             context.append(patches)
             start = start + point
         whole = torch.cat(context, 1)
-        seen = told.there.new_ones(len(whole), whole.shape[1] - told.there.shape[1])
+        seen = told.there.new_ones(whole.shape[0], whole.shape[1] - told.there.shape[1])
         there = torch.cat([told.there, seen], 1)[:, None, None]
         return Prefix([block.offered(whole) for block in self.blocks], there, start)  # type: ignore[operator]
 
@@ -175,9 +176,12 @@ class TinyVla(nn.Module):
         held = F.relu(held.flatten(2).transpose(1, 2) * (1.0 + more) + shift)
         likely = self.place[name](held).softmax(1)
         places = likely.transpose(1, 2) @ torch.from_numpy(grid(height, width)).to(held)
+        if self.config.patch > 1:
+            square = held.transpose(1, 2).unflatten(2, (height, width))
+            held = F.avg_pool2d(square, self.config.patch).flatten(2).transpose(1, 2)
         return self.patch[name](held) + self.where[name], self.point[name](places.flatten(1))
 
-    def generate(self, prefix: Prefix, temperature: float, generator: torch.Generator) -> Spoken:
+    def generate(self, prefix: Prefix, temperature: float, generator: torch.Generator | None = None) -> Spoken:
         if temperature < 0.0:
             raise ValueError(f"temperature is zero or positive, got {temperature}")
         with torch.no_grad():
@@ -187,7 +191,7 @@ class TinyVla(nn.Module):
                 return Spoken(*self._ended(tokens, logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]))
             return self._said_in_turn(prefix, temperature, generator)
 
-    def _said_in_turn(self, prefix: Prefix, temperature: float, generator: torch.Generator) -> Spoken:
+    def _said_in_turn(self, prefix: Prefix, temperature: float, generator: torch.Generator | None) -> Spoken:
         """Token after token: each turn works out its own keys and values, and finds those before it."""
         assert self.said is not None
         past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.blocks)
@@ -206,12 +210,16 @@ class TinyVla(nn.Module):
     def evaluate(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0) -> Judged:
         if temperature <= 0.0:
             raise ValueError(f"temperature is positive, got {temperature}")
-        likely = (self._logits(prefix, tokens) / temperature).log_softmax(-1)
+        likely = self.likely(prefix, tokens, temperature)
         entropy = -(likely.exp() * likely).sum(-1)
         log_probability = likely.gather(-1, tokens[..., None])[..., 0]
         after = self._after(tokens)
         value = self.worth(prefix.start).squeeze(-1)
         return Judged(log_probability.masked_fill(after, 0.0), entropy.masked_fill(after, 0.0), value)
+
+    def likely(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0) -> Tensor:
+        """Log-probabilities of every token (n, length, vocabulary), given those before it."""
+        return (self._logits(prefix, tokens) / temperature).log_softmax(-1)
 
     def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         return self.tokens.decode(tokens.cpu().numpy())
@@ -241,7 +249,7 @@ class TinyVla(nn.Module):
         return tokens.masked_fill(after, self.tokens.end), logs.masked_fill(after, 0.0)
 
 
-def _drawn(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+def _drawn(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
     """Tokens (n,); the likeliest at temperature 0."""
     if temperature == 0.0:
         return logits.argmax(-1)

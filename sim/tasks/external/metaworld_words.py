@@ -85,7 +85,7 @@ class MetaWorldWords(MetaWorldMany):
         self.privileged = (*seen[2:], Signal("task", (len(self.members),), "1", "", 0.0, 1.0))
         last = float(len(self.words.vocabulary) - 1)
         pictures = (Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in VIEWS)
-        told = Signal("instruction", (MOST,), "1", "", 0.0, last, max_age=1e6, dtype="int64")
+        told = Signal("instruction", (MOST,), "1", "", 0.0, last, max_age=3600.0, dtype="int64")
         self.policy = (*seen[:2], *pictures, told)
 
     @property

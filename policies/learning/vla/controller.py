@@ -1,0 +1,185 @@
+"""Policies that are told in words and speak actions as tokens, as one controller: a sentence encoder, eyes, a decoder.
+
+The whole is in the file: tokens of the instruction in, commands out. The sentence is encoded when it changes, pictures
+are looked at when a chunk is planned, and the likeliest tokens are said. The tokeniser is in the file's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from policies.language.minilm import SentenceEncoder
+from policies.learning.vla.tiny import TinyVla, Told
+from policies.models.chunking import contract
+from policies.models.controller import Array, physical
+from policies.models.tokens import BinTokens
+from policies.models.torch_graph import spliced
+from sim import spec
+from sim.spec import Group, Signal
+from sim.tasks import Task
+
+if TYPE_CHECKING:
+    from policies.models.graph import Graph
+
+NOTHING = -1.0  # in the place of tokens: nothing has been said yet
+
+
+class Listener(nn.Module):
+    """What is kept of an instruction: from its tokens (n, words), 0 where there are none, to numbers (n, k)."""
+
+    def __init__(self, encoder: SentenceEncoder, policy: TinyVla) -> None:
+        super().__init__()
+        self.encoder, self.policy = encoder, policy
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = tokens != 0
+        told = self.policy.tell(self.encoder(tokens, there), there)
+        return torch.cat([told.words.flatten(1), told.heard], 1)
+
+
+class Speaker(nn.Module):
+    """The chunk (n, horizon * actions) in [-1, 1] that is said: of what was told, numbers (n, k), and pictures."""
+
+    def __init__(self, policy: TinyVla, hold: int) -> None:
+        super().__init__()
+        assert isinstance(policy.tokens, BinTokens)
+        self.policy, self.hold, self.actions = policy, hold, policy.tokens.actions
+        self.register_buffer("values", torch.from_numpy(policy.tokens.values), persistent=False)
+
+    def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...]) -> Tensor:
+        width = self.policy.config.width
+        words, heard = told[:, :-width].unflatten(1, (-1, width)), told[:, -width:]
+        seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
+        prefix = self.policy.encode(Told(words, tokens != 0, heard), numbers, seen)
+        said = self.policy.generate(prefix, 0.0).tokens
+        chunk: Tensor = self.values[said].unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)  # type: ignore[index]
+        return chunk.flatten(1)
+
+
+@dataclass
+class SpokenPolicy:
+    """The controller. A chunk of `horizon` actions is said whole, and anew when the instruction changes.
+
+    State: "words", the tokens that were told last (n, k); "told", what is kept of them; "chunk", what is left of the
+    plan, next action first, in [-1, 1]; "left", how many of them are still to be executed (n, 1).
+    """
+
+    name: str
+    task: str
+    robot: str
+    rate_hz: float
+    inputs: Group
+    outputs: Group
+    encoder: SentenceEncoder
+    policy: TinyVla
+    horizon: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    envelope: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        spec.limits(self.outputs)
+        (self._told,) = spec.tokens(self.inputs)
+        self._numbers, self._pictures = spec.numbers(self.inputs), spec.pictures(self.inputs)
+        self.actions = spec.size(self.outputs)
+        tokens = self.policy.tokens
+        if not isinstance(tokens, BinTokens) or tokens.actions != self.actions or self.horizon % tokens.horizon:
+            raise ValueError(
+                f"a chunk of {self.horizon} actions of {self.actions} numbers is said in bins, some for each of its "
+                f"equal parts, got {tokens}"
+            )
+        self._listener = Listener(self.encoder, self.policy).eval()
+        self._speaker = Speaker(self.policy, self.horizon // tokens.horizon).eval()
+
+    @classmethod
+    def from_task(cls, task: Task, encoder: SentenceEncoder, policy: TinyVla, horizon: int) -> SpokenPolicy:
+        """The controller of `task` with a trained policy."""
+        about = {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
+        return cls(**about, encoder=encoder, policy=policy, horizon=horizon)
+
+    def plan(self) -> dict[str, int]:
+        """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""
+        return {"horizon": self.horizon, "replan": self.horizon}
+
+    def state(self) -> Group:
+        """The state as signals."""
+        return tuple(Signal(name, value.shape[1:]) for name, value in self.initial_state(1).items())
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        """Nothing told and nothing planned yet: name -> (n, k)."""
+        words, width = self._told.shape[0], self.policy.config.width
+        return {
+            "words": np.full((n, words), NOTHING, np.float32),
+            "told": np.zeros((n, (words + 1) * width), np.float32),
+            "chunk": np.zeros((n, self.horizon * self.actions), np.float32),
+            "left": np.zeros((n, 1), np.float32),
+        }
+
+    def limits(self) -> tuple[Array, Array]:
+        """Low and high (actions,) of the commands."""
+        return spec.limits(self.outputs)
+
+    @torch.no_grad()
+    def act(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Commands name -> (n, *shape) and the next state, from signals and state name -> (n, *shape)."""
+        tokens = torch.from_numpy(np.ascontiguousarray(signals[self._told.name], np.int64))
+        words = tokens.numpy().astype(np.float32)
+        new = (words != state["words"]).any(1, keepdims=True)
+        told, chunk = state["told"], state["chunk"]
+        if new.any():
+            told = np.where(new, self._listener(tokens).numpy(), told)
+        fresh = new | (state["left"] <= 0.0)
+        if fresh.any():
+            numbers = torch.from_numpy(spec.pack(self._numbers, signals))
+            shown = tuple(torch.from_numpy(np.ascontiguousarray(signals[s.name])) for s in self._pictures)
+            chunk = np.where(fresh, self._speaker(tokens, torch.from_numpy(told), numbers, shown).numpy(), chunk)
+        left = np.where(fresh, np.float32(self.horizon), state["left"]) - np.float32(1.0)
+        k = self.actions
+        rest = np.concatenate([chunk[:, k:], chunk[:, -k:]], axis=1)
+        return physical(self.outputs, chunk[:, :k]), {"words": words, "told": told, "chunk": rest, "left": left}
+
+    def write(self, graph: Graph) -> str:
+        """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
+        one, k, size = graph.constant([1], np.int64), self.actions, self.horizon * self.actions
+        words = graph.add("Identity", graph.real(self._told.name), to="next_state.words")
+        differs = graph.real(graph.add("Not", graph.add("Equal", words, "state.words")))
+        changed = graph.add("Greater", graph.add("ReduceMax", differs, one, keepdims=1), graph.constant(0.0))
+        fresh = graph.add("Or", changed, graph.add("LessOrEqual", "state.left", graph.constant(0.0)))
+        words_of = torch.ones(2, *self._told.shape, dtype=torch.int64)
+
+        def listen() -> str:
+            return spliced(graph, self._listener, (words_of,), (self._told.name,))
+
+        heard = graph.when(self._any(graph, changed), listen, "state.told")
+        told = graph.add("Where", changed, heard, "state.told", to="next_state.told")
+        numbers = graph.join([s.name for s in self._numbers])
+        shown = tuple(s.name for s in self._pictures)
+
+        def speak() -> str:
+            pictures = tuple(torch.zeros(2, *s.shape, dtype=torch.uint8) for s in self._pictures)
+            rows = (torch.zeros(2, self.initial_state(1)["told"].shape[1]), torch.zeros(2, spec.size(self._numbers)))
+            return spliced(graph, self._speaker, (words_of, *rows, pictures), (self._told.name, told, numbers, *shown))
+
+        said = graph.when(self._any(graph, fresh), speak, "state.chunk")
+        chunk = graph.add("Where", fresh, said, "state.chunk")
+        full = graph.add("Where", fresh, graph.constant(float(self.horizon)), "state.left")
+        graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
+        last = graph.columns(chunk, size - k, size)
+        graph.join([graph.columns(chunk, k, size), last] if size > k else [last], to="next_state.chunk")
+        graph.metadata["tokeniser"] = {
+            "kind": "wordpiece",
+            "signal": self._told.name,
+            "vocabulary": [*self.encoder.words.vocabulary],
+        }
+        return graph.columns(chunk, 0, k)
+
+    @staticmethod
+    def _any(graph: Graph, rows: str) -> str:
+        """Whether it is so in some row: a scalar of (n, 1)."""
+        most = graph.add("ReduceMax", graph.real(rows), keepdims=0)
+        return graph.add("Greater", most, graph.constant(0.0))
