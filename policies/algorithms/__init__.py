@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from sim.registry import load
 from sim.spec import tokens
 from sim.tasks import EngineTask, HasExpert, HasTeacher, Task, agents_of
-from sim.tasks.abilities import HasSensedReward, has_places
+from sim.tasks.abilities import HasSensedReward, HasWords, has_places
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
@@ -31,6 +31,7 @@ ALGORITHMS = {
     "residual": "policies.algorithms.expo:Residual",
     "rlif": "policies.algorithms.rlif:Rlif",
     "rlpd": "policies.algorithms.rlpd:Rlpd",
+    "vla": "policies.algorithms.vla:Vla",
     "wsrl": "policies.algorithms.wsrl:Wsrl",
 }
 
@@ -130,6 +131,7 @@ ABILITIES = {
     EngineTask: "an engine that carries it out, features and costs",
     HasExpert: "a scripted expert",
     HasTeacher: "a teacher who knows more",
+    HasWords: "a policy that is told in words what to do",
     HasSensedReward: "a reward that is worked out from what its robot senses",
 }
 

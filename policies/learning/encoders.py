@@ -55,7 +55,7 @@ class Encoders(nn.Module):
 
     def moved(self, pictures: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
         """Each picture moved at random, its edge repeated."""
-        return {name: _moved(some, self.config.shift, generator) for name, some in pictures.items()}
+        return {name: shifted(some, self.config.shift, generator) for name, some in pictures.items()}
 
     def exported(self) -> dict[str, PictureEncoder]:
         """Copies as numpy data, which take pictures as they are."""
@@ -113,7 +113,8 @@ def convolution_layers(encoder: nn.Module) -> list[tuple[Array, Array]]:
     return layers
 
 
-def _moved(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+def shifted(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+    """Pictures (n, height, width, 3), each moved by up to `shift` pixels each way, its edge repeated."""
     if shift == 0:
         return pictures
     n, height, width, _ = pictures.shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from sim.randomize import Array
 from sim.tasks import MultiAgent, OwnWorld, Task, make
+from sim.tasks.language import Instructions
 from sim.tasks.opponents import Play
 
 
@@ -38,6 +40,17 @@ class HasControllers(Task, Protocol):
     """A task with controllers that policies are compared with."""
 
     baselines: Mapping[str, Play]  # by name, the one to be better than first
+
+
+@runtime_checkable
+class HasWords(Task, Protocol):
+    """A task whose policy is told in words what to do, by the tokens of a sentence encoder."""
+
+    instructions: tuple[Instructions, ...]  # of each thing that it may be asked for
+
+    @property
+    def encoder(self) -> Path:
+        """The folder of the sentence encoder."""
 
 
 def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:

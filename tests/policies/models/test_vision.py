@@ -21,7 +21,7 @@ from policies.collect import Config, NoisyExpert, demonstrate, episodes, stored,
 from policies.datasets import Dataset, DatasetError
 from policies.evaluate import evaluate
 from policies.learning.demonstrations import Demonstrations
-from policies.learning.encoders import Encoders, _moved
+from policies.learning.encoders import Encoders, shifted
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
 from policies.models.controller import Mlp
 from policies.models.export import export, random_signals, serialise
@@ -106,9 +106,9 @@ def test_a_channel_finds_where_its_spot_is():
     np.testing.assert_allclose(points[0], 0.0, atol=1e-6)  # nothing red: the middle
 
 
-def test_pictures_are_moved_each_by_itself_and_keep_their_edge():
+def test_pictures_areshifted_each_by_itself_and_keep_their_edge():
     shown = torch.arange(40 * 6 * 7 * 3).reshape(40, 6, 7, 3)
-    moved = _moved(shown, 2, torch.Generator().manual_seed(0))
+    moved = shifted(shown, 2, torch.Generator().manual_seed(0))
     found = set()
     for one, other in zip(shown, moved, strict=True):
         row, column = (int(v) for v in torch.nonzero(one[:, :, 0] == other[3, 3, 0])[0])
@@ -116,7 +116,7 @@ def test_pictures_are_moved_each_by_itself_and_keep_their_edge():
         rows = (torch.arange(6) + row - 3).clamp(0, 5)
         assert torch.equal(other, one[rows][:, (torch.arange(7) + column - 3).clamp(0, 6)])
     assert len(found) > 12 and max(max(abs(a), abs(b)) for a, b in found) == 2
-    assert _moved(shown, 0, torch.Generator()) is shown
+    assert shifted(shown, 0, torch.Generator()) is shown
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,7 @@ def test_a_corrupted_expert_misjudges_what_the_policy_cannot_measure():
     assert np.abs(told[1] - told[0]).max() > 0.01 and not np.allclose(told[1], trembling)
 
 
-def test_the_arm_is_moved_by_what_its_camera_sees(tmp_path, capsys):
+def test_the_arm_isshifted_by_what_its_camera_sees(tmp_path, capsys):
     task = ArmReach(ReachConfig(cameras=["wrist_camera"], steps=8))
     learner = Bc(task, BcConfig(horizon=2, hidden=[16], updates=3, episodes=2, corruption=0.0, denoise_steps=2), 0)
     task.config.steps = task.episode_steps = 30  # of the demonstrations; the file keeps it

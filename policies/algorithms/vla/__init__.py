@@ -1,0 +1,163 @@
+"""Vision, language, action: pictures and a sentence in, action tokens out (RT-2, OpenVLA), small enough for a laptop.
+
+Cloning: the likelihood of the tokens of an expert's chunks, softened over neighbouring bins, under any of the sentences
+that ask for the same. A clone that has not converged makes whatever improves it look good: the loss is reported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.algorithms.bc import check
+from policies.language.minilm import SentenceEncoder
+from policies.learning import cosine
+from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
+from policies.learning.encoders import shifted
+from policies.learning.networks import Stateful
+from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla.shown import Sentences, Told, asked_of, held
+from policies.learning.vla.tiny import TinyConfig, TinyVla
+from policies.models.controller import Policy
+from policies.models.tokens import BinTokens
+from policies.models.vision import EncoderConfig
+from sim import spec
+from sim.tasks.abilities import HasWords
+
+REPORT = 50  # updates between two reports
+RISE = 50  # updates in which the rate rises
+LAST = 0.02  # of the rate, in the end
+STEEPEST = 1.0  # norm of a gradient
+
+
+@dataclass
+class VlaConfig(Shown):
+    """Settings."""
+
+    horizon: int = 5  # control steps of a chunk
+    parts: int = 1  # actions that are said per chunk, each held for an equal part of it
+    bins: int = 64  # tokens per number
+    episodes: int = 70  # demonstrated
+    corruption: float = 0.0  # of the expert; 1 is mediocre, 0 perfect
+    network: TinyConfig = field(
+        default_factory=lambda: TinyConfig(parallel=True, patch=2, sight=EncoderConfig(strides=[2, 2, 1], shift=3))
+    )
+    updates: int = 4500
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-3
+    ema_decay: float = 0.998  # kept of the averaged weights per update
+    softness: float = 1.0  # deviation of the labels, in bins
+    jitter: float = 0.02  # of what is measured, in its deviations
+    unheard: float = 0.1  # share of the words that are left out in learning
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.parts, self.updates, self.batch_size) < 1 or self.horizon % self.parts:
+            raise ValueError(
+                "parts, updates and batch_size are at least 1, and parts divide the horizon; "
+                f"got {self.parts}, {self.updates}, {self.batch_size} and {self.horizon}"
+            )
+        if not (0.0 <= self.ema_decay < 1.0 and 0.0 <= self.unheard < 1.0 and self.softness > 0.0 <= self.jitter):
+            raise ValueError(
+                "needs 0 <= ema_decay < 1, 0 <= unheard < 1, softness > 0 and jitter >= 0; "
+                f"got {self.ema_decay}, {self.unheard}, {self.softness} and {self.jitter}"
+            )
+
+
+class Vla(Stateful):
+    """Cloning of demonstrations of what was asked for in words."""
+
+    Config = VlaConfig
+    needs: tuple[type, ...] = (HasWords,)
+    takes: tuple[str, ...] = ("tokens",)
+    state_parts = ("policy", "average", "optimizer")
+    state_values = ("seed", "done")
+
+    def __init__(self, task: HasWords, config: VlaConfig, seed: int, device: str = "cpu") -> None:
+        check(task, device)
+        self.task, self.config, self.seed, self.done = task, config, seed, 0
+        self.generator = torch.Generator().manual_seed(seed)
+        self.encoder = SentenceEncoder(task.encoder)
+        (self.told,) = spec.tokens(task.policy)
+        self.tokens = BinTokens(config.parts, spec.size(task.commands), config.bins)
+        numbers, pictures = spec.size(spec.numbers(task.policy)), spec.pictures(task.policy)
+        self.policy = TinyVla(self.tokens, numbers, pictures, self.encoder.size, config.network, seed)
+        self.policy.to(memory_format=torch.channels_last)
+        self.average = copy.deepcopy(self.policy)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), config.learning_rate, weight_decay=config.weight_decay
+        )
+        places = torch.arange(config.bins)
+        apart = (places[:, None] - places).float() / config.softness
+        self._soft = torch.softmax(-0.5 * apart**2, 1)
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        shown, sentences = self._shown()
+        if self.done == 0:
+            self.policy.normalise(shown.numbers)
+            self.average.normalise(shown.numbers)
+        weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
+        total, since = torch.zeros(()), 0
+        while self.done < self.config.updates:
+            rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.config.learning_rate * rate
+            index = torch.multinomial(weight, self.config.batch_size, True, generator=self.generator)
+            loss = self._loss(shown, sentences, index)
+            self.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
+            self.optimizer.step()
+            self.done, since = self.done + 1, since + 1
+            with torch.no_grad():
+                kept = max(1.0 - self.config.ema_decay, 1.0 / self.done)
+                torch._foreach_lerp_([*self.average.parameters()], [*self.policy.parameters()], kept)
+            total += loss.detach()
+            if self.done % REPORT == 0 or self.done == self.config.updates:
+                yield {"progress": self.done / self.config.updates, "env_steps": 0.0, "loss": float(total) / since}
+                total, since = torch.zeros(()), 0
+
+    def _shown(self) -> tuple[Told, Sentences]:
+        """What is learned from, and what may have been said."""
+        config = self.config
+        episodes = demonstrated(self.task, config, self.seed)
+        asked = asked_of(episodes, self.task, self.encoder)
+        chunk = Demonstrations.of(episodes, self.task, config.horizon).chunk
+        tokens = self.tokens.encode(held(chunk, config.horizon, config.parts))
+        said = [instructions.learned for instructions in self.task.instructions]
+        shown = Told.of(episodes, asked, self.task, config.horizon, tokens)
+        return shown, Sentences.of(self.encoder, said, self.told.shape[0])
+
+    def _loss(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
+        """Nats per chunk, below which the softened labels do not let it fall."""
+        generator, config = self.generator, self.config
+        words, there = sentences.draw(shown.asked[index], generator)
+        unheard = torch.rand(there.shape, generator=generator) < config.unheard
+        unheard[:, 0] = False  # not all of them
+        numbers = shown.numbers[index]
+        numbers = numbers + config.jitter * self.policy.deviation * torch.randn(numbers.shape, generator=generator)
+        shift = config.network.sight.shift
+        pictures = {name: shifted(some[index], shift, generator) for name, some in shown.pictures.items()}
+        prefix = self.policy.encode(self.policy.tell(words, there & ~unheard), numbers, pictures)
+        tokens = shown.tokens[index]
+        return -(self._soft[tokens] * self.policy.likely(prefix, tokens)).sum((1, 2)).mean()
+
+    def controller(self) -> Policy:
+        return SpokenPolicy.from_task(self.task, self.encoder, self.average, self.config.horizon)
+
+    def dump_to(self, folder: Path) -> None:
+        """Nothing is flown."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.generator.set_state(state["generator"])

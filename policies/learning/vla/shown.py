@@ -1,0 +1,94 @@
+"""Demonstrations of what was asked for in words, as a policy that speaks tokens learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from policies.language.minilm import SentenceEncoder
+from policies.learning.demonstrations import Demonstrations
+from policies.models.controller import Array
+from sim import spec
+from sim.rollout import Episode
+from sim.tasks import Task
+from sim.tasks.abilities import HasWords
+
+TOGETHER = 64  # sentences that are encoded at once
+
+
+@dataclass
+class Sentences:
+    """What may be said for the same thing: token states of each sentence, once."""
+
+    words: Tensor  # (sentences, k, size)
+    there: Tensor  # (sentences, k)
+    first: Tensor  # (things + 1,): the sentences of a thing follow one another
+
+    @classmethod
+    def of(cls, encoder: SentenceEncoder, said: Sequence[Sequence[str]], most: int) -> Sentences:
+        """Of the sentences for each thing."""
+        flat = [sentence for some in said for sentence in some]
+        numbers, there = (torch.from_numpy(told) for told in encoder.words.encode(flat, most))
+        pieces = zip(numbers.split(TOGETHER), there.split(TOGETHER), strict=True)
+        states = torch.cat([encoder(some, real) for some, real in pieces])
+        return cls(states, there, torch.from_numpy(np.cumsum([0, *map(len, said)])))
+
+    def draw(self, things: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """One of the sentences for each of these things (n,): states (n, k, size), and which are there (n, k)."""
+        first, count = self.first[things], self.first[things + 1] - self.first[things]
+        place = first + (torch.rand(len(things), generator=generator) * count).long()
+        return self.words[place], self.there[place]
+
+
+@dataclass
+class Told:
+    """Every step of demonstrations: what was measured and seen, which thing was asked for, and the tokens to say."""
+
+    numbers: Tensor  # (n, k)
+    pictures: dict[str, Tensor]  # (n, height, width, 3) uint8
+    asked: Tensor  # (n,) by its number
+    tokens: Tensor  # (n, length)
+
+    @classmethod
+    def of(
+        cls, episodes: list[Episode], asked: Sequence[int], task: Task, horizon: int, tokens: NDArray[np.int64]
+    ) -> Told:
+        """Of whole episodes, `tokens` for all of their steps."""
+        shown = Demonstrations.of(episodes, task, horizon)
+        steps = [len(episode.reward) for episode in episodes]
+        return cls(
+            torch.from_numpy(shown.observation),
+            {name: torch.from_numpy(pictures) for name, pictures in shown.pictures.items()},
+            torch.from_numpy(np.repeat(asked, steps)),
+            torch.from_numpy(tokens),
+        )
+
+
+def held(chunk: Array, horizon: int, parts: int) -> Array:
+    """Chunks (n, horizon * k) as the mean action of each of their parts (n, parts * k)."""
+    mean: Array = chunk.reshape(len(chunk), parts, horizon // parts, -1).mean(2).reshape(len(chunk), -1)
+    return mean
+
+
+def asked_of(episodes: Sequence[Episode], task: HasWords, encoder: SentenceEncoder) -> list[int]:
+    """Which of the task's instructions each episode was asked for with; ValueError for a sentence of none of them."""
+    (told,) = spec.tokens(task.policy)
+    known: dict[bytes, int] = {}
+    for thing, instructions in enumerate(task.instructions):
+        for some in (instructions.learned, instructions.held_out):
+            for row in encoder.words.encode(some, told.shape[0])[0]:
+                known[row.tobytes()] = thing
+    found = []
+    for episode in episodes:
+        row = np.asarray(episode.signals[told.name][0], np.int64)
+        if row.tobytes() not in known:
+            raise ValueError(
+                f"demonstration {episode.number} was asked for with a sentence that {task.name} does not know"
+            )
+        found.append(known[row.tobytes()])
+    return found
