@@ -24,6 +24,7 @@ from deploy.safety.grid import trust_warning
 from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.sign import TRUST
 from deploy.system import realtime
+from deploy.teleop.instruction import instructed
 from deploy.trust.text import printable
 
 LONGEST = 1e6  # s of a flight: more is a mistake
@@ -58,6 +59,9 @@ class Config:
     server: str | None = field(default=None, metadata={"help": SERVER})
     trust: str | None = field(default=None, metadata={"help": TRUST})
     require_signature: bool = field(default=False, metadata={"help": "fly only what somebody signed whom we trust"})
+    instruction: str | None = field(
+        default=None, metadata={"help": "what to do, in words, for a policy that is told so (simulated: the task's own)"}
+    )
     log: str | None = field(default=None, metadata={"help": "write everything to this file (.mcap)"})
 
     def __post_init__(self) -> None:
@@ -135,7 +139,7 @@ def main(argv: Sequence[str]) -> None:
     policy = connected(file, config.server)
     if config.driver != "simulated" and (doubt := trust_warning(policy)):
         print(f"warning: {doubt}", file=sys.stderr)
-    driver = kind.from_config(driver_config, policy)
+    driver = instructed(kind.from_config(driver_config, policy), policy, config.instruction)
     guard = guarded(policy, driver, config)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:
