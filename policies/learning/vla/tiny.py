@@ -202,7 +202,7 @@ class TinyVla(nn.Module):
             x = (x + self.said(tokens[-1]) if tokens else x)[:, None]
             for layer, block in enumerate(self.blocks):
                 x, past[layer] = block(x, prefix.attended[layer], prefix.there, True, past[layer])
-            logits = self.head(self.last(x[:, 0])) / (temperature or 1.0)
+            logits = self.head(self.last(x.squeeze(1))) / (temperature or 1.0)
             tokens.append(_drawn(logits, temperature, generator))
             logs.append(logits.log_softmax(-1).gather(-1, tokens[-1][:, None])[:, 0])
         return Spoken(*self._ended(torch.stack(tokens, 1), torch.stack(logs, 1)))
