@@ -60,7 +60,8 @@ class Config:
     trust: str | None = field(default=None, metadata={"help": TRUST})
     require_signature: bool = field(default=False, metadata={"help": "fly only what somebody signed whom we trust"})
     instruction: str | None = field(
-        default=None, metadata={"help": "what to do, in words, for a policy that is told so (simulated: the task's own)"}
+        default=None,
+        metadata={"help": "in words, for a policy that is told what to do (simulated: as the task says)"},
     )
     log: str | None = field(default=None, metadata={"help": "write everything to this file (.mcap)"})
 

@@ -1,4 +1,4 @@
-"""What a robot is told to do, in words: a sentence becomes a signal like any other, by the tokeniser in the policy file.
+"""What a robot is told to do, in words: a sentence becomes a signal like any other, by a policy file's own tokeniser.
 
 Such a file says in its metadata, under "tokeniser": "kind" (wordpiece), "signal", which one holds the tokens, and
 "vocabulary". All of it is a stranger's word.

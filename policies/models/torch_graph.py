@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from policies.models.graph import OPSET, Graph
@@ -21,14 +25,15 @@ def spliced(graph: Graph, module: torch.nn.Module, examples: tuple[torch.Tensor,
     from onnx import numpy_helper
 
     rows = torch.export.Dim("N")
-    program = torch.onnx.export(
-        module.eval(),
-        examples,
-        dynamo=True,
-        opset_version=OPSET,
-        dynamic_shapes=tuple(_free(example, rows) for example in examples),
-        verbose=False,
-    )
+    with _quiet():
+        program = torch.onnx.export(
+            module.eval(),
+            examples,
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=tuple(_free(example, rows) for example in examples),
+            verbose=False,
+        )
     assert program is not None
     model = onnx.compose.add_prefix(program.model_proto, f"torch_{graph.made}/")
     if model.functions or any(opset.domain for opset in model.opset_import):
@@ -45,6 +50,21 @@ def spliced(graph: Graph, module: torch.nn.Module, examples: tuple[torch.Tensor,
     graph.nodes.extend(model.graph.node)
     output: str = model.graph.output[0].name
     return output
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's remarks about its own code, and about what is not installed and not needed."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*treespec.*", FutureWarning)
+        warnings.filterwarnings("ignore", ".*axis name.*", UserWarning)
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
 
 
 def _free(example: Any, rows: Any) -> Any:

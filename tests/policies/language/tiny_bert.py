@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,11 @@ WORDS = [
 ]
 
 
-def written(folder: Path) -> Path:
-    """config.json, vocab.txt and model.safetensors."""
+def written(folder: Path, more: Iterable[str] = ()) -> Path:
+    """config.json, vocab.txt and model.safetensors; `more`: words that it knows whole."""
     letters = [prefix + letter for prefix in ("", "##") for letter in "abcdefghijklmnopqrstuvwxyz"]
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *WORDS, "##ing", ","]
+    others = sorted({*more} - {*WORDS, *letters})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *WORDS, "##ing", ",", *others]
     rng, shapes = np.random.default_rng(0), {}
     for name, rows in (("word", len(vocabulary)), ("position", 64), ("token_type", 2)):
         shapes[f"embeddings.{name}_embeddings.weight"] = (rows, SIZE)

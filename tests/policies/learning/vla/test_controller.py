@@ -1,0 +1,109 @@
+"""A policy that is told in words, as one file: what it does is what the network does, whatever it is told when."""
+
+import numpy as np
+import pytest
+import torch
+
+from deploy.policy_file import PolicyFile
+from deploy.teleop.instruction import tokeniser_of
+from policies.language.minilm import SentenceEncoder
+from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla.tiny import TinyConfig, TinyVla
+from policies.models.export import export
+from policies.models.tokens import BinTokens, FastTokens
+from policies.models.vision import EncoderConfig
+from sim.spec import Signal
+from tests.policies.language.tiny_bert import written
+
+PIXELS, HORIZON, WORDS = 16, 4, 24
+COMMANDS = (Signal("velocity", (2,), "m/s", "world", -2.0, 2.0),)
+SIGHT = EncoderConfig(channels=[8, 8], strides=[2, 2])
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return SentenceEncoder(written(tmp_path_factory.mktemp("tiny_bert")))
+
+
+def controller(encoder, parallel, tokens=None, horizon=HORIZON):
+    last = float(len(encoder.words.vocabulary) - 1)
+    inputs = (
+        Signal("position", (3,), "m", "world"),
+        Signal("camera", (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8"),
+        Signal("instruction", (WORDS,), "1", "", 0.0, last, dtype="int64"),
+    )
+    config = TinyConfig(width=32, points=8, sight=SIGHT, parallel=parallel, patch=2)
+    policy = TinyVla(tokens or BinTokens(2, 2, 16), 3, inputs[1:2], encoder.size, config, seed=0)
+    for layer in (
+        policy.head,
+        policy.hear,
+        *policy.seek.values(),
+    ):  # at first every token is as likely, and words hardly count
+        torch.nn.init.normal_(layer.weight, std=0.5, generator=torch.Generator().manual_seed(1))
+    return SpokenPolicy("told", "task", "robot", 20.0, inputs, COMMANDS, encoder, policy, horizon)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["in_turn", "parallel"])
+def made(request, encoder, tmp_path_factory):
+    told = controller(encoder, request.param)
+    return told, export(told, tmp_path_factory.mktemp("told") / "policy.onnx")
+
+
+def seen(encoder, sentences, seed=0):
+    rng = np.random.default_rng(seed)
+    n = len(sentences)
+    return {
+        "position": rng.normal(size=(n, 3)).astype(np.float32),
+        "camera": rng.integers(0, 256, (n, PIXELS, PIXELS, 3), np.uint8),
+        "instruction": encoder.words.encode(sentences, WORDS)[0],
+    }
+
+
+def test_the_file_does_what_the_network_does_when_robots_are_told_other_things(made, encoder):
+    told, file = made
+    said = [["open the drawer", "close the window"]] * 3 + [["open the drawer", "push the red ball"]] * 3
+    state = told.initial_state(2)
+    file.reset(2)
+    left = []
+    for step, sentences in enumerate(said):
+        signals = seen(encoder, sentences, step)
+        wanted, state = told.act(signals, state)
+        got = file.step(signals)
+        assert np.allclose(got["velocity"], wanted["velocity"], atol=1e-5)
+        left.append(state["left"][:, 0].tolist())
+    # The second is told something new after three steps of a chunk of four: it plans anew, the first goes on.
+    assert left == [[3.0, 3.0], [2.0, 2.0], [1.0, 1.0], [0.0, 3.0], [3.0, 2.0], [2.0, 1.0]]
+
+
+def test_words_decide_and_neighbours_do_not(made, encoder):
+    told, _ = made
+    signals = seen(encoder, ["open the drawer"] * 2)
+    signals = {name: value[:1].repeat(2, 0) for name, value in signals.items()}
+    signals["instruction"][1] = encoder.words.encode(["please push the red ball"], WORDS)[0][0]
+    both, after = told.act(signals, told.initial_state(2))
+    alone, _ = told.act({name: value[:1] for name, value in signals.items()}, told.initial_state(1))
+    assert not np.allclose(after["chunk"][0], after["chunk"][1])
+    assert np.allclose(both["velocity"][:1], alone["velocity"], atol=1e-5)
+
+
+def test_each_part_of_a_chunk_is_held(made, encoder):
+    told, _ = made
+    signals, state = seen(encoder, ["open the drawer"]), told.initial_state(1)
+    done = []
+    for _ in range(HORIZON):
+        command, state = told.act(signals, state)
+        done.append(command["velocity"][0])
+    assert (done[0] == done[1]).all() and (done[2] == done[3]).all()
+
+
+def test_the_tokeniser_is_in_the_file(made, encoder):
+    signal, words = tokeniser_of(PolicyFile.load(made[1].path))
+    assert signal.name == "instruction" and words == encoder.words
+
+
+def test_what_cannot_be_exported_is_named(encoder):
+    chunks = np.random.default_rng(0).uniform(-0.5, 0.5, (50, 4))
+    with pytest.raises(ValueError, match="in bins"):
+        controller(encoder, False, FastTokens.fit(chunks, 2, vocabulary=64))
+    with pytest.raises(ValueError, match="equal parts"):
+        controller(encoder, False, horizon=5)

