@@ -87,8 +87,6 @@ def asked_of(episodes: Sequence[Episode], task: HasWords, encoder: SentenceEncod
     for episode in episodes:
         row = np.asarray(episode.signals[told.name][0], np.int64)
         if row.tobytes() not in known:
-            raise ValueError(
-                f"demonstration {episode.number} was asked for with a sentence that {task.name} does not know"
-            )
+            raise ValueError(f"demonstration {episode.number}: {task.name} does not know what was asked for")
         found.append(known[row.tobytes()])
     return found
