@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def spliced(graph: Graph, module: torch.nn.Module, examples: tuple[torch.Tensor, ...], given: tuple[str, ...]) -> str:
+def spliced(graph: Graph, module: torch.nn.Module, examples: tuple[Any, ...], given: tuple[str, ...]) -> str:
     """Torch's own ONNX export of a module with one output, fed with these tensors; the name of its output.
 
     `examples` are inputs for two rows; any number of rows goes. ValueError for a module that takes more than standard

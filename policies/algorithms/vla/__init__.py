@@ -25,7 +25,7 @@ from policies.learning.vla.controller import SpokenPolicy
 from policies.learning.vla.shown import Sentences, Told, asked_of, held
 from policies.learning.vla.tiny import TinyConfig, TinyVla
 from policies.models.controller import Policy
-from policies.models.tokens import BinTokens
+from policies.models.tokens.bins import BinTokens
 from policies.models.vision import EncoderConfig
 from sim import spec
 from sim.tasks.abilities import HasWords
@@ -89,7 +89,6 @@ class Vla(Stateful):
         self.tokens = BinTokens(config.parts, spec.size(task.commands), config.bins)
         numbers, pictures = spec.size(spec.numbers(task.policy)), spec.pictures(task.policy)
         self.policy = TinyVla(self.tokens, numbers, pictures, self.encoder.size, config.network, seed)
-        self.policy.to(memory_format=torch.channels_last)
         self.average = copy.deepcopy(self.policy)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), config.learning_rate, weight_decay=config.weight_decay

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sim.env import Array, Env, Step
 from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE
-from sim.tasks.external.metaworld import Scenes, signals, task
+from sim.tasks.external.metaworld import Scenes, Settings, signals, task
 from sim.tasks.external.metaworld_mt import ManyScenes, MetaWorldMany
 from sim.tasks.language import Instructions, instructions_of
 from sim.tasks.language.folder import encoder_folder, tokeniser
@@ -27,8 +27,10 @@ from sim.tasks.language.wordpiece import MOST, WordPiece
 from sim.terms import Feature
 
 PIXELS = 64
-EASY = ("reach-v3", "door-open-v3", "drawer-open-v3", "drawer-close-v3", "button-press-topdown-v3")
-EASY += ("window-open-v3", "window-close-v3")
+EASY = (
+    *("reach-v3", "door-open-v3", "drawer-open-v3", "drawer-close-v3"),
+    *("button-press-topdown-v3", "window-open-v3", "window-close-v3"),
+)
 SENTENCES = ("learned", "held_out", "wrong")
 # From above in front, and from the side: together they show every scene of MT10, and the markers behind the hand.
 VIEWS = {
@@ -43,7 +45,7 @@ SAID = int.from_bytes(b"said")  # mixed into the seed
 
 
 @dataclass
-class Settings:
+class WordsSettings(Settings):
     """Of the tasks in words."""
 
     tasks: list[str] = field(default_factory=lambda: [*EASY])
@@ -53,8 +55,7 @@ class Settings:
     encoder: str = field(default="", metadata={PLACE: True})  # folder of the sentence encoder (default: extra [vla]'s)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.steps <= 500:
-            raise ValueError(f"steps must be between 1 and 500, the benchmark's longest, got {self.steps}")
+        super().__post_init__()
         if self.sentences not in SENTENCES:
             raise ValueError(f"sentences {self.sentences!r} is not one of {', '.join(SENTENCES)}")
         if not self.tasks or len({*self.tasks}) < len(self.tasks):
@@ -66,15 +67,17 @@ class Settings:
 class MetaWorldWords(MetaWorldMany):
     """Several environments of Meta-World, seen and told."""
 
-    Config: type = Settings
+    Config = WordsSettings
     name = "metaworld/words"
     algorithm = "vla"
     goal = ""
     privileged: Group = (*signals(2)[2:], Signal("task", (1,), "1", "", 0.0, 1.0))
     recipes = {}
 
-    def __init__(self, config: Any = None) -> None:
-        self.config = config or Settings()
+    config: WordsSettings
+
+    def __init__(self, config: Settings | None = None) -> None:
+        self.config = config if isinstance(config, WordsSettings) else WordsSettings()
         self.episode_steps = self.config.steps
         self.instructions: tuple[Instructions, ...] = tuple(
             instructions_of(f"metaworld/{n}") for n in self.config.tasks
