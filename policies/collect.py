@@ -23,10 +23,10 @@ from deploy.policy_file import PolicyFile
 from policies.models.controller import normalised
 from sim import spec
 from sim.env import Array, expert_of, make_env, stream, with_engine
+from sim.language import instructions_of
 from sim.rollout import Act, Episode, rollout
 from sim.spec import Group
 from sim.tasks import Task, history_of, initial_action, make, sensed
-from sim.tasks.language import instructions_of
 from sim.terms import HISTORY
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ HOMES = {
         "sim/perception/mjcf.py",
         "sim/render/camera.py",
         "sim/robots/mjcf*.py",
-        "sim/tasks/external/metaworld.py",
+        "sim/tasks/external/metaworld*.py",
     ],
     "mujoco_warp": ["sim/engines/warp_batch.py"],
     "warp": ["sim/engines/warp_batch.py"],
@@ -112,6 +112,7 @@ HOMES = {
         "policies/train_detector.py",
         "policies/learning/*.py",
         "policies/models/export.py",
+        "policies/models/graph.py",
         "policies/runner/checkpoint.py",
     ],
 }
@@ -124,7 +125,7 @@ TORCH_LATER = [
     "policies/algorithms/apg/__init__.py",
 ]
 # What deploy may use of sim anywhere; the rest only where a simulator stands in for the robot.
-FREE_OF_SIM = {"sim.spec", "sim.registry", "sim.robots", "sim.rotations"}
+FREE_OF_SIM = {"sim.spec", "sim.registry", "sim.robots", "sim.rotations", "sim.language"}
 SIMULATORS = [
     "deploy/drivers/simulated.py",
     "deploy/drivers/tasks.py",

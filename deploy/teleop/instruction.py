@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from deploy.drivers import Driver, Reading
 from deploy.policy_file import PolicyFile, PolicyFileError
 from sim import spec
+from sim.language.wordpiece import InstructionError, WordPiece
 from sim.spec import Signal
-from sim.tasks.language.wordpiece import InstructionError, WordPiece
 
 KEY = "tokeniser"
 

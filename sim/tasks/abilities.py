@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.language import Instructions
 from sim.randomize import Array
 from sim.tasks import MultiAgent, OwnWorld, Task, make
-from sim.tasks.language import Instructions
 from sim.tasks.opponents import Play
 
 

@@ -14,8 +14,8 @@ from policies.learning.demonstrations import demonstrations
 from policies.models.chunking import ChunkPolicy, NoiseTable
 from policies.models.export import export
 from sim.env import NoExpertError
+from sim.language import instructions_of
 from sim.tasks import make
-from sim.tasks.language import instructions_of
 from tests.policies.toy_reach import RATE, ToyReach
 
 TOY = "tests.policies.toy_reach:ToyReach"

@@ -18,8 +18,8 @@ from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.tiny import TinyVla, Told
 from policies.models.chunking import contract
 from policies.models.controller import Array, physical
+from policies.models.graph import spliced
 from policies.models.tokens.bins import BinTokens
-from policies.models.torch_graph import spliced
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task

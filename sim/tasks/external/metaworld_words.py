@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import Array, Env, Step
+from sim.language import Instructions, instructions_of
+from sim.language.folder import encoder_folder, tokeniser
+from sim.language.wordpiece import MOST, WordPiece
 from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE
-from sim.tasks.external.metaworld import Scenes, Settings, signals, task
+from sim.tasks.external.metaworld import Settings, signals, task
 from sim.tasks.external.metaworld_mt import ManyScenes, MetaWorldMany
-from sim.tasks.language import Instructions, instructions_of
-from sim.tasks.language.folder import encoder_folder, tokeniser
-from sim.tasks.language.wordpiece import MOST, WordPiece
 from sim.terms import Feature
 
 PIXELS = 64
@@ -76,8 +76,8 @@ class MetaWorldWords(MetaWorldMany):
 
     config: WordsSettings
 
-    def __init__(self, config: Settings | None = None) -> None:
-        self.config = config if isinstance(config, WordsSettings) else WordsSettings()
+    def __init__(self, config: WordsSettings | None = None) -> None:
+        self.config = config or WordsSettings()
         self.episode_steps = self.config.steps
         self.instructions: tuple[Instructions, ...] = tuple(
             instructions_of(f"metaworld/{n}") for n in self.config.tasks
@@ -153,8 +153,7 @@ class ToldScenes(ManyScenes):
     def _look(self, row: int) -> dict[str, NDArray[np.uint8]]:
         from sim.render.camera import Camera
 
-        env = self.envs[row]
-        assert isinstance(env, Scenes)
+        env: Any = self.envs[row]  # one of Meta-World's
         environment, number = env.environments[0], int(self.chosen[row])
         if number not in self._cameras:
             model = environment.model if self.task.config.full else plain(environment.model)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sim.tasks.language import spoken
-from sim.tasks.language.wordpiece import split
+from sim.language import spoken
+from sim.language.wordpiece import split
 from tests.policies.language.tiny_bert import written
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from policies.language.minilm import SentenceEncoder, tensors
-from sim.tasks.language import spoken
-from sim.tasks.language.folder import installed
-from sim.tasks.language.wordpiece import InstructionError, WordPiece, split
+from sim.language import spoken
+from sim.language.folder import installed
+from sim.language.wordpiece import InstructionError, WordPiece, split
 from tests.policies.language.tiny_bert import SIZE, written
 
 SENTENCES = ["open the drawer", "please close the drawer", "go ahead and push the red ball"]

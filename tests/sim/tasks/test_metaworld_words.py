@@ -5,8 +5,8 @@ import pytest
 
 from policies.collect import demonstrate
 from sim.env import make_env
+from sim.language.folder import installed
 from sim.tasks import make
-from sim.tasks.language.folder import installed
 from tests.policies.language.spoken_words import encoder
 
 TASKS = ["drawer-close-v3", "window-close-v3"]

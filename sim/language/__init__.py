@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sim.tasks.language import metaworld
+from sim.language import metaworld
 
 LEADS = ("", "please ", "now ", "go ahead and ", "you should ")  # before a sentence; learners may see these
 UNSEEN_LEADS = ("could you ", "your next job is to ", "i would like you to ")  # and only evaluations these

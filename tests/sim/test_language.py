@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from sim.tasks.language import LEADS, UNSEEN_LEADS, expanded, instructions_of, spoken
-from sim.tasks.language.metaworld import PHRASES
+from sim.language import LEADS, UNSEEN_LEADS, expanded, instructions_of, spoken
+from sim.language.metaworld import PHRASES
 
 
 @pytest.mark.parametrize("name", PHRASES)

