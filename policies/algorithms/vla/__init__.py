@@ -103,6 +103,7 @@ class Vla(Stateful):
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
+        floor = float(-(self._soft * self._soft.log()).sum(1)[shown.tokens].sum(1).mean())
         total, since = torch.zeros(()), 0
         while self.done < self.config.updates:
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -120,7 +121,12 @@ class Vla(Stateful):
                 torch._foreach_lerp_([*self.average.parameters()], [*self.policy.parameters()], kept)
             total += loss.detach()
             if self.done % REPORT == 0 or self.done == self.config.updates:
-                yield {"progress": self.done / self.config.updates, "env_steps": 0.0, "loss": float(total) / since}
+                yield {
+                    "progress": self.done / self.config.updates,
+                    "env_steps": 0.0,
+                    "loss": float(total) / since,
+                    "loss_floor": floor,  # of who knew the labels: they are soft
+                }
                 total, since = torch.zeros(()), 0
 
     def _shown(self) -> tuple[Told, Sentences]:
