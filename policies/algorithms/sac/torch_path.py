@@ -278,6 +278,10 @@ class TorchPath(Stateful):
             batch["terms"], torch.tensor([weights[name] for name in self.env.term_names], device=self.device)
         )
 
+    def _importance(self, batch: Batch) -> Tensor | float:
+        """How much the transitions of a batch count in the critics' loss (b,)."""
+        return 1.0
+
     def _critic_regulariser(self, batch: Batch, values: Tensor) -> Tensor | float:
         """What else the critics should mind, whose values (count, b) of the batch these are."""
         return 0.0
@@ -296,8 +300,8 @@ class TorchPath(Stateful):
             batch[f"{when}c"] = self._judged(batch[f"{when}c"], kept(batch, when))
         target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
         values = self.critic(self._valued(batch["c"], batch["action"]))
-        loss = (values - target).square().mean(1).sum()
-        descend(self.critic_optimizer, loss + self._critic_regulariser(batch, values.detach()))
+        loss = (self._importance(batch) * (values - target).square()).mean(1).sum()
+        descend(self.critic_optimizer, loss + self._critic_regulariser(batch, values))
         self.gradient_steps += 1
         metrics = {"loss": loss.detach()}
         if self.gradient_steps % config.actor_every == 0:
