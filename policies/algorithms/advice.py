@@ -39,8 +39,8 @@ class AdvisedSacConfig(SacConfig):
         super().__post_init__()
         if self.path != "torch":
             raise ValueError(f"advice is learned from by algorithm.path=torch only, got {self.path}")
-        if self.real_data:
-            raise ValueError("advised_sac takes no real transitions: algorithm.real_data must be empty")
+        if self.real_data or self.residual:
+            raise ValueError("advised_sac is SAC alone: algorithm.real_data must be empty, algorithm.residual 0")
         if self.advice.bonus and self.n_step > 1:
             raise ValueError(f"a bonus is for n_step=1, got n_step={self.n_step}")
 

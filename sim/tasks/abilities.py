@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from sim.randomize import Array
 from sim.tasks import MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
+
+if TYPE_CHECKING:
+    from sim.experts.gap import Gap
 
 
 @runtime_checkable
@@ -38,6 +41,20 @@ class HasControllers(Task, Protocol):
     """A task with controllers that policies are compared with."""
 
     baselines: Mapping[str, Play]  # by name, the one to be better than first
+
+
+@runtime_checkable
+class HasGap(OwnWorld, Protocol):
+    """A task with a controller that sees a lidar alone and is data, so that it fits into a policy file."""
+
+    gap: Gap  # of the policy's first features, which are the lidar's
+
+
+def gap_of(task: Task) -> Gap:
+    """That controller; ValueError for a task that has none, or none for what its robot senses."""
+    if not isinstance(task, HasGap) or task.policy[0].name != "lidar":
+        raise ValueError(f"algorithm.residual corrects a controller that sees a lidar; {task.name} has none")
+    return task.gap
 
 
 def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:

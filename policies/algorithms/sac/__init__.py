@@ -41,6 +41,7 @@ class SacConfig:
     real_data: str = ""  # folder of a dataset of the real robot (`policies.collect`), mixed with what is simulated
     real_share: float = 0.5  # of each batch that is real
     real_penalty: float = 0.01  # weight of thinking less of what hardly happens in reality
+    residual: float = 0.0  # share of the commands' range by which the task's own controller is corrected; 0: no such
     updates_per_step: int = 1  # gradient steps per control step of all environments
     actor_every: int = 2  # critic updates per actor update
     n_step: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
@@ -90,6 +91,8 @@ class SacConfig:
         for name in ("earlier_share", "real_share"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        if not 0.0 <= self.residual <= 1.0:
+            raise ValueError(f"residual must be between 0 and 1, got {self.residual}")
         if not self.real_penalty >= 0.0:
             raise ValueError(f"real_penalty must be at least 0, got {self.real_penalty}")
         if not -1.0 < self.correlation < 1.0:
@@ -129,8 +132,8 @@ def beyond(task: Task, config: SacConfig, device: str) -> str:
         return f"device={device}"
     if pictures(task.policy):
         return "pictures"
-    if config.real_data:
-        return "algorithm.real_data"
+    if config.real_data or config.residual:
+        return "algorithm.real_data" if config.real_data else "algorithm.residual"
     if max(*config.hidden, *config.critic_hidden) > LARGEST:
         return f"layers of more than {LARGEST} units"
     return ""
@@ -159,6 +162,10 @@ class Sac:
             from policies.algorithms.sac.reality import MixedPath
 
             return MixedPath(task, config, seed, device)
+        if config.residual:
+            from policies.algorithms.sac.corrected import CorrectedPath
+
+            return CorrectedPath(task, config, seed, device)
         if config.path == "torch" or why:
             from policies.algorithms.sac.torch_path import TorchPath
 

@@ -85,7 +85,7 @@ def check(task: Task, config: SacConfig) -> None:
     """ValueError for what does not go with real transitions."""
     if not has_own_world(task) or spec.pictures(task.policy):
         raise ValueError(f"algorithm.real_data takes tasks with a world of their own and no pictures, not {task.name}")
-    for name, usual in (("n_step", 1), ("earlier", [])):
+    for name, usual in (("n_step", 1), ("earlier", []), ("residual", 0.0)):
         if getattr(config, name) != usual:
             raise ValueError(f"algorithm.real_data goes with {name}={usual} only, got {getattr(config, name)}")
 
