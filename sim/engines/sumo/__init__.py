@@ -214,9 +214,10 @@ class Simulation:
     def moments(self) -> list[tuple[float, ...]]:
         """Of everybody: number, m/s, m/s^2, degrees of slope; and mg/s of CO, CO2, HC, PMx, NOx and fuel."""
         one: Any = self._sumo.vehicle
-        told = (one.getSpeed, one.getAcceleration, one.getSlope)
-        told += (one.getCOEmission, one.getCO2Emission, one.getHCEmission, one.getPMxEmission, one.getNOxEmission)
-        return [(int(who), *(ask(who) for ask in (*told, one.getFuelConsumption))) for who in one.getIDList()]
+        moving = (one.getSpeed, one.getAcceleration, one.getSlope)
+        emitting = (one.getCOEmission, one.getCO2Emission, one.getHCEmission, one.getPMxEmission, one.getNOxEmission)
+        told = (*moving, *emitting, one.getFuelConsumption)
+        return [(int(who), *(ask(who) for ask in told)) for who in one.getIDList()]
 
     def close(self) -> None:
         """End it."""
