@@ -21,6 +21,7 @@ from deploy import cli
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
+    from policies.models.controller import FeaturePolicy
     from sim.engines.sumo.emissions import Trips
 
 Array = NDArray[np.float64]
@@ -99,56 +100,57 @@ def _simulated(config: Config) -> Trips:
     return trips(context, config.emission_class, config.seconds, config.seed)
 
 
-def train(config: Config) -> tuple[PolicyFile, dict[str, Error]]:
-    """Learn, measure, write the file: it, and its errors by quantity. ValueError for what SUMO does not know."""
+def learned(config: Config, where: Array, judgement: Array) -> tuple[FeaturePolicy, float]:
+    """The model that learned from moments (n, 3) and what is emitted there (n, q), g/s; and the CPU time, in s."""
     import torch
 
-    from policies.learning.emissions import FEATURES, NAMES, RANGES, Fit, Fitting, anywhere, moments
+    from policies.learning.emissions import FEATURES, NAMES, RANGES, Fit, Fitting
     from policies.models.controller import FeaturePolicy
-    from policies.models.export import export, update_evaluation
     from policies.runner.log import Progress
-    from policies.runner.provenance import git_commit, made_at, versions
-    from sim.engines.sumo.emissions import QUANTITIES, emitted
     from sim.spec import Signal
 
     torch.set_num_threads(1)
-    chosen = columns(config.quantities)
-    rng, unknown = (np.random.default_rng([config.seed, k]) for k in (0, 1))
-    seen = moments(config.moments, rng)
-    judgement = emitted(config.emission_class, *seen.T)[:, chosen]
-    if not judgement.max() > 0.0:
-        raise ValueError(f"{config.emission_class} emits no {config.quantities}")
-    began = time.process_time()
-    fit = Fit(seen, judgement, Fitting(updates=config.updates), config.seed)
-    ready = threading.Event()
+    began, ready = time.process_time(), threading.Event()
     ready.set()
+    fit = Fit(where, judgement, Fitting(updates=config.updates), config.seed)
     with Progress("emissions", ready) as bar:
         for metrics in fit.learn():
             bar.update(metrics)
-    spent = time.process_time() - began
-    model = FeaturePolicy(
+    sees = zip(NAMES, UNITS, RANGES.tolist(), strict=True)
+    says = zip(config.quantities.split(","), fit.most.tolist(), strict=True)
+    made = FeaturePolicy(
         name="emissions",
         task="emissions",
         robot=config.emission_class,
         rate_hz=RATE_HZ,
-        inputs=tuple(
-            Signal(name, (1,), unit, "", *map(float, bounds))
-            for name, unit, bounds in zip(NAMES, UNITS, RANGES, strict=True)
-        ),
-        outputs=tuple(
-            Signal(QUANTITIES[k], (1,), "g/s", "", 0.0, float(most)) for k, most in zip(chosen, fit.most, strict=True)
-        ),
+        inputs=tuple(Signal(name, (1,), unit, "", low, high) for name, unit, (low, high) in sees),
+        outputs=tuple(Signal(name, (1,), "g/s", "", 0.0, most) for name, most in says),
         features=FEATURES,
         history=0,
         initial_action=0.0,
         network=fit.exported(),
     )
+    return made, time.process_time() - began
+
+
+def train(config: Config) -> tuple[PolicyFile, dict[str, Error]]:
+    """Learn, measure, write the file: it, and its errors by quantity. ValueError for what SUMO does not know."""
+    from policies.learning.emissions import anywhere, moments
+    from policies.models.export import export, update_evaluation
+    from policies.runner.provenance import git_commit, made_at, versions
+    from sim.engines.sumo.emissions import emitted
+
+    chosen = columns(config.quantities)
+    rng, unknown = (np.random.default_rng([config.seed, k]) for k in (0, 1))
+    seen, unseen = moments(config.moments, rng), anywhere(config.unseen, unknown)
+    judgement, true = (emitted(config.emission_class, *where.T)[:, chosen] for where in (seen, unseen))
+    if not judgement.max(axis=0).all():
+        raise ValueError(f"{config.emission_class} emits no {config.quantities}")
+    model, spent = learned(config, seen, judgement)
     training: dict[str, Any] = {"seed": config.seed, "moments": config.moments, "updates": config.updates}
     training |= {"cpu_seconds": round(spent, 1), "commit": git_commit(), "made": made_at(), "versions": versions()}
     file = export(model, config.out, training=training)
-    unseen = anywhere(config.unseen, unknown)
-    true, said = emitted(config.emission_class, *unseen.T)[:, chosen], asked(file, unseen)
-    way = _simulated(config)
+    said, way = asked(file, unseen), _simulated(config)
     driven = asked(file, np.column_stack([way.speed, way.acceleration, way.grade]))
     errors = {
         s.name: judged(said[:, k], true[:, k], driven[:, k], way.emitted[:, chosen[k]], way.vehicle)
