@@ -74,7 +74,7 @@ class Config(simulated.Settings):
     baseline: str | None = field(
         default=None,
         metadata={
-            "help": "another controller of the task (idm, glosa; pursuit, mppi, human) on the same episodes; "
+            "help": "another controller of the task (idm, glosa; pursuit, mppi, human, gap) on the same episodes; "
             "with grid: in each condition"
         },
     )

@@ -110,6 +110,7 @@ HOMES = {
         "policies/algorithms/*.py",
         "policies/language/minilm.py",
         "policies/train_detector.py",
+        "policies/train_emissions.py",
         "policies/learning/*.py",
         "policies/models/export.py",
         "policies/models/graph.py",

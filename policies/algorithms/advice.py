@@ -39,6 +39,8 @@ class AdvisedSacConfig(SacConfig):
         super().__post_init__()
         if self.path != "torch":
             raise ValueError(f"advice is learned from by algorithm.path=torch only, got {self.path}")
+        if self.real_data or self.residual:
+            raise ValueError("advised_sac is SAC alone: algorithm.real_data must be empty, algorithm.residual 0")
         if self.advice.bonus and self.n_step > 1:
             raise ValueError(f"a bonus is for n_step=1, got n_step={self.n_step}")
 
@@ -89,7 +91,7 @@ class AdvisedPath(TorchPath):
             return 0.0
         advice, weight = batch["advice"][said], weight[said]
         apart = (advice - batch["action"][said]).square().mean(-1).sqrt()  # (a,)
-        spread = values.std(1, keepdim=True)  # of each critic
+        spread, values = values.std(1, keepdim=True).detach(), values.detach()  # of each critic
         short = (values[:, said] + config.margin * spread * apart - self._worth(batch, said, advice)).clamp_min(0.0)
         return config.margin_weight * (weight * short.square()).sum() / batch["advice_weight"][said].sum()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from sim.language import Instructions
 from sim.randomize import Array
 from sim.tasks import MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
+
+if TYPE_CHECKING:
+    from sim.experts.gap import Gap
 
 
 @runtime_checkable
@@ -51,6 +54,20 @@ class HasWords(Task, Protocol):
     @property
     def encoder(self) -> Path:
         """The folder of the sentence encoder."""
+
+
+@runtime_checkable
+class HasGap(OwnWorld, Protocol):
+    """A task with a controller that sees a lidar alone and is data, so that it fits into a policy file."""
+
+    gap: Gap  # of the policy's first features, which are the lidar's
+
+
+def gap_of(task: Task) -> Gap:
+    """That controller; ValueError for a task that has none, or none for what its robot senses."""
+    if not isinstance(task, HasGap) or task.policy[0].name != "lidar":
+        raise ValueError(f"algorithm.residual corrects a controller that sees a lidar; {task.name} has none")
+    return task.gap
 
 
 def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:

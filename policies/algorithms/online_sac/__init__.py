@@ -65,8 +65,10 @@ class OnlineSacConfig(SacConfig):
         super().__post_init__()
         if self.n_step != 1:
             raise ValueError(f"online_sac takes transitions one by one: n_step must be 1, got {self.n_step}")
-        if self.earlier:
-            raise ValueError("online_sac learns from this robot alone: algorithm.earlier must be empty")
+        if self.earlier or self.real_data:
+            raise ValueError("online_sac learns from this robot alone: algorithm.earlier, real_data must be empty")
+        if self.residual:
+            raise ValueError("online_sac corrects no other controller: algorithm.residual must be 0")
         if not self.send_every > 0.0:
             raise ValueError(f"send_every must be positive, got {self.send_every}")
 

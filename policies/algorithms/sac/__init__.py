@@ -38,6 +38,10 @@ class SacConfig:
     batch_size: int = 256
     earlier: list[str] = field(default_factory=list)  # folders of earlier runs of this task, to learn from them, too
     earlier_share: float = 0.5  # of each batch that is theirs
+    real_data: str = ""  # folder of a dataset of the real robot (`policies.collect`), mixed with what is simulated
+    real_share: float = 0.5  # of each batch that is real
+    real_penalty: float = 0.01  # weight of thinking less of what hardly happens in reality
+    residual: float = 0.0  # share of the commands' range by which the task's own controller is corrected; 0: no such
     updates_per_step: int = 1  # gradient steps per control step of all environments
     actor_every: int = 2  # critic updates per actor update
     n_step: int = 1  # steps of reward before the critic's estimate; more are biased by old actions
@@ -84,8 +88,13 @@ class SacConfig:
             raise ValueError(f"linger must be at least 0, got {self.linger}")
         if not 0.0 <= self.averaged <= 1.0:
             raise ValueError(f"averaged must be within 0..1, got {self.averaged}")
-        if not 0.0 < self.earlier_share < 1.0:
-            raise ValueError(f"earlier_share must be between 0 and 1, got {self.earlier_share}")
+        for name in ("earlier_share", "real_share"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        if not 0.0 <= self.residual <= 1.0:
+            raise ValueError(f"residual must be between 0 and 1, got {self.residual}")
+        if not self.real_penalty >= 0.0:
+            raise ValueError(f"real_penalty must be at least 0, got {self.real_penalty}")
         if not -1.0 < self.correlation < 1.0:
             raise ValueError(f"correlation must be between -1 and 1, got {self.correlation}")
         if len(self.lengths) != 2:
@@ -123,6 +132,8 @@ def beyond(task: Task, config: SacConfig, device: str) -> str:
         return f"device={device}"
     if pictures(task.policy):
         return "pictures"
+    if config.real_data or config.residual:
+        return "algorithm.real_data" if config.real_data else "algorithm.residual"
     if max(*config.hidden, *config.critic_hidden) > LARGEST:
         return f"layers of more than {LARGEST} units"
     return ""
@@ -147,6 +158,14 @@ class Sac:
         why = beyond(task, config, device)
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
+        if config.real_data:
+            from policies.algorithms.sac.reality import MixedPath
+
+            return MixedPath(task, config, seed, device)
+        if config.residual:
+            from policies.algorithms.sac.corrected import CorrectedPath
+
+            return CorrectedPath(task, config, seed, device)
         if config.path == "torch" or why:
             from policies.algorithms.sac.torch_path import TorchPath
 
@@ -165,10 +184,13 @@ class Sac:
         return made
 
     def provenance(self) -> dict[str, Any]:
-        """Of the experience of earlier runs."""
-        if not self.config.earlier:
-            return {}
-        return {"earlier": {"share": self.config.earlier_share, "sha256": [*self.path.earlier]}}
+        """Of the experience of earlier runs, or of the real robot."""
+        told: dict[str, Any] = {}
+        if self.config.earlier:
+            told["earlier"] = {"share": self.config.earlier_share, "sha256": [*self.path.earlier]}
+        if self.config.real_data:
+            told["real_data"] = {"share": self.config.real_share, "sha256": self.path.real_digest}
+        return told
 
     def dump_to(self, folder: Path) -> None:
         self.path.dump_to(folder)

@@ -28,6 +28,7 @@ def contract(task: Task, config: SacConfig) -> list[str]:
     for kind, group in (("signal", task.policy), ("privileged signal", task.privileged), ("command", task.commands)):
         made += [f"{kind} {s.name} {s.shape} {s.unit} {s.frame} {s.low:g}..{s.high:g}" for s in group]
     made += [f"{part}" for part in (*features_of(task), *judged_costs(task))]
+    made += [f"residual {config.residual:g}"] if config.residual else []
     return [*made, f"success_reward {config.success_reward:g}"]
 
 

@@ -25,7 +25,7 @@ from policies.learning.encoders import PICTURE, SHARP, Encoders, PictureActor, c
 from policies.learning.fused.moments import SMALLEST, smallest_std
 from policies.learning.fused.squashed import LOG_STD
 from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, linear_layers, mlp, squashed_sample
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy, Mlp, Network
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action
@@ -204,11 +204,11 @@ class TorchPath(Stateful):
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
         env = vector_env(self.task, episodes * agents_of(self.task), seed, self.device)
+        return env.fly(lambda seen: self._told(x := env.features(seen), self.kept(x, seen["pictures"])))
 
-        def act(observation: Observation) -> Tensor:
-            return self.kept(env.features(observation), observation["pictures"])
-
-        return env.fly(act)
+    def _told(self, x: Tensor, action: Tensor) -> Tensor:
+        """What the environment is told (n, k) when the actor, seeing x, chooses this."""
+        return action
 
     def _noise(self, shape: torch.Size) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)
@@ -240,7 +240,7 @@ class TorchPath(Stateful):
             action = (action + config.exploration * self._exploration()).clamp(-1.0, 1.0)
         else:
             action = self._sample(x, shown, self._exploration())[0]
-        before, step = env.observation, env.step(action)
+        before, step = env.observation, env.step(self._told(x, action))
         final = step.final_observation
         made = {
             "x": x,
@@ -278,6 +278,10 @@ class TorchPath(Stateful):
             batch["terms"], torch.tensor([weights[name] for name in self.env.term_names], device=self.device)
         )
 
+    def _importance(self, batch: Batch) -> Tensor | float:
+        """How much the transitions of a batch count in the critics' loss (b,)."""
+        return 1.0
+
     def _critic_regulariser(self, batch: Batch, values: Tensor) -> Tensor | float:
         """What else the critics should mind, whose values (count, b) of the batch these are."""
         return 0.0
@@ -296,8 +300,8 @@ class TorchPath(Stateful):
             batch[f"{when}c"] = self._judged(batch[f"{when}c"], kept(batch, when))
         target = reward + batch["discount"] * (~batch["lost"]) * self._next_value(batch)
         values = self.critic(self._valued(batch["c"], batch["action"]))
-        loss = (values - target).square().mean(1).sum()
-        descend(self.critic_optimizer, loss + self._critic_regulariser(batch, values.detach()))
+        loss = (self._importance(batch) * (values - target).square()).mean(1).sum()
+        descend(self.critic_optimizer, loss + self._critic_regulariser(batch, values))
         self.gradient_steps += 1
         metrics = {"loss": loss.detach()}
         if self.gradient_steps % config.actor_every == 0:
@@ -345,8 +349,7 @@ class TorchPath(Stateful):
         return {} if config.deterministic else {"alpha": self.log_alpha.detach().exp()}
 
     def _set_schedule(self) -> None:
-        config = self.config
-        done = self.iteration / self.iterations
+        config, done = self.config, self.iteration / self.iterations
         self.env.easy = config.easy_share(done)
         rate = config.rate(done)
         for optimizer in (self.actor_optimizer, self.critic_optimizer):
@@ -363,7 +366,11 @@ class TorchPath(Stateful):
         layers = linear_layers(actor.network, norm)
         weight, bias = layers[-1]
         layers[-1] = (weight[: self.env.action_size], bias[: self.env.action_size])
-        return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes)
+        return FeaturePolicy.from_task(self.task, self._network(Mlp(layers, self.config.activation)), encoders=eyes)
+
+    def _network(self, actor: Mlp) -> Network:
+        """What is exported of an actor."""
+        return actor
 
     def dump_to(self, folder: Path) -> None:
         self.env.dump_dir = folder

@@ -211,6 +211,14 @@ class Simulation:
         points = np.array([self._sumo.vehicle.getPosition(one) for one in who], np.float64).reshape(-1, 2)
         return points, self.demand.equipped[[int(one) for one in who]]
 
+    def moments(self) -> list[tuple[float, ...]]:
+        """Of everybody: number, m/s, m/s^2, degrees of slope; and mg/s of CO, CO2, HC, PMx, NOx and fuel."""
+        one: Any = self._sumo.vehicle
+        moving = (one.getSpeed, one.getAcceleration, one.getSlope)
+        emitting = (one.getCOEmission, one.getCO2Emission, one.getHCEmission, one.getPMxEmission, one.getNOxEmission)
+        told = (*moving, *emitting, one.getFuelConsumption)
+        return [(int(who), *(ask(who) for ask in told)) for who in one.getIDList()]
+
     def close(self) -> None:
         """End it."""
         if self._begun:

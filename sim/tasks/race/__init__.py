@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from sim.env import Array, outcome_scores
+from sim.experts.gap import Gap, follow_gap, gap
 from sim.experts.pursuit import pursuit
 from sim.randomize import Bias, Delay, Dropout, Noise, Vary
 from sim.registry import check_named
@@ -182,13 +183,20 @@ class CarRace:
 
     @property
     def baselines(self) -> Mapping[str, Play]:
-        """Who steers for a point, who plans with the true model, and who is careful and not quite steady."""
+        """Who steers for a point, plans with the true model, is careful and unsteady, and sees a lidar alone."""
         from sim.engines.car.lidar import angles
         from sim.experts.human import Human
         from sim.experts.mppi import Mppi
 
         made = functools.partial(pursuit, self), Mppi(self, angles(BEAMS, VIEW)), Human(self)
-        return dict(zip(EXPERTS, made, strict=True))
+        return {**dict(zip(EXPERTS, made, strict=True)), "gap": functools.partial(follow_gap, self)}
+
+    @functools.cached_property
+    def gap(self) -> Gap:
+        """A controller of what the lidar says."""
+        from sim.engines.car.lidar import angles
+
+        return gap(angles(BEAMS, VIEW))
 
     @functools.cached_property
     def _shows(self) -> Play:

@@ -46,7 +46,12 @@ def driven(env: Race, act: Any, steps: int) -> list[Mapping[str, np.ndarray]]:
 
 @pytest.mark.parametrize(
     ("name", "least", "lap"),
-    [("pursuit", 1.0, (10.0, 14.0)), ("mppi", 0.75, (5.0, 8.0)), ("human", 0.75, (14.0, 24.0))],
+    [
+        ("pursuit", 1.0, (10.0, 14.0)),
+        ("mppi", 0.75, (5.0, 8.0)),
+        ("human", 0.75, (14.0, 24.0)),
+        ("gap", 1.0, (10.0, 14.0)),
+    ],
 )
 def test_each_drives_laps_at_its_own_pace(name: str, least: float, lap: tuple[float, float]):
     task = make("car_race", vary=False, **FEW)

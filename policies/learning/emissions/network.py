@@ -1,0 +1,64 @@
+"""What a vehicle emits, as a small network: how much, and whether anything at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policies.models.controller import Array, Layer, check_layer, float32
+
+if TYPE_CHECKING:
+    from policies.models.graph import Graph
+
+
+@dataclass
+class Emission:
+    """Layers with tanh between them, from features within `low` and `high` (k,) to an amount and a gate per quantity.
+
+    What lies beyond is taken for the edge. Where the gate is below 0 nothing is emitted: an engine that is dragged
+    along gets no fuel, and that begins all at once. Amounts are shares of the largest, -1..1 instead of 0..1.
+    """
+
+    layers: list[Layer]  # the last one: amounts, then gates (2 q)
+    low: Array
+    high: Array
+
+    def __post_init__(self) -> None:
+        self.layers = [float32(layer) for layer in self.layers]
+        width: int | None = len(self.low)
+        for index, (weight, bias) in enumerate(self.layers):
+            width = check_layer(f"layer {index}", weight, bias, width)
+
+    @property
+    def inputs(self) -> int:
+        return len(self.low)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.layers[-1][1]) // 2
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        return {}
+
+    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        x = np.clip(features, self.low, self.high)
+        for weight, bias in self.layers[:-1]:
+            x = np.tanh(x @ weight.T + bias)
+        weight, bias = self.layers[-1]
+        amount, gate = np.split(x @ weight.T + bias, 2, axis=-1)
+        one = np.float32(1.0)
+        share = np.where(gate > 0.0, np.clip(amount, np.float32(0.0), one), np.float32(0.0))
+        return np.float32(2.0) * share - one, {}
+
+    def write(self, graph: Graph, x: str) -> str:
+        x = graph.add("Min", graph.add("Max", x, graph.constant(self.low)), graph.constant(self.high))
+        for layer in self.layers[:-1]:
+            x = graph.add("Tanh", graph.linear(x, *layer))
+        amount, gate = graph.split(graph.linear(x, *self.layers[-1]), [self.outputs] * 2)
+        zero, one = graph.constant(0.0), graph.constant(1.0)
+        some = graph.add("Clip", amount, zero, one)
+        share = graph.add("Where", graph.add("Greater", gate, zero), some, zero)
+        return graph.add("Sub", graph.add("Mul", share, graph.constant(2.0)), one)
