@@ -28,6 +28,7 @@ from sim.tasks.sight import CameraConfig
 from sim.terms import Feature, Mirror
 
 if TYPE_CHECKING:
+    from sim.tasks.race.rehearsal import Rehearsal
     from sim.tasks.race.world import Race
 
 RATE = 20.0  # Hz
@@ -201,6 +202,11 @@ class CarRace:
         from sim.tasks.race.world import Race
 
         return Race(self, num, seed)
+
+    def rehearsal(self, num: int, seed: int, steps: int) -> Rehearsal:
+        from sim.tasks.race.rehearsal import Rehearsal
+
+        return Rehearsal(self, num, seed, steps)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """`lap_time`: of a lap, or, of what is none, the time that it would have taken at that pace."""

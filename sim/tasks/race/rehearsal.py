@@ -1,0 +1,125 @@
+"""Racing for learners that follow gradients: what a window of control steps costs, and its derivative.
+
+Walls are no obstacles here, but cost the more the closer they are, and behind them more still. Whoever has touched one
+pays for `BEYOND` control steps, makes no way any more, and begins another episode after the window. What cars sense is
+theirs as it is: no gradient passes through lidar and odometry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engines.car import windows
+from sim.engines.car.rows import COMMAND_ROWS, STATE_ROWS, STEER
+from sim.engines.vector.blocks import to_lanes
+from sim.engines.vector.simd import LANES
+from sim.env import Step
+from sim.randomize import Array
+from sim.tasks.race.world import WEIGHTS, Race
+
+if TYPE_CHECKING:
+    from sim.tasks.race import CarRace
+
+MARGIN, TOUCH = 0.15, 1.0  # m from walls where they begin to cost; m of way that a step costs a circle that touches one
+BEYOND = 6  # control steps for which a wall is paid for behind it
+
+
+class Rehearsal(Race):
+    """`num` cars, `steps` control steps at a time; see `sim.tasks.abilities.Rehearsal`."""
+
+    def __init__(self, task: CarRace, num: int, seed: int, steps: int) -> None:
+        if task.engine != "car":
+            raise ValueError(f"engine {task.engine!r} has no adjoint; gradients of {task.name} run on: car")
+        if num % LANES:
+            raise ValueError(f"cars rehearse in multiples of {LANES}, got {num}")
+        super().__init__(task, num, seed)
+        self.cars.solid = False
+
+        def room(rows: int, first: int = steps + 1) -> Array:
+            return np.zeros((first, num // LANES, rows, LANES), np.float32)
+
+        self._states, self._by_way, self._by_wall = room(STATE_ROWS), room(STATE_ROWS), room(STATE_ROWS)
+        self._arrived = room(COMMAND_ROWS, steps)
+        self._wall, self._near = np.zeros((2, steps + 1, num), np.float32)
+        self._way, self._change = np.zeros((2, steps, num), np.float32)  # m; of the steering, as a share of its limit
+        self._time, self._next = 0, num  # control steps in this window; the next episode's number
+        self.reset(range(num), range(num))
+        self._note()
+
+    def _note(self) -> None:
+        """Where cars are now, and what it costs."""
+        t, arrays = self._time, self.cars.arrays()
+        self._states[t] = arrays["state"]
+        windows.judge(
+            *(*arrays.values(), self.cars.grids.cells, self.cars.shape),
+            *(windows.Prices(np.float32(MARGIN), np.float32(TOUCH)), self.courses, self.track, self.nearest),
+            *(self.place, self._wall[t], self._near[t], self._by_way[t], self._by_wall[t]),
+        )
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        t, before = self._time, self._told[:, STEER].copy()
+        step = super().step(command)
+        self._time = t + 1
+        self._arrived[t] = self._actuators.channel.arrived
+        self._way[t], self._change[t] = self.place[:, 2], (self._told[:, STEER] - before) / self._high[STEER]
+        self._note()
+        return step
+
+    def _driving(self) -> NDArray[np.bool_]:
+        """(steps + 1, num): who has touched no wall by then."""
+        return np.logical_and.accumulate(self._near > 0.0, axis=0)
+
+    def costs(self) -> tuple[Array, NDArray[np.bool_]]:
+        """(steps, num) m of way, of each control step, and who was driving before it."""
+        on = self._driving()
+        cost = (-WEIGHTS["jerk"] * self._change**2 - WEIGHTS["progress"] * self._way) * on[:-1]
+        return cost + (self._wall * self._paying(on))[1:], on[:-1]
+
+    def _paying(self, on: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(steps + 1, num): who pays for walls by then."""
+        late = np.concatenate([np.repeat(on[:1], BEYOND, axis=0), on])[: len(on)]
+        late[0] = False  # that is the window's before
+        return late
+
+    def gradient(self, limit: float) -> Array:
+        """(steps, num, k) of the sum of `costs` by each command; `limit` bounds the norm of a car's state's."""
+        on = self._driving()
+        made, left = np.zeros_like(self._wall), np.zeros_like(self._wall)
+        left[:-1], made[1:] = on[:-1], on[:-1]
+        way, wall = (to_lanes(x.T) for x in (WEIGHTS["progress"] * (left - made), self._paying(on)))
+        slopes = way.transpose(1, 0, 2)[:, :, None] * self._by_way
+        slopes += wall.transpose(1, 0, 2)[:, :, None] * self._by_wall
+        found, cars = np.zeros_like(self._arrived), self.cars
+        windows.pull(
+            *(self._states[:-1], self._arrived, cars.arrays()["parameters"], self._actuators.channel.weights),
+            *(slopes, cars.shape, np.float32(cars.dt / cars.substeps), cars.substeps, np.float32(limit), found),
+        )
+        gradient = found.transpose(0, 1, 3, 2).reshape(len(found), self.num, COMMAND_ROWS)
+        jerk = -2.0 * WEIGHTS["jerk"] / self._high[STEER] * self._change * on[:-1]
+        gradient[:, :, STEER] += jerk
+        gradient[:-1, :, STEER] -= jerk[1:]
+        return gradient
+
+    def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
+        """The next window. Who is lost (how many), or has driven for so many steps, begins another episode: (num,)."""
+        on = self._driving()[-1] & ~self.lost & np.isfinite(self.place).all(axis=1)
+        over = ~on | (self.age >= longest)
+        rows = np.flatnonzero(over)
+        self.reset(rows.tolist(), range(self._next, self._next + len(rows)))
+        self._next += len(rows)
+        self._time = 0
+        self._note()
+        return int((~on).sum()), over
+
+    def state_dict(self) -> dict[str, Any]:
+        """Between two windows."""
+        return {**super().state_dict(), "next": self._next}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._next = int(state["next"])
+        self._note()
