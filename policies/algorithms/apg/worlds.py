@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from policies.algorithms.apg import MEASURED, ApgConfig
-from policies.algorithms.apg.autograd import Adam, Array, host, make_policy
+from policies.algorithms.apg.autograd import Adam, Array, host, make_policy, named
 from policies.learning.fused.measure import measured
 from policies.models.controller import FeaturePolicy, Network
 from sim.env import stream
-from sim.spec import limits, numbers, pictures, size, unpack
+from sim.spec import limits, pictures, size, unpack
 from sim.tasks import features_of, initial_action
 from sim.tasks.abilities import HasRehearsal
 
@@ -39,37 +40,58 @@ class Worlds:
             raise ValueError(f"algorithm.ahead must be within 0..window - 1, got {config.ahead} of {config.window}")
         self.task, self.config, self.seed = task, config, seed
         self.world = task.rehearsal(config.num_envs, stream(seed, TRAINING), config.window)
+        self.sizes = {s.name: s.size for s in task.policy}
         self.low, high = limits(task.commands)
         self.half = np.float32(0.5) * (high - self.low)
         rng = np.random.default_rng(np.random.SeedSequence(seed))
-        features, actions = self._features().shape[1], size(task.commands)
-        self.policy = make_policy(config, features, actions, rng, initial_action(task))
+        features = sum(self.sizes[f.signal] for f in features_of(task))
+        self.policy = make_policy(config, features, size(task.commands), rng, initial_action(task))
         self.adam = Adam(self.policy.parameters())
         self.hidden = torch.zeros(config.num_envs, self.policy.state_size)
         self.update = self.lost = 0
 
-    def _features(self) -> Tensor:
+    def _sensed(self) -> Tensor:
+        """(n, m): the policy's signals, one after the other."""
         seen = self.world.observe()
-        flat = {s.name: seen[s.name].reshape(self.world.num, -1) for s in numbers(self.task.policy)}
-        found = [feature.evaluate(flat) for feature in features_of(self.task)]
-        return torch.from_numpy(np.nan_to_num(np.concatenate(found, axis=1, dtype=np.float32)))
+        return torch.from_numpy(np.nan_to_num(np.concatenate([seen[name] for name in self.sizes], axis=1)))
+
+    def _act(self, sensed: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        values = named(self.sizes, sensed)
+        action, after = self.policy(torch.cat([f.evaluate(values) for f in features_of(self.task)], -1), hidden)
+        return action, after
 
     def window(self) -> tuple[Array, float]:
         """Drive one window and leave its gradient in the policy's parameters: costs (T, n), and how many count."""
-        config, hidden, actions = self.config, self.hidden, []
-        for t in range(config.window):
-            with torch.set_grad_enabled(t < config.window - config.ahead):
-                action, hidden = self.policy(self._features(), hidden)
-            actions.append(action)
-            self.world.step(unpack(self.task.commands, self.low + (host(action) + np.float32(1.0)) * self.half))
+        config, world, hidden, tape = self.config, self.world, self.hidden, []
+        for _ in range(config.window):
+            inputs = self._sensed().requires_grad_(), hidden.detach().requires_grad_()
+            action, hidden = self._act(*inputs)
+            tape.append((*inputs, action, hidden))
+            world.step(unpack(self.task.commands, self.low + (host(action) + np.float32(1.0)) * self.half))
         self.hidden = hidden.detach()
-        cost, counts = self.world.costs()
-        learning = counts[: config.window - config.ahead]
-        slope = self.world.gradient(config.adjoint_clip)[: len(learning)] * self.half * learning[:, :, None]
-        total = max(1, int(learning.sum()))
-        slope = np.nan_to_num(slope / np.float32(total))
-        (torch.stack(actions[: len(learning)]) * torch.from_numpy(slope)).sum().backward()
+        cost, counts = world.costs()
+        self._pull(tape, counts)
         return cost, float(counts.mean())
+
+    def _pull(self, tape: list[tuple[Tensor, ...]], counts: NDArray[np.bool_]) -> None:
+        """Back through a window, step by step: through the world, the policy, and what it sensed."""
+        world, limit, last = self.world, self.config.adjoint_clip, self.config.window - self.config.ahead
+        total, remembers = max(1, int(counts[:last].sum())), self.policy.state_size > 0
+        parameters = list(self.policy.parameters())
+        g_hidden = torch.zeros_like(self.hidden)
+        world.begin_pulling()
+        for t in range(len(tape) - 1, -1, -1):
+            sensed, before, action, after = tape[t]
+            g_action = torch.from_numpy(np.nan_to_num(world.pull(t, limit) * self.half * counts[t][:, None]))
+            inputs, outputs = [sensed, before][: 1 + remembers], [action, after][: 1 + remembers]
+            learned = parameters if t < last else []
+            g_in = torch.autograd.grad(outputs, [*inputs, *learned], [g_action, g_hidden][: 1 + remembers])
+            world.pull_sensed(t, host(g_in[0]))
+            if remembers:
+                g_hidden = g_in[1]
+            for parameter, gradient in zip(learned, g_in[len(inputs) :], strict=True):
+                gradient = gradient / total
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def _controller(self) -> FeaturePolicy:
         return FeaturePolicy.from_task(self.task, self.network())

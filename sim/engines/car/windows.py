@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.engines.car import dynamics
 from sim.engines.car.adjoint import advance_adjoint
-from sim.engines.car.grids import INDEX_ROWS, PLACE_ROWS
+from sim.engines.car.grids import INDEX_ROWS, PLACE_ROWS, distance, grid, in_cells
 from sim.engines.car.rows import COMMAND_ROWS, COS, PARAMETER_ROWS, SIN, STATE_ROWS, X, Y
 from sim.engines.car.walls import depth_at
 from sim.engines.vector.blocks import block, kernel
@@ -21,6 +21,8 @@ from sim.engines.vector.simd import ALL, LANES
 
 CIRCLES = (1.0, 0.0, -1.0)  # times their reach, where those that touch walls are along the car
 BEND = np.float32(0.3)  # of the way along the centreline that is left, at least, inside a bend
+ZERO, TINY = np.float32(0.0), np.float32(1e-6)
+GRAZING = np.float32(0.2)  # sine of the angle between a wall and a ray, at least, as far as slopes are concerned
 
 
 class Prices(NamedTuple):
@@ -69,39 +71,61 @@ def judge(state, parameters, index, cells, shape, prices, courses, track, neares
 
 
 @kernel
-def pull(states, told, parameters, weights, slopes, shape, h, n, limit, out):
-    """The gradient of a window's cost by what was sent: out (T, blocks, COMMAND_ROWS, LANES), zero at first.
+def pull(before, told, parameters, weights, shape, h, n, limit, g, sent):
+    """One control step of n steps of h seconds back: g (blocks, STATE_ROWS, LANES) is after it, then `before` it.
 
-    `states` (T, blocks, STATE_ROWS, LANES) are those before each control step, of n steps of h seconds; `told` what
-    arrived then, blended from what was sent by `weights` (blocks, taps * COMMAND_ROWS, LANES); `slopes` (T + 1, blocks,
-    STATE_ROWS, LANES) those of the cost over the state before each step and after the last one. `limit` bounds the norm
-    of each car's gradient.
+    `told` (blocks, COMMAND_ROWS, LANES) is what arrived, blended from what was sent by `weights` (blocks, taps *
+    COMMAND_ROWS, LANES); its gradient is added to sent (taps, blocks, COMMAND_ROWS, LANES), the newest first. The norm
+    of each car's gradient is at most `limit`, at first.
     """
     q: Any = np.empty((dynamics.DERIVED_ROWS, LANES), np.float32)
-    stages = np.empty((n, STATE_ROWS, LANES), np.float32)
-    g, arrived = np.empty((STATE_ROWS, LANES), np.float32), np.empty((COMMAND_ROWS, LANES), np.float32)
-    steps, taps = states.shape[0], weights.shape[1] // COMMAND_ROWS
-    for place in range(states.shape[1]):
-        p = block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
-        g[:] = 0.0
-        for t in range(steps - 1, -1, -1):
-            s, c = block(states[t], place, STATE_ROWS), block(told[t], place, COMMAND_ROWS)
-            for lane in range(LANES):
-                size = 0.0
+    stages, arrived = np.empty((n, STATE_ROWS, LANES), np.float32), np.empty((COMMAND_ROWS, LANES), np.float32)
+    taps = weights.shape[1] // COMMAND_ROWS
+    for place in range(len(before)):
+        s, p = block(before, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
+        c, own = block(told, place, COMMAND_ROWS), block(g, place, STATE_ROWS)
+        for lane in range(LANES):
+            size = 0.0
+            for row in range(STATE_ROWS):
+                size += own[row, lane] * own[row, lane]
+            if size > limit * limit:
+                shrunk = np.float32(limit / math.sqrt(size))
                 for row in range(STATE_ROWS):
-                    g[row, lane] += slopes[t + 1, place, row, lane]
-                    size += g[row, lane] * g[row, lane]
-                if size > limit * limit:
-                    shrunk = np.float32(limit / math.sqrt(size))
-                    for row in range(STATE_ROWS):
-                        g[row, lane] *= shrunk
-            arrived[:] = 0.0
-            advance_adjoint(s, p, q, c, shape, h, n, g, arrived, stages, ALL)
-            for row in range(COMMAND_ROWS):
-                for lane in range(LANES):
-                    if taps == 0:
-                        out[t, place, row, lane] += arrived[row, lane]
-                    for tap in range(min(taps, t + 1)):
-                        share = weights[place, tap * COMMAND_ROWS + row, lane]
-                        out[t - tap, place, row, lane] += share * arrived[row, lane]
+                    own[row, lane] *= shrunk
+        arrived[:] = 0.0
+        advance_adjoint(s, p, q, c, shape, h, n, own, arrived, stages, ALL)
+        for row in range(COMMAND_ROWS):
+            for lane in range(LANES):
+                if taps == 0:
+                    sent[0, place, row, lane] += arrived[row, lane]
+                for tap in range(taps):
+                    sent[tap, place, row, lane] += weights[place, tap * COMMAND_ROWS + row, lane] * arrived[row, lane]
 
+
+@kernel
+def scan_adjoint(state, parameters, index, cells, rays, ahead, longest, seen, slopes, g):
+    """What lidars say changes with where cars are: adds to g (blocks, STATE_ROWS, LANES).
+
+    `seen` (blocks, beams, LANES) is what they saw, in m, and `slopes` (n, beams) the gradient by that. A ray's length
+    changes with the distance of the wall at its end, along the wall's normal; rays that graze it change less than that.
+    """
+    for row in range(len(slopes)):
+        place, lane = row // LANES, row % LANES
+        s, p = block(state, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
+        own, out = block(index, place, INDEX_ROWS), block(g, place, STATE_ROWS)
+        cos, sin = s[COS, lane], s[SIN, lane]
+        x, y = s[X, lane] + ahead * cos, s[Y, lane] + ahead * sin
+        for beam in range(slopes.shape[1]):
+            way, bx, by = seen[place, beam, lane], rays[0, beam], rays[1, beam]
+            if way >= longest or way <= ZERO:
+                continue
+            ux, uy = cos * bx - sin * by, sin * bx + cos * by
+            u, v = in_cells(p, x + way * ux, y + way * uy, lane)
+            _, nx, ny = distance(cells, *grid(p, own, lane), u, v)
+            steep = max(math.sqrt(nx * nx + ny * ny), TINY)
+            nx, ny = nx / steep, ny / steep
+            share = slopes[row, beam] / max(-(nx * ux + ny * uy), GRAZING)
+            out[X, lane] += share * nx
+            out[Y, lane] += share * ny
+            out[COS, lane] += share * (ahead * nx + way * (nx * bx + ny * by))
+            out[SIN, lane] += share * (ahead * ny + way * (ny * bx - nx * by))

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.car import windows
-from sim.engines.car.rows import COMMAND_ROWS, STATE_ROWS, STEER
-from sim.engines.vector.blocks import to_lanes
+from sim.engines.car.rows import COMMAND_ROWS, PUSH, STATE_ROWS, STEER, STEERING, TURNING, VX
+from sim.engines.vector.blocks import from_lanes, to_lanes
 from sim.engines.vector.simd import LANES
 from sim.env import Step
 from sim.randomize import Array
+from sim.robots.cars import GRAVITY
 from sim.tasks.race.world import WEIGHTS, Race
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Rehearsal(Race):
             return np.zeros((first, num // LANES, rows, LANES), np.float32)
 
         self._states, self._by_way, self._by_wall = room(STATE_ROWS), room(STATE_ROWS), room(STATE_ROWS)
-        self._arrived = room(COMMAND_ROWS, steps)
+        self._arrived, self._seen = room(COMMAND_ROWS, steps), room(self._beams.stop)
+        self._rays = np.stack([np.cos(self._angles), np.sin(self._angles)])
         self._wall, self._near = np.zeros((2, steps + 1, num), np.float32)
         self._way, self._change = np.zeros((2, steps, num), np.float32)  # m; of the steering, as a share of its limit
         self._time, self._next = 0, num  # control steps in this window; the next episode's number
@@ -53,7 +55,7 @@ class Rehearsal(Race):
     def _note(self) -> None:
         """Where cars are now, and what it costs."""
         t, arrays = self._time, self.cars.arrays()
-        self._states[t] = arrays["state"]
+        self._states[t], self._seen[t] = arrays["state"], self._table[:, self._beams]
         windows.judge(
             *(*arrays.values(), self.cars.grids.cells, self.cars.shape),
             *(windows.Prices(np.float32(MARGIN), np.float32(TOUCH)), self.courses, self.track, self.nearest),
@@ -85,24 +87,50 @@ class Rehearsal(Race):
         late[0] = False  # that is the window's before
         return late
 
-    def gradient(self, limit: float) -> Array:
-        """(steps, num, k) of the sum of `costs` by each command; `limit` bounds the norm of a car's state's."""
+    def begin_pulling(self) -> None:
+        """Prepare for `pull` to be called, from the last control step to the first."""
         on = self._driving()
         made, left = np.zeros_like(self._wall), np.zeros_like(self._wall)
         left[:-1], made[1:] = on[:-1], on[:-1]
         way, wall = (to_lanes(x.T) for x in (WEIGHTS["progress"] * (left - made), self._paying(on)))
-        slopes = way.transpose(1, 0, 2)[:, :, None] * self._by_way
-        slopes += wall.transpose(1, 0, 2)[:, :, None] * self._by_wall
-        found, cars = np.zeros_like(self._arrived), self.cars
-        windows.pull(
-            *(self._states[:-1], self._arrived, cars.arrays()["parameters"], self._actuators.channel.weights),
-            *(slopes, cars.shape, np.float32(cars.dt / cars.substeps), cars.substeps, np.float32(limit), found),
-        )
-        gradient = found.transpose(0, 1, 3, 2).reshape(len(found), self.num, COMMAND_ROWS)
+        self._slopes = way.transpose(1, 0, 2)[:, :, None] * self._by_way
+        self._slopes += wall.transpose(1, 0, 2)[:, :, None] * self._by_wall
+        self._pulled = self._slopes[-1].copy()
         jerk = -2.0 * WEIGHTS["jerk"] / self._high[STEER] * self._change * on[:-1]
-        gradient[:, :, STEER] += jerk
-        gradient[:-1, :, STEER] -= jerk[1:]
-        return gradient
+        self._by_sent = np.zeros_like(self._arrived)
+        self._by_sent[:, :, STEER] = to_lanes(jerk.T).transpose(1, 0, 2)
+        self._by_sent[:-1, :, STEER] -= to_lanes(jerk[1:].T).transpose(1, 0, 2)
+
+    def pull(self, t: int, limit: float) -> Array:
+        """(num, k): the gradient of the sum of `costs` by the commands of step t, which is undone."""
+        cars, channel = self.cars, self._actuators.channel
+        taps = channel.weights.shape[1] // COMMAND_ROWS
+        sent = np.zeros((max(1, taps), *self._arrived.shape[1:]), np.float32)
+        windows.pull(
+            *(self._states[t], self._arrived[t], cars.arrays()["parameters"], channel.weights, cars.shape),
+            *(np.float32(cars.dt / cars.substeps), cars.substeps, np.float32(limit), self._pulled, sent),
+        )
+        for tap, found in enumerate(sent[: t + 1]):
+            self._by_sent[t - tap] += found
+        self._pulled += self._slopes[t]
+        return from_lanes(self._by_sent[t], self.num)
+
+    def pull_sensed(self, t: int, slopes: Array) -> None:
+        """Add what follows from the gradient (num, m) by the policy's signals, one after the other, before step t."""
+        arrays, state, task = self.cars.arrays(), self._states[t], self.task
+        windows.scan_adjoint(
+            *(state, arrays["parameters"], arrays["index"], self.cars.grids.cells, self._rays),
+            *(np.float32(task.driven.lidar), np.float32(self._range), self._seen[t]),
+            *(np.ascontiguousarray(slopes[:, self._beams]), self._pulled),
+        )
+        wheel, yaw, steering = to_lanes(slopes[:, self._beams.stop :]).transpose(1, 0, 2)
+        hold = GRAVITY * arrays["parameters"][:, self.cars.rows("friction").start]
+        used = state[:, PUSH] / hold
+        self._pulled[:, VX] += wheel * (1.0 + np.clip(used, -1.0, 1.0) / task.driven.longitudinal_stiffness)
+        pushing = wheel * state[:, VX] / (hold * task.driven.longitudinal_stiffness)
+        self._pulled[:, PUSH] += np.where(np.abs(used) < 1.0, pushing, 0.0)
+        self._pulled[:, TURNING] += yaw
+        self._pulled[:, STEERING] += steering
 
     def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
         """The next window. Who is lost (how many), or has driven for so many steps, begins another episode: (num,)."""
