@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sim.env import Env
 from sim.randomize import Array
-from sim.tasks import MultiAgent, OwnWorld, Task, make
+from sim.tasks import EngineTask, MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
 
 
@@ -50,6 +50,9 @@ class HasRehearsal(OwnWorld, Protocol):
 
     def rehearsal(self, num: int, seed: int, steps: int) -> Rehearsal:
         """So many rows, so many control steps in a window, with their first episodes begun."""
+
+
+Differentiable = EngineTask | HasRehearsal  # by its engine's adjoint, if that has one, or by its world's
 
 
 @runtime_checkable

@@ -1,8 +1,9 @@
-"""Analytic policy gradients: the derivative of the cost through the physics, over short windows of flight.
+"""Analytic policy gradients: the derivative of the cost through the physics, over short windows.
 
 Two paths with one meaning. *fused* (`fused.py`): rollout and adjoint in one Numba kernel, no torch, for the declared
 costs and features. *torch* (`torch_path.py`): any network and reward, the engine's step as one autograd function,
 optionally a critic that sees the privileged signals at the window's end (SHAC, Xu et al. 2022, arXiv 2204.07137).
+Tasks with a world of their own that can be differentiated (`worlds.py`) take a path of theirs, with torch.
 
 Per update: fly `window` steps from where the vehicles are, average the costs, go backwards, one Adam step. Vehicles
 carry on from window to window and are drawn anew when lost or after `episode_windows`. Budget and learning rate
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +28,7 @@ from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array
 from sim.tasks import EngineTask, reward_of
-from sim.tasks.abilities import HasRehearsal
+from sim.tasks.abilities import Differentiable, HasRehearsal
 
 PATHS = ("auto", "fused", "torch")
 NETWORKS = ("mlp", "gru")
@@ -201,7 +203,7 @@ class Apg:
     """Analytic policy gradients on one task; see the module's docstring."""
 
     Config = ApgConfig
-    needs: tuple[Any, ...] = (EngineTask | HasRehearsal,)
+    needs: tuple[type | UnionType, ...] = (Differentiable,)
     takes: tuple[str, ...] = ()
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},

@@ -149,5 +149,5 @@ class Rehearsal(Race):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._next = int(state["next"])
+        self._next, self._time = int(state["next"]), 0
         self._note()
