@@ -25,7 +25,7 @@ from sim.tasks.race.world import WEIGHTS, Race
 if TYPE_CHECKING:
     from sim.tasks.race import CarRace
 
-MARGIN, TOUCH = 0.15, 1.0  # m from walls where they begin to cost; m of way that a step costs a circle that touches one
+MARGIN, TOUCH = 0.4, 0.6  # m from walls where they begin to cost; m of way that a step costs a circle that touches one
 BEYOND = 6  # control steps for which a wall is paid for behind it
 
 
