@@ -87,6 +87,11 @@ def has_places(task: Task) -> bool:
     return isinstance(task, HasPlaces)
 
 
+def rehearsable(task: Task) -> HasRehearsal | None:
+    """The task, if its own world can be differentiated."""
+    return task if isinstance(task, HasRehearsal) else None
+
+
 def baseline_of(task: Task, name: str) -> Play:
     """The baseline of that name; ValueError with the choices when there is none."""
     if not isinstance(task, HasControllers):

@@ -28,7 +28,7 @@ from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array
 from sim.tasks import EngineTask, reward_of
-from sim.tasks.abilities import Differentiable, HasRehearsal
+from sim.tasks.abilities import Differentiable, rehearsable
 
 PATHS = ("auto", "fused", "torch")
 NETWORKS = ("mlp", "gru")
@@ -212,12 +212,12 @@ class Apg:
 
     def __init__(self, task: Any, config: ApgConfig, seed: int, device: str = "cpu") -> None:
         self.task = task
-        if isinstance(task, HasRehearsal):
+        if own := rehearsable(task):
             if device != "cpu" or config.critic or config.path == "fused":
                 raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic, by path=torch")
             from policies.algorithms.apg.worlds import Worlds
 
-            self.path: Any = Worlds(task, config, seed)
+            self.path: Any = Worlds(own, config, seed)
             return
         path = config.path
         beyond = device != "cpu" or config.critic or config.network not in NETWORKS or reward_of(task) is not None

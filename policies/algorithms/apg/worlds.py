@@ -1,8 +1,7 @@
 """Analytic policy gradients where a task brings a world of its own that differentiates what it costs.
 
-The world says how the cost of a window changes with every command; what the robot senses is taken as it is, so that the
-gradient does not pass through the sensors (as of depth in Zhang et al. 2024, arXiv 2407.10648). Commands of the last
-`ahead` steps of a window do not learn: most of what follows from them is not in it.
+The gradient goes back step by step: through the world, the policy, and what the robot sensed. Commands of the last
+`ahead` steps of a window do not learn: most of what follows from them is not in it. There is no critic.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ class Worlds:
             raise ValueError(f"apg takes numbers, but {task.name} shows pictures")
         if not 0 <= config.ahead < config.window:
             raise ValueError(f"algorithm.ahead must be within 0..window - 1, got {config.ahead} of {config.window}")
+        torch.set_num_threads(1)  # small matrices: threads cost more than they bring
         self.task, self.config, self.seed = task, config, seed
         self.world = task.rehearsal(config.num_envs, stream(seed, TRAINING), config.window)
         self.sizes = {s.name: s.size for s in task.policy}

@@ -1,8 +1,10 @@
 """Racing for learners that follow gradients: what a window of control steps costs, and its derivative.
 
 Walls are no obstacles here, but cost the more the closer they are, and behind them more still. Whoever has touched one
-pays for `BEYOND` control steps, makes no way any more, and begins another episode after the window. What cars sense is
-theirs as it is: no gradient passes through lidar and odometry.
+pays for `BEYOND` control steps, makes no way any more, and begins another episode after the window.
+
+The gradient passes through cars, latency, lidar and odometry. Noise and lost scans add nothing to it; where a ray jumps
+from one wall to another, the jump is left out.
 """
 
 from __future__ import annotations
