@@ -14,7 +14,7 @@ from policies.models.export import export
 from sim.env import game_of
 from sim.spec import pictures
 from sim.tasks import TASKS, EngineTask, HasExpert, HasTeacher, agents_of, make
-from sim.tasks.abilities import HasSensedReward
+from sim.tasks.abilities import Differentiable, HasSensedReward
 from tests.test_tables import BASE, PRACTICE, SMALL
 
 SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
@@ -48,7 +48,7 @@ def learner(task: Any, name: str) -> Any:
     cls = algorithm_class(name)
     few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
-    if any(ability in cls.needs for ability in (EngineTask, HasTeacher, HasSensedReward)):
+    if any(ability in cls.needs for ability in (EngineTask, Differentiable, HasTeacher, HasSensedReward)):
         wanted = {**SMALL[name]}
     if "league" in wanted:
         wanted["league"] = game_of(task) is not None

@@ -57,11 +57,12 @@ def algorithms() -> str:
     """As its module (or, where two share one, its class) says what it is, and what it needs of a task."""
     from policies.algorithms import ALGORITHMS, algorithm_class
     from sim.tasks import EngineTask, HasExpert, HasTeacher
-    from sim.tasks.abilities import HasSensedReward, HasWords
+    from sim.tasks.abilities import Differentiable, HasSensedReward, HasWords
 
     trains = {(): "every task", (EngineTask,): "quadrotors", (HasExpert,): "every task with an expert"}
     trains[HasTeacher,] = "tasks with a teacher"
     trains[HasWords,] = "tasks that are told in words"
+    trains[Differentiable,] = "quadrotors, and `car_race`"
     trains[HasSensedReward,] = "tasks that are judged by what the robot senses"
     lines, described = ["| algorithm | what it is | trains |", "|---|---|---|"], set()
     for name in ALGORITHMS:

@@ -24,7 +24,7 @@ from sim.engines import ENGINES
 from sim.randomize import sample_parameters
 from sim.robots import ROBOTS, robot
 from sim.tasks import TASKS, EngineTask, HasTeacher
-from sim.tasks.abilities import HasSensedReward
+from sim.tasks.abilities import Differentiable, HasSensedReward
 from sim.vec_env import VecEnv
 from tests.policies.toy_reach import ToyReach
 from tests.sim.vehicles import VEHICLES
@@ -162,7 +162,7 @@ def learner(name: str, seed: int = 0) -> Any:
         return cls(tasks.make("soccer_vision_1v1", steps=10), cls.Config(**SMALL[name]), seed)
     if HasSensedReward in cls.needs:
         return cls(tasks.make("arm_reach"), cls.Config(**SMALL[name]), seed)
-    if EngineTask not in cls.needs:
+    if not {EngineTask, Differentiable} & {*cls.needs}:
         wanted = SMALL.get(name, BASE if issubclass(cls.Config, BaseConfig) else PRACTICE)
         known = {key: value for key, value in wanted.items() if key in cls.Config.__dataclass_fields__}
         return cls(ToyReach(), cls.Config(**known), seed)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sim.registry import load
 from sim.spec import tokens
 from sim.tasks import EngineTask, HasExpert, HasTeacher, Task, agents_of
-from sim.tasks.abilities import HasSensedReward, HasWords, has_places
+from sim.tasks.abilities import Differentiable, HasSensedReward, HasWords, has_places
 
 if TYPE_CHECKING:
     from policies.models.controller import Policy
@@ -52,7 +53,7 @@ class Algorithm(Protocol):
     """
 
     Config: type
-    needs: tuple[type, ...]  # abilities of a task, of `sim.tasks`, without which it learns nothing
+    needs: tuple[type | UnionType, ...]  # abilities of a task, of `sim.tasks`, without which it learns nothing
     takes: tuple[str, ...]  # of DEMANDS: what else a task may ask of it
 
     def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None: ...
@@ -127,8 +128,9 @@ def recipes_of(kind: Any) -> dict[str, dict[str, Any]]:
     return kind.recipes if isinstance(kind, HasRecipes) else {}
 
 
-ABILITIES = {
+ABILITIES: dict[type | UnionType, str] = {
     EngineTask: "an engine that carries it out, features and costs",
+    Differentiable: "an engine that carries it out, features and costs, or a world that can be differentiated",
     HasExpert: "a scripted expert",
     HasTeacher: "a teacher who knows more",
     HasWords: "a policy that is told in words what to do",

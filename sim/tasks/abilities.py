@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.env import Env
 from sim.language import Instructions
 from sim.randomize import Array
-from sim.tasks import MultiAgent, OwnWorld, Task, make
+from sim.tasks import EngineTask, MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
 
 if TYPE_CHECKING:
@@ -24,6 +25,39 @@ class HasSensedReward(OwnWorld, Protocol):
 
     def sensed_reward(self, signals: Mapping[str, Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Of policy signals (n, *shape) after a step: its reward (n,), and whether it is success, or lost."""
+
+
+class Rehearsal(Env, Protocol):
+    """Worlds that know how the cost of a window of control steps changes with every command of it."""
+
+    def costs(self) -> tuple[Array, NDArray[np.bool_]]:
+        """Of each control step of the window (steps, num), and who counted before it."""
+
+    def gradient(self, limit: float) -> Array:
+        """(steps, num, k) of the sum of the costs by each command; `limit` bounds the norm of a row's state's."""
+
+    def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
+        """The next window. Who is lost, or older than so many control steps, begins another episode.
+
+        How many are lost, and which rows (num,) begin.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next window depends on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+
+
+@runtime_checkable
+class HasRehearsal(OwnWorld, Protocol):
+    """A task whose own world can be differentiated, and so learned by analytic gradients."""
+
+    def rehearsal(self, num: int, seed: int, steps: int) -> Rehearsal:
+        """So many rows, so many control steps in a window, with their first episodes begun."""
+
+
+Differentiable = EngineTask | HasRehearsal  # by its engine's adjoint, if that has one, or by its world's
 
 
 @runtime_checkable
@@ -81,6 +115,11 @@ def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:
 def has_places(task: Task) -> bool:
     """Whether agents come and go in it."""
     return isinstance(task, HasPlaces)
+
+
+def rehearsable(task: Task) -> HasRehearsal | None:
+    """The task, if its own world can be differentiated."""
+    return task if isinstance(task, HasRehearsal) else None
 
 
 def baseline_of(task: Task, name: str) -> Play:

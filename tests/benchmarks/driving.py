@@ -1,4 +1,4 @@
-"""Laps of unseen tracks: `ppo` by its recipe, and a car that learns by the clock from nothing.
+"""Laps of unseen tracks: `ppo` and `apg` by their recipes, and a car that learns by the clock from nothing.
 
     python tests/benchmarks/driving.py [--quick] [--only "ppo, seed 0" ...]
 
@@ -15,7 +15,7 @@ import commands
 import report
 
 SEEDS = (0, 1, 2)
-WAYS = ("ppo", "online_sac")
+WAYS = ("ppo", "online_sac", "apg")
 CASES = [f"{way}, seed {seed}" for way in WAYS for seed in SEEDS]
 CONDITIONS = {
     "nominal": ["task.vary=false"],
@@ -28,6 +28,7 @@ ROBOT = 'algorithm.robot="driver=simulated recovery=true settle=0 seconds=60"'
 ONLINE = ["task.touch=costs", "task.reverse=1", "task.steps=1200", "task.laps=20", "algorithm.total_steps=12000", ROBOT]
 SMALL = {
     "ppo": ["algorithm.total_steps=2048", "algorithm.num_envs=16", "algorithm.minibatches=2", "task.tracks=2"],
+    "apg": ["algorithm.updates=4", "algorithm.num_envs=16", "algorithm.window=8", "algorithm.ahead=2", "task.tracks=2"],
     "online_sac": ["algorithm.total_steps=200", "algorithm.warmup_steps=64", "algorithm.batch_size=32"],
 }
 FOLDER = report.ROOT / "runs" / "driving"

@@ -1,8 +1,9 @@
-"""Analytic policy gradients: the derivative of the cost through the physics, over short windows of flight.
+"""Analytic policy gradients: the derivative of the cost through the physics, over short windows.
 
 Two paths with one meaning. *fused* (`fused.py`): rollout and adjoint in one Numba kernel, no torch, for the declared
 costs and features. *torch* (`torch_path.py`): any network and reward, the engine's step as one autograd function,
 optionally a critic that sees the privileged signals at the window's end (SHAC, Xu et al. 2022, arXiv 2204.07137).
+Tasks with a world of their own that can be differentiated (`worlds.py`) take a path of theirs, with torch.
 
 Per update: fly `window` steps from where the vehicles are, average the costs, go backwards, one Adam step. Vehicles
 carry on from window to window and are drawn anew when lost or after `episode_windows`. Budget and learning rate
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +28,7 @@ from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array
 from sim.tasks import EngineTask, reward_of
+from sim.tasks.abilities import Differentiable, rehearsable
 
 PATHS = ("auto", "fused", "torch")
 NETWORKS = ("mlp", "gru")
@@ -51,6 +54,7 @@ class ApgConfig:
     adjoint_clip: float = 200.0  # norm of one vehicle's state adjoint, times vehicles and steps
     critic: bool = False  # torch path: value of the window's last state, from privileged signals
     gamma: float = 0.99  # of the critic
+    ahead: int = 0  # in worlds of tasks' own: control steps at a window's end that are looked at, but not learned
 
     def __post_init__(self) -> None:
         if self.path not in PATHS:
@@ -175,6 +179,9 @@ class Fused:
             flight = {k: np.concatenate([p[k] for p in pieces])[: self.task.episode_steps] for k in pieces[0]}
             return float(self.task.score(flight)["success"].mean())
 
+    def dump_to(self, folder: Path) -> None:
+        self.vehicles.dump_dir = folder
+
     def network(self) -> Network:
         """What has been learned so far."""
         return to_network(self.config, self.layout, self.weights)
@@ -196,15 +203,22 @@ class Apg:
     """Analytic policy gradients on one task; see the module's docstring."""
 
     Config = ApgConfig
-    needs: tuple[type, ...] = (EngineTask,)
+    needs: tuple[type | UnionType, ...] = (Differentiable,)
     takes: tuple[str, ...] = ()
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},
         "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
     }
 
-    def __init__(self, task: EngineTask, config: ApgConfig, seed: int, device: str = "cpu") -> None:
+    def __init__(self, task: Any, config: ApgConfig, seed: int, device: str = "cpu") -> None:
         self.task = task
+        if own := rehearsable(task):
+            if device != "cpu" or config.critic or config.path == "fused":
+                raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic, by path=torch")
+            from policies.algorithms.apg.worlds import Worlds
+
+            self.path: Any = Worlds(own, config, seed)
+            return
         path = config.path
         beyond = device != "cpu" or config.critic or config.network not in NETWORKS or reward_of(task) is not None
         if path == "auto":
@@ -215,7 +229,7 @@ class Apg:
                     "algorithm.path=fused runs on the CPU, with the task's costs, mlp or gru and no critic; "
                     "use algorithm.path=torch"
                 )
-            self.path: Any = Fused(task, config, seed)
+            self.path = Fused(task, config, seed)
         else:
             from policies.algorithms.apg.torch_path import Differentiated
 
@@ -228,7 +242,7 @@ class Apg:
         return FeaturePolicy.from_task(self.task, self.path.network())
 
     def dump_to(self, folder: Path) -> None:
-        self.path.vehicles.dump_dir = folder
+        self.path.dump_to(folder)
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self.path.state_dict()

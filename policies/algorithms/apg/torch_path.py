@@ -15,6 +15,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,9 @@ class Differentiated:
         flight = {name: np.concatenate([p[name] for p in pieces])[: self.task.episode_steps] for name in pieces[0]}
         with np.errstate(all="ignore"):
             return float(self.task.score(flight)["success"].mean())
+
+    def dump_to(self, folder: Path) -> None:
+        self.vehicles.dump_dir = folder
 
     def network(self) -> Network:
         """What has been learned so far."""

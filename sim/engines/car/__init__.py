@@ -43,6 +43,8 @@ class Cars:
     impact (m/s at which it did). Without `tracks` there are no walls. `load_transfer`: braking loads the front wheels.
     """
 
+    solid = True  # else lidars see walls, and cars drive through them
+
     def __init__(
         self, car: Car, num: int, dt: float, tracks: Sequence[Track] | Grids = (), load_transfer: bool = False
     ) -> None:
@@ -114,7 +116,7 @@ class Cars:
 
     def advance(self, told: Array) -> None:
         """The same under (blocks, 2, LANES)."""
-        cells = self.grids.cells
+        cells = self.grids.cells if self.solid else self.grids.cells[:0]
         step_blocks(self._state, self._parameters, self._index, cells, told, self.shape, self._h, self.substeps)
 
     def scan(self, angle: Array, ahead: float, longest: float, rows: NDArray[np.int64], first: int, out: Array) -> None:

@@ -24,11 +24,12 @@ from sim.scenes.track import Track, oval, random_track, read_track
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.opponents import Play
-from sim.tasks.race.recipes import PPO
+from sim.tasks.race.recipes import APG, PPO
 from sim.tasks.sight import CameraConfig
 from sim.terms import Feature, Mirror
 
 if TYPE_CHECKING:
+    from sim.tasks.race.rehearsal import Rehearsal
     from sim.tasks.race.world import Race
 
 RATE = 20.0  # Hz
@@ -98,7 +99,7 @@ class CarRace:
     scores = {"success": "%", "duration": "s", "lap_time": "s", "speed": "m/s", "lap": "%"}
     goal = ""
     corruption = {"path": 0.05, "steering": 0.05, "speed": 0.3}
-    recipes: ClassVar[Recipes] = {"ppo": {"default": PPO}}
+    recipes: ClassVar[Recipes] = {"ppo": {"default": PPO}, "apg": {"default": APG}}
     camera: CameraConfig | None = None  # of one that makes pictures
     panorama: Array | None = None  # around the track; None: ours
     held_out: frozenset[str] = frozenset()  # what of pictures is unlike all of training
@@ -209,6 +210,11 @@ class CarRace:
         from sim.tasks.race.world import Race
 
         return Race(self, num, seed)
+
+    def rehearsal(self, num: int, seed: int, steps: int) -> Rehearsal:
+        from sim.tasks.race.rehearsal import Rehearsal
+
+        return Rehearsal(self, num, seed, steps)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """`lap_time`: of a lap, or, of what is none, the time that it would have taken at that pace."""

@@ -20,6 +20,19 @@ PPO: dict[str, Any] = {
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
+APG: dict[str, Any] = {
+    "algorithm.network": "mlp",
+    "algorithm.hidden": [64, 64],
+    "algorithm.updates": 450,
+    "algorithm.num_envs": 128,
+    "algorithm.window": 32,
+    "algorithm.ahead": 12,
+    "algorithm.episode_windows": 12,
+    "algorithm.learning_rate": 3e-3,
+    "algorithm.final_learning_rate": 1e-4,
+    "algorithm.gradient_clip": 0.5,
+    "algorithm.adjoint_clip": 10_000.0,  # with 50 what walls cost is cut off: it drives faster, and touches them
+}
 STUDENT: dict[str, Any] = {
     "algorithm.total_steps": 1_000_000,
     "algorithm.num_envs": 128,

@@ -47,6 +47,7 @@ class CarRaceVision(CarRace):
     recipes: ClassVar[Recipes] = {"student": {"default": STUDENT}}
     teacher: type[CarRace] = CarRace
     sensed_reward = None  # type: ignore[assignment]  # it senses no walls
+    rehearsal = None  # type: ignore[assignment]  # nobody learns from pictures by gradients
 
     def __init__(self, config: VisionConfig | None = None) -> None:
         super().__init__(config or VisionConfig())

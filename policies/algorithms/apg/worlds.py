@@ -1,0 +1,146 @@
+"""Analytic policy gradients where a task brings a world of its own that differentiates what it costs.
+
+The gradient goes back step by step: through the world, the policy, and what the robot sensed. Commands of the last
+`ahead` steps of a window do not learn: most of what follows from them is not in it. There is no critic.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from policies.algorithms.apg import MEASURED, ApgConfig
+from policies.algorithms.apg.autograd import Adam, Array, host, make_policy, named
+from policies.learning.fused.measure import measured
+from policies.models.controller import FeaturePolicy, Network
+from sim.env import stream
+from sim.spec import limits, pictures, size, unpack
+from sim.tasks import features_of, initial_action
+from sim.tasks.abilities import HasRehearsal
+
+TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's
+
+
+class Worlds:
+    """The path of tasks with worlds of their own. `Fused` in `policies.algorithms.apg` has the same metrics."""
+
+    def __init__(self, task: HasRehearsal, config: ApgConfig, seed: int) -> None:
+        if pictures(task.policy):
+            raise ValueError(f"apg takes numbers, but {task.name} shows pictures")
+        if not 0 <= config.ahead < config.window:
+            raise ValueError(f"algorithm.ahead must be within 0..window - 1, got {config.ahead} of {config.window}")
+        torch.set_num_threads(1)  # small matrices: threads cost more than they bring
+        self.task, self.config, self.seed = task, config, seed
+        self.world = task.rehearsal(config.num_envs, stream(seed, TRAINING), config.window)
+        self.sizes = {s.name: s.size for s in task.policy}
+        self.low, high = limits(task.commands)
+        self.half = np.float32(0.5) * (high - self.low)
+        rng = np.random.default_rng(np.random.SeedSequence(seed))
+        features = sum(self.sizes[f.signal] for f in features_of(task))
+        self.policy = make_policy(config, features, size(task.commands), rng, initial_action(task))
+        self.adam = Adam(self.policy.parameters())
+        self.hidden = torch.zeros(config.num_envs, self.policy.state_size)
+        self.update = self.lost = 0
+
+    def _sensed(self) -> Tensor:
+        """(n, m): the policy's signals, one after the other."""
+        seen = self.world.observe()
+        return torch.from_numpy(np.nan_to_num(np.concatenate([seen[name] for name in self.sizes], axis=1)))
+
+    def _act(self, sensed: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        values = named(self.sizes, sensed)
+        action, after = self.policy(torch.cat([f.evaluate(values) for f in features_of(self.task)], -1), hidden)
+        return action, after
+
+    def window(self) -> tuple[Array, float]:
+        """Drive one window and leave its gradient in the policy's parameters: costs (T, n), and how many count."""
+        config, world, hidden, tape = self.config, self.world, self.hidden, []
+        for _ in range(config.window):
+            inputs = self._sensed().requires_grad_(), hidden.detach().requires_grad_()
+            action, hidden = self._act(*inputs)
+            tape.append((*inputs, action, hidden))
+            world.step(unpack(self.task.commands, self.low + (host(action) + np.float32(1.0)) * self.half))
+        self.hidden = hidden.detach()
+        cost, counts = world.costs()
+        self._pull(tape, counts)
+        return cost, float(counts.mean())
+
+    def _pull(self, tape: list[tuple[Tensor, ...]], counts: NDArray[np.bool_]) -> None:
+        """Back through a window, step by step: through the world, the policy, and what it sensed."""
+        world, limit, last = self.world, self.config.adjoint_clip, self.config.window - self.config.ahead
+        total, remembers = max(1, int(counts[:last].sum())), self.policy.state_size > 0
+        parameters = list(self.policy.parameters())
+        g_hidden = torch.zeros_like(self.hidden)
+        world.begin_pulling()
+        for t in range(len(tape) - 1, -1, -1):
+            sensed, before, action, after = tape[t]
+            g_action = torch.from_numpy(np.nan_to_num(world.pull(t, limit) * self.half * counts[t][:, None]))
+            inputs, outputs = [sensed, before][: 1 + remembers], [action, after][: 1 + remembers]
+            learned = parameters if t < last else []
+            g_in = torch.autograd.grad(outputs, [*inputs, *learned], [g_action, g_hidden][: 1 + remembers])
+            world.pull_sensed(t, host(g_in[0]))
+            if remembers:
+                g_hidden = g_in[1]
+            for parameter, gradient in zip(learned, g_in[len(inputs) :], strict=True):
+                gradient = gradient / total
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def _controller(self) -> FeaturePolicy:
+        return FeaturePolicy.from_task(self.task, self.network())
+
+    def learn(self) -> Iterator[dict[str, float]]:
+        """Train to the end of the budget."""
+        c = self.config
+        decay = math.log(c.final_learning_rate / c.learning_rate)
+        interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
+        while self.update < c.updates:
+            cost, counting = self.window()
+            rate = c.learning_rate * math.exp(decay * self.update / c.updates)
+            norm = self.adam.step(rate, c.beta1, c.beta2, c.gradient_clip)
+            self.update += 1
+            lost, over = self.world.go_on(c.episode_windows * c.window)
+            self.lost += lost
+            self.hidden[torch.from_numpy(over)] = 0.0
+            if self.update % interval == 0 or self.update == c.updates:
+                metrics = {
+                    "progress": self.update / c.updates,
+                    "env_steps": float(self.update * c.num_envs * c.window),
+                    "loss": float(cost.mean()),
+                    "gradient_norm": norm,
+                    "learning_rate": rate,
+                    "lost": float(self.lost),
+                    "driving": counting,
+                }
+                if self.update % measure < interval:
+                    first = self.update * MEASURED
+                    metrics |= measured(self.task, self._controller(), self.seed, first, MEASURED)
+                yield metrics
+
+    def dump_to(self, folder: Path) -> None:
+        """Nothing is written: the world itself says who is lost."""
+
+    def network(self) -> Network:
+        """What has been learned so far."""
+        found: Network = self.policy.network()
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs."""
+        parts = {"policy": copy.deepcopy(dict(self.policy.state_dict())), "hidden": self.hidden.clone()}
+        kept = {"adam": self.adam.state_dict(), "world": self.world.state_dict()}
+        return {**parts, **kept, "update": self.update, "lost": self.lost}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        for name in ("policy", "adam", "world"):
+            getattr(self, name).load_state_dict(state[name])
+        self.hidden = torch.as_tensor(state["hidden"]).clone()
+        self.update, self.lost = int(state["update"]), int(state["lost"])

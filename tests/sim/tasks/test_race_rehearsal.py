@@ -1,0 +1,142 @@
+"""Racing for learners that follow gradients: what is said of a window against what happens when it is driven again."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim.spec import unpack
+from sim.tasks import make
+from sim.tasks.race.rehearsal import BEYOND, Rehearsal
+
+NUM, STEPS = 32, 16
+TRUST = 1e9  # no limit
+
+
+def opened(**settings: Any) -> Rehearsal:
+    return Rehearsal(make("car_race", **{"tracks": 4, **settings}), NUM, 0, STEPS)
+
+
+def demonstrated(world: Rehearsal) -> np.ndarray:
+    """A window by pure pursuit: its commands (STEPS, NUM, k)."""
+    told = []
+    for _ in range(STEPS):
+        told.append(np.concatenate([*world.task.expert(world.truth()).values()], axis=1))
+        world.step(unpack(world.task.commands, told[-1]))
+    return np.stack(told)
+
+
+def again(world: Rehearsal, state: dict[str, Any], told: np.ndarray) -> np.ndarray:
+    """The costs (STEPS, NUM) of these commands from that state on."""
+    world.load_state_dict(state)
+    for now in told:
+        world.step(unpack(world.task.commands, now))
+    return world.costs()[0]
+
+
+@pytest.fixture(scope="module")
+def driven() -> tuple[Rehearsal, dict[str, Any], np.ndarray]:
+    """Cars in the midst of their episodes, and what they are told next."""
+    world = opened()
+    demonstrated(world)
+    world.go_on(10_000)
+    state = world.state_dict()
+    return world, state, demonstrated(world)
+
+
+@pytest.mark.parametrize(("t", "command", "by"), [(0, 0, 2e-3), (6, 0, 2e-3), (3, 1, 0.02), (12, 1, 0.02)])
+def test_commands_change_costs_as_it_says(driven: Any, t: int, command: int, by: float) -> None:
+    """Those of a step, when all others are given: noise, latency and all that varies included."""
+    world, state, told = driven
+    again(world, state, told)
+    world.begin_pulling()
+    slopes = np.stack([world.pull(k, TRUST) for k in range(STEPS - 1, -1, -1)])[::-1]
+    change = np.zeros_like(told)
+    change[t, :, command] = by
+    ends = [again(world, state, told + sign * change).sum(axis=0, dtype=np.float64) for sign in (1.0, -1.0)]
+    numeric = (ends[0] - ends[1]) / (2.0 * by)
+    error = np.abs(slopes[t, :, command] - numeric) / (np.abs(numeric) + 0.1 * np.abs(numeric).mean())
+    assert np.median(error) < 0.1 and np.quantile(error, 0.9) < 0.5  # the way jumps a little from point to point
+    if command == 0:
+        assert np.corrcoef(slopes[t, :, command], numeric)[0, 1] > 0.99
+
+
+def test_inside_a_bend_the_way_is_longer() -> None:
+    """The slope of the way along the centreline: over half a meter, since it jumps from point to point."""
+    world = opened()
+    track = world.tracks[0]
+    rows, points = np.arange(NUM), np.arange(NUM) * len(track.centre) // NUM
+    normal = np.stack([-track.heading[:, 1], track.heading[:, 0]], axis=1)
+    world.cars.on(rows, np.zeros(NUM, np.int64))
+    world.track[:] = 0
+
+    def at(ahead: float) -> np.ndarray:
+        place = track.centre[points] + 0.4 * normal[points] + ahead * track.heading[points]
+        world.cars.write(rows, {"position": place, "heading": track.heading[points]})
+        world.nearest[:], world.place[:] = -1, 0.0
+        world._look(rows)
+        world._time = 0
+        world._note()
+        return world.place[:, 0].copy()
+
+    ways = at(0.25) - at(-0.25)
+    numeric = (ways - track.length * np.round(ways / track.length)) / 0.5
+    at(0.0)
+    by_hand = (world._by_way[0, :, :2].transpose(0, 2, 1).reshape(NUM, 2) * track.heading[points]).sum(axis=1)
+    assert np.corrcoef(by_hand, numeric)[0, 1] > 0.9 and numeric.std() > 0.05
+    np.testing.assert_allclose(by_hand, numeric, atol=0.25)
+
+
+def test_sensors_change_as_it_says(driven: Any) -> None:
+    """Where a car is, and how it moves, against what it would see then; a ray at an edge has no derivative."""
+    world, state, told = driven
+    again(world, state, told)
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(size=(NUM, sum(s.size for s in world.task.policy))).astype(np.float32)
+    names = [s.name for s in world.task.policy]
+    world.begin_pulling()
+    world._pulled[:] = 0.0
+    world.pull_sensed(0, slopes)
+    by_hand = world._pulled.transpose(0, 2, 1).reshape(NUM, -1)
+
+    def seen(name: str, column: int, by: float) -> np.ndarray:
+        world.load_state_dict(state)
+        value = world.cars.read(name)
+        value[:, column] += by
+        world.cars.write(np.arange(NUM), {name: value})
+        world._look(np.arange(NUM))
+        truth = world.truth()
+        return np.concatenate([truth[name] for name in names], axis=1)
+
+    for name, column, by in (("position", 0, 3e-3), ("position", 1, 3e-3), ("velocity", 0, 0.01), ("push", 0, 0.05)):
+        found = (seen(name, column, by) - seen(name, column, -by)) / (2.0 * by)
+        usual = np.abs(found) < 5.0  # not from one wall to another
+        numeric, row = (found * usual * slopes).sum(axis=1), world.cars.rows(name).start + column
+        assert np.corrcoef(by_hand[:, row], numeric)[0, 1] > 0.9, name
+
+
+def test_whoever_touches_a_wall_pays_and_begins_anew() -> None:
+    world = opened(vary=False)
+    for _ in range(STEPS):
+        world.step({"steering": np.full((NUM, 1), 0.4, np.float32), "speed": np.full((NUM, 1), 3.0, np.float32)})
+    cost, driving = world.costs()
+    assert driving[0].all() and not driving[-1].all(), "some of them touch a wall"
+    touched = np.flatnonzero(~driving[-1])
+    since = driving[:, touched].argmin(axis=0)
+    after = np.arange(STEPS)[:, None] - since
+    assert (cost[:, touched][after == 0] > 0.5).all()  # in the step after which they touch it they pay for it
+    assert not cost[:, touched][after >= BEYOND].any() and (cost[:, touched][after == 1] > 1.0).all()
+    before = world.episode.copy()
+    lost, over = world.go_on(10_000)
+    assert lost == over.sum() >= len(touched)
+    np.testing.assert_array_equal(world.episode != before, over)
+    assert (world.age[over] == 0).all() and (world.age[~over] == STEPS).all()
+
+
+def test_engines_without_an_adjoint_and_odd_numbers_are_refused() -> None:
+    task = make("car_race", tracks=1)
+    with pytest.raises(ValueError, match="multiples of 16, got 5"):
+        task.rehearsal(5, 0, 4)
+    task.engine = "car_cuda"
+    with pytest.raises(ValueError, match="engine 'car_cuda' has no adjoint"):
+        task.rehearsal(16, 0, 4)
