@@ -31,6 +31,7 @@ HOMES = {
     "llvmlite": ["sim/engines/vector/simd.py", "sim/engines/vector/half.py", "sim/engines/vector/blocks.py"],
     "mujoco": [
         "sim/engines/mujoco.py",
+        "sim/engines/car/mujoco.py",
         "sim/engines/pitch/mujoco.py",
         "sim/engines/scene.py",
         "sim/engines/threads.py",

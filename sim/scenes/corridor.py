@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sim.engines.car.grids import measure, segments
 from sim.scenes.occupancy import Occupancy, read_occupancy
-from sim.scenes.track import Double, Track, spread
+from sim.scenes.track import Double, Track, area, spread
 
 SPECK = 0.02  # m^2: what is not free and smaller is noise of a mapping robot, not something in the way
 SIZE = 400.0  # m of a track at most, along x and along y
@@ -26,12 +26,6 @@ NARROWEST, WIDEST = 0.2, 12.0  # m from wall to wall, at the narrowest place: no
 CELL = 0.1  # m, of the grid in which the ridge is looked for
 ROUGH = 4  # pixels along a wall over which its stairs are smoothed
 BENT = 0.6  # m along the centreline over which it is smoothed: a ridge has corners
-
-
-def area(line: Double) -> float:
-    """m^2 inside a closed line (n, 2); negative where it runs to the right."""
-    x, y = line.T
-    return 0.5 * float(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1)))
 
 
 def _smoothed(line: Double, over: float) -> Double:

@@ -61,6 +61,12 @@ class Track:
         return self.centre + side * (self.left if side > 0.0 else self.right)[:, None] * normal
 
 
+def area(line: Double) -> float:
+    """m^2 inside a closed line (n, 2); negative where it runs to the right."""
+    x, y = line.T
+    return 0.5 * float(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1)))
+
+
 def spread(points: Double, *beside: Double, step: float = SPACING) -> tuple[Double, ...]:
     """A closed line's points (n, 2), and numbers (n,) beside them, at equal steps of about so many m along it."""
     closed = np.concatenate([points, points[:1]])

@@ -14,9 +14,9 @@ from PIL import Image
 from sim.engines.car.grids import CELL, grid_of
 from sim.env import make_env
 from sim.registry import StrangerError, names_from
-from sim.scenes.corridor import area, read_map, track_in
+from sim.scenes.corridor import read_map, track_in
 from sim.scenes.occupancy import Occupancy, read_occupancy
-from sim.scenes.track import Track, random_track
+from sim.scenes.track import Track, area, random_track
 from sim.tasks import make
 
 FREE, UNKNOWN, WALL = 254, 205, 0  # as map_server writes them

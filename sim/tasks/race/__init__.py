@@ -92,7 +92,11 @@ class CarRace:
     Config: type = RaceConfig
     name = "car_race"
     rate_hz = RATE
-    engines: ClassVar[Mapping[str, str]] = {"car": "sim.engines.car:Cars", "car_cuda": "sim.engines.car.cuda:RaceCars"}
+    engines: ClassVar[Mapping[str, str]] = {
+        "car": "sim.engines.car:Cars",
+        "car_cuda": "sim.engines.car.cuda:RaceCars",
+        "mujoco": "sim.engines.car.mujoco:MujocoCars",
+    }
     engine = "car"
     algorithm = "ppo"
     scores = {"success": "%", "duration": "s", "lap_time": "s", "speed": "m/s", "lap": "%"}
