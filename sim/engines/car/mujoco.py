@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.engines.car import Array, Cars, dynamics
 from sim.engines.car.grids import FIRST, INDEX_ROWS, PLACE_ROWS
@@ -45,7 +44,7 @@ except ModuleNotFoundError as error:
 STEP = 0.001  # s
 THICK = 0.03  # m: the radius of the capsules that walls are made of, which lie behind them
 TOUCHING = np.float32(0.003)  # m: contacts are soft, and our grid of distances interpolates
-AWAY = (0.0, 0.0, -100.0)  # m, where capsules are that a track does not need
+AWAY = "0 0 -100"  # m, where capsules are that a track does not need
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 FORCES = 3  # along x and y, around z
 
@@ -91,7 +90,8 @@ def race_xml(car: Car, walls: int) -> str:
     """A car that slides along x and y and turns around z, and so many capsules: where walls are says `capsules`."""
     radius, reach, around = 0.5 * car.width, 0.5 * (car.length - car.width), car.yaw_inertia
     touch = f'friction="{car.wall_friction} 0 0" solref="0.004 1" condim="3"'
-    wall = f'<geom type="capsule" size="{THICK} 0.1" pos="{AWAY[0]} {AWAY[1]} {AWAY[2]}" conaffinity="0" {touch}/>'
+    # MuJoCo never looks at the turning of a geom that lies as its body does: so they do not.
+    wall = f'<geom type="capsule" size="{THICK} 0.1" pos="{AWAY}" zaxis="1 0 0" conaffinity="0" {touch}/>'
     return f"""<mujoco model="race">
   <compiler angle="radian" autolimits="true"/>
   <option timestep="{STEP}" gravity="0 0 0" cone="elliptic" impratio="10">
@@ -158,7 +158,8 @@ class MujocoCars(Cars):
         dx, dy = np.sqrt(0.5) * along.T / length
         model.geom_pos[:count] = np.pad(0.5 * (walls[:, :2] + walls[:, 2:]), ((0, 0), (0, 1)))
         model.geom_quat[:count] = np.stack([np.full(count, np.sqrt(0.5)), -dy, dx, 0.0 * dx], axis=1)  # z to along
-        model.geom_size[:count, 1], model.geom_rbound[:count] = 0.5 * length, 0.5 * length + THICK
+        model.geom_size[:count, 1] = 0.5 * length
+        model.geom_rbound[:count] = model.geom_aabb[:count, 5] = 0.5 * length + THICK
 
     def _push(self) -> None:
         """Into MuJoCo what our state says."""
