@@ -66,7 +66,7 @@ def diverged(car: Car, num: int, seed: int) -> dict[int, np.ndarray]:
 @pytest.mark.parametrize("car", CARS, ids=lambda car: car.name + f" {car.mass:.1f} kg")
 def test_they_drive_alike_away_from_walls(car: Car):
     """Within 1 cm, 1 degree and 2 cm/s after a second; where tyres slide, what is small at first grows."""
-    found = diverged(car, 64, 0)
+    found = diverged(car, 48, 0)
     for time, share, most in (
         (1, 0.5, (0.01, 0.015, 0.02)),
         (1, 0.95, (0.04, 0.06, 0.15)),
@@ -134,7 +134,8 @@ def test_nobody_leaves_a_track_in_mujoco():
 
 def test_what_varies_is_carried_over_to_mujoco():
     """Worlds with other parameters, on other tracks, do what an engine does that was made of such a car and track."""
-    tracks, car = (oval(), oval(6.0, 2.0)), replace(CAR_1_10, mass=5.0, yaw_inertia=0.08, friction=0.7)
+    tracks, more = (oval(), oval(6.0, 2.0)), 1.4  # as much of both: their quotient is the engine's, not a world's
+    car = replace(CAR_1_10, mass=more * CAR_1_10.mass, yaw_inertia=more * CAR_1_10.yaw_inertia, friction=0.7)
     at = {"position": [[0.0, -2.2]], "heading": [[0.9, np.sqrt(0.19)]], "velocity": [[6.0, 0.0]]}
     alone, nominal = made(MujocoCars, car, 1, tracks[1:], **at), made(MujocoCars, CAR_1_10, 1, tracks[:1], **at)
     varied = made(MujocoCars, CAR_1_10, 2, tracks, **at)
@@ -147,8 +148,8 @@ def test_what_varies_is_carried_over_to_mujoco():
         touched = np.maximum(touched, varied.read("touched")[:, 0])
     assert touched.all()
     for name in ("position", "heading", "velocity", "turning"):
-        np.testing.assert_allclose(varied.read(name)[1], alone.read(name)[0], atol=0.01, err_msg=name)
-        np.testing.assert_allclose(varied.read(name)[0], nominal.read(name)[0], atol=0.01, err_msg=name)
+        np.testing.assert_allclose(varied.read(name)[1], alone.read(name)[0], atol=1e-3, err_msg=name)
+        np.testing.assert_allclose(varied.read(name)[0], nominal.read(name)[0], atol=1e-3, err_msg=name)
     assert np.linalg.norm(alone.read("position") - nominal.read("position")) > 0.5
     for cars in (alone, nominal, varied):
         cars.close()
@@ -159,9 +160,9 @@ def test_pure_pursuit_laps_in_mujoco_and_continues_from_what_was_saved():
     for engine in ("car", "mujoco"):
         task = make("car_race", tracks=2, vary=False)
         task.engine = engine
-        env = make_env(task, 4, 0)
-        env.reset(range(4), range(4))
-        done, time = np.zeros(4, bool), np.zeros(4)
+        env = make_env(task, 2, 0)
+        env.reset(range(2), range(2))
+        done, time = np.zeros(2, bool), np.zeros(2)
         for _ in range(300):
             if engine == "mujoco" and env.age[0] == 20:
                 saved = env.state_dict()
