@@ -132,7 +132,7 @@ class MujocoCars(Cars):
         model = mujoco.MjModel.from_xml_string(race_xml(car, most))
         self.substeps = max(1, round(dt / STEP))
         self._h = np.float32(dt / self.substeps)
-        self.scene = Scene(model, num, dt / self.substeps)
+        self.scene = Scene(model, num, dt / self.substeps, threads=1)  # waking others takes longer than a step
         self._built = np.full((num, 3), np.nan)  # of what track, mass and inertia each world's model is
         self._force = np.zeros((blocks(num), FORCES, LANES), np.float32)
 
