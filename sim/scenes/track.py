@@ -117,7 +117,8 @@ def track_of(name: str, points: Double, left: Double, right: Double) -> Track:
             f"{name}: is not closed: its last point is {steps[-1]:.2f} m from the first, others are at most "
             f"{np.max(steps[:-1]):.2f} m apart"
         )
-    made = Track(name, *spread(points, left, right))
+    centre, left, right = spread(points, left, right)
+    made = Track(name, centre, left, right)
     if (place := _crossing(made.centre, made.centre)) is not None:
         raise ValueError(f"{name}: crosses itself near x {place[0]:.2f} m, y {place[1]:.2f} m")
     one, other = made.wall(1.0), made.wall(-1.0)
