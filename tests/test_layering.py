@@ -31,6 +31,7 @@ HOMES = {
     "llvmlite": ["sim/engines/vector/simd.py", "sim/engines/vector/half.py", "sim/engines/vector/blocks.py"],
     "mujoco": [
         "sim/engines/mujoco.py",
+        "sim/engines/car/mujoco.py",
         "sim/engines/pitch/mujoco.py",
         "sim/engines/scene.py",
         "sim/engines/threads.py",
@@ -60,7 +61,9 @@ HOMES = {
     "gymnasium_robotics": ["sim/tasks/external/gymnasium_robotics.py"],
     "metaworld": ["sim/tasks/external/metaworld.py"],
     "imageio_ffmpeg": ["sim/render/offscreen.py", "policies/datasets/images.py"],
-    "PIL": ["policies/datasets/images.py", "sim/engines/sight/panorama.py"],
+    "PIL": ["policies/datasets/images.py", "sim/engines/sight/panorama.py", "sim/scenes/occupancy.py"],
+    "yaml": ["sim/scenes/occupancy.py"],
+    "contourpy": ["sim/scenes/corridor.py"],
     "pyarrow": ["policies/datasets/*.py"],
     "h5py": ["policies/datasets/minari.py"],
     "onnxruntime": ["deploy/policy_file.py"],

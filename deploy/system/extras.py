@@ -7,6 +7,8 @@ import sys
 # Module -> the extras that bring it, the most likely one first. pyproject.toml says the same: a test compares them.
 EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("numba", "llvmlite", "hydra", "omegaconf", "rich", "tensorboard", "matplotlib"), ("train",)),
+    "contourpy": ("train",),
+    "yaml": ("train", "ros"),
     "mujoco": ("train", "manipulation", "warp"),
     "onnx": ("train", "firmware", "serve"),
     "imageio_ffmpeg": ("train", "datasets"),
@@ -19,9 +21,10 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "cryptography": ("trust",),
     **dict.fromkeys(("rclpy", "std_msgs", "std_srvs", "geometry_msgs", "nav_msgs", "sensor_msgs"), ("ros",)),
     **dict.fromkeys(("trajectory_msgs", "diagnostic_msgs", "lifecycle_msgs", "rcl_interfaces"), ("ros",)),
-    **dict.fromkeys(("tf2_msgs", "rosgraph_msgs", "ament_index_python", "yaml"), ("ros",)),
+    **dict.fromkeys(("tf2_msgs", "rosgraph_msgs", "ament_index_python"), ("ros",)),
     "rerun": ("watch",),
-    **dict.fromkeys(("pyarrow", "PIL", "h5py"), ("datasets",)),
+    "PIL": ("train", "datasets"),
+    **dict.fromkeys(("pyarrow", "h5py"), ("datasets",)),
     **dict.fromkeys(("open3d", "libusb_package"), ("perception",)),
     **dict.fromkeys(("websockets", "msgpack"), ("serve",)),
     **dict.fromkeys(("metaworld", "gymnasium_robotics"), ("manipulation",)),

@@ -25,12 +25,16 @@ COLUMNS = ("x_m", "y_m", "w_tr_right_m", "w_tr_left_m")
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """A closed track. Points are about SPACING apart, all as far; `left` and `right` are walls' distances from them."""
+    """A closed track. Points are about SPACING apart, all as far; `left` and `right` are walls' distances from them.
+
+    `outlines`: the left and the right wall, closed lines (k, 2) m, where they are not simply as far beside the points.
+    """
 
     name: str
     centre: Double  # (n, 2) m, in the direction of driving
     left: Double  # (n,) m
     right: Double
+    outlines: tuple[Double, Double] | None = None
 
     @property
     def spacing(self) -> float:
@@ -51,17 +55,25 @@ class Track:
 
     def wall(self, side: float) -> Double:
         """The points (n, 2) of its left (side 1.0) or right (-1.0) wall."""
+        if self.outlines:
+            return self.outlines[0 if side > 0.0 else 1]
         normal = np.stack([-self.heading[:, 1], self.heading[:, 0]], axis=1)
         return self.centre + side * (self.left if side > 0.0 else self.right)[:, None] * normal
 
 
-def _spread(points: Double, *beside: Double) -> tuple[Double, ...]:
-    """A closed line's points (n, 2), and numbers (n,) beside them, at equal steps of about SPACING along it."""
+def area(line: Double) -> float:
+    """m^2 inside a closed line (n, 2); negative where it runs to the right."""
+    x, y = line.T
+    return 0.5 * float(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1)))
+
+
+def spread(points: Double, *beside: Double, step: float = SPACING) -> tuple[Double, ...]:
+    """A closed line's points (n, 2), and numbers (n,) beside them, at equal steps of about so many m along it."""
     closed = np.concatenate([points, points[:1]])
     for _ in range(3):  # chords of the points that are found are a little shorter than the way
         steps = np.linalg.norm(np.diff(closed, axis=0), axis=1)
         way = np.concatenate([[0.0], np.cumsum(steps)])
-        at = np.linspace(0.0, way[-1], max(FEWEST, round(way[-1] / SPACING)), endpoint=False)
+        at = np.linspace(0.0, way[-1], max(FEWEST, round(way[-1] / step)), endpoint=False)
         made = np.stack([np.interp(at, way, closed[:, k]) for k in (0, 1)], axis=1)
         beside = tuple(np.interp(at, way, np.append(values, values[0])) for values in beside)
         closed = np.concatenate([made, made[:1]])
@@ -105,7 +117,8 @@ def track_of(name: str, points: Double, left: Double, right: Double) -> Track:
             f"{name}: is not closed: its last point is {steps[-1]:.2f} m from the first, others are at most "
             f"{np.max(steps[:-1]):.2f} m apart"
         )
-    made = Track(name, *_spread(points, left, right))
+    centre, left, right = spread(points, left, right)
+    made = Track(name, centre, left, right)
     if (place := _crossing(made.centre, made.centre)) is not None:
         raise ValueError(f"{name}: crosses itself near x {place[0]:.2f} m, y {place[1]:.2f} m")
     one, other = made.wall(1.0), made.wall(-1.0)
@@ -167,7 +180,7 @@ def random_track(seed: int | tuple[int, ...], width: float = WIDTH) -> Track:
         points = _outline(rng, 600)
         length = rng.uniform(*LENGTHS)
         way = np.linalg.norm(np.roll(points, -1, axis=0) - points, axis=1).sum()
-        (made,) = _spread(points * length / way)
+        (made,) = spread(points * length / way)
         if rng.random() < 0.5:
             made = made[::-1] * 1.0
         if _roomy(made[::3], width):

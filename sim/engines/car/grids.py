@@ -36,8 +36,11 @@ class Grids(NamedTuple):
 
 
 @kernel
-def _filled(walls, inside, out):
-    """Distances out (rows, columns), in cells, to walls (n, 4): segments from x, y to x, y in cells, within reach."""
+def measure(walls, out):
+    """Distances out (rows, columns), in cells, to walls (n, 4): segments from x, y to x, y in cells.
+
+    They are full of the distance that is looked for at most.
+    """
     rows, columns = out.shape
     far = out[0, 0]
     reach = np.int64(far) + 1
@@ -53,7 +56,12 @@ def _filled(walls, inside, out):
                 along = min(max((u * dx + v * dy) / length, 0.0), 1.0)
                 u, v = u - along * dx, v - along * dy
                 out[row, column] = min(out[row, column], np.sqrt(u * u + v * v))
-    # Even and odd: how many walls are to the left of a corner.
+
+
+@kernel
+def _enclose(walls, inside):
+    """Even and odd: how many walls (n, 4) are to the left of a corner of inside (rows, columns)."""
+    rows, columns = inside.shape
     for k in range(len(walls)):
         x0, y0, x1, y1 = walls[k]
         if y1 < y0:
@@ -64,14 +72,21 @@ def _filled(walls, inside, out):
                 inside[row, column] ^= 1
 
 
+def segments(line: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of a closed line's points (n, 2): from x, y to x, y (n, 4)."""
+    return np.concatenate([line, np.roll(line, -1, axis=0)], axis=1)
+
+
 def grid_of(track: Track) -> tuple[NDArray[np.int16], tuple[float, float]]:
     """Of one track: distances (rows, columns) in UNIT, and where its first corner is."""
-    points = np.concatenate([track.wall(1.0), track.wall(-1.0)])
+    lines = track.wall(1.0), track.wall(-1.0)
+    points = np.concatenate(lines)
     low = points.min(axis=0) - MARGIN
     columns, rows = np.ceil((points.max(axis=0) + MARGIN - low) / CELL).astype(int) + 1
-    walls = np.concatenate([np.concatenate([w, np.roll(w, -1, axis=0)], axis=1) for w in map(track.wall, (1.0, -1.0))])
+    walls = np.concatenate([segments((line - low) / CELL) for line in lines])
     made, inside = np.full((rows, columns), REACH / CELL), np.zeros((rows, columns), np.uint8)
-    _filled((walls - np.tile(low, 2)) / CELL, inside, made)
+    measure(walls, made)
+    _enclose(walls, inside)
     signed = np.where(inside == 1, made, -made) * CELL / UNIT
     return np.round(signed).astype(np.int16), (float(low[0]), float(low[1]))
 

@@ -37,6 +37,7 @@ ROBOTS = {"car_1_10": CAR_1_10, "car_1_18": CAR_1_18}
 REALITY = {"car_1_10": REAL_1_10}
 BEAMS, VIEW, RANGE = 32, math.radians(270.0), 10.0  # of the lidar: rad and m, as Hokuyo's UST-10LX
 AHEAD, EVERY = 24, 4  # points of the centreline that are known ahead, and every which of them, some 0.1 m apart
+MAPS = (".yaml", ".yml")  # how files of occupancy maps are called
 TOUCHED = ("ends", "costs")
 EXPERTS = ("pursuit", "mppi", "human")
 BESIDE = ([0, 1], [1.0, -1.0])  # how a mirror changes what lies in the plane
@@ -58,7 +59,7 @@ class RaceConfig:
     """Settings of a race."""
 
     robot: str = "car_1_10"  # car_1_10 | car_1_18
-    # random | oval | a CSV file: x_m, y_m, w_tr_right_m, w_tr_left_m
+    # random | oval | a CSV file: x_m, y_m, w_tr_right_m, w_tr_left_m | a YAML file of ROS's map_server
     track: str = field(default="random", metadata={PLACE: True})
     tracks: int = 64  # random ones among which episodes choose; other seeds make others
     laps: int = 1
@@ -93,7 +94,11 @@ class CarRace:
     Config: type = RaceConfig
     name = "car_race"
     rate_hz = RATE
-    engines: ClassVar[Mapping[str, str]] = {"car": "sim.engines.car:Cars", "car_cuda": "sim.engines.car.cuda:RaceCars"}
+    engines: ClassVar[Mapping[str, str]] = {
+        "car": "sim.engines.car:Cars",
+        "car_cuda": "sim.engines.car.cuda:RaceCars",
+        "mujoco": "sim.engines.car.mujoco:MujocoCars",
+    }
     engine = "car"
     algorithm = "ppo"
     scores = {"success": "%", "duration": "s", "lap_time": "s", "speed": "m/s", "lap": "%"}
@@ -162,6 +167,10 @@ class CarRace:
         if self.config.track == "oval":
             return (oval(),)
         check_named("track", self.config.track)
+        if self.config.track.endswith(MAPS):
+            from sim.scenes.corridor import read_map
+
+            return (read_map(self.config.track),)
         return (read_track(self.config.track),)
 
     def sensed_reward(self, signals: Mapping[str, Array]) -> tuple[Array, Array, Array]:
