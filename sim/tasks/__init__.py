@@ -48,6 +48,7 @@ TASKS = {
     "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
     "car_race": "sim.tasks.race:CarRace",
     "car_race_vision": "sim.tasks.race.vision:CarRaceVision",
+    "car_race_multi": "sim.tasks.race.multi:CarRaceMulti",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.legs.velocity:Velocity",
     "walk": "sim.tasks.legs.walk:Walk",

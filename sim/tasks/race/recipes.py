@@ -20,6 +20,8 @@ PPO: dict[str, Any] = {
     "algorithm.evaluate_every": 60,
     "algorithm.evaluation_episodes": 100,
 }
+# Rows are whole worlds of 2 to 6 cars, or 8, where one policy drives them all.
+AMONG_OTHERS: dict[str, Any] = {**PPO, "algorithm.num_envs": 480}
 STUDENT: dict[str, Any] = {
     "algorithm.total_steps": 1_000_000,
     "algorithm.num_envs": 128,
