@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.env import Array
-from sim.experts.pursuit import BRAKING, pursuit
+from sim.experts.pursuit import BRAKING, curvature, pursuit
 from sim.scenes.track import WIDTH
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 KEPT, LATE = 0.25, 0.15  # m from bumper to bumper, and s of its speed, that it keeps behind another car
 CLEAR = 0.1  # m between the sides of cars, and beside walls, from which on they are not in its way
 SEEN, PAST = 4.0, 0.3  # m along the track within which a car ahead is passed, and until its tail is so far ahead of it
+FASTER = 1.0  # m/s more than that car drives, meanwhile
+BENT, BEYOND = 0.4, 10  # 1/m: it begins only where no bend is tighter, at so many points of the path ahead
 
 
 def _along(path: Array) -> tuple[Array, Array]:
@@ -81,10 +83,12 @@ def passing(task: CarRaceMulti, signals: Mapping[str, Array]) -> dict[str, Array
     left = np.where(beside & (along[rows, which] < task.robot.length), offset > at, at < 0.0)
     side = np.where(left, 1.0, -1.0)
     room = edge - side * at - 0.5 * width  # between that car and the wall
-    fits = meant & (room > width + 2.0 * CLEAR)
-    line = np.where(fits, at + side * 0.5 * (width + room), 0.0)
     path = signals["path"].reshape(n, -1, 2)
+    easy = np.abs(curvature(path)[:, :BEYOND]).max(axis=1) < BENT
+    fits = meant & (room > width + 2.0 * CLEAR) & (easy | beside)
+    line = np.where(fits, at + side * 0.5 * (width + room), 0.0)
     heading, _ = _along(path)
     normal = np.stack([-heading[..., 1], heading[..., 0]], axis=-1)
     moved = (path + line[:, None, None] * normal).reshape(n, -1)
-    return pursuit(task, {**signals, "path": moved}, limit=_limit(task, signals, line, others))
+    limit = np.minimum(_limit(task, signals, line, others), np.where(fits, speed[rows, which] + FASTER, np.inf))
+    return pursuit(task, {**signals, "path": moved}, limit=limit)
