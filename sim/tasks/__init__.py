@@ -374,7 +374,7 @@ def make(name: str, **config: Any) -> Any:
     try:
         made = cls(cls.Config(**config))
     except TypeError as error:
-        choices = ", ".join(cls.Config.__dataclass_fields__)
+        choices = ", ".join(f.name for f in dataclasses.fields(cls.Config))
         raise ValueError(f"task {name!r}: {error}; its settings are: {choices}") from None
     check_declared(made)
     return made

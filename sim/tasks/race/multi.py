@@ -50,7 +50,7 @@ class MultiConfig(RaceConfig):
 
 
 class CarRaceMulti(CarRace):
-    """The same, among other cars"""
+    """The same, among other cars, on the CPU"""
 
     Config = MultiConfig
     config: MultiConfig
