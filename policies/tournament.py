@@ -154,9 +154,10 @@ def play(
 ) -> Array:
     """Points (games,) of the first of the two `players` (indices, (games, 2)) of each game, `together` at a time.
 
-    1 for a goal, 0 for one against, 0.5 when the time is over. A game's number (games,) decides how it begins.
+    1 for success, or where the other side alone is lost, 0 the other way round, 0.5 when the time is over. The first
+    plays team 0, the second all others. A game's number (games,) decides how it begins.
     """
-    agents, team, points = agents_of(task), np.array(teams_of(task)), np.full(len(games), 0.5)
+    agents, team, points = agents_of(task), np.minimum(teams_of(task), 1), np.full(len(games), 0.5)
     for first in range(0, len(games), together):
         sides = games[first : first + together]
         count, who = len(sides), sides[:, team].reshape(-1)
@@ -173,10 +174,14 @@ def play(
                 for name, value in player.act({name: value[rows] for name, value in now.items()}).items():
                     command[name][rows] = value
             step = env.step(command)
-            won = step.success.reshape(count, agents)[:, [0, agents - 1]]
-            ends = ~over & won.any(axis=1)
-            points[first : first + count][ends] = won[ends, 0]
-            over |= ends | step.terminated.reshape(count, agents).any(axis=1)
+            won, lost = (
+                np.stack([x.reshape(count, agents)[:, team == side].any(axis=1) for side in (0, 1)], axis=1)
+                for x in (step.success, step.terminated)
+            )
+            ends = ~over & (won | lost).any(axis=1)
+            worth = np.where(won.any(axis=1), won[:, 0], 0.5 + 0.5 * (lost[:, 1].astype(float) - lost[:, 0]))
+            points[first : first + count][ends] = worth[ends]
+            over |= ends
             if over.all():
                 break
         env.close()

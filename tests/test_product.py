@@ -32,6 +32,7 @@ SHORT: dict[str, dict[str, Any]] = {
     **{f"soccer_vision_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2)},
     **{f"soccer_{how}{drill}": {"steps": 60} for how in ("", "vision_") for drill in ("seek", "shoot", "keep")},
     "car_race": {"steps": 60, "tracks": 4},
+    "car_race_multi": {"steps": 60, "tracks": 4},
     "car_race_vision": {"steps": 60, "tracks": 4, "width": 16, "height": 16},
     "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
     **{name: {"steps": 60} for name in ("walk", "get_up", "kick")},

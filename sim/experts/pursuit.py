@@ -50,8 +50,13 @@ def pursuit(
     braking: float = BRAKING,
     most: float = math.inf,
     nearest: float = NEAREST,
+    pace: float | Array = 1.0,
+    limit: float | Array = math.inf,
 ) -> dict[str, Array]:
-    """Commands for noise-free signals (n, k), `path` and `velocity` among them; at most `most` m/s."""
+    """Commands for noise-free signals (n, k), `path` and `velocity` among them; at most `most` m/s.
+
+    `pace`, of each (n,) or of all, is the share of the speed that it drives with; `limit` what it must not exceed now.
+    """
     steer, speed = task.commands
     path = signals["path"].reshape(len(signals["path"]), -1, 2)
     now = np.maximum(signals["velocity"][:, 0], 0.0)
@@ -62,7 +67,7 @@ def pursuit(
     x = x + task.robot.rear  # from the rear axle, which follows the circle
     angle = np.arctan(task.robot.wheelbase * 2.0 * y / np.maximum(x * x + y * y, 1e-6))
     speeds = profile(path, grip * task.robot.friction * GRAVITY, braking, min(most, speed.high))
-    wanted = speeds[rows, np.argmax(way >= (LATE * now)[:, None], axis=1)]
+    wanted = np.minimum(pace * speeds[rows, np.argmax(way >= (LATE * now)[:, None], axis=1)], limit)
     gain = task.robot.speed_gain  # tyres that push hold less aside
     wanted = np.clip(wanted, now - SUDDEN * braking / gain, now + ACCELERATING / gain)
     made = {steer.name: angle, speed.name: wanted}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.car.grids import CELL, UNIT, grid_of
-from sim.render.match import Canvas, Double, written
+from sim.render.match import Canvas, Colour, Double, written
 
 if TYPE_CHECKING:
     from sim.robots.cars import Car
@@ -20,6 +20,7 @@ BORDER = 0.4  # m around the walls
 WALL, DASH = 0.05, 1.0  # m: half the width of walls; length of a dash of the centreline and its gap
 GROUND, ASPHALT, LINE, EDGE = (0.36, 0.42, 0.34), (0.25, 0.26, 0.28), (0.42, 0.43, 0.45), (0.90, 0.90, 0.88)
 BODY, GLASS, WHEEL, BEAM = (0.86, 0.20, 0.14), (0.12, 0.13, 0.16), (0.05, 0.05, 0.05), (0.98, 0.78, 0.20)
+OTHER = (0.24, 0.47, 0.84)  # cars of others
 TEXT = (0.95, 0.95, 0.95)
 
 
@@ -69,6 +70,25 @@ def _dot(place: Double, radius: float) -> Callable[[Canvas], Double]:
     return shape
 
 
+def _car(canvas: Canvas, car: Car, read: Mapping[str, NDArray[np.float32]], colour: Colour) -> None:
+    """A car of which position, heading (2,) and steering_angle (1,) are read."""
+    place, along = read["position"].astype(np.float64), read["heading"].astype(np.float64)
+    aside = np.array([-along[1], along[0]])
+    reach = 0.7 * car.length + canvas.pixel
+    middle = place + 0.5 * (car.front - car.rear) * along
+    turn = float(read["steering_angle"][0])
+    steered = np.cos(turn) * along + np.sin(turn) * aside
+    for end, ahead in ((car.front, steered), (-car.rear, along)):
+        for side in (-0.5, 0.5):
+            wheel = place + end * along + side * car.width * aside
+            size = 0.1 * car.length, 0.07 * car.length
+            canvas.paint_near(wheel, reach, _box(wheel, ahead, *size), WHEEL)
+    half = 0.5 * car.length, 0.4 * car.width
+    canvas.paint_near(middle, reach, _box(middle, along, *half), colour)
+    glass = middle + 0.05 * car.length * along
+    canvas.paint_near(glass, reach, _box(glass, along, 0.12 * car.length, 0.3 * car.width), GLASS)
+
+
 def from_above(
     track: Track,
     car: Car,
@@ -77,8 +97,9 @@ def from_above(
     told: tuple[float, float],
     height: int,
     width: int,
+    others: Sequence[Mapping[str, NDArray[np.float32]]] = (),
 ) -> NDArray[np.uint8]:
-    """A car of which position, heading (2,) and steering_angle (1,) are read, as (height, width, 3).
+    """A car of which position, heading (2,) and steering_angle (1,) are read, and others, as (height, width, 3).
 
     Dots are where `beams`, m and rad from ahead, end. `told` are its time (s) and its speed (m/s), written below.
     """
@@ -90,19 +111,9 @@ def from_above(
     for far, angle in zip(*beams, strict=True):
         dot = eye + float(far) * (np.cos(angle) * along + np.sin(angle) * aside)
         canvas.paint_near(dot, 0.3, _dot(dot, 0.06), BEAM)
-    reach = 0.7 * car.length + canvas.pixel
-    middle = place + 0.5 * (car.front - car.rear) * along
-    turn = float(read["steering_angle"][0])
-    steered = np.cos(turn) * along + np.sin(turn) * aside
-    for end, ahead in ((car.front, steered), (-car.rear, along)):
-        for side in (-0.5, 0.5):
-            wheel = place + end * along + side * car.width * aside
-            size = 0.1 * car.length, 0.07 * car.length
-            canvas.paint_near(wheel, reach, _box(wheel, ahead, *size), WHEEL)
-    half = 0.5 * car.length, 0.4 * car.width
-    canvas.paint_near(middle, reach, _box(middle, along, *half), BODY)
-    glass = middle + 0.05 * car.length * along
-    canvas.paint_near(glass, reach, _box(glass, along, 0.12 * car.length, 0.3 * car.width), GLASS)
+    for other in others:
+        _car(canvas, car, other, OTHER)
+    _car(canvas, car, read, BODY)
     picture, scale = np.round(255.0 * canvas.picture).astype(np.uint8), max(1, width // 120)
     for number, column in zip(told, (width // 6, width - width // 6), strict=True):
         written(picture, f"{number:.1f}", TEXT, column, height - 7 * scale, scale)

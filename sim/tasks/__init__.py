@@ -48,6 +48,7 @@ TASKS = {
     "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
     "car_race": "sim.tasks.race:CarRace",
     "car_race_vision": "sim.tasks.race.vision:CarRaceVision",
+    "car_race_multi": "sim.tasks.race.multi:CarRaceMulti",
     "reach": "sim.tasks.mjcf_reach:MjcfReach",
     "velocity": "sim.tasks.legs.velocity:Velocity",
     "walk": "sim.tasks.legs.walk:Walk",
@@ -373,7 +374,7 @@ def make(name: str, **config: Any) -> Any:
     try:
         made = cls(cls.Config(**config))
     except TypeError as error:
-        choices = ", ".join(cls.Config.__dataclass_fields__)
+        choices = ", ".join(f.name for f in dataclasses.fields(cls.Config))
         raise ValueError(f"task {name!r}: {error}; its settings are: {choices}") from None
     check_declared(made)
     return made

@@ -1,4 +1,4 @@
-"""The world of one simulated football robot on ROS 2: a match that waits until somebody drives it, and has an end."""
+"""The world of one simulated robot in a game on ROS 2: one that waits until somebody drives it, and has an end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.tasks import HasOpponents
 
 Array = NDArray[Any]
 WON, LOST, DRAWN = "won", "lost", "drawn"
-WHERE = ("position", "heading")  # signals of where it is on the pitch
+WHERE = ("position", "heading")  # signals of where it is on the pitch, in a game that tells them
 
 
 class Game:
@@ -36,10 +36,10 @@ class Game:
         self._flight: dict[str, list[Array]] = {}
         self._place = self._where()
 
-    def _where(self) -> Array:
-        """Position and heading (4,), from the middle of the pitch."""
+    def _where(self) -> Array | None:
+        """Position and heading (4,), from the middle of the pitch, if there is one."""
         seen = self.scene.seen()
-        return np.concatenate([seen[name][0].astype(np.float64) for name in WHERE])
+        return np.concatenate([seen[name][0].astype(np.float64) for name in WHERE]) if "position" in seen else None
 
     @property
     def time(self) -> float:
@@ -69,9 +69,9 @@ class Game:
             self.over = f"the game is over: {self.result}"
 
     def read(self) -> dict[str, Array]:
-        """What its sensors say now, and where its wheels say that it is: `odometry` (4,), since the game began."""
-        values = self.scene.read()
-        return {"odometry": seen_from(self._place, self._where()), **values}
+        """What its sensors say now, and on a pitch where its wheels say that it is: `odometry` (4,), since it began."""
+        values, now = self.scene.read(), self._where()
+        return values if self._place is None or now is None else {"odometry": seen_from(self._place, now), **values}
 
     def safe(self) -> Array:
         """What stops it (k,)."""

@@ -78,8 +78,7 @@ class Fused:
         self.task, self.config, self.seed = task, config, seed
         self.practice = Practice(config.length_shares(0.0), config.easy)
         how = config.num_envs, config.rollout_steps, seed, self.practice, config.correlation
-        # Opponents are told everything: whoever is not cannot play for them.
-        self.league = League(task, seed, itself=not task.privileged) if config.league and not practised else None
+        self.league = League(task, seed) if config.league and not practised else None
         self.lesson = lesson or Lesson()
         self.heard: Heard | None = None
         self.pull = 1.0  # weight of the squared difference from `start`, where that is bounded

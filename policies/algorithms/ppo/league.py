@@ -40,8 +40,12 @@ class League:
     """The opponents in the training of one task; a game's number decides which of them plays it."""
 
     def __init__(self, task: Task, seed: int, others: Mapping[str, Play] | None = None, itself: bool = True) -> None:
-        """`others`: more opponents than the task has. Not `itself`: the learner does not play against itself."""
-        self.task, self.seed, self.itself = with_opponents(task), stream(seed, PURPOSE), itself
+        """`others`: more opponents than the task has. Not `itself`: the learner does not play against itself.
+
+        Nor does who senses what opponents are not told.
+        """
+        self.task, self.seed = with_opponents(task), stream(seed, PURPOSE)
+        self.itself = itself and all(s in self.task.opponent_senses for s in self.task.policy)
         played = {**self.task.opponents, **(others or {})}
         self.names, self.scripted = list(played), list(played.values())
         self.latest: FeaturePolicy | None = None

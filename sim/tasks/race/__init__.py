@@ -58,6 +58,8 @@ LATENCY, REAL_LATENCY = (0.0, 0.03), 0.045  # s, of commands
 class RaceConfig:
     """Settings of a race."""
 
+    EXPERTS: ClassVar[tuple[str, ...]] = EXPERTS
+
     robot: str = "car_1_10"  # car_1_10 | car_1_18
     # random | oval | a CSV file: x_m, y_m, w_tr_right_m, w_tr_left_m | a YAML file of ROS's map_server
     track: str = field(default="random", metadata={PLACE: True})
@@ -72,7 +74,7 @@ class RaceConfig:
     steps: int = 600  # of an episode at most
 
     def __post_init__(self) -> None:
-        for name, choices in (("robot", ROBOTS), ("touch", TOUCHED), ("expert", EXPERTS)):
+        for name, choices in (("robot", ROBOTS), ("touch", TOUCHED), ("expert", self.EXPERTS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if not (1 <= self.steps <= 100_000 and 1 <= self.tracks <= 1000 and 1 <= self.laps <= 100):

@@ -33,6 +33,8 @@ APG: dict[str, Any] = {
     "algorithm.gradient_clip": 0.5,
     "algorithm.adjoint_clip": 10_000.0,  # with 50 what walls cost is cut off: it drives faster, and touches them
 }
+# Rows are whole worlds of 2 to 6 cars, or 8, where one policy drives them all.
+AMONG_OTHERS: dict[str, Any] = {**PPO, "algorithm.num_envs": 480}
 STUDENT: dict[str, Any] = {
     "algorithm.total_steps": 1_000_000,
     "algorithm.num_envs": 128,

@@ -40,6 +40,8 @@ STARTS, SENSORS, PICTURES = range(3)  # an episode's own streams of random numbe
 class Race:
     """`num` cars; see `sim.env.Env`. Every episode is another track of the task's pool."""
 
+    weights: Mapping[str, float] = WEIGHTS
+
     def __init__(self, task: CarRace, num: int, seed: int) -> None:
         from sim.tasks.race import AHEAD, BEAMS, EVERY, RANGE, VIEW
 
@@ -47,7 +49,7 @@ class Race:
         self.tracks = task.pool(seed)
         self.courses = courses_of(self.tracks)
         engine = load("engine", task.engine, task.engines)
-        self.cars: Cars = engine(task.driven, num, 1.0 / task.rate_hz, self.tracks)
+        self.cars = self._opened(engine)
         self._nominal = task.driven.parameters()
         self._low, self._high = limits(task.commands)
         self._sensed = numbers(task.policy)
@@ -73,14 +75,17 @@ class Race:
                 eyes.panoramas = landscapes(len(eyes.panoramas), seed=BACKGROUNDS)
             self.sight, self._looks = Sight(eyes, task.latency), eyes.looks[0].copy()
 
+    def _opened(self, engine: type[Cars]) -> Cars:
+        """The cars, in this engine."""
+        return engine(self.task.driven, self.num, 1.0 / self.task.rate_hz, self.tracks)
+
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         where, numbers = np.asarray(rows, np.int64), np.asarray(episodes, np.int64)
         if not len(where):
             return
         random = [np.random.default_rng([self.seed, int(number), STARTS]) for number in numbers]
-        self.track[where] = track = np.array([rng.integers(len(self.tracks)) for rng in random])
-        point = (np.array([rng.random() for rng in random]) * self.courses.points[track]).astype(np.int64)
-        aside, askew, speed = np.array([rng.uniform((-1, -1, 0), 1.0) for rng in random]).T
+        self.track[where], point, (aside, askew, speed), self.way[where] = self._starts(random, numbers)
+        track = self.track[where]
         at = self.courses.first[track] + point
         (hx, hy), turned = self.courses.heading[at].T, ASKEW * askew
         cos, sin = np.cos(turned), np.sin(turned)
@@ -93,7 +98,7 @@ class Race:
         self.cars.on(where, track)
         self.cars.reset(where, start | {name: np.stack([d[name] for d in drawn]) for name in self._nominal})
         self.episode[where], self.nearest[where], self.place[where] = numbers, -1, 0.0
-        self.way[where], self.age[where], self.touches[where], self.lost[where] = 0.0, 0, 0, False
+        self.age[where], self.touches[where], self.lost[where] = 0, 0, False
         self._told[where] = 0.0
         self._look(where)
         if self.sight:
@@ -107,6 +112,17 @@ class Race:
         self._actuators.begin(where, factor * late[1].astype(np.float32), to_lanes(self._told), own)
         self._sensors.begin(where, factor * late[0].astype(np.float32), self._table, own)
         self._sensors.send(self._table, where)
+
+    def _starts(
+        self, random: Sequence[np.random.Generator], numbers: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array, Array]:
+        """Where episodes of these numbers (count,) begin: tracks, points of their centrelines, and m driven (count,).
+
+        Before the last one (3, count): aside and askew, -1 to 1, and how fast, 0 to 1.
+        """
+        track = np.array([rng.integers(len(self.tracks)) for rng in random])
+        point = (np.array([rng.random() for rng in random]) * self.courses.points[track]).astype(np.int64)
+        return track, point, np.array([rng.uniform((-1, -1, 0), 1.0) for rng in random]).T, np.zeros(len(random))
 
     def _dress(self, sight: Sight, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         """How the cameras of these rows see in these episodes."""
@@ -171,21 +187,29 @@ class Race:
         self.age += 1
         before, self._told = self._told, told
         self._look(self._every)
-        touched, impact = self.cars.read("touched")[:, 0] > 0.0, self.cars.read("impact")[:, 0]
-        self.touches += touched
-        terms = {
-            "progress": self.place[:, 2].copy(),
-            "touched": touched.astype(np.float32),
-            "impact": impact,
-            "jerk": ((told[:, 0] - before[:, 0]) / self._high[0]) ** 2,
-        }
-        reward = sum(WEIGHTS[name] * value for name, value in terms.items())
+        terms = self._terms(told[:, 0] - before[:, 0])
+        fault = self._at_fault(terms)
+        self.touches += fault
+        reward = sum(self.weights[name] * value for name, value in terms.items())
         self._sensors.send(self._table)
         if self.sight:
             self.sight.step(self.cars.read("turning")[:, 0])
-        ends = self.lost | (touched if task.config.touch == "ends" else False)
+        ends = self.lost | (fault if task.config.touch == "ends" else False)
         success = (self._lap() >= 1.0) & (self.touches == 0) & ~self.lost
         return Step(np.asarray(reward, np.float32), success, ends, terms)
+
+    def _terms(self, steered: Array) -> dict[str, Array]:
+        """Of the reward (num,), unweighted; `steered` (num,) rad in this step."""
+        return {
+            "progress": self.place[:, 2].copy(),
+            "touched": (self.cars.read("touched")[:, 0] > 0.0).astype(np.float32),
+            "impact": self.cars.read("impact")[:, 0],
+            "jerk": (steered / self._high[0]) ** 2,
+        }
+
+    def _at_fault(self, terms: Mapping[str, Array]) -> NDArray[np.bool_]:
+        """Which have touched what they must not (num,)."""
+        return terms["touched"] > 0.0
 
     def _lap(self) -> Array:
         """(num,): the share of the laps that is driven."""
@@ -214,18 +238,27 @@ class Race:
         from sim.render.match import strip
         from sim.render.track import from_above
 
-        read = {name: self.cars.read(name)[row] for name in ("position", "heading", "steering_angle")}
         beams = self.observe()["lidar"][row], self._angles
         line = (
             self.age[row] / self.task.rate_hz,
             float(self._table[row // LANES, self._columns["velocity"].start, row % LANES]),
         )
         beside = round(EYES * width) if self.sight else 0
-        above = from_above(self.tracks[self.track[row]], self.task.driven, read, beams, line, height, width - beside)
+        own, *others = (self._read(k) for k in self._together(row))
+        track, size = self.tracks[self.track[row]], (height, width - beside)
+        above = from_above(track, self.task.driven, own, beams, line, *size, others)
         if not self.sight:
             return above
         seen = strip(self.sight.pictures[row][None], (0,), height, beside)
         return np.concatenate([above, seen], axis=1)
+
+    def _read(self, row: int) -> dict[str, Array]:
+        """What a picture shows of a car."""
+        return {name: self.cars.read(name)[row] for name in ("position", "heading", "steering_angle")}
+
+    def _together(self, row: int) -> list[int]:
+        """The rows on its track, itself first."""
+        return [row]
 
     def close(self) -> None:
         self.cars.close()

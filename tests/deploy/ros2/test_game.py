@@ -42,6 +42,15 @@ def game(**settings) -> Game:
     return made
 
 
+def test_a_race_among_others_is_a_game_without_a_pitch():
+    made = world("", "car_race_multi", "", "", 500.0, 3, text({"tracks": 2, "steps": 5, "opponent": "slow"}))
+    assert isinstance(made, Game)
+    assert {s.name for s in made.task.policy} <= set(made.read()) and "odometry" not in made.read()
+    for _ in range(5):
+        made.step(np.array([0.0, 1.0], np.float32), moving=True)
+    assert made.result == "drawn" and made.scores()["place"] == 3.0
+
+
 def test_a_game_waits_until_the_robot_is_driven_and_has_an_end():
     played = game(opponent="still", steps=5)
     stands = np.zeros(4, np.float32)
