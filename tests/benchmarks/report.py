@@ -34,6 +34,7 @@ BENCHMARKS = (
     "manipulation",
     "steering",
     "sampling",
+    "words",
 )
 Rows = dict[str, Any]  # what was measured, by the name of the row
 sys.path.insert(0, str(ROOT))  # a checkout is enough

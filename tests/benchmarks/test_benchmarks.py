@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sim.language.folder import installed
+
 FOLDER = Path(__file__).parent
+WITH_ENCODER = pytest.mark.skipif(installed() is None, reason="the extra [vla] is not installed")
 
 
 @pytest.mark.slow
@@ -39,6 +42,7 @@ FOLDER = Path(__file__).parent
         'guards.py --only tilt "NaN in a signal" "link lost"',
         "arm.py",
         pytest.param("manipulation.py --only pick-place", marks=pytest.mark.long),
+        pytest.param('words.py --only "seed 0"', marks=[pytest.mark.long, WITH_ENCODER]),
         pytest.param("steering.py --only reach-v3", marks=pytest.mark.long),
         pytest.param('sampling.py --only arm_pick_place "arm_pick_place, late"', marks=pytest.mark.long),
     ],
@@ -61,7 +65,8 @@ def test_the_published_table_is_what_was_measured(monkeypatch):
     report = importlib.import_module("report")
     results = json.loads((FOLDER / "results.json").read_text())
     assert [*results] == [name for name in report.BENCHMARKS if name in results]
-    assert set(report.BENCHMARKS) - set(results) <= {"football"}  # takes two hours; its players are in docs/results.md
+    # They take hours, or an extra that is not in [test]; what was measured is in docs/results.md.
+    assert set(report.BENCHMARKS) - set(results) <= {"football", "words"}
     assert (FOLDER / "results.md").read_text() == report.markdown(results)
 
 
