@@ -33,8 +33,17 @@ class Rehearsal(Env, Protocol):
     def costs(self) -> tuple[Array, NDArray[np.bool_]]:
         """Of each control step of the window (steps, num), and who counted before it."""
 
-    def gradient(self, limit: float) -> Array:
-        """(steps, num, k) of the sum of the costs by each command; `limit` bounds the norm of a row's state's."""
+    def begin_pulling(self) -> None:
+        """Prepare for `pull` to be called, from the window's last control step to its first."""
+
+    def pull(self, t: int, limit: float) -> Array:
+        """(num, k): the gradient of the sum of the costs by the commands of step t, which is undone.
+
+        `limit` bounds the norm of the gradient by a row's state.
+        """
+
+    def pull_sensed(self, t: int, slopes: Array) -> None:
+        """Add what follows from the gradient (num, m) by the policy's signals, one after the other, before step t."""
 
     def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
         """The next window. Who is lost, or older than so many control steps, begins another episode.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Worlds:
         self._pull(tape, counts)
         return cost, float(counts.mean())
 
-    def _pull(self, tape: list[tuple[Tensor, ...]], counts: NDArray[np.bool_]) -> None:
+    def _pull(self, tape: Sequence[tuple[Tensor, ...]], counts: NDArray[np.bool_]) -> None:
         """Back through a window, step by step: through the world, the policy, and what it sensed."""
         world, limit, last = self.world, self.config.adjoint_clip, self.config.window - self.config.ahead
         total, remembers = max(1, int(counts[:last].sum())), self.policy.state_size > 0
