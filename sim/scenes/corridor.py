@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from typing import cast
 
 import numpy as np
-from contourpy import FillType, contour_generator
+from contourpy import FillType, LineType, contour_generator
 from numpy.typing import NDArray
 
 from sim.engines.car.grids import measure, segments
@@ -96,7 +97,8 @@ def _ridge(name: str, inner: Double, outer: Double) -> tuple[Double, Double, Dou
     near, far = (np.full((rows, columns), 0.5 * WIDEST / CELL) for _ in range(2))
     for line, away in ((inner, near), (outer, far)):
         measure(segments((line - low) / CELL), away)
-    found = max(contour_generator(z=near - far).lines(0.0), key=len)[:-1]
+    lines = cast("list[Double]", contour_generator(z=near - far, line_type=LineType.Separate).lines(0.0))
+    found = max(lines, key=len)[:-1]
     (line,) = spread(low + CELL * (found if area(found) > 0.0 else found[::-1]))
     (line,) = spread(_smoothed(line, BENT))
     left, right = (CELL * _at(grid, (line - low) / CELL) for grid in (near, far))
