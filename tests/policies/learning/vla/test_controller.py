@@ -43,7 +43,10 @@ def controller(encoder, parallel, tokens=None, horizon=HORIZON):
     return SpokenPolicy("told", "task", "robot", 20.0, inputs, COMMANDS, encoder, policy, horizon)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["in_turn", "parallel"])
+IN_TURN = pytest.param(False, marks=pytest.mark.long, id="in_turn")  # torch takes half a minute to export each
+
+
+@pytest.fixture(scope="module", params=[IN_TURN, pytest.param(True, id="parallel")])
 def made(request, encoder, tmp_path_factory):
     told = controller(encoder, request.param)
     return told, export(told, tmp_path_factory.mktemp("told") / "policy.onnx")
