@@ -17,15 +17,18 @@ from deploy.safety.envelope import Envelope
 from policies.advisers.advice import AdviceConfig
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.algorithms.bc import BaseConfig
+from policies.learning.vla.tiny import TinyConfig
 from policies.models.export import export
+from policies.models.vision import EncoderConfig
 from policies.runner import checkpoint
 from sim import engines, tasks
 from sim.engines import ENGINES
 from sim.randomize import sample_parameters
 from sim.robots import ROBOTS, robot
 from sim.tasks import TASKS, EngineTask, HasTeacher
-from sim.tasks.abilities import Differentiable, HasSensedReward
+from sim.tasks.abilities import Differentiable, HasSensedReward, HasWords
 from sim.vec_env import VecEnv
+from tests.policies.language.spoken_words import kept_encoder
 from tests.policies.toy_reach import ToyReach
 from tests.sim.vehicles import VEHICLES
 
@@ -51,6 +54,8 @@ SMALL: dict[str, dict[str, Any]] = {
     | {"advice": AdviceConfig(synchronous=True)},
     "online_sac": {"total_steps": 30, "warmup_steps": 10, "batch_size": 16, "hidden": [16], "report_every": 10}
     | {"critic_hidden": [16], "robot": "driver=simulated settle=0 priority=0"},
+    "vla": {"episodes": 2, "updates": 100, "batch_size": 8, "bins": 16}
+    | {"network": TinyConfig(32, 1, 4, 8, EncoderConfig([8, 8], [4, 2]), parallel=True)},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
@@ -160,6 +165,9 @@ def learner(name: str, seed: int = 0) -> Any:
     cls = algorithm_class(name)
     if HasTeacher in cls.needs:
         return cls(tasks.make("soccer_vision_1v1", steps=10), cls.Config(**SMALL[name]), seed)
+    if HasWords in cls.needs:
+        told = {"tasks": ["drawer-close-v3", "window-close-v3"], "steps": 120, "encoder": kept_encoder()}
+        return cls(tasks.make("metaworld/words", **told), cls.Config(**SMALL[name]), seed)
     if HasSensedReward in cls.needs:
         return cls(tasks.make("arm_reach"), cls.Config(**SMALL[name]), seed)
     if not {EngineTask, Differentiable} & {*cls.needs}:

@@ -16,7 +16,7 @@ from deploy import PolicyFile
 from deploy.runtimes import CompiledPolicy
 from policies.algorithms import ALGORITHMS, algorithm_class
 from sim.tasks import EngineTask, HasTeacher, make
-from sim.tasks.abilities import Differentiable, HasSensedReward
+from sim.tasks.abilities import Differentiable, HasSensedReward, HasWords
 from tests.sim.test_gym import UNBOUNDED  # which registers them
 from tests.test_product import check_cell
 
@@ -50,7 +50,7 @@ def test_its_expert_can_drive():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_it_or_says_what_it_lacks(name: str, tmp_path):
     check_cell(make(CAR), name, tmp_path)
-    lacking = {EngineTask, Differentiable, HasTeacher, HasSensedReward} & {*algorithm_class(name).needs}
+    lacking = {EngineTask, Differentiable, HasTeacher, HasSensedReward, HasWords} & {*algorithm_class(name).needs}
     assert bool(lacking) == (not (tmp_path / "policy.onnx").exists())
 
 

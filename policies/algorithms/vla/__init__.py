@@ -103,7 +103,7 @@ class Vla(Stateful):
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
-        floor = float(-(self._soft * self._soft.log()).sum(1)[shown.tokens].sum(1).mean())
+        floor = float(torch.special.entr(self._soft).sum(1)[shown.tokens].sum(1).mean())
         total, since = torch.zeros(()), 0
         while self.done < self.config.updates:
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)

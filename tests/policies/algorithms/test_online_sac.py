@@ -166,7 +166,7 @@ def test_steps_that_were_learned_from_are_left_out(tmp_path):
 def test_bad_settings_are_named():
     for settings, message in (
         ({"n_step": 3}, "n_step must be 1"),
-        ({"earlier": ["runs/x"]}, "algorithm.earlier must be empty"),
+        ({"earlier": ["runs/x"]}, "algorithm.earlier, real_data must be empty"),
         ({"send_every": 0.0}, "send_every must be positive"),
     ):
         with pytest.raises(ValueError, match=message):

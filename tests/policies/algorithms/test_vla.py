@@ -42,9 +42,11 @@ def learner(task, shown, monkeypatch, **settings):
 
 def test_the_likelihood_of_the_experts_tokens_rises(task, shown, monkeypatch):
     made = learner(task, shown, monkeypatch, updates=150)
-    losses = [metrics["loss"] for metrics in made.learn()]
+    told = [*made.learn()]
+    losses, floors = ([metrics[name] for metrics in told] for name in ("loss", "loss_floor"))
+    assert 0.0 < min(floors) == max(floors) <= min(losses)
     assert losses[0] < 4 * np.log(16.0) and losses[-1] < losses[0] - 1.0
-    told, _ = shown
+    told = shown[0]
     signals = {name: pictures[:4].numpy() for name, pictures in told.pictures.items()}
     signals |= {"hand_position": told.numbers[:4, :3].numpy(), "gripper_opening": told.numbers[:4, 3:].numpy()}
     sentence = task.instructions[int(told.asked[0])].held_out[0]
