@@ -30,6 +30,7 @@ Array = NDArray[Any]
 AnyTask = TypeVar("AnyTask", bound=Task)
 TOGETHER = 1000  # episodes that our engines step at once
 SCENES = 10  # the same of other worlds: contact physics, and pictures
+TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
 SHARE = 4  # worlds for which a worker is worth it: with 2, Meta-World's steps take 30 % more CPU time, with 4 only 15
 
 

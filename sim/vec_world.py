@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sim.env import (
+    TRAINING,
     Env,
     carried_out,
     episode_numbers,
@@ -28,8 +29,6 @@ from sim.rollout import rollout
 from sim.spec import Group, limits, numbers, pictures, size, tokens, unpack
 from sim.tasks import OwnWorld, Task, agents_of, features_of, has_own_world
 from sim.vec_env import Observation, Step, VecEnv
-
-TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
 
 
 class WorldVecEnv:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,5 +79,4 @@ def instructed(driver: Driver, policy: PolicyFile, sentence: str | None) -> Driv
         tokens, _ = words.encode([sentence], signal.shape[0])
     except InstructionError as error:
         raise ValueError(f"{policy.path}: {error}") from None
-    made: Any = Instructed(driver, signal, tokens[0])
-    return made  # type: ignore[no-any-return]
+    return cast(Driver, Instructed(driver, signal, tokens[0]))

@@ -209,9 +209,7 @@ class _Walk:
             if seen:
                 raise ShapeError(f"meets the shape {seen[0].shape}, which is empty")
         made = sum(value.size * value.dtype.itemsize for value in results)
-        read = (
-            call.inputs[1:] if call.node.operator == "Gather" else call.inputs
-        )  # of its first it visits what it takes
+        read = call.inputs[1:] if call.node.operator == "Gather" else call.inputs  # of a table only what it takes
         visited = sum(v.size for v in read if v is not None) + sum(v.size for v in results)
         self.cost.memory += made + 4 * call.scratch
         edges = len(call.inputs) + len(results)

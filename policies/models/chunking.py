@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.models.controller import Array, Layer, Mlp, physical
 from policies.models.vision import ObservationEncoder
@@ -295,13 +296,11 @@ class ChunkPolicy:
             noise = self.chosen.table[row[:, 0].astype(np.int64)]
             following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
             after["draw"] = np.where(fresh, following, state["draw"])
-        chunk = np.where(fresh, self._planned(observation, noise, state), state["chunk"])
-        left = np.where(fresh, np.float32(self.replan), state["left"]) - np.float32(1.0)
-        k = self.base.actions
-        rest = np.concatenate([chunk[:, k:], chunk[:, -k:]], axis=1)
+        chunk, k = np.where(fresh, self._planned(observation, noise, state), state["chunk"]), self.base.actions
+        action, rest = carried_out(chunk, state["left"], fresh, self.replan, k)
         if self.history:
-            after[HISTORY] = np.concatenate([chunk[:, :k], state[HISTORY][:, : (self.history - 1) * k]], axis=1)
-        return physical(self.outputs, chunk[:, :k]), {"chunk": rest, "left": left} | after
+            after[HISTORY] = np.concatenate([action, state[HISTORY][:, : (self.history - 1) * k]], axis=1)
+        return physical(self.outputs, action), rest | after
 
     def _planned(self, observation: Array, noise: Array, state: Mapping[str, Array]) -> Array:
         """New chunks (n, horizon * actions)."""
@@ -327,16 +326,33 @@ class ChunkPolicy:
         chunk = graph.add("Where", fresh, self._write_planned(graph, observation, noise), "state.chunk")
         if "base" in graph.metadata:
             graph.metadata["base"]["seen"] = observation
-        full = graph.add("Where", fresh, graph.constant(float(self.replan)), "state.left")
-        graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
         k, size = self.base.actions, self.base.noise_size
-        last = graph.columns(chunk, size - k, size)
-        graph.join([graph.columns(chunk, k, size), last] if size > k else [last], to="next_state.chunk")
-        action = graph.columns(chunk, 0, k)
+        action = write_carried_out(graph, chunk, fresh, self.replan, k, size)
         if self.history:
             past = [graph.columns("state.history", 0, (self.history - 1) * k)] if self.history > 1 else []
             graph.join([action, *past], to="next_state.history")
         return action
+
+
+def carried_out(
+    chunk: Array, left: Array, fresh: NDArray[np.bool_], replan: int, actions: int
+) -> tuple[Array, dict[str, Array]]:
+    """The action (n, actions) that is due, and the state: what is left of the chunk, whose last action is repeated.
+
+    Of chunks (n, horizon * actions), of which `left` (n, 1) actions are to be executed: `replan` where it is `fresh`.
+    """
+    following = np.where(fresh, np.float32(replan), left) - np.float32(1.0)
+    rest = np.concatenate([chunk[:, actions:], chunk[:, -actions:]], axis=1)
+    return chunk[:, :actions], {"chunk": rest, "left": following}
+
+
+def write_carried_out(graph: Graph, chunk: str, fresh: str, replan: int, actions: int, size: int) -> str:
+    """The same as ONNX nodes, of chunks (n, size), the next state included; the name of the action."""
+    full = graph.add("Where", fresh, graph.constant(float(replan)), "state.left")
+    graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
+    last = graph.columns(chunk, size - actions, size)
+    graph.join([graph.columns(chunk, actions, size), last] if size > actions else [last], to="next_state.chunk")
+    return graph.columns(chunk, 0, actions)
 
 
 def contract(task: Task) -> dict[str, Any]:

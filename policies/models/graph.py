@@ -110,8 +110,10 @@ class Graph:
         names = made(), self.add("Identity", otherwise)
         *nodes, last = self.nodes[start:]
         kept = {constant.name for constant in self.constants}
-        fixed = [node for node in nodes if {*node.input} <= kept]  # weights as float32: once, not in every run
-        inner = [node for node in nodes if node not in fixed]
+        fixed: list[onnx.NodeProto] = []
+        inner: list[onnx.NodeProto] = []
+        for node in nodes:  # weights as float32: once, not in every run
+            (fixed if kept.issuperset(node.input) else inner).append(node)
         number = self.made
         self.nodes[start:] = fixed
         self._inside += len(inner) + 1

@@ -12,6 +12,7 @@ schedule are fixed in advance: stopping at the first good evaluation picks a luc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,22 @@ class ApgConfig:
             raise ValueError("algorithm.updates, window, num_envs and episode_windows must be at least 1")
         if self.num_envs % LANES:
             raise ValueError(f"algorithm.num_envs must be a multiple of {LANES}, got {self.num_envs}")
+
+    def rate(self, update: int) -> float:
+        """The learning rate of that update."""
+        decay = math.log(self.final_learning_rate / self.learning_rate)
+        return self.learning_rate * math.exp(decay * update / self.updates)
+
+    def metrics(self, update: int, loss: float, norm: float, lost: int) -> dict[str, float]:
+        """What every path tells after so many updates."""
+        return {
+            "progress": update / self.updates,
+            "env_steps": float(update * self.num_envs * self.window),
+            "loss": loss,
+            "gradient_norm": norm,
+            "learning_rate": self.rate(update - 1),
+            "lost": float(lost),
+        }
 
 
 def cost_weights(task: EngineTask, env_steps: int) -> Array:
@@ -126,12 +143,11 @@ class Fused:
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget."""
         c = self.config
-        decay = np.log(c.final_learning_rate / c.learning_rate)
         interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
         while self.update < c.updates:
             self.plan.cost_weight[:] = cost_weights(self.task, self.update * c.num_envs * c.window)
             costs, _ = self.window(self.vehicles)
-            rate = c.learning_rate * np.exp(decay * self.update / c.updates)
+            rate = c.rate(self.update)
             self.update += 1
             norm = fused.adam(
                 self.weights, self.gradient, self.first, self.second,
@@ -139,15 +155,8 @@ class Fused:
             )  # fmt: skip
             self.lost += self.vehicles.after_window(c.episode_windows * c.window)
             if self.update % interval == 0 or self.update == c.updates:
-                metrics = {
-                    "progress": self.update / c.updates,
-                    "env_steps": float(self.update * c.num_envs * c.window),
-                    "loss": float(costs @ self.plan.cost_weight),
-                    "gradient_norm": float(norm),
-                    "learning_rate": float(rate),
-                    "lost": float(self.lost),
-                    "diverged": float(self.vehicles.diverged),
-                }
+                metrics = c.metrics(self.update, float(costs @ self.plan.cost_weight), float(norm), self.lost)
+                metrics["diverged"] = float(self.vehicles.diverged)
                 metrics |= {f"cost/{c.name}": float(v) for c, v in zip(self.task.costs, costs, strict=True)}
                 if self.update % measure < interval:
                     metrics["success"] = self.measure()

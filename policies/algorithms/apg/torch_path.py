@@ -267,11 +267,10 @@ class Differentiated:
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget."""
         c = self.config
-        decay = math.log(c.final_learning_rate / c.learning_rate)
         interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
         while self.update < c.updates:
             _, cost, means, view = self.gradient()
-            rate = c.learning_rate * math.exp(decay * self.update / c.updates)
+            rate = c.rate(self.update)
             norm = self.adam.step(rate, c.beta1, c.beta2, c.gradient_clip)
             if self.critic is not None and view is not None and not bool(view.gone[:-1].all()):
                 view.features = view.features.detach()
@@ -279,15 +278,8 @@ class Differentiated:
             self.update += 1
             self.lost += self.vehicles.after_window(c.episode_windows * c.window)
             if self.update % interval == 0 or self.update == c.updates:
-                metrics = {
-                    "progress": self.update / c.updates,
-                    "env_steps": float(self.update * c.num_envs * c.window),
-                    "loss": float(cost.mean()),
-                    "gradient_norm": norm,
-                    "learning_rate": rate,
-                    "lost": float(self.lost),
-                    "diverged": float(self.vehicles.diverged),
-                }
+                metrics = c.metrics(self.update, float(cost.mean()), norm, self.lost)
+                metrics["diverged"] = float(self.vehicles.diverged)
                 metrics |= {f"cost/{c.name}": float(v) for c, v in zip(self.task.costs, means, strict=True)}
                 if self.critic is not None:
                     metrics["critic_loss"] = self.critic_loss

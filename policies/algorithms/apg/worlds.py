@@ -7,7 +7,6 @@ The gradient goes back step by step: through the world, the policy, and what the
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,10 @@ from policies.algorithms.apg import MEASURED, ApgConfig
 from policies.algorithms.apg.autograd import Adam, Array, host, make_policy, named
 from policies.learning.fused.measure import measured
 from policies.models.controller import FeaturePolicy, Network
-from sim.env import stream
+from sim.env import TRAINING, stream
 from sim.spec import limits, pictures, size, unpack
 from sim.tasks import features_of, initial_action
 from sim.tasks.abilities import HasRehearsal
-
-TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's
 
 
 class Worlds:
@@ -99,26 +96,16 @@ class Worlds:
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget."""
         c = self.config
-        decay = math.log(c.final_learning_rate / c.learning_rate)
         interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
         while self.update < c.updates:
             cost, counting = self.window()
-            rate = c.learning_rate * math.exp(decay * self.update / c.updates)
-            norm = self.adam.step(rate, c.beta1, c.beta2, c.gradient_clip)
+            norm = self.adam.step(c.rate(self.update), c.beta1, c.beta2, c.gradient_clip)
             self.update += 1
             lost, over = self.world.go_on(c.episode_windows * c.window)
             self.lost += lost
             self.hidden[torch.from_numpy(over)] = 0.0
             if self.update % interval == 0 or self.update == c.updates:
-                metrics = {
-                    "progress": self.update / c.updates,
-                    "env_steps": float(self.update * c.num_envs * c.window),
-                    "loss": float(cost.mean()),
-                    "gradient_norm": norm,
-                    "learning_rate": rate,
-                    "lost": float(self.lost),
-                    "driving": counting,
-                }
+                metrics = c.metrics(self.update, float(cost.mean()), norm, self.lost) | {"driving": counting}
                 if self.update % measure < interval:
                     first = self.update * MEASURED
                     metrics |= measured(self.task, self._controller(), self.seed, first, MEASURED)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,12 +134,11 @@ class Vla(Stateful):
         """What is learned from, and what may have been said."""
         config = self.config
         episodes = demonstrated(self.task, config, self.seed)
-        asked = asked_of(episodes, self.task, self.encoder)
-        chunk = Demonstrations.of(episodes, self.task, config.horizon).chunk
-        tokens = self.tokens.encode(held(chunk, config.horizon, config.parts))
+        asked = np.repeat(asked_of(episodes, self.task, self.encoder), [len(episode.reward) for episode in episodes])
+        shown = Demonstrations.of(episodes, self.task, config.horizon)
+        tokens = self.tokens.encode(held(shown.chunk, config.horizon, config.parts))
         said = [instructions.learned for instructions in self.task.instructions]
-        shown = Told.of(episodes, asked, self.task, config.horizon, tokens)
-        return shown, Sentences.of(self.encoder, said, self.told.shape[0])
+        return Told.of(shown, asked, tokens), Sentences.of(self.encoder, said, self.told.shape[0])
 
     def _loss(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
         """Nats per chunk, below which the softened labels do not let it fall."""

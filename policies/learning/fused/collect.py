@@ -18,7 +18,7 @@ from sim.engines.flight.rows import COMMAND_ROWS, PARAMETER_ROWS, STATE_ROWS
 from sim.engines.vector.blocks import blocks
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.tables import feature_runs
-from sim.env import stream
+from sim.env import TRAINING, stream
 from sim.randomize import Array
 from sim.simulation.compiled import CompiledEnv
 from sim.simulation.draws import Practice
@@ -26,7 +26,6 @@ from sim.spec import limits, size, slices
 from sim.tasks import EngineTask, judged_costs
 from sim.terms import HISTORY
 
-TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
 DUMPS = 3  # files written about vehicles whose state stopped being finite, about
 SPARE = 2 * LANES  # episodes that are ready to begin, per block
 

@@ -16,6 +16,7 @@ from policies.learning.fused.rollout import exploration
 from policies.learning.fused.surrogate import GOES_ON, LOST, Samples, Scale, samples_of
 from policies.learning.fused.work_queue import WorkQueue
 from sim.env import (
+    TRAINING,
     Env,
     carried_out,
     episode_numbers,
@@ -36,7 +37,6 @@ from sim.tasks.abilities import has_places, present
 from sim.terms import HISTORY, shown
 
 DUMPS = 3  # files written about rows whose state stopped being finite
-TRAINING = int.from_bytes(b"training")  # mixed into the seed: other episodes than evaluation's, demonstrations'
 
 
 class Hearing(Protocol):

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deploy.teleop.instruction import KEY as TOKENISER
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.tiny import TinyVla, Told
-from policies.models.chunking import contract
+from policies.models.chunking import carried_out, contract, write_carried_out
 from policies.models.controller import Array, physical
 from policies.models.graph import spliced
 from policies.models.tokens.bins import BinTokens
@@ -138,14 +139,12 @@ class SpokenPolicy:
             numbers = torch.from_numpy(spec.pack(self._numbers, signals))
             shown = tuple(torch.from_numpy(np.ascontiguousarray(signals[s.name])) for s in self._pictures)
             chunk = np.where(fresh, self._speaker(tokens, torch.from_numpy(told), numbers, shown).numpy(), chunk)
-        left = np.where(fresh, np.float32(self.horizon), state["left"]) - np.float32(1.0)
-        k = self.actions
-        rest = np.concatenate([chunk[:, k:], chunk[:, -k:]], axis=1)
-        return physical(self.outputs, chunk[:, :k]), {"words": words, "told": told, "chunk": rest, "left": left}
+        action, rest = carried_out(chunk, state["left"], fresh, self.horizon, self.actions)
+        return physical(self.outputs, action), {"words": words, "told": told} | rest
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
-        one, k, size = graph.constant([1], np.int64), self.actions, self.horizon * self.actions
+        one = graph.constant([1], np.int64)
         words = graph.add("Identity", graph.real(self._told.name), to="next_state.words")
         differs = graph.real(graph.add("Not", graph.add("Equal", words, "state.words")))
         changed = graph.add("Greater", graph.add("ReduceMax", differs, one, keepdims=1), graph.constant(0.0))
@@ -167,16 +166,12 @@ class SpokenPolicy:
 
         said = graph.when(self._any(graph, fresh), speak, "state.chunk")
         chunk = graph.add("Where", fresh, said, "state.chunk")
-        full = graph.add("Where", fresh, graph.constant(float(self.horizon)), "state.left")
-        graph.add("Sub", full, graph.constant(1.0), to="next_state.left")
-        last = graph.columns(chunk, size - k, size)
-        graph.join([graph.columns(chunk, k, size), last] if size > k else [last], to="next_state.chunk")
-        graph.metadata["tokeniser"] = {
+        graph.metadata[TOKENISER] = {
             "kind": "wordpiece",
             "signal": self._told.name,
             "vocabulary": [*self.encoder.words.vocabulary],
         }
-        return graph.columns(chunk, 0, k)
+        return write_carried_out(graph, chunk, fresh, self.horizon, self.actions, self.horizon * self.actions)
 
     @staticmethod
     def _any(graph: Graph, rows: str) -> str:

@@ -15,10 +15,7 @@ from policies.learning.demonstrations import Demonstrations
 from policies.models.controller import Array
 from sim import spec
 from sim.rollout import Episode
-from sim.tasks import Task
 from sim.tasks.abilities import HasWords
-
-TOGETHER = 64  # sentences that are encoded at once
 
 
 @dataclass
@@ -32,10 +29,7 @@ class Sentences:
     @classmethod
     def of(cls, encoder: SentenceEncoder, said: Sequence[Sequence[str]], most: int) -> Sentences:
         """Of the sentences for each thing."""
-        flat = [sentence for some in said for sentence in some]
-        numbers, there = (torch.from_numpy(told) for told in encoder.words.encode(flat, most))
-        pieces = zip(numbers.split(TOGETHER), there.split(TOGETHER), strict=True)
-        states = torch.cat([encoder(some, real) for some, real in pieces])
+        states, there = encoder.states([sentence for some in said for sentence in some], most)
         return cls(states, there, torch.from_numpy(np.cumsum([0, *map(len, said)])))
 
     def draw(self, things: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -55,16 +49,12 @@ class Told:
     tokens: Tensor  # (n, length)
 
     @classmethod
-    def of(
-        cls, episodes: list[Episode], asked: Sequence[int], task: Task, horizon: int, tokens: NDArray[np.int64]
-    ) -> Told:
-        """Of whole episodes, `tokens` for all of their steps."""
-        shown = Demonstrations.of(episodes, task, horizon)
-        steps = [len(episode.reward) for episode in episodes]
+    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], tokens: NDArray[np.int64]) -> Told:
+        """Of demonstrations, what was asked for (n,) and the tokens to say (n, length) at all of their steps."""
         return cls(
             torch.from_numpy(shown.observation),
             {name: torch.from_numpy(pictures) for name, pictures in shown.pictures.items()},
-            torch.from_numpy(np.repeat(asked, steps)),
+            torch.from_numpy(asked),
             torch.from_numpy(tokens),
         )
 

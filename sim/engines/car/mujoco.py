@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sim.engines.car import Array, Cars, dynamics
-from sim.engines.car.grids import FIRST, INDEX_ROWS, PLACE_ROWS
+from sim.engines.car.grids import FIRST, INDEX_ROWS, PLACE_ROWS, segments
 from sim.engines.car.rows import (
     COMMAND_ROWS,
     COS,
@@ -116,7 +116,7 @@ def capsules(track: Track) -> Double:
         along = np.roll(line, -1, axis=0) - np.roll(line, 1, axis=0)
         along *= outward * np.sign(area(line)) / np.linalg.norm(along, axis=1, keepdims=True)
         behind = line + THICK * np.stack([along[:, 1], -along[:, 0]], axis=1)
-        found.append(np.concatenate([behind, np.roll(behind, -1, axis=0)], axis=1))
+        found.append(segments(behind))
     return np.concatenate(found)
 
 

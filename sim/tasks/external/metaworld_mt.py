@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import Array, Env, Step, world_of
-from sim.spec import Signal
+from sim.spec import Signal, numbers
 from sim.tasks.external.metaworld import MetaWorld, Settings, names, signals, task
 
 
@@ -61,7 +61,8 @@ class ManyScenes:
                 env.reset([0], [episode])
 
     def observe(self) -> dict[str, Array]:
-        found = {s.name: np.zeros((self.num, *s.shape), np.float32) for s in self.task.policy}
+        declared = numbers((*self.task.policy, *self.task.privileged))
+        found = {s.name: np.zeros((self.num, *s.shape), np.float32) for s in declared}
         for row, env in enumerate(self.envs):
             if env is not None:
                 for name, value in env.observe().items():

@@ -71,7 +71,6 @@ class MetaWorldWords(MetaWorldMany):
     name = "metaworld/words"
     algorithm = "vla"
     goal = ""
-    privileged: Group = (*signals(2)[2:], Signal("task", (1,), "1", "", 0.0, 1.0))
     recipes = {}
 
     config: WordsSettings
@@ -79,13 +78,12 @@ class MetaWorldWords(MetaWorldMany):
     def __init__(self, config: WordsSettings | None = None) -> None:
         self.config = config or WordsSettings()
         self.episode_steps = self.config.steps
-        self.instructions: tuple[Instructions, ...] = tuple(
-            instructions_of(f"metaworld/{n}") for n in self.config.tasks
-        )
+        asked = (instructions_of(f"metaworld/{name}") for name in self.config.tasks)
+        self.instructions: tuple[Instructions, ...] = tuple(asked)
         self.members = [task(name)(None) for name in self.config.tasks]
         self.words: WordPiece = tokeniser(encoder_folder(self.config.encoder))
         seen = signals(2)
-        self.privileged = (*seen[2:], Signal("task", (len(self.members),), "1", "", 0.0, 1.0))
+        self.privileged: Group = (*seen[2:], Signal("task", (len(self.members),), "1", "", 0.0, 1.0))
         last = float(len(self.words.vocabulary) - 1)
         pictures = (Signal(name, (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8") for name in VIEWS)
         told = Signal("instruction", (MOST,), "1", "", 0.0, last, max_age=3600.0, dtype="int64")
@@ -100,9 +98,6 @@ class MetaWorldWords(MetaWorldMany):
     def encoder(self) -> Path:
         """The folder of the sentence encoder whose tokens its policy is told."""
         return encoder_folder(self.config.encoder)
-
-    def _asked(self) -> list[str]:
-        return [f"metaworld/{name}" for name in self.config.tasks]
 
     def open(self, num: int, seed: int) -> Env:
         return ToldScenes(self, num, seed)
@@ -133,22 +128,12 @@ class ToldScenes(ManyScenes):
 
     def observe(self) -> dict[str, Array]:
         if self._moved:
-            self._shown = {
-                name: shown.copy() for name, shown in self._shown.items()
-            }  # who has the last ones keeps them
+            self._shown = copy.deepcopy(self._shown)  # who was shown the last ones keeps them
             for row in self._moved:
                 for name, picture in self._look(row).items():
                     self._shown[name][row] = picture
             self._moved = set()
-        return self._numbers() | self._shown | {"instruction": self._said.copy()}
-
-    def _numbers(self) -> dict[str, Array]:
-        found = {s.name: np.zeros((self.num, *s.shape), np.float32) for s in signals(2)}
-        for row, env in enumerate(self.envs):
-            if env is not None:
-                for name, value in env.observe().items():
-                    found[name][row] = value[0]
-        return found | {"task": np.eye(len(self.task.members), dtype=np.float32)[self.chosen]}
+        return self.truth() | self._shown
 
     def _look(self, row: int) -> dict[str, NDArray[np.uint8]]:
         from sim.render.camera import Camera
@@ -162,7 +147,7 @@ class ToldScenes(ManyScenes):
         return {name: camera.see(environment.data, view, model) for name, view in VIEWS.items()}
 
     def truth(self) -> dict[str, Array]:
-        return self._numbers() | {"instruction": self._said.copy()}
+        return super().observe() | {"instruction": self._said.copy()}
 
     def step(self, command: Mapping[str, Array]) -> Step:
         outcome = super().step(command)
