@@ -269,7 +269,6 @@ class PolicyNode(LifecycleNode):
         """Leave the robot safe; for the end of the process."""
         self._end("interrupted")
         self._release("interrupted")
-        self.destroy_node()
 
     def _stop(self) -> None:
         """The emergency stop was pressed."""

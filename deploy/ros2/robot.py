@@ -333,4 +333,3 @@ class RobotNode(Node):
         for thread in self._threads:
             thread.join()
         self.world.close()
-        self.destroy_node()

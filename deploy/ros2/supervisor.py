@@ -300,4 +300,3 @@ class SupervisorNode(Node):
         self._disarm("the supervisor was interrupted")
         self._said.wait_for_all_acked(Duration(seconds=0.1))
         self._undo.close()
-        self.destroy_node()

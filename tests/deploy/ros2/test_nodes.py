@@ -1,5 +1,7 @@
 """Nodes as processes: ends, wrong parameters, other policies, two robots in one domain, simulated time, deploy.run."""
 
+import ctypes
+import os
 import shutil
 import signal
 import subprocess
@@ -47,6 +49,31 @@ def began(process: "subprocess.Popen[str]") -> bool:
     """Whether `main` has begun: it handles SIGTERM, which Python leaves alone while it starts."""
     mask = Path(f"/proc/{process.pid}/status").read_text().partition("SigCgt:")[2].split()[0]
     return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+class HeldUp(Node):
+    """A node whose middleware does not let go of it, with Python's lock held, as Fast DDS does at times."""
+
+    def __init__(self) -> None:
+        super().__init__("held_up")
+        self.create_timer(0.1, lambda: None)  # wakes Python up
+        print("spins", flush=True)
+
+    def close(self) -> None:
+        print("safe", flush=True)
+
+    def destroy_node(self) -> None:
+        ctypes.PyDLL(None).sleep(60)
+
+
+def test_a_node_that_the_middleware_holds_up_ends_all_the_same(domain: int):
+    words = ("-c", "from deploy.ros2.node import process; process.run('tests.deploy.ros2.test_nodes:HeldUp')")
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
+    held = subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    assert held.stdout is not None and held.stdout.readline() == "spins\n"
+    held.send_signal(signal.SIGINT)
+    assert held.communicate(timeout=20.0)[0] == "safe\n"
+    assert held.returncode == 0
 
 
 @pytest.mark.timed
