@@ -51,7 +51,7 @@ class VlaConfig(Shown):
     )
     updates: int = 4500
     batch_size: int = 64
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     weight_decay: float = 1e-3
     ema_decay: float = 0.998  # kept of the averaged weights per update
     softness: float = 1.0  # deviation of the labels, in bins
