@@ -156,10 +156,10 @@ def calibrate(believed: Array, label: Labels) -> tuple[float, float]:
     return float(w[0]), float(w[1])
 
 
-def parts(episodes: Sequence[Labelled], folds: int, seed: int) -> list[list[int]]:
+def parts(succeeds: Sequence[bool], folds: int, seed: int) -> list[list[int]]:
     """Indices of the episodes of each part, with and without success spread evenly. ValueError when one succeeds."""
     rng = np.random.default_rng(seed)
-    sides = [[k for k, e in enumerate(episodes) if e.succeeds is side] for side in (True, False)]
+    sides = [[k for k, succeeded in enumerate(succeeds) if succeeded is side] for side in (True, False)]
     count = min(folds, len(sides[0]))
     if count < 2:
         raise ValueError("1 episode shows success: it takes 2, one to learn from and one that is held out")
@@ -178,7 +178,7 @@ def recognise(task: Task, episodes: Sequence[Labelled], inputs: Group, config: C
         recognizer.fit(Frames(some, inputs))
         return recognizer
 
-    split = parts(episodes, config.folds, config.seed)
+    split = parts([e.succeeds for e in episodes], config.folds, config.seed)
     believed: dict[int, Array] = {}
     for fold, held in enumerate(split):
         recognizer = learned([e for k, e in enumerate(episodes) if k not in held], config.seed + 1 + fold)

@@ -114,6 +114,7 @@ HOMES = {
         "policies/language/minilm.py",
         "policies/train_detector.py",
         "policies/train_emissions.py",
+        "policies/train_world.py",
         "policies/learning/*.py",
         "policies/models/export.py",
         "policies/models/graph.py",

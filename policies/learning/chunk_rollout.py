@@ -152,7 +152,7 @@ class ChunkRollout:
             over = bool(outcome.success[row] or outcome.terminated[row])
             self._pending[row][-1].steps += 1
             if over or out_of_time[row] or self._left[row] == 0:
-                self._pending[row][-1].reward = self.rewards.success if outcome.success[row] else self.rewards.step
+                self._pending[row][-1].reward = self._reward(bool(outcome.success[row]), over)
             if over or out_of_time[row]:
                 made += [self._transition(row, first, over) for first in range(len(self._pending[row]))]
                 made += self._more(row, bool(outcome.success[row]))
@@ -161,6 +161,12 @@ class ChunkRollout:
                 made.append(self._transition(row, 0, False))
                 self._pending[row].pop(0)
         return made
+
+    def _reward(self, success: bool, over: bool) -> float:
+        """Of a chunk. To be lost is as good as never to succeed: else losing early would be worth most."""
+        if success:
+            return self.rewards.success
+        return self.rewards.worst if over else self.rewards.step
 
     def _transition(self, row: int, first: int, over: bool) -> Transition:
         chunks, reward, discount = self._pending[row][first:], 0.0, 1.0

@@ -1,0 +1,216 @@
+"""A learned world: an ensemble that says what a command changes, another that says what success looks like.
+
+Made by `policies.train_world` from recorded episodes, and one file of numbers (`.npz`, nothing in it runs). The members
+of an ensemble learned the same from other weights and samples: where they disagree, nothing near was recorded.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.spec import Group, slices
+
+Array = NDArray[np.float32]
+
+KIND = "learned world"
+VERSION = 1
+LARGEST = 256 * 2**20  # bytes of a file
+MOST = 64.0  # deviations from what was recorded, beyond which nothing is told apart
+
+
+class WorldFileError(ValueError):
+    """The file is not a learned world, is damaged, or is of another task."""
+
+
+@dataclass(frozen=True)
+class Perceptrons:
+    """Several perceptrons of the same shape: ReLU between the layers, inputs normalised before."""
+
+    shift: Array  # (inputs,)
+    scale: Array  # (inputs,)
+    weights: tuple[Array, ...]  # (members, in, out)
+    biases: tuple[Array, ...]  # (members, 1, out)
+
+    def __call__(self, x: Array) -> Array:
+        """Of inputs (n, inputs): (members, n, outputs)."""
+        y: Array = np.clip((x - self.shift) / self.scale, -MOST, MOST)[None]
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            y = y @ weight + bias
+            if layer < last:
+                np.maximum(y, 0.0, out=y)
+        return y
+
+    def check(self, inputs: int, outputs: int) -> None:
+        """ValueError when shapes do not fit, or a number is not finite or a scale not positive."""
+        sizes = [inputs, *(w.shape[-1] for w in self.weights)]
+        members = self.weights[0].shape[0] if self.weights else 0
+        fits = self.shift.shape == self.scale.shape == (inputs,) and sizes[-1] == outputs and members > 0
+        for weight, bias, before, after in zip(self.weights, self.biases, sizes[:-1], sizes[1:], strict=True):
+            fits &= weight.shape == (members, before, after) and bias.shape == (members, 1, after)
+        finite = all(np.isfinite(a).all() for a in (self.shift, self.scale, *self.weights, *self.biases))
+        if not (fits and finite and (self.scale > 0.0).all()):
+            raise ValueError("shapes do not fit, or a number is not finite")
+
+
+Pairs = list[tuple[int, int, int]]
+
+
+def positions(group: Group) -> Group:
+    """The signals that say where something is: vectors in m."""
+    return tuple(s for s in group if s.unit == "m" and len(s.shape) == 1 and s.size > 1)
+
+
+def differences(group: Group) -> Pairs:
+    """Which positions are also told as seen from one another: both first elements, and how many follow."""
+    where = slices(group)
+    found = [(where[s.name].start, s) for s in positions(group)]
+    return [
+        (at, other, one.size)
+        for k, (at, one) in enumerate(found)
+        for other, two in found[:k]
+        if (one.shape, one.frame) == (two.shape, two.frame)
+    ]
+
+
+def seen(pairs: Pairs, state: Array) -> Array:
+    """What the ensembles see of states (n, m): the numbers, and where things are and how far, seen from one another."""
+    apart = [state[:, a : a + n] - state[:, b : b + n] for a, b, n in pairs]
+    return np.concatenate([state, *apart, *(np.linalg.norm(one, axis=1, keepdims=True) for one in apart)], axis=1)
+
+
+def in_deviations(change: Array, deviation: Array) -> Array:
+    """Changes (n, m) in their deviations (m,), where these are not 0."""
+    scaled: Array = (change / np.where(deviation > 0.0, deviation, 1.0)).astype(np.float32)
+    return scaled
+
+
+@dataclass(frozen=True)
+class LearnedWorld:
+    """What was learned, and moments that were recorded, from which episodes begin."""
+
+    task: str  # whose episodes were recorded
+    settings: Mapping[str, Any]  # of that task
+    names: tuple[str, ...]  # of the state's signals, in their order
+    moves: Perceptrons  # of what is seen, how it changed last, and the command: the next change; in its deviations
+    change: Array  # (m,) deviation of the change in a control step; 0: of what never changes
+    success: Perceptrons  # of what is seen: the logit of success
+    bar: float  # of that logit's mean minus its deviation, above which success is believed
+    cut: float  # disagreement beyond which an episode ends
+    moments: Array  # (frames, m), recorded
+    changes: Array  # (frames, m), how they had changed in the control step before
+    first: NDArray[np.int64]  # which of them began an episode
+    low: Array  # (m,) what was recorded at least, at most: nothing is predicted far beyond
+    high: Array
+    pairs: Pairs
+    report: Mapping[str, Any]  # what it is worth on episodes that were held out
+
+    def after(self, state: Array, last: Array, action: Array, member: NDArray[np.int64]) -> tuple[Array, Array]:
+        """From states (n, m), their last changes and actions (n, k) in [-1, 1]: the next, as that member (n,) says.
+
+        And the disagreement (n,).
+
+        Disagreement is the largest deviation of the members' changes, in those of a control step.
+        """
+        changes = self.moves(
+            np.concatenate([seen(self.pairs, state), in_deviations(last, self.change), action], axis=1)
+        )
+        own = changes[member, np.arange(len(state))]
+        apart: Array = changes.std(axis=0).max(axis=1)
+        moved: Array = np.clip(state + self.change * own, self.low, self.high)
+        return moved, apart
+
+    def believed(self, state: Array) -> Array:
+        """How much states (n, m) look like success: the logit's mean minus its deviation (n,)."""
+        logits = self.success(seen(self.pairs, state))[..., 0]
+        believed: Array = logits.mean(axis=0) - logits.std(axis=0)
+        return believed
+
+    def content(self) -> bytes:
+        """The file."""
+        about = {"kind": KIND, "version": VERSION, "task": self.task, "settings": dict(self.settings)}
+        about |= {"names": [*self.names], "bar": self.bar, "cut": self.cut, "report": dict(self.report)}
+        arrays: dict[str, NDArray[Any]] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+        for name, net in (("moves", self.moves), ("success", self.success)):
+            arrays |= {f"{name}.shift": net.shift, f"{name}.scale": net.scale}
+            arrays |= {f"{name}.w{k}": weight for k, weight in enumerate(net.weights)}
+            arrays |= {f"{name}.b{k}": bias for k, bias in enumerate(net.biases)}
+        arrays |= {"change": self.change, "moments": self.moments, "changes": self.changes, "first": self.first}
+        arrays |= {"low": self.low, "high": self.high}
+        made = io.BytesIO()
+        np.savez(made, allow_pickle=False, **arrays)
+        return made.getvalue()
+
+    @classmethod
+    def load(cls, path: str | Path, group: Group, actions: int) -> LearnedWorld:
+        """Of a world with these signals and so many numbers in a command; WorldFileError says what is wrong."""
+        path = Path(path)
+        if not path.is_file():
+            raise WorldFileError(f"{path}: there is no such file; make it with: python -m policies.train_world")
+        if path.stat().st_size > LARGEST:
+            raise WorldFileError(f"{path}: larger than {LARGEST // 2**20} MiB, so no learned world")
+        try:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                if sum(info.file_size for info in file.zip.infolist()) > LARGEST:
+                    raise WorldFileError(f"{path}: unpacks to more than {LARGEST // 2**20} MiB")
+                arrays = {name: file[name] for name in file.files}
+            about = json.loads(arrays.pop("about").tobytes())
+            if about["kind"] != KIND or about["version"] != VERSION:
+                raise WorldFileError(f"{path}: not a {KIND} of version {VERSION}")
+            return cls._of(about, arrays, group, actions)
+        except WorldFileError:
+            raise
+        except (BadZipFile, EOFError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
+            raise WorldFileError(f"{path}: not a learned world, or damaged ({error})") from None
+
+    @classmethod
+    def _of(cls, about: dict[str, Any], arrays: dict[str, Any], group: Group, actions: int) -> LearnedWorld:
+        names, m = tuple(s.name for s in group), sum(s.size for s in group)
+        if (told := tuple(about["names"])) != names:
+            raise WorldFileError(f"it was learned of {', '.join(told)}, not of {', '.join(names)}")
+        pairs, nets = differences(group), {}
+        sees = m + sum(n + 1 for *_, n in pairs)
+        for name, inputs, outputs in (("moves", sees + m + actions, m), ("success", sees, 1)):
+            depth = sum(key.startswith(f"{name}.w") for key in arrays)
+            shift, scale = (arrays[f"{name}.{part}"].astype(np.float32) for part in ("shift", "scale"))
+            weights, biases = (
+                tuple(arrays[f"{name}.{part}{k}"].astype(np.float32) for k in range(depth)) for part in ("w", "b")
+            )
+            nets[name] = Perceptrons(shift, scale, weights, biases)
+            nets[name].check(inputs, outputs)
+        moments, changes = (arrays[name].astype(np.float32) for name in ("moments", "changes"))
+        first = arrays["first"].astype(np.int64)
+        rows = {name: arrays[name].astype(np.float32) for name in ("change", "low", "high")}
+        shaped = moments.shape == changes.shape == (len(moments), m) and all(r.shape == (m,) for r in rows.values())
+        inside = first.ndim == 1 and len(first) and first.min() >= 0 and first.max() < len(moments)
+        if not (shaped and inside and all(np.isfinite(a).all() for a in (moments, changes, *rows.values()))):
+            raise ValueError("recorded moments do not fit, or are not finite")
+        report = about["report"]
+        if not isinstance(report, dict) or not isinstance(about["settings"], dict):
+            raise ValueError("its description is not one")
+        return cls(
+            task=str(about["task"]),
+            settings=about["settings"],
+            names=names,
+            moves=nets["moves"],
+            change=rows["change"],
+            success=nets["success"],
+            bar=float(about["bar"]),
+            cut=float(about["cut"]),
+            moments=moments,
+            changes=changes,
+            first=first,
+            low=rows["low"],
+            high=rows["high"],
+            pairs=pairs,
+            report=report,
+        )

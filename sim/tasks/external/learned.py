@@ -1,0 +1,154 @@
+"""Any task in a learned world: `task=learned/metaworld/button-press-topdown-v3 task.world=FILE.npz`.
+
+The world is a file of `policies.train_world`: it was learned from recorded episodes of the task, and nothing is
+simulated. An episode begins at a moment that was recorded. It ends with what looks like success, and as lost where the
+members of the ensemble disagree: nothing near was recorded, so nothing may be gained there. What is learned inside has
+to be evaluated outside. After World-Env (Xiao et al. 2025, arXiv 2509.24948) and PETS (Chua et al. 2018).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim import spec
+from sim.engines.learned import LearnedWorld, WorldFileError, positions
+from sim.env import Array, Env, Step, outcome_scores
+from sim.render.scatter import scattered
+from sim.spec import Group
+from sim.tasks import PLACE, make, recipes_of, task_class
+from sim.terms import Feature
+
+
+@dataclass
+class Settings:
+    """Of a task in a learned world."""
+
+    world: str = field(default="", metadata={PLACE: True})  # the file
+    steps: int = 60  # of an episode at most
+    anywhere: float = 0.5  # share of episodes that begin at any recorded moment; others where an episode began
+    penalty: bool = True  # whether to be where nothing was recorded is to be lost
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not 0.0 <= self.anywhere <= 1.0:
+            raise ValueError(f"needs steps >= 1 and 0 <= anywhere <= 1, got {self.steps} and {self.anywhere}")
+
+
+@functools.cache
+def task(name: str) -> Any:
+    """The task class of that task in a learned world."""
+    real = task_class(name)
+    recipes = {
+        algorithm: {
+            kind: {k: v for k, v in told.items() if not k.startswith("task.")}
+            for kind, told in recipes_of(real, algorithm).items()
+        }
+        for algorithm in getattr(real, "recipes", {})
+    }
+    members = {"name": name, "recipes": recipes, "__doc__": name}
+    return type("Learned", (Learned,), members)
+
+
+class Learned:
+    """A task whose world was learned. Name, signals and settings are the task's own, and so are its policy files'."""
+
+    Config = Settings
+    name = "learned"
+    engine = "a learned world"
+    engines: Mapping[str, str] = {}
+    goal = ""
+    envelope: dict[str, float] = {}
+    scores = {"success": "%", "duration": "s"}
+    separate = True
+    recipes: Mapping[str, Any] = {}
+
+    def __init__(self, config: Settings | None = None) -> None:
+        self.inside = config or Settings()
+        self.episode_steps = self.inside.steps
+        if not self.inside.world:
+            raise ValueError(
+                f"learned/{self.name} needs task.world=FILE.npz; make it with: python -m policies.train_world"
+            )
+        real: Any = make(self.name)
+        self.config = real.config
+        self.robot, self.rate_hz, self.algorithm = real.robot, real.rate_hz, real.algorithm
+        self.policy: Group = real.policy
+        self.privileged: Group = real.privileged
+        self.commands: Group = real.commands
+        if hasattr(real, "features"):
+            self.features: tuple[Feature, ...] = real.features
+        told = told_of(real)
+        self.world = LearnedWorld.load(self.inside.world, told, spec.size(self.commands))
+        if self.world.task != self.name:
+            raise WorldFileError(f"{self.inside.world}: it was learned of {self.world.task}, not of {self.name}")
+        self.told = told
+
+    def __reduce__(self) -> Any:
+        return functools.partial(make, f"learned/{self.name}", **dataclasses.asdict(self.inside)), ()
+
+    def open(self, num: int, seed: int) -> Env:
+        return Imagined(self, num, seed)
+
+    def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
+        return outcome_scores(flight, self.rate_hz)
+
+
+def told_of(task: Any) -> Group:
+    """The signals that make up a task's state; ValueError for one whose world cannot be learned."""
+    told: Group = (*task.policy, *task.privileged)
+    if spec.numbers(told) != told:
+        raise ValueError(f"{task.name} shows pictures or is told words: a learned world predicts numbers only")
+    return told
+
+
+class Imagined:
+    """`num` episodes in a learned world."""
+
+    def __init__(self, task: Learned, num: int, seed: int) -> None:
+        self.task, self.num, self.seed = task, num, seed
+        self._state = np.zeros((num, spec.size(task.told)), np.float32)
+        self._last = np.zeros_like(self._state)  # how it changed
+        self._member = np.zeros(num, np.int64)
+        self._apart = np.zeros(num, np.float32)
+        self._low, self._high = spec.limits(task.commands)
+
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        world = self.task.world
+        for row, episode in zip(rows, episodes, strict=True):
+            rng = np.random.default_rng([self.seed, episode])
+            any_moment = rng.random() < self.task.inside.anywhere
+            moment = rng.integers(len(world.moments)) if any_moment else rng.choice(world.first)
+            self._state[row], self._last[row], self._apart[row] = world.moments[moment], world.changes[moment], 0.0
+            self._member[row] = rng.integers(len(world.moves.weights[0]))
+
+    def observe(self) -> dict[str, Array]:
+        return spec.unpack(self.task.told, self._state.copy())
+
+    def truth(self) -> dict[str, Array]:
+        return self.observe()
+
+    def step(self, command: Mapping[str, Array]) -> Step:
+        world, middle = self.task.world, 0.5 * (self._low + self._high)
+        half = 0.5 * (self._high - self._low)
+        action = np.clip((spec.pack(self.task.commands, command) - middle) / half, -1.0, 1.0).astype(np.float32)
+        moved, self._apart = world.after(self._state, self._last, action, self._member)
+        self._state, self._last = moved, moved - self._state
+        unknown: NDArray[np.bool_] = self._apart > world.cut
+        success = (world.believed(self._state) > world.bar) & ~unknown
+        lost = unknown if self.task.inside.penalty else np.zeros(self.num, bool)
+        return Step(success.astype(np.float32), success, lost)
+
+    def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
+        where, world = spec.slices(self.task.told), self.task.world
+        shown = [where[s.name] for s in positions(self.task.told)]
+        places, low, high = ([edge[at] for at in shown] for edge in (self._state[row], world.low, world.high))
+        return scattered(places, low, high, height, width)
+
+    def close(self) -> None:
+        """Nothing is held."""

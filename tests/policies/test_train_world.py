@@ -1,0 +1,204 @@
+"""Learned worlds: what they predict, where they end, what they refuse, and learning inside one."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from policies import collect, train_world
+from policies.algorithms import algorithm_class
+from policies.algorithms.bc import BaseConfig
+from policies.collect import demonstrate, stored
+from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
+from policies.learning.world import Moments
+from policies.train_world import Config, train
+from sim.engines.learned import LearnedWorld, WorldFileError, differences
+from sim.env import Step, make_env
+from sim.spec import Signal
+from sim.tasks import make
+from tests.policies.toy_reach import ToyReach
+from tests.policies.toy_sight import ToySight
+
+TOY = "tests.policies.toy_reach:ToyReach"
+TOLD = ToyReach.policy
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Episodes with and without success, that go on after it."""
+    folder = str(tmp_path_factory.mktemp("world") / "data")
+    for episodes, corruption in ((30, 0.5), (70, 1.5)):
+        made = collect.Config(task=TOY, out=folder, episodes=episodes, corruption=corruption, linger=5)
+        collect.collect(ToyReach(), made)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def path(data):
+    out = f"{data}.npz"
+    train(Config(task=TOY, data=data, out=out, hidden=64, updates=1500, success_updates=1500))
+    return out
+
+
+def learned(path, **settings):
+    return make(f"learned/{TOY}", world=path, **{"steps": 24, "anywhere": 0.0} | settings)
+
+
+def test_what_changes_and_what_success_is_are_right_on_held_out_episodes(path):
+    world = LearnedWorld.load(path, TOLD, 2)
+    loop, success = world.report["open_loop_m"], world.report["success"]
+    assert loop["1"]["off"] < 0.1 * loop["1"]["moved"] and loop["5"]["off"] < 0.1 * loop["5"]["moved"]
+    assert success["precision"] > 0.8 and success["recall"] > 0.5 and success["frame_auroc"] > 0.98
+    rng = np.random.default_rng(1)
+    state = rng.uniform(-0.8, 0.8, (200, 4)).astype(np.float32)
+    action = rng.uniform(-1.0, 1.0, (200, 2)).astype(np.float32)
+    after, _ = world.after(state, np.zeros_like(state), action, rng.integers(5, size=200))
+    assert np.abs(after[:, :2] - state[:, :2] - 0.1 * action).mean() < 0.01
+    assert np.abs(after[:, 2:] - state[:, 2:]).max() < 1e-3  # a goal stays
+    near = state.copy()
+    near[:, :2] = near[:, 2:] + 0.03
+    assert (world.believed(near) > world.bar).mean() > 0.8 and (world.believed(state) > world.bar).mean() < 0.1
+
+
+def test_where_nothing_was_recorded_members_disagree_and_the_episode_is_lost(path):
+    task = learned(path)
+    world, n = task.world, 100
+    rng = np.random.default_rng(0)
+    known = world.moments[rng.integers(len(world.moments), size=n)]
+    action = rng.uniform(-1.0, 1.0, (n, 2)).astype(np.float32)
+    far = known + np.float32(4.0)
+    member = np.zeros(n, np.int64)
+    near, beyond = (world.after(one, np.zeros_like(one), action, member)[1] for one in (known, far))
+    assert (near > world.cut).mean() < 0.05 and (beyond > world.cut).mean() > 0.3 and beyond.mean() > 3.0 * near.mean()
+    for penalty in (True, False):
+        env = learned(path, penalty=penalty).open(1, 0)
+        env.reset([0], [0])
+        env._state[:] = far[beyond.argmax()]
+        ends = env.step({"velocity": action[beyond.argmax(), None]})
+        assert env._apart[0] > world.cut and ends.terminated[0] == penalty and not ends.success[0]
+
+
+def test_an_episode_is_decided_by_its_number_and_begins_at_a_recorded_moment(path):
+    task = learned(path, anywhere=0.5)
+    one, other = task.open(2, 7), task.open(3, 7)
+    one.reset([0, 1], [4, 5])
+    other.reset([2, 0, 1], [4, 5, 6])
+    command = np.float32([[0.5, -1.0], [0.2, 0.4]])
+    for _ in range(5):
+        one.step({"velocity": command})
+        other.step({"velocity": np.stack([command[1], command[0], command[0]])})
+    assert np.allclose(one._state, other._state[[2, 0]], atol=1e-5)
+    begun = learned(path).open(40, 0)
+    begun.reset(range(40), range(40))
+    starts = task.world.moments[task.world.first]
+    assert all((row == starts).all(axis=1).any() for row in begun._state)
+    anywhere = learned(path, anywhere=1.0).open(40, 0)
+    anywhere.reset(range(40), range(40))
+    assert not all((row == starts).all(axis=1).any() for row in anywhere._state)
+    assert anywhere.render(0, 40, 80).std() > 1.0
+
+
+def test_the_expert_succeeds_inside_and_who_stands_still_does_not(path):
+    task, expert = learned(path), ToyReach()
+    won = {}
+    for name in ("expert", "nobody"):
+        env = make_env(task, 100, 3)
+        env.reset(range(100), range(100))
+        done = np.zeros(100, bool)
+        for _ in range(task.episode_steps):
+            command = expert.expert(env.observe())
+            done |= env.step({"velocity": command["velocity"] * (name == "expert")}).success
+        won[name] = done.mean()
+    assert won["expert"] > 0.7 and won["nobody"] < 0.1, won
+
+
+def test_any_learner_of_the_task_learns_inside(path, data):
+    base = BaseConfig(horizon=2, hidden=[16], updates=20, episodes=10, demonstrations=data)
+    cls = algorithm_class("dsrl")
+    wanted = {"total_steps": 200, "warmup_episodes": 2, "batch_size": 16, "hidden": [16], "base": base}
+    learner = cls(learned(path), cls.Config(**wanted), 0)
+    steps = [metrics["env_steps"] for metrics in learner.learn()]
+    assert steps[-1] >= 200
+    assert learner.controller().task == TOY
+    again = pickle.loads(pickle.dumps(learner.task))
+    assert np.array_equal(again.world.moments, learner.task.world.moments) and again.episode_steps == 24
+
+
+def test_to_be_lost_is_worth_no_more_than_never_to_succeed():
+    class Lost(ToyReach):
+        def open(self, num, seed):
+            env = super().open(num, seed)
+            env.step = lambda command: Step(np.zeros(1, np.float32), np.zeros(1, bool), np.ones(1, bool))
+            return env
+
+    rewards = ChunkRewards(0.0, -1.0, 0.9, 1)
+    rollout = ChunkRollout(Lost(), 0, 1, 2, rewards)
+    rollout.plan(0, np.zeros(1), np.zeros(4, np.float32))
+    (lost,) = rollout.step()
+    assert lost.reward == rewards.worst == pytest.approx(-10.0) and lost.discount == 0.0
+
+
+def damaged(path, tmp_path, **changed):
+    """A copy of the file with other arrays."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    out = tmp_path / f"{len([*tmp_path.iterdir()])}.npz"
+    np.savez(out, allow_pickle=False, **{**arrays, **changed})
+    return str(out)
+
+
+def test_files_that_are_none_are_refused(path, tmp_path):
+    short = tmp_path / "short.npz"
+    with open(path, "rb") as file:
+        short.write_bytes(file.read()[:2000])
+    told = {"kind": "learned world", "version": 1, "task": "quad_hover", "settings": {}, "report": {}}
+    told |= {"names": ["position", "goal"], "bar": 0.0, "cut": 1.0}
+    other = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    pickled = tmp_path / "pickled.npz"
+    np.savez(pickled, about=np.array([{"a": 1}], object))
+    for file, complaint in (
+        (str(tmp_path / "none.npz"), "there is no such file; make it with: python -m policies.train_world"),
+        (str(short), "not a learned world, or damaged"),
+        (str(pickled), "not a learned world, or damaged"),
+        (damaged(path, tmp_path, moments=np.full((5, 4), np.nan)), "damaged .*not finite"),
+    ):
+        with pytest.raises(WorldFileError, match=complaint):
+            learned(file)
+    for file, complaint in (
+        (damaged(path, tmp_path, about=other), "it was learned of quad_hover, not of"),
+        (damaged(path, tmp_path, **{"moves.w0": np.zeros((5, 3, 64), np.float32)}), "shapes do not fit"),
+        (damaged(path, tmp_path, first=np.array([10**6])), "recorded moments do not fit"),
+    ):
+        with pytest.raises(WorldFileError, match=complaint):
+            learned(file)
+    with pytest.raises(ValueError, match=r"needs task.world=FILE.npz; make it with: python -m policies.train_world"):
+        learned("")
+    with pytest.raises(ValueError, match="steps >= 1"):
+        learned(path, steps=0)
+
+
+def test_what_cannot_be_learned_from(data, tmp_path):
+    out = str(tmp_path / "w.npz")
+    some = str(tmp_path / "some")
+    collect.collect(ToyReach(), collect.Config(task=TOY, out=some, episodes=12, corruption=0.5))
+    with pytest.raises(ValueError, match="episode shows success: it takes 2"):
+        train(Config(task=TOY, data=some, out=out, updates=10))
+    with pytest.raises(ValueError, match="3 episodes of two steps or more; it takes 4"):
+        train(Config(task=TOY, data=data, out=out, episodes=3))
+    with pytest.raises(ValueError, match="pictures or is told words"):
+        train_world.train(Config(task="tests.policies.toy_sight:ToySight", data=data, out=out))
+    assert ToySight.policy != TOLD
+    (episode,) = demonstrate(ToyReach(), 1, 0)
+    episode.signals["goal"][0, 0] = np.nan
+    with pytest.raises(ValueError, match="episode 0 holds a value that is not finite"):
+        Moments.of(episode, TOLD, ToyReach())
+    assert len(stored(ToyReach(), data, 5)) == 5
+    for wrong in ({"out": "w.onnx"}, {"folds": 1}, {"held_out": 1.0}, {"updates": 0}):
+        with pytest.raises(ValueError):
+            Config(**{"task": TOY, "data": data, "out": out} | wrong)
+
+
+def test_positions_are_told_as_seen_from_one_another():
+    at = (Signal("hand", (3,), "m", "world"), Signal("turn", (4,)), Signal("thing", (3,), "m", "world"))
+    assert differences((*at, Signal("place", (2,), "m", "world"))) == [(7, 0, 3)]
