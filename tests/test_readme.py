@@ -48,8 +48,9 @@ def tasks() -> str:
         also = f" (also {', or '.join(others)})" if others else ""
         lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {what}{also} | {', '.join(engines)} |")
     for name, place in FAMILIES.items():
-        what = importlib.import_module(place.partition(":")[0]).__doc__.partition(" (")[0]
-        lines.append(f"| `task={name}/NAME` | {what}, unmodified | its own |")
+        said = importlib.import_module(place.partition(":")[0]).__doc__
+        what = said.partition(" (")[0] + ", unmodified" * ("unmodified" in said)
+        lines.append(f"| `task={name}/NAME` | {what} | its own |")
     return "\n".join(lines)
 
 

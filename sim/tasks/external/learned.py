@@ -1,9 +1,8 @@
-"""Any task in a learned world: `task=learned/metaworld/button-press-topdown-v3 task.world=FILE.npz`.
+"""Any task in a world learned from its episodes (`policies.train_world`): `task=learned/TASK task.world=FILE.npz`.
 
-The world is a file of `policies.train_world`: it was learned from recorded episodes of the task, and nothing is
-simulated. An episode begins at a moment that was recorded. It ends with what looks like success, and as lost where the
-members of the ensemble disagree: nothing near was recorded, so nothing may be gained there. What is learned inside has
-to be evaluated outside. After World-Env (Xiao et al. 2025, arXiv 2509.24948) and PETS (Chua et al. 2018).
+Nothing is simulated. An episode begins at a moment that was recorded. It ends with what looks like success, and as lost
+where the members of the ensemble disagree: nothing near was recorded, so nothing may be gained there. What is learned
+inside has to be evaluated outside. After World-Env (Xiao et al. 2025, arXiv 2509.24948) and PETS (Chua et al. 2018).
 """
 
 from __future__ import annotations
