@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -178,6 +179,7 @@ def _model(path: str) -> onnx.ModelProto:
     except Exception as error:  # protobuf's DecodeError is no public name of onnx
         raise PolicyFileError(f"{path}: is no ONNX file: {' '.join(str(error).split())[:200]}") from None
     _strip(model)
+    _bring_in(path, model)
     try:
         opset = read_graph(model.SerializeToString()).opset
         if opset != OPSET:
@@ -190,8 +192,37 @@ def _model(path: str) -> onnx.ModelProto:
     return model
 
 
+def _bring_in(path: str, model: onnx.ModelProto) -> None:
+    """Weights that torch's exporter leaves in a file beside (policy.onnx.data), which is then read, but no other."""
+    held: dict[str, bytes] = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        place = told.get("location", "")
+        own = f"{os.path.basename(path)}.data"
+        if place not in (own, "policy.onnx.data"):
+            raise PolicyFileError(
+                f"{path}: its weights are in {place!r:.80}, which is not read, but only {own} beside it; "
+                "onnx.save(onnx.load(FILE), NEW) puts all into one file"
+            )
+        if place not in held:
+            held[place] = onnx_content(os.path.join(os.path.dirname(path), place))
+        try:
+            start, size = int(told.get("offset", "0")), int(told["length"])
+        except (KeyError, ValueError):
+            start, size = 0, -1
+        if not 0 <= start <= start + size <= len(held[place]):
+            raise PolicyFileError(f"{path}: the weights {tensor.name!r:.80} are not in {place}")
+        tensor.raw_data = held[place][start : start + size]
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+
+
 def _strip(model: onnx.ModelProto) -> None:
-    """Leave out what tells where in somebody's code a node comes from."""
+    """Leave out what tells where in somebody's code a node comes from; every node has a name of its own."""
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node_{number}"
     for holder in (model, model.graph):
         holder.ClearField("metadata_props")
         holder.ClearField("doc_string")

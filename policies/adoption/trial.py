@@ -22,7 +22,7 @@ from sim.rollout import Episode, rollout
 from sim.tasks import Task
 
 DECLARED = "as described"
-ERRORS = 4.0  # standard errors of the difference over the same episodes, from which on it is no luck
+ERRORS = 3.0  # standard errors of the difference over the same episodes, from which on it is no luck
 GAIN = 0.25  # of the described reading's return: what a wrong reading costs is more than a poor policy's luck
 FACTORS = (0.25, 4.0)  # usual scales of others are 0.05, 0.25 and 2
 DEGREES = 180.0 / math.pi
@@ -153,10 +153,13 @@ def _actions(described: Description) -> Iterator[tuple[str, str, Description]]:
         )
 
 
-def _orders(names: tuple[str, ...]) -> dict[str, list[int]]:
-    """Orders that others put the same elements in: place -> which of our order."""
+def _orders(names: tuple[str, ...], robot: tuple[str, ...]) -> dict[str, list[int]]:
+    """Orders that others put the same elements in: place -> which of `names`. `robot`: as our robot has them."""
     ours = list(range(len(names)))
-    found = {"sorted by name": sorted(ours, key=lambda k: names[k]), "reversed": ours[::-1]}
+    found = {"reversed": ours[::-1]}
+    if {*names} == {*robot}:
+        found = {"as the robot has them": [names.index(name) for name in robot], **found}
+    found["sorted by name"] = sorted(ours, key=lambda k: names[k])
     if len(ours) == 4:  # rotors: from front-right, back-right, back-left, front-left
         found |= {
             "the other way round": [0, 3, 2, 1],
@@ -174,12 +177,13 @@ def _orders(names: tuple[str, ...]) -> dict[str, list[int]]:
             swapped = [leg ^ 1 for leg in range(legs)]
             found["left and right exchanged"] = grid[swapped].reshape(-1).tolist()
             found["front and back exchanged"] = np.roll(grid, legs // 2, axis=0).reshape(-1).tolist()
-    return {name: order for name, order in found.items() if order != ours}
+    different = {tuple(order): name for name, order in reversed(found.items()) if order != ours}
+    return {name: list(order) for order, name in reversed(different.items())}
 
 
 def _legs(names: tuple[str, ...]) -> int:
     """Of how many limbs with as many joints each these are, as far as the number tells: 4, or 2."""
-    return next((legs for legs in (4, 2) if len(names) % legs == 0 and len(names) > legs), 1)
+    return next((legs for legs in (4, 2) if len(names) % legs == 0 and len(names) >= 2 * legs > 4), 1)
 
 
 def _joints(described: Description, contract: Contract) -> Iterator[tuple[str, str, Description]]:
@@ -188,7 +192,7 @@ def _joints(described: Description, contract: Contract) -> Iterator[tuple[str, s
     size = next(s.size for s in contract.outputs if s.name == command)
     names = contract.elements.get(command) or tuple(map(str, range(size)))
     seen = [k for k, t in enumerate(described.observation) if contract.elements.get(t.label) == names]
-    for name, order in _orders(tuple(map(str, described.action.elements or names))).items():
+    for name, order in _orders(tuple(map(str, described.action.elements or names)), names).items():
         acts = dataclasses.replace(described, action=_reordered(described.action, names, order))
         advice = f"elements: [{', '.join(str(e) for e in acts.action.elements or ())}]"
         yield f"action: elements {name}", advice, acts
