@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{cli.usage(Config)}\n  task.NAME=VALUE: a setting of the task")
         return
     argv, settings = cli.split(argv, "task")
-    (config,) = cli.parse([_named(argument) for argument in argv], Config)
+    (config,) = cli.parse(named(argv), Config)
     if config.draft:
         write_draft(config, settings)
         print(f"draft: {printable(config.draft)}; check it, then description={printable(config.draft)} out=policy.onnx")
@@ -139,10 +139,13 @@ def main(argv: Sequence[str]) -> None:
         print("no other reading is clearly better than what is described")
 
 
-def _named(argument: str) -> str:
-    """FILE goes without its key, and `from` is no name in Python."""
-    key, equals, value = argument.partition("=")
-    return f"file={argument}" if not equals else f"source={value}" if key == "from" else argument
+def named(arguments: Sequence[str]) -> list[str]:
+    """The arguments as `cli.parse` takes them: FILE goes without its key, and `from` is no name in Python."""
+    found = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        found.append(f"file={argument}" if not equals else f"source={value}" if key == "from" else argument)
+    return found
 
 
 if __name__ == "__main__":

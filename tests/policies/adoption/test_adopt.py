@@ -74,7 +74,7 @@ def test_history_order_limits_and_joints_are_in_the_file(tmp_path, order, newest
         for row in range(2):  # written down once more, naively
             q = {"hip": joints[row, 0], "knee": joints[row, 1], "foot": joints[row, 2]}
             seen = 2.0 * np.clip(np.array([q["foot"] - 0.3, q["hip"] - 0.1, q["knee"] - 0.2]), -0.5, 0.6)
-            frame = [seen, gyro[row], last[row]]
+            frame = [seen, gyro[row], last[row].copy()]
             if not past[row]:
                 past[row] = [frame if start == "first" else [np.zeros(3)] * 3] * 2
             frames = [*past[row], frame]  # oldest first
