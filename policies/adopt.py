@@ -36,7 +36,7 @@ class Config:
     description: str = field(default="", metadata={"help": "what the network takes and returns (.yaml)"})
     out: str = field(default="", metadata={"help": "the policy file to write (.onnx)"})
     draft: str = field(default="", metadata={"help": "write a description to begin with (.yaml), and nothing else"})
-    task: str = field(default="", metadata={"help": "with draft: the task of ours that it is for"})
+    task: str = field(default="", metadata={"help": "the task of ours that it is for; needed for the draft"})
     check: bool = field(default=False, metadata={"help": "try it in the simulator, and what else could be meant"})
     episodes: int = field(default=20, metadata={"help": "of every reading that is tried"})
     seed: int = field(default=0, metadata={"help": "of these, and of the test vectors"})
@@ -52,8 +52,6 @@ class Config:
             raise ValueError(f"out={self.out}: the name of the file ends in .onnx")
         if self.draft and not self.draft.endswith((".yaml", ".yml")):
             raise ValueError(f"draft={self.draft}: the name of the file ends in .yaml")
-        if self.task and not self.draft:
-            raise ValueError("task goes with draft: later the description says it")
         if self.episodes < 1 or self.seed < 0:
             raise ValueError(f"needs episodes >= 1 and seed >= 0, got {self.episodes} and {self.seed}")
 
@@ -101,7 +99,7 @@ def adopt(config: Config, settings: Mapping[str, Any]) -> tuple[PolicyFile, Adop
         own = dataclasses.replace(found.statistics, clip=description.normalisation.clip)
         description = dataclasses.replace(description, normalisation=own)
     try:
-        policy = AdoptedPolicy(description, contract_of(description, settings), found.network)
+        policy = AdoptedPolicy(description, contract_of(description, settings, config.task), found.network)
     except DescriptionError as error:
         raise DescriptionError(f"{config.description}: {error}") from None
     contents = {kind: Path(path).read_bytes() for kind, path in (("file", config.file), ("yaml", config.description))}

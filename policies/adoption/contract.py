@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from deploy.drivers.tasks import LONGEST
 from policies.adoption.description import Action, Description, Term, spread
 from policies.adoption.fields import DescriptionError
 from policies.models.controller import Array
@@ -54,15 +55,26 @@ class Contract:
         return found
 
 
-def contract_of(description: Description, typed: Mapping[str, Any] | None = None) -> Contract:
-    """Of the description; `typed` are settings of its task that a person gave. DescriptionError, or ValueError."""
+def contract_of(description: Description, typed: Mapping[str, Any] | None = None, task: str = "") -> Contract:
+    """Of the description; `task` and `typed`, settings of it, are what a person said. DescriptionError, ValueError.
+
+    What the description names is looked up in our tables only; a person may name a module, or a robot's file.
+    """
     told = description.declared
+    if task and task != description.task:
+        raise DescriptionError(f"task: is {description.task or 'missing'!r}, not {task!r}")
     if told is not None:
-        spec.slices(told.signals)
+        for group in (told.signals, told.commands):
+            spec.slices(group)
         return Contract("adopted", told.robot, told.rate_hz, told.signals, told.commands, told.elements)
-    typed = dict(typed or {})
-    with names_from(description.path, *(v for v in typed.values() if isinstance(v, str))):
-        return of_task(make_task(description.task, **{**description.task_settings, **typed}))
+    settings = {**description.task_settings, **(typed or {})}
+    with names_from(description.path, task, *(v for v in (typed or {}).values() if isinstance(v, str))):
+        made: Task = make_task(description.task, **settings)
+    if made.episode_steps > LONGEST * made.rate_hz:
+        raise DescriptionError(
+            f"task_settings: an episode lasts {made.episode_steps / made.rate_hz:.4g} s, at most {LONGEST:g} do"
+        )
+    return of_task(made)
 
 
 def of_task(task: Task) -> Contract:

@@ -130,7 +130,7 @@ def parse(path: str, found: Any) -> Description:
     fields = Fields("", found)
     task = fields.text("task", "")
     settings = fields.raw("task_settings") if fields.has("task_settings") else {}
-    if not isinstance(settings, dict):
+    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
         raise fields.error("task_settings", f"needs fields and values, got {settings!r:.80}")
     if settings and not task:
         raise fields.error("task_settings", "goes with a task")

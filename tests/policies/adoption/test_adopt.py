@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 import sim.gym
 from deploy import cli
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.runtimes import CompiledPolicy
 from policies import adopt
 from policies.adoption import draft, sb3
 from policies.adoption.networks import ForeignGraph
@@ -247,6 +248,7 @@ WRONG = [
     ({"history": {"order": "time"}}, "history.order: 'time' is not one of term, frame"),
     ({"network": {"activation": "relu"}}, "network.activation says nothing of this kind of file"),
     ({"task": "quad_hover"}, "commands: there is no such field"),
+    ({"task": "quad_hover", "task_settings": {"episode_s": 1e6}, **dict.fromkeys(ROBOT)}, "task_settings: an episode"),
 ]
 
 
@@ -290,6 +292,19 @@ def test_graphs_that_are_no_plain_network_are_refused(tmp_path):
         sb3.from_sb3(foreign.write_sb3(tmp_path / "e.zip", net, held=held), {})
     with pytest.raises(PolicyFileError, match="network.activation: the file says"):
         sb3.from_sb3(foreign.write_sb3(tmp_path / "f.zip", net, {"policy_kwargs": {"activation_fn": "os.system"}}), {})
+
+
+def test_it_runs_in_c_too(tmp_path):
+    file = foreign.write_onnx(tmp_path / "net.onnx", foreign.layers([26, 8, 3]), operator="Elu")
+    terms = [{**JOINTS, "history": 4}, {"signal": "gyro", "history": 4}, {"constant": [0.5, -0.5]}]
+    description = described(tmp_path / "a.yaml", observation=terms)
+    assert run(tmp_path, file, "onnx", description)[0] == 0
+    policy = PolicyFile.load(tmp_path / "out.onnx")
+    compiled = CompiledPolicy(policy)  # which checks the test vectors
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        signals = {s.name: rng.normal(size=(1, 3)).astype(np.float32) for s in policy.inputs}
+        assert compiled.step(signals)["joint_target"] == pytest.approx(policy.step(signals)["joint_target"], abs=1e-5)
 
 
 def test_a_loaded_file_says_where_it_comes_from(tmp_path):
