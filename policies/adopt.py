@@ -85,8 +85,8 @@ def adopt(config: Config, settings: Mapping[str, Any]) -> tuple[PolicyFile, Adop
     from policies.adoption import trial
     from policies.adoption.adopted import AdoptedPolicy
     from policies.adoption.contract import contract_of
-    from policies.adoption.description import DescriptionError
     from policies.adoption.description import read as read_description
+    from policies.adoption.fields import DescriptionError
     from policies.models.export import export
 
     description = read_description(config.description)

@@ -122,8 +122,8 @@ class AdoptedPolicy:
         if self._from_first:
             after[BEGUN] = np.ones((rows, 1), np.float32)
         x = (np.concatenate(self._frames(now, past), axis=-1) - self._mean) / self._std
-        clip = np.float32(self.description.normalisation.clip)
-        return np.clip(x, -clip, clip).astype(np.float32), after
+        clip = self.description.normalisation.clip
+        return _within(x, (-clip, clip)), after
 
     def _value(self, piece: Piece, signals: Mapping[str, Any], state: Mapping[str, Array], rows: int) -> Array:
         term = piece.term
@@ -137,7 +137,7 @@ class AdoptedPolicy:
             base = np.asarray(signals[term.minus], np.float32)
             x = x - np.concatenate([base] * (x.shape[-1] // base.shape[-1]), axis=-1)
         x = x if piece.places is None else x[:, list(piece.places)]
-        x = np.clip(x - piece.offset, *map(np.float32, term.clip))
+        x = _within(x - piece.offset, term.clip)
         if term.squash is not None:
             x = x / np.sqrt(np.float32(1.0) + (x / np.float32(term.squash)) ** 2)
         return np.asarray(x * piece.scale, np.float32)
@@ -147,7 +147,7 @@ class AdoptedPolicy:
         y = self.network.forward(x)
         if self.description.action.squash == "tanh":
             y = np.tanh(y)
-        action = np.clip(y, *map(np.float32, self.description.action.clip)).astype(np.float32)
+        action = _within(y, self.description.action.clip)
         if self._looks_back:
             after[LAST] = action
         return physical(self.outputs, action[:, self.response.order] * self.response.gain + self.response.bias), after
@@ -207,6 +207,11 @@ class AdoptedPolicy:
         if (piece.scale != 1.0).any():
             x = graph.add("Mul", x, graph.constant(piece.scale))
         return x
+
+
+def _within(x: Array, limits: tuple[float, float]) -> Array:
+    """x within the limits, in single precision."""
+    return np.clip(x, np.float32(limits[0]), np.float32(limits[1])).astype(np.float32)
 
 
 def _clipped(graph: Graph, x: str, limits: tuple[float, float]) -> str:

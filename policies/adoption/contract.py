@@ -15,10 +15,11 @@ from policies.models.controller import Array
 from sim import spec
 from sim.registry import names_from
 from sim.spec import Group
-from sim.tasks import HISTORY, Task
+from sim.tasks import Task
 from sim.tasks import make as make_task
 from sim.tasks.abilities import joints_of
 from sim.tasks.recorded import recorded
+from sim.terms import HISTORY
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def statistics(path: Path, clip: float = math.inf) -> Normalisation:
         std = held["std"] if "std" in held else np.sqrt(held["var"] + held.get("epsilon", np.float64(1e-8)))
     if "clip" in held and clip == math.inf:
         clip = float(held["clip"])
-    return Normalisation(*(tuple(map(float, v.reshape(-1))) for v in (held["mean"], std)), clip)
+    return Normalisation(tuple(map(float, held["mean"].reshape(-1))), tuple(map(float, std.reshape(-1))), clip)
 
 
 def _declared(fields: Fields) -> Declared:

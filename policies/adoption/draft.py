@@ -10,7 +10,8 @@ import yaml
 from policies.adoption.contract import Contract
 from policies.adoption.description import Term, plain
 from policies.adoption.found import UNKNOWN, Found
-from sim.tasks import HISTORY, Task, features_of, history_of, initial_action
+from sim.tasks import Task, features_of, history_of, initial_action
+from sim.terms import HISTORY
 
 HEAD = """\
 # What the network is fed, in its order, and what it returns; fields and examples: docs/adopt.md.
@@ -44,7 +45,8 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
 
 
 def _yaml(values: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None, width=110)
+    written: str = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None, width=110)
+    return written
 
 
 def _task(contract: Contract, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,8 +68,7 @@ def _terms(task: Task) -> list[dict[str, Any]]:
         if feature.signal == HISTORY:
             made.append(Term(history=history_of(task)))
         else:
-            squash = {"squash": feature.squash} if feature.squash is not None else {}
-            made.append(Term((feature.signal,), minus=feature.minus, scale=(feature.scale,), **squash))
+            made.append(Term((feature.signal,), minus=feature.minus, scale=(feature.scale,), squash=feature.squash))
     return [dict(plain(term)) for term in made]
 
 

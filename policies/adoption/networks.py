@@ -154,7 +154,8 @@ class ForeignGraph:
             )
         if not np.allclose(np.concatenate(alone), together, rtol=1e-4, atol=1e-5):
             raise PolicyFileError(f"{self.path}: a row of the network's output depends on other rows")
-        return int(together.shape[1])
+        outputs: int = together.shape[1]
+        return outputs
 
     @property
     def inputs(self) -> int:
@@ -181,7 +182,7 @@ def _model(path: str) -> onnx.ModelProto:
     _strip(model)
     _bring_in(path, model)
     try:
-        opset = read_graph(model.SerializeToString()).opset
+        opset = int(read_graph(model.SerializeToString()).opset)
         if opset != OPSET:
             model = version_converter.convert_version(model, OPSET)
     except OnnxError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.trust.contract import FEWEST_STEPS
 from policies.adoption.adopted import AdoptedPolicy
@@ -22,7 +23,9 @@ from sim.rollout import Episode, rollout
 from sim.tasks import Task
 
 DECLARED = "as described"
-ERRORS = 3.0  # standard errors of the difference over the same episodes, from which on it is no luck
+# Standard errors, from which on it is no luck: of the difference over the same episodes, or of how many are better
+# (returns of a policy that falls sooner or later have long tails).
+ERRORS = 3.0
 GAIN = 0.25  # of the described reading's return: what a wrong reading costs is more than a poor policy's luck
 FACTORS = (0.25, 4.0)  # usual scales of others are 0.05, 0.25 and 2
 DEGREES = 180.0 / math.pi
@@ -34,9 +37,9 @@ class Tried:
 
     name: str
     advice: str  # what to write, if it is the right one
-    returns: Array  # (episodes,)
-    success: Array  # (episodes,)
-    steps: Array  # (episodes,), until the end
+    returns: NDArray[np.float64]  # (episodes,)
+    success: NDArray[np.bool_]  # (episodes,)
+    steps: NDArray[np.int64]  # (episodes,), until the end
 
 
 def episodes_of(policy: AdoptedPolicy, task: Task, episodes: int, seed: int) -> list[Episode]:
@@ -86,8 +89,9 @@ def compare(policy: AdoptedPolicy, episodes: int, seed: int) -> list[Tried]:
 
 def _tried(name: str, advice: str, policy: AdoptedPolicy, task: Task, episodes: int, seed: int) -> Tried:
     flown = episodes_of(policy, task, episodes, seed)
-    values = ([e.reward.sum() for e in flown], [e.succeeded for e in flown], [len(e.reward) for e in flown])
-    return Tried(name, advice, *(np.array(v, np.float64) for v in values))
+    returns = np.array([e.reward.sum() for e in flown], np.float64)
+    success, steps = np.array([e.succeeded for e in flown]), np.array([len(e.reward) for e in flown])
+    return Tried(name, advice, returns, success, steps)
 
 
 def readings(described: Description, contract: Contract) -> Iterator[tuple[str, str, Description]]:
@@ -218,7 +222,9 @@ def clearly_better(tried: list[Tried]) -> Tried | None:
     for other in tried[1:]:
         apart = other.returns - described.returns
         error = float(apart.std(ddof=1)) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
-        if apart.mean() > ERRORS * error and apart.mean() > GAIN * usual and apart.mean() > 0.0:
+        more = 0.5 * float(np.sign(apart).sum()) / (0.5 * math.sqrt(len(apart)))
+        lucky = apart.mean() <= ERRORS * error and more < ERRORS
+        if not lucky and apart.mean() > max(GAIN * usual, 0.0):
             found.append(other)
     return max(found, key=lambda other: float(other.returns.mean()), default=None)
 

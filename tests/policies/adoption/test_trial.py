@@ -46,7 +46,7 @@ def few(policy, monkeypatch, kinds):
         return [r for r in every(described, contract) if any(kind in r[0] for kind in kinds)]
 
     monkeypatch.setattr(trial, "readings", some)
-    return trial.compare(policy, 12, 0)
+    return trial.compare(policy, 20, 0)
 
 
 def test_what_is_described_rightly_stands(monkeypatch):
@@ -66,15 +66,36 @@ def test_rotors_in_a_wrong_order_are_found_and_the_right_one_is_named(monkeypatc
     assert better.name in lines[3]
 
 
-def test_rates_in_degrees_are_found(monkeypatch):
+def test_a_scale_that_is_read_wrongly_comes_first_in_the_table(monkeypatch):
     policy = hovering()
     terms = list(policy.description.observation)
-    terms[3] = dataclasses.replace(terms[3], scale=(trial.DEGREES,))
+    terms[1] = dataclasses.replace(terms[1], scale=(4.0,))
     wrong = dataclasses.replace(policy.description, observation=tuple(terms))
-    tried = few(AdoptedPolicy(wrong, policy.contract, policy.network), monkeypatch, ["[3]"])
-    better = trial.clearly_better(tried)
-    assert better is not None
-    assert "angular_velocity: scale x 0.0175 (radians)" in better.name
+    tried = few(AdoptedPolicy(wrong, policy.contract, policy.network), monkeypatch, ["observation[1]", "degrees"])
+    best = max(tried, key=lambda each: each.returns.mean())
+    assert (best.name, best.advice) == ("observation[1] rotation: scale x 0.25", "scale: 1")
+    assert best.returns.mean() > 2.0 * tried[0].returns.mean()
+    assert best.name in trial.text(tried).splitlines()[3]
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        (np.full(20, 20.0), True),  # always, and by much
+        (np.full(20, 11.0), False),  # always, but by little
+        (np.r_[np.full(17, 12.0), 400.0, 5.0, 5.0], True),  # 18 of 20, with a long tail
+        (np.r_[np.full(12, 30.0), np.full(8, 1.0)], False),  # luck
+        (np.full(20, 2.0), False),
+    ],
+)
+def test_what_is_clearly_better(others, found):
+    def tried(name, returns):
+        return trial.Tried(name, "", returns, np.zeros(20, bool), np.ones(20, int))
+
+    described = tried(trial.DECLARED, np.linspace(9.9, 10.1, 20))
+    assert (trial.clearly_better([described, tried("other", others)]) is not None) == found
+    sunk = tried(trial.DECLARED, np.full(20, -10.0))  # where returns are negative, too
+    assert (trial.clearly_better([sunk, tried("other", others - 20.0)]) is not None) == found
 
 
 def test_of_joints_every_usual_order_is_tried():
