@@ -140,7 +140,7 @@ class ForeignGraph:
                 f"{path}: the network's input {inputs[0].name!r} is {sizes}; it must be (N, k) numbers of float32"
             )
         self._part = Part(path, model, {inputs[0].name: (sizes[1],)}, output)
-        self._inputs = sizes[1]
+        self._inputs = int(sizes[1])
         self._outputs = self._try()
 
     def _try(self) -> int:

@@ -19,6 +19,7 @@ from policies import adopt
 from policies.adoption import draft, sb3
 from policies.adoption.networks import ForeignGraph
 from sim.spec import limits
+from sim.tasks import make
 from tests.policies.adoption import foreign
 
 STEPS = 40
@@ -183,6 +184,29 @@ def test_mjlabs_metadata_fill_the_draft(tmp_path):
     status, out = run(tmp_path, file, "mjlab", tmp_path / "b.yaml")
     assert status == 0
     assert {s.name for s in PolicyFile.load(out).inputs} == {"angular_velocity", "joint_position", "height_scan"}
+
+
+def test_joint_positions_of_a_legged_robot_are_told_from_where_it_begins(tmp_path):
+    task = make("velocity", vary=0.0, steps=20)
+    joints = task.elements()["position_offset"]
+    assert set(joints) == {joint.name for joint in task.robot.joints}
+    pose = {name: angle + 0.1 for name, angle in zip(joints, task.zero("position_offset").tolist(), strict=True)}
+    mixed = sorted(joints)
+    size = 3 + len(joints)
+    net = [(np.zeros((len(joints), size), np.float32), np.zeros(len(joints), np.float32))]
+    description = {
+        "task": "velocity",
+        "task_settings": {"vary": 0.0, "steps": 20},
+        "observation": [{"signal": "angular_velocity"}, {"signal": "joint_position", "elements": mixed}],
+        "action": {"command": "position_offset", "elements": mixed, "scale": 0.25, "means": "position"},
+    }
+    description["action"]["offset"] = [pose[name] for name in mixed]
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(description))
+    status, out = run(tmp_path, foreign.write_onnx(tmp_path / "net.onnx", net), "onnx", tmp_path / "a.yaml")
+    assert status == 0
+    policy = PolicyFile.load(out)
+    signals = {name: value[0] for name, value in policy.vectors.inputs.items()}
+    assert policy.step(signals)["position_offset"] == pytest.approx(np.full(len(joints), 0.1), abs=1e-5)
 
 
 class Bomb:
