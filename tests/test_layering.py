@@ -62,7 +62,7 @@ HOMES = {
     "metaworld": ["sim/tasks/external/metaworld.py"],
     "imageio_ffmpeg": ["sim/render/offscreen.py", "policies/datasets/images.py"],
     "PIL": ["policies/datasets/images.py", "sim/engines/sight/panorama.py", "sim/scenes/occupancy.py"],
-    "yaml": ["sim/scenes/occupancy.py"],
+    "yaml": ["sim/scenes/occupancy.py", "policies/adoption/description.py", "policies/adoption/draft.py"],
     "contourpy": ["sim/scenes/corridor.py"],
     "pyarrow": ["policies/datasets/*.py"],
     "h5py": ["policies/datasets/minari.py"],
@@ -78,6 +78,7 @@ HOMES = {
     ],
     "cflib": ["deploy/crazyflie/link.py"],
     "onnx": [
+        "policies/adoption/networks.py",
         "policies/models/export.py",
         "policies/models/graph.py",
         "policies/models/joined.py",
@@ -108,6 +109,7 @@ HOMES = {
         "sim/vec_world.py",
         "sim/channel.py",
         "sim/terms.py",
+        "policies/adoption/tensors.py",
         "policies/advisers/advice.py",
         "policies/advisers/vision_language.py",
         "policies/algorithms/*.py",
@@ -124,6 +126,7 @@ HOMES = {
 # Where torch may not be imported before it is needed: it costs seconds.
 TORCH_LATER = [
     "sim/terms.py",
+    "policies/adoption/tensors.py",
     "policies/advisers/vision_language.py",
     "policies/models/export.py",
     "policies/runner/checkpoint.py",

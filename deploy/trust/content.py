@@ -56,7 +56,7 @@ def check_digest(path: str, content: bytes) -> int:
     if header is None:
         raise PolicyFileError(
             f"{path}: not a policy file, or its beginning is damaged: no metadata {KEY!r} in its {len(content)} bytes; "
-            "policies.train and policies.models.export write such files"
+            "policies.train and policies.models.export write such files; policies.adopt makes one of a policy of others"
         )
     schema = int(header.group(1))
     if schema != SCHEMA:

@@ -123,6 +123,14 @@ class MjcfRobot(Robot):
             )
         )
 
+    def elements(self) -> dict[str, tuple[str, ...]]:
+        """The joint of each number of those signals, by name."""
+        names = np.array([joint.name for joint in self.joints])
+        found: dict[str, tuple[str, ...]] = {}
+        for kind, name in zip(self._kinds, ("joint", "slide"), strict=True):
+            found |= dict.fromkeys((f"{name}_position", f"{name}_velocity"), tuple(names[kind].tolist()))
+        return {name: joints for name, joints in found.items() if joints}
+
     def seen(self, position: Double, velocity: Double) -> dict[str, Double]:
         """Those signals for joint positions and velocities (n, k)."""
         turns, slides = self._kinds

@@ -106,6 +106,17 @@ class HasGap(OwnWorld, Protocol):
     gap: Gap  # of the policy's first features, which are the lidar's
 
 
+@runtime_checkable
+class HasJoints(Task, Protocol):
+    """A task of a robot whose joints have names."""
+
+    def elements(self) -> dict[str, tuple[str, ...]]:
+        """Of each signal and command with a number for each joint: their names, in its order."""
+
+    def zero(self, command: str) -> NDArray[Any]:
+        """Where a command (k,) of zero puts its joints, rad (m)."""
+
+
 def gap_of(task: Task) -> Gap:
     """That controller; ValueError for a task that has none, or none for what its robot senses."""
     if not isinstance(task, HasGap) or task.policy[0].name != "lidar":
@@ -124,6 +135,11 @@ def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:
 def has_places(task: Task) -> bool:
     """Whether agents come and go in it."""
     return isinstance(task, HasPlaces)
+
+
+def joints_of(task: Task) -> HasJoints | None:
+    """The task, if the joints of its robot have names."""
+    return task if isinstance(task, HasJoints) else None
 
 
 def rehearsable(task: Task) -> HasRehearsal | None:

@@ -85,6 +85,20 @@ class FileTask(ABC):
         self.commands, self.moves = robot.commands, robot.groups
         self.envelope: dict[str, Any] = {}  # a real one's limits are its owner's: docs/safety.md
 
+    def elements(self) -> dict[str, tuple[str, ...]]:
+        """See `sim.tasks.abilities.HasJoints`."""
+        joints, actuators = self.robot.joints, self.robot.actuators
+        told = {
+            name: tuple(joints[actuators[i].joint].name for i in numbers)
+            for name, numbers in self.moves.items()
+            if all(actuators[i].joint >= 0 for i in numbers)
+        }
+        return self.robot.elements() | told | {f"last_{name}": names for name, names in told.items()}
+
+    def zero(self, command: str) -> Double:
+        """See `sim.tasks.abilities.HasJoints`."""
+        return np.zeros(len(self.moves[command]))
+
     @abstractmethod
     def open(self, num: int, seed: int) -> Worlds:
         """The live worlds."""

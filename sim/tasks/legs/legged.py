@@ -14,6 +14,7 @@ from sim.tasks.mjcf import SCENES, FileSettings, FileTask, identified
 from sim.terms import Mirror
 
 if TYPE_CHECKING:
+    from sim.robots.mjcf import Double
     from sim.robots.mjcf_legged import LeggedRobot
 
 FASTEST = 5.0  # m/s and rad/s: the largest velocities that the signals can tell
@@ -127,6 +128,9 @@ class Legged(FileTask):
             ),  # factors: friction, mass of the base, stiffness, and latency in physics steps
         )
         self.mirrors = _mirrors(self)
+
+    def zero(self, command: str) -> Double:
+        return self.robot.rest[list(self.moves[command])]
 
     def reflect(self, changes: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -> None:
         """Tell its mirrors, if there are any, what becomes of signals of its own."""

@@ -1,0 +1,232 @@
+"""A foreign network with everything around it: raw named signals in, commands out; see `policies.models.controller`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from policies.adoption.contract import Contract, Piece, pieces_of, response_of
+from policies.adoption.description import Description, spread
+from policies.adoption.fields import EVERYTHING, DescriptionError
+from policies.adoption.networks import Network
+from policies.models.controller import Array, physical
+from policies.models.graph import Graph
+from sim import spec
+from sim.spec import Group, Signal
+
+BEGUN = "begun"  # state: 0 before the first step, then 1
+LAST = "last_action"  # state: what the network did before, in its own order and scale
+
+
+class AdoptedPolicy:
+    """A policy of somebody else as `policies.models.export` takes it. State: its last action and what it saw before."""
+
+    def __init__(self, description: Description, contract: Contract, network: Network) -> None:
+        """DescriptionError when terms, statistics or action do not fit the network, naming the field."""
+        self.description, self.contract, self.network = description, contract, network
+        self.name, self.task, self.robot = description.name, contract.task, contract.robot
+        self.rate_hz, self.outputs = contract.rate_hz, contract.outputs
+        self.settings, self.envelope = contract.settings, contract.envelope
+        spec.limits(self.outputs)
+        self.response = response_of(description.action, contract)
+        actions = spec.size(contract.outputs)
+        if network.outputs != actions:
+            raise DescriptionError(
+                f"action: the network returns {network.outputs} numbers, {description.action.command} has {actions}"
+            )
+        self.pieces = pieces_of(description, contract, actions)
+        used = {name for p in self.pieces for name in (*p.term.signals, p.term.minus)}
+        self.inputs: Group = tuple(s for s in contract.inputs if s.name in used)
+        if not self.inputs:
+            raise DescriptionError("observation: no term reads a signal: the network would be blind")
+        lengths = {p.term.history for p in self.pieces}
+        if description.history.order == "frame" and len(lengths) > 1:
+            raise DescriptionError(
+                f"history.order: frame needs one history of all terms, not {', '.join(map(str, sorted(lengths)))}"
+            )
+        self._check_size()
+        said = description.normalisation
+        if said.mean and len(said.mean) not in (1, network.inputs):
+            raise DescriptionError(
+                f"normalisation.mean: has {len(said.mean)} numbers, the network takes {network.inputs}"
+            )
+        self._mean, self._std = (
+            spread(v or (u,), network.inputs, "normalisation") for v, u in ((said.mean, 0.0), (said.std, 1.0))
+        )
+
+    def _check_size(self) -> None:
+        """DescriptionError with what each term adds, unless they fill the network's input."""
+        total = sum(p.size * p.term.history for p in self.pieces)
+        if total != self.network.inputs:
+            parts = ", ".join(
+                f"{p.term.label} {p.size}" + (f" x {p.term.history}" if p.term.history > 1 else "") for p in self.pieces
+            )
+            raise DescriptionError(
+                f"observation: the terms make {total} numbers ({parts}), the network takes {self.network.inputs}: "
+                f"{abs(total - self.network.inputs)} {'too many' if total > self.network.inputs else 'are missing'}"
+            )
+
+    @cached_property
+    def _remembered(self) -> list[tuple[int, str, int]]:
+        """Of each term with a history: its number, its state, and that state's length. Newest first in it."""
+        found = [(k, p) for k, p in enumerate(self.pieces) if p.term.history > 1]
+        return [(k, f"past_{k}", p.size * (p.term.history - 1)) for k, p in found]
+
+    @property
+    def _from_first(self) -> bool:
+        return bool(self._remembered) and self.description.history.start == "first"
+
+    @property
+    def _looks_back(self) -> bool:
+        return any(not p.term.signals and not p.term.constant for p in self.pieces)
+
+    def state(self) -> Group:
+        return tuple(Signal(name, value.shape[1:]) for name, value in self.initial_state(1).items())
+
+    def limits(self) -> tuple[Array, Array]:
+        return spec.limits(self.outputs)
+
+    def initial_state(self, n: int) -> dict[str, Array]:
+        made = {name: np.zeros((n, size), np.float32) for _, name, size in self._remembered}
+        if self._from_first:
+            made[BEGUN] = np.zeros((n, 1), np.float32)
+        if self._looks_back:
+            made[LAST] = np.full((n, self.network.outputs), self.description.action.initial, np.float32)
+        return made
+
+    def _frames(self, now: list[Any], past: Mapping[int, list[Any]]) -> list[Any]:
+        """What is joined into the network's input: the frames of all terms (index 0 is newest) in the order told."""
+        history, frames = self.description.history, [[value, *past.get(k, ())] for k, value in enumerate(now)]
+        if history.newest == "last":
+            frames = [each[::-1] for each in frames]
+        if history.order == "frame":
+            return [each[step] for step in range(len(frames[0])) for each in frames]
+        return [frame for each in frames for frame in each]
+
+    def see(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """What the network is fed (n, inputs), and the next state of what it remembers."""
+        rows = len(np.asarray(signals[self.inputs[0].name]))
+        now = [self._value(p, signals, state, rows) for p in self.pieces]
+        past, after = {}, {}
+        for k, name, _ in self._remembered:
+            before = state[name]
+            if self._from_first:
+                begun = state[BEGUN]
+                first = np.concatenate([now[k]] * (self.pieces[k].term.history - 1), axis=-1)
+                before = begun * before + (np.float32(1.0) - begun) * first
+            past[k] = np.split(before, self.pieces[k].term.history - 1, axis=-1)
+            after[name] = np.concatenate([now[k], *past[k][:-1]], axis=-1)
+        if self._from_first:
+            after[BEGUN] = np.ones((rows, 1), np.float32)
+        x = (np.concatenate(self._frames(now, past), axis=-1) - self._mean) / self._std
+        clip = self.description.normalisation.clip
+        return _within(x, (-clip, clip)), after
+
+    def _value(self, piece: Piece, signals: Mapping[str, Any], state: Mapping[str, Array], rows: int) -> Array:
+        term = piece.term
+        if term.constant:
+            x = np.broadcast_to(np.asarray(term.constant, np.float32), (rows, len(term.constant)))
+        elif term.signals:
+            x = np.concatenate([np.asarray(signals[name], np.float32) for name in term.signals], axis=-1)
+        else:
+            x = state[LAST]
+        if term.minus is not None:
+            base = np.asarray(signals[term.minus], np.float32)
+            x = x - np.concatenate([base] * (x.shape[-1] // base.shape[-1]), axis=-1)
+        x = x if piece.places is None else x[:, list(piece.places)]
+        x = _within(x - piece.offset, term.clip)
+        if term.squash is not None:
+            x = x / np.sqrt(np.float32(1.0) + (x / np.float32(term.squash)) ** 2)
+        return np.asarray(x * piece.scale, np.float32)
+
+    def act(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        x, after = self.see(signals, state)
+        y = self.network.forward(x)
+        if self.description.action.squash == "tanh":
+            y = np.tanh(y)
+        action = _within(y, self.description.action.clip)
+        if self._looks_back:
+            after[LAST] = action
+        return physical(self.outputs, action[:, self.response.order] * self.response.gain + self.response.bias), after
+
+    def write(self, graph: Graph) -> str:
+        x = self._write_seen(graph)
+        y = self.network.write(graph, x)
+        if self.description.action.squash == "tanh":
+            y = graph.add("Tanh", y)
+        y = _clipped(graph, y, self.description.action.clip)
+        if self._looks_back:
+            graph.add("Identity", y, to=f"next_state.{LAST}")
+        if self.response.order != list(range(self.network.outputs)):
+            y = _picked(graph, y, self.response.order)
+        return _affine(graph, y, self.response.gain, self.response.bias)
+
+    def _write_seen(self, graph: Graph) -> str:
+        now = [self._write_value(graph, p) for p in self.pieces]
+        past: dict[int, list[Any]] = {}
+        for k, name, _ in self._remembered:
+            before, steps = f"state.{name}", self.pieces[k].term.history - 1
+            if self._from_first:
+                begun = f"state.{BEGUN}"
+                first = graph.join([now[k]] * steps)
+                waiting = graph.add("Sub", graph.constant([[1.0]]), begun)
+                before = graph.add("Add", graph.add("Mul", begun, before), graph.add("Mul", waiting, first))
+            past[k] = graph.split(before, [self.pieces[k].size] * steps) if steps > 1 else [before]
+            graph.join([now[k], *past[k][:-1]], to=f"next_state.{name}")
+        if self._from_first:
+            still = graph.add("Mul", f"state.{BEGUN}", graph.constant([[0.0]]))
+            graph.add("Add", still, graph.constant([[1.0]]), to=f"next_state.{BEGUN}")
+        x = graph.join(self._frames(now, past))
+        said = self.description.normalisation
+        if said.mean:
+            x = graph.add("Div", graph.add("Sub", x, graph.constant(self._mean)), graph.constant(self._std))
+        return _clipped(graph, x, (-said.clip, said.clip))
+
+    def _write_value(self, graph: Graph, piece: Piece) -> str:
+        term = piece.term
+        if term.constant:  # as many rows as there are robots
+            x = graph.add("Mul", graph.columns(self.inputs[0].name, 0, 1), graph.constant([[0.0]]))
+            x = graph.add("Add", x, graph.constant([term.constant]))
+        else:
+            x = graph.join(list(term.signals)) if term.signals else f"state.{LAST}"
+        if term.minus is not None:
+            sizes = {s.name: s.size for s in self.inputs}
+            x = graph.add("Sub", x, graph.join([term.minus] * (sizes[term.signals[0]] // sizes[term.minus])))
+        if piece.places is not None:
+            x = _picked(graph, x, list(piece.places))
+        if piece.offset.any():
+            x = graph.add("Sub", x, graph.constant(piece.offset))
+        x = _clipped(graph, x, term.clip)
+        if term.squash is not None:
+            ratio = graph.add("Div", x, graph.constant(term.squash))
+            square = graph.add("Mul", ratio, ratio)
+            x = graph.add("Div", x, graph.add("Sqrt", graph.add("Add", square, graph.constant(1.0))))
+        if (piece.scale != 1.0).any():
+            x = graph.add("Mul", x, graph.constant(piece.scale))
+        return x
+
+
+def _within(x: Array, limits: tuple[float, float]) -> Array:
+    """x within the limits, in single precision."""
+    return np.clip(x, np.float32(limits[0]), np.float32(limits[1])).astype(np.float32)
+
+
+def _clipped(graph: Graph, x: str, limits: tuple[float, float]) -> str:
+    """x within the limits; x itself where there are none."""
+    return x if limits == EVERYTHING else graph.add("Clip", x, *(graph.constant(limit) for limit in limits))
+
+
+def _picked(graph: Graph, x: str, places: list[int]) -> str:
+    """x[:, places]; x itself where they are all of it, in order."""
+    if places == list(range(len(places))):
+        return graph.columns(x, 0, len(places))
+    return graph.add("Gather", x, graph.constant(places, np.int64), axis=1)
+
+
+def _affine(graph: Graph, x: str, gain: Array, bias: Array) -> str:
+    """x * gain + bias, without what does nothing."""
+    x = graph.add("Mul", x, graph.constant(gain)) if (gain != 1.0).any() else x
+    return graph.add("Add", x, graph.constant(bias)) if bias.any() else x

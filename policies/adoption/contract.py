@@ -1,0 +1,172 @@
+"""Which signals and commands a description speaks of: those of a task of ours, or those that it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from deploy.drivers.tasks import LONGEST
+from policies.adoption.description import Action, Description, Term, spread
+from policies.adoption.fields import DescriptionError
+from policies.models.controller import Array
+from sim import spec
+from sim.registry import names_from
+from sim.spec import Group
+from sim.tasks import Task
+from sim.tasks import make as make_task
+from sim.tasks.abilities import joints_of
+from sim.tasks.recorded import recorded
+from sim.terms import HISTORY
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a controller is told and what it commands."""
+
+    task: str
+    robot: str
+    rate_hz: float
+    inputs: Group
+    outputs: Group
+    elements: dict[str, tuple[str, ...]]  # signal or command -> the names of its numbers
+    zeros: dict[str, Array] = field(default_factory=dict)  # command -> where zero puts the joints
+    hidden: tuple[str, ...] = ()  # what no robot senses
+    settings: dict[str, Any] = field(default_factory=dict)
+    envelope: dict[str, float] = field(default_factory=dict)
+    made: Task | None = None  # the task, where it is one of ours
+
+    def places(self, name: str, wanted: tuple[str | int, ...] | None, size: int, where: str) -> list[int]:
+        """Where these elements stand in a signal or command; all, in its order, for None."""
+        if wanted is None:
+            return list(range(size))
+        names, found = self.elements.get(name, ()), []
+        for one in wanted:
+            if isinstance(one, str) and one in names:
+                found.append(names.index(one))
+            elif isinstance(one, int) and 0 <= one < size:
+                found.append(one)
+            else:
+                known = ", ".join(names) if names else f"numbers from 0 to {size - 1} (its elements have no names)"
+                raise DescriptionError(f"{where}: {name} has no element {one!r:.80}; it has: {known}")
+        if twice := [k for k in found if found.count(k) > 1]:
+            raise DescriptionError(f"{where}: element {twice[0]} of {name} is named twice")
+        return found
+
+
+def contract_of(description: Description, typed: Mapping[str, Any] | None = None, task: str = "") -> Contract:
+    """Of the description; `task` and `typed`, settings of it, are what a person said. DescriptionError, ValueError.
+
+    What the description names is looked up in our tables only; a person may name a module, or a robot's file.
+    """
+    told = description.declared
+    if task and task != description.task:
+        raise DescriptionError(f"task: is {description.task or 'missing'!r}, not {task!r}")
+    if told is not None:
+        for group in (told.signals, told.commands):
+            spec.slices(group)
+        return Contract("adopted", told.robot, told.rate_hz, told.signals, told.commands, told.elements)
+    settings = {**description.task_settings, **(typed or {})}
+    with names_from(description.path, task, *(v for v in (typed or {}).values() if isinstance(v, str))):
+        made: Task = make_task(description.task, **settings)
+    if made.episode_steps > LONGEST * made.rate_hz:
+        raise DescriptionError(
+            f"task_settings: an episode lasts {made.episode_steps / made.rate_hz:.4g} s, at most {LONGEST:g} do"
+        )
+    return of_task(made)
+
+
+def of_task(task: Task) -> Contract:
+    """Of a task of ours; ValueError where its policies see more than numbers."""
+    if more := [s.name for s in task.policy if s not in spec.numbers(task.policy)]:
+        raise ValueError(f"task {task.name} shows its policy more than numbers ({more[0]}): it adopts no policy")
+    joints = joints_of(task)
+    return Contract(
+        task.name,
+        task.robot.name,
+        task.rate_hz,
+        tuple(s for s in task.policy if s.name != HISTORY),
+        task.commands,
+        joints.elements() if joints else {},
+        {s.name: np.asarray(joints.zero(s.name), np.float32) for s in task.commands} if joints else {},
+        tuple(s.name for s in task.privileged),
+        recorded(task),
+        dict(task.envelope),
+        task,
+    )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A term, resolved: which numbers of which signals it reads, and its constants, one for each of them."""
+
+    term: Term
+    size: int
+    places: tuple[int, ...] | None  # None: all of them, in order
+    offset: Array
+    scale: Array
+
+
+def pieces_of(description: Description, contract: Contract, actions: int) -> list[Piece]:
+    """The terms in their order; `actions`: how many numbers the network returns."""
+    sizes = {s.name: s.size for s in contract.inputs}
+    return [
+        _piece(term, contract, sizes, actions, f"observation[{k}]") for k, term in enumerate(description.observation)
+    ]
+
+
+def _piece(term: Term, contract: Contract, sizes: Mapping[str, int], actions: int, where: str) -> Piece:
+    for name in (*term.signals, *filter(None, [term.minus])):
+        if name not in sizes:
+            sensed = "no policy is told it, it is known in simulation only; " if name in contract.hidden else ""
+            raise DescriptionError(f"{where}.signal: {name!r}: {sensed}there are: {', '.join(sizes)}")
+    whole = sum(sizes[name] for name in term.signals) if term.signals else len(term.constant) or actions
+    places = None
+    if term.elements is not None:
+        if len(term.signals) > 1:
+            raise DescriptionError(f"{where}.elements: goes with one signal; make a term of each")
+        name = term.signals[0] if term.signals else term.label
+        places = tuple(contract.places(name, term.elements, whole, f"{where}.elements"))
+    size = whole if places is None else len(places)
+    if term.minus is not None and whole % sizes[term.minus]:
+        raise DescriptionError(f"{where}.minus: {sizes[term.minus]} numbers do not repeat into {whole}")
+    offset, scale = (spread(getattr(term, key), size, f"{where}.{key}") for key in ("offset", "scale"))
+    return Piece(term, size, None if places == tuple(range(whole)) else places, offset, scale)
+
+
+@dataclass(frozen=True)
+class Response:
+    """The action, resolved: a command in [-1, 1] of its range is action[order] * gain + bias."""
+
+    action: Action
+    order: list[int]  # for each number of the command, which number of the network's action it is
+    gain: Array
+    bias: Array
+
+
+def response_of(action: Action, contract: Contract) -> Response:
+    """What the network's action does; DescriptionError where it does not say so of each number of the command."""
+    if [s.name for s in contract.outputs] != [action.command]:
+        known = ", ".join(s.name for s in contract.outputs)
+        raise DescriptionError(
+            f"action.command: {action.command!r}: the commands are: {known}; an adopted policy gives one, which is all"
+        )
+    size = contract.outputs[0].size
+    places = contract.places(action.command, action.elements, size, "action.elements")
+    if len(places) != size:
+        raise DescriptionError(
+            f"action.elements: names {len(places)} of the {size} of {action.command}; needs them all"
+        )
+    order = [places.index(k) for k in range(size)]
+    low, high = spec.limits(contract.outputs)
+    half = np.float32(0.5) * (high - low)
+    if action.means == "range":
+        return Response(action, order, np.ones(size, np.float32), np.zeros(size, np.float32))
+    scale, offset = (spread(getattr(action, key), size, f"action.{key}")[order] for key in ("scale", "offset"))
+    if action.means == "position":
+        if action.command not in contract.zeros:
+            raise DescriptionError(f"action.means: position is for joints of a task of ours; {action.command}: value")
+        offset = offset - contract.zeros[action.command]
+    return Response(action, order, scale / half, (offset - low) / half - np.float32(1.0))

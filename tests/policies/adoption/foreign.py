@@ -1,0 +1,75 @@
+"""Files as other libraries write them, made here of a few random numbers."""
+
+import io
+import json
+import zipfile
+from itertools import pairwise
+
+import numpy as np
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+
+def layers(sizes, seed=0):
+    """W and b of each layer."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.normal(0.0, 1.0 / np.sqrt(i), (o, i)).astype(np.float32), rng.normal(0.0, 0.1, o).astype(np.float32))
+        for i, o in pairwise(sizes)
+    ]
+
+
+def apply(layers, x, activation):
+    for weight, bias in layers[:-1]:
+        x = activation(x @ weight.T + bias)
+    return x @ layers[-1][0].T + layers[-1][1]
+
+
+def write_onnx(path, layers, opset=18, batch="N", operator="Tanh", metadata=None, extra=()):
+    """A perceptron as exporters write it."""
+    nodes, constants, x = [], [], "obs"
+    for k, (weight, bias) in enumerate(layers):
+        constants += [numpy_helper.from_array(weight, f"w{k}"), numpy_helper.from_array(bias, f"b{k}")]
+        last = k == len(layers) - 1
+        nodes.append(helper.make_node("Gemm", [x, f"w{k}", f"b{k}"], ["actions" if last else f"y{k}"], transB=1))
+        if not last:
+            nodes.append(helper.make_node(operator, [f"y{k}"], [f"x{k}"], doc_string="model.py:12"))
+            x = f"x{k}"
+    inputs = [helper.make_tensor_value_info("obs", TensorProto.FLOAT, [batch, layers[0][0].shape[1]]), *extra]
+    outputs = [helper.make_tensor_value_info("actions", TensorProto.FLOAT, [batch, layers[-1][0].shape[0]])]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    helper.set_model_props(model, metadata or {})
+    path.write_bytes(model.SerializeToString())
+    return str(path)
+
+
+def tensors(layers, prefix):
+    return {
+        f"{prefix}.{2 * k}.{kind}": torch.from_numpy(value)
+        for k, pair in enumerate(layers)
+        for kind, value in zip(("weight", "bias"), pair, strict=True)
+    }
+
+
+def write_sb3(path, layers, data=None, held=None):
+    """PPO's zip: what acts is mlp_extractor.policy_net, then action_net."""
+    if held is None:
+        held = tensors(layers[:-1], "mlp_extractor.policy_net")
+        held |= {f"action_net.{k}": torch.from_numpy(v) for k, v in zip(("weight", "bias"), layers[-1], strict=True)}
+    stream = io.BytesIO()
+    torch.save(held, stream)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps({"policy_kwargs": {}} if data is None else data))
+        archive.writestr("policy.pth", stream.getvalue())
+    return str(path)
+
+
+def write_rsl_rl(path, layers, mean=None, std=None, old=False):
+    """A checkpoint of version 5, or of those before it."""
+    norm = "actor_obs_normalizer" if old else "obs_normalizer"
+    held = tensors(layers, "actor" if old else "mlp")
+    if mean is not None:
+        held |= {f"{norm}._mean": torch.tensor([mean]), f"{norm}._std": torch.tensor([std])}
+    torch.save({"model_state_dict" if old else "actor_state_dict": held, "iter": 1, "infos": None}, path)
+    return str(path)
