@@ -1,4 +1,4 @@
-"""Put a coloured cube beside another one, as a sentence says, told by two cameras.
+"""Put a coloured cube beside another one, as a sentence says, seen by two cameras.
 
 Left, right, in front and behind are those of `front_camera`, and of who sits opposite the arm. In every scene all that
 can be asked for is possible and nothing of it is done, so that the words alone say what to do.

@@ -34,6 +34,8 @@ def obeyed(task, episodes, seed=3):
     """Who succeeded of those who do what the words mean; without pictures."""
     env, done = begun(task, episodes, seed), np.zeros(len(episodes), bool)
     for _ in range(70):
+        if done.all():
+            break
         done |= env.step(task.expert(env._state())).success
     env.close()
     return done
