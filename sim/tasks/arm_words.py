@@ -93,6 +93,10 @@ class ArmWords(ArmPickPlace):
         super().__init__(config)
         config = self.config
         self.things = things(config.colours)
+        # Of each thing: the number of the cube that moves, that of the other one, and what shall lie between them, m.
+        self._moved = np.array([config.colours.index(thing.moved) for thing in self.things])
+        self._reference = np.array([config.colours.index(thing.reference) for thing in self.things])
+        self._beside = np.array([(*PLACES[thing.relation], 0.0) for thing in self.things])
         unseen = config.combinations == "held_out"
         self.asked = tuple(k for k, thing in enumerate(self.things) if thing.unseen == unseen)  # by their numbers
         self.instructions: tuple[Instructions, ...] = tuple(instructions(self.things[k]) for k in self.asked)
@@ -149,22 +153,14 @@ class ArmWords(ArmPickPlace):
 
     def meaning(self, poses: Double, meant: NDArray[np.int64]) -> dict[str, Array]:
         """Of cubes at poses (n, cubes, 7), which is to go where, if the thing of that number (n,) is meant."""
-        moved, reference, beside = (values[meant] for values in self._told)
         row = np.arange(len(poses))
-        cube = poses[row, moved]
+        cube, reference = poses[row, self._moved[meant]], poses[row, self._reference[meant], :3]
         found = {
             "object_position": cube[:, :3],
             "object_rotation": rotation_matrices(cube[:, 3:]).reshape(-1, 9),
-            "goal_position": poses[row, reference, :3] + beside,
+            "goal_position": reference + self._beside[meant],
         }
         return {name: values.astype(np.float32) for name, values in found.items()}
-
-    @property
-    def _told(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Double]:
-        """Of each thing the number of the cube that moves, that of the other one, and what lies between them, m."""
-        colours = self.config.colours
-        cubes = np.array([[colours.index(t.moved), colours.index(t.reference)] for t in self.things])
-        return cubes[:, 0], cubes[:, 1], np.array([(*PLACES[t.relation], 0.0) for t in self.things])
 
     def distance(self, signals: Mapping[str, Array]) -> Array:
         away = signals["object_position"] - signals["goal_position"]
@@ -175,7 +171,7 @@ class ArmWords(ArmPickPlace):
         """As the words mean it; `named_cube`: whether the cube that they name was moved, and furthest."""
         cubes = flight["cube_position"].reshape(*flight["cube_position"].shape[:2], -1, 3)
         moved = np.linalg.norm(cubes[-1] - cubes[0], axis=-1)
-        named = self._told[0][flight["meant"][0].argmax(-1)]
+        named = self._moved[flight["meant"][0].argmax(-1)]
         right = (moved.argmax(-1) == named) & (moved.max(-1) > MOVED)
         return super().score(flight) | {"named_cube": right.astype(np.float32)}
 
