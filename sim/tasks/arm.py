@@ -288,7 +288,7 @@ class Scenes:
         self.bench.close()
 
 
-def vary(rng: np.random.Generator) -> Any:
+def vary(rng: np.random.Generator) -> Variation:
     """What is different in one episode of a robust task."""
     from sim.engines.workbench import Variation
 

@@ -29,8 +29,8 @@ from sim.rotations import rotation_matrices
 from sim.scenes.tabletop import Block
 from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE, Recipes
-from sim.tasks.arm import CUBE, Scenes, Settings
-from sim.tasks.arm_pick_place import TURN, ArmPickPlace
+from sim.tasks.arm import CUBE, Scenes
+from sim.tasks.arm_pick_place import TURN, ArmPickPlace, PickPlaceConfig
 from sim.terms import Feature
 
 if TYPE_CHECKING:
@@ -50,11 +50,10 @@ KNOWN = 30_522  # tokens of BERT's vocabulary, which the wheel has
 
 
 @dataclass
-class WordsConfig(Settings):
+class WordsConfig(PickPlaceConfig):
     """Settings of arm_words."""
 
     cameras: list[str] = field(default_factory=lambda: ["front_camera", "side_camera"])
-    steps: int = 120
     colours: list[str] = field(default_factory=lambda: ["red", "green", "blue"])  # a cube of each
     sentences: str = "learned"  # of an evaluation: held_out, or wrong, which asks for something else
     combinations: str = "learned"  # of a colour and where it goes; held_out: those that learning never sees
@@ -79,7 +78,7 @@ class ArmWords(ArmPickPlace):
     Config = WordsConfig
     name = "arm_words"
     algorithm = "vla"
-    engines: ClassVar[Mapping[str, str]] = {"mujoco": BENCHES["mujoco"]}
+    engines = {"mujoco": BENCHES["mujoco"]}
     goal = ""
     scores = {"success": "%", "duration": "s", "final_distance": "m", "named_cube": "%"}
     recipes: ClassVar[Recipes] = {}
@@ -207,7 +206,7 @@ class ToldTables(Scenes):
         poses = self.bench.block_poses
         cubes = poses[..., :3].reshape(self.num, -1).astype(np.float32)
         meant = np.eye(len(self.task.things), dtype=np.float32)[self.meant]
-        told = {"instruction": self._told.copy(), "cube_position": cubes, "meant": meant}
+        told: dict[str, Array] = {"instruction": self._told.copy(), "cube_position": cubes, "meant": meant}
         return super()._state() | self.task.meaning(poses, self.meant) | told
 
     def _judged(self) -> dict[str, Array]:
