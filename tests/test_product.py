@@ -14,7 +14,8 @@ from policies.models.export import export
 from sim.env import game_of
 from sim.spec import pictures
 from sim.tasks import TASKS, EngineTask, HasExpert, HasTeacher, agents_of, make
-from sim.tasks.abilities import Differentiable, HasSensedReward
+from sim.tasks.abilities import Differentiable, HasSensedReward, HasWords
+from tests.policies.language.spoken_words import kept_encoder
 from tests.test_tables import BASE, PRACTICE, SMALL
 
 SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
@@ -36,6 +37,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "car_race_vision": {"steps": 60, "tracks": 4, "width": 16, "height": 16},
     "velocity": {"steps": 30, "standing": 1.0, "vary": 0.0},  # its expert stands
     **{name: {"steps": 60} for name in ("walk", "get_up", "kick")},
+    "arm_words": {"steps": 60, "encoder": kept_encoder()},
     "traffic_eco": {"steps": 20, "warmup": 40, "places": 4},
 }
 CELLS = [
@@ -49,7 +51,7 @@ def learner(task: Any, name: str) -> Any:
     cls = algorithm_class(name)
     few = {**BASE, "updates": 5, "episodes": 3, "corruption": 0.0}
     wanted = {**PRACTICE, **few, "base": BaseConfig(**few), "total_steps": 200}
-    if any(ability in cls.needs for ability in (EngineTask, Differentiable, HasTeacher, HasSensedReward)):
+    if any(ability in cls.needs for ability in (EngineTask, Differentiable, HasTeacher, HasSensedReward, HasWords)):
         wanted = {**SMALL[name]}
     if "league" in wanted:
         wanted["league"] = game_of(task) is not None

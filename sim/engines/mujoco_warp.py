@@ -27,16 +27,16 @@ class WarpBench(Workbench):
     contacts = 64  # room for so many per scene, on average over the scenes
     rows = 192  # and for so many rows of constraints in each
 
-    def __init__(self, arm: Arm, block: Block | None, num: int, dt: float, threads: int | None = None) -> None:
-        super().__init__(arm, block, num, dt, threads=1)
+    def __init__(self, arm: Arm, blocks: Sequence[Block], num: int, dt: float, threads: int | None = None) -> None:
+        super().__init__(arm, blocks, num, dt, threads=1)
         model = copy.copy(self._nominal)
         # Boxes touch boxes as in MuJoCo, by the analytic function instead of the general one.
         model.opt.disableflags |= WITHOUT
         self._batch = WarpBatch(model, num, self._substeps, (*VARIED, *SIZES), self.contacts, self.rows)
 
-    def reset(self, rows: Sequence[int], joints: Double, pose: Double, variations: Sequence[Variation]) -> None:
+    def reset(self, rows: Sequence[int], joints: Double, poses: Double, variations: Sequence[Variation]) -> None:
         before = [self._models[row] for row in rows]
-        super().reset(rows, joints, pose, variations)
+        super().reset(rows, joints, poses, variations)
         for row, model in zip(rows, before, strict=True):
             if self._models[row] is not model:
                 self._batch.vary(row, self._models[row])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sim.render.camera import Camera
 from sim.robots.panda import Arm, Double
-from sim.scenes.tabletop import Block, scene_xml
+from sim.scenes.tabletop import Block, block_names, scene_xml
 
 try:
     import mujoco
@@ -32,11 +32,11 @@ class Variation:
 
     size: float = 1.0
     mass: float = 1.0
-    friction: float = 1.0  # of the block on the table
+    friction: float = 1.0  # of the blocks on the table
     grip: float = 1.0  # friction of the fingertips
     stiffness: float = 1.0  # of the joints' servos
     damping: float = 1.0  # of the servos and the joints
-    colour: tuple[float, float, float] | None = None  # of the block
+    colour: tuple[float, float, float] | None = None  # of the blocks
     view: tuple[float, float, float, float, float, float] = (0.0,) * 6  # of the cameras: m, rad, in their own axes
 
 
@@ -49,10 +49,10 @@ class Workbench:
     Neither a scene's neighbours nor the number of `threads` (None: one per core) change what it does.
     """
 
-    def __init__(self, arm: Arm, block: Block | None, num: int, dt: float, threads: int | None = None) -> None:
-        self.arm, self.block, self.num, self.dt = arm, block, num, dt
+    def __init__(self, arm: Arm, blocks: Sequence[Block], num: int, dt: float, threads: int | None = None) -> None:
+        self.arm, self.blocks, self.num, self.dt = arm, tuple(blocks), num, dt
         self._substeps = max(1, round(dt / STEP))
-        self._nominal = mujoco.MjModel.from_xml_string(scene_xml(arm, block, dt / self._substeps))
+        self._nominal = mujoco.MjModel.from_xml_string(scene_xml(arm, self.blocks, dt / self._substeps))
         self._models = [self._nominal] * num
         self._threads = Threads(self._nominal, num, self._substeps, threads)
         self._state = np.zeros((num, mujoco.mj_stateSize(self._nominal, STATE)))
@@ -61,11 +61,11 @@ class Workbench:
         bias = self._nominal.actuator_biasprm[:JOINTS]
         self._lead = bias[:, 2] / bias[:, 1]  # s: how far ahead the servos are told, because they damp
         position, velocity = 1, 1 + self._nominal.nq
-        free = 7 if block else 0
+        free, moving = 7 * len(self.blocks), 6 * len(self.blocks)
         self._block = slice(position, position + free)
         self._joints = slice(position + free, position + free + JOINTS)
         self._fingers = slice(position + free + JOINTS, velocity)
-        self._speeds = slice(velocity + (6 if block else 0), velocity + (6 if block else 0) + JOINTS)
+        self._speeds = slice(velocity + moving, velocity + moving + JOINTS)
         self._cameras: dict[tuple[int, int, bool], Camera] = {}
 
     @property
@@ -90,16 +90,16 @@ class Workbench:
         return opening
 
     @property
-    def block_pose(self) -> Double:
-        """Position (m) and quaternion (w x y z, body to world) of the block: (num, 7); without one, (num, 0)."""
-        return self._state[:, self._block]
+    def block_poses(self) -> Double:
+        """Position (m) and quaternion (w x y z, body to world) of each block: (num, blocks, 7)."""
+        return self._state[:, self._block].reshape(self.num, len(self.blocks), 7)
 
-    def reset(self, rows: Sequence[int], joints: Double, pose: Double, variations: Sequence[Variation]) -> None:
-        """Begin anew in these scenes: at rest at `joints` (count, 7), gripper open, the block at `pose` (count, 7)."""
-        for row, at, variation in zip(rows, pose, variations, strict=True):
+    def reset(self, rows: Sequence[int], joints: Double, poses: Double, variations: Sequence[Variation]) -> None:
+        """Begin anew in these scenes: at rest at `joints` (count, 7), gripper open, blocks at (count, blocks, 7)."""
+        for row, at, variation in zip(rows, poses, variations, strict=True):
             self._models[row] = self._nominal if variation == NOMINAL else self._varied(variation)
             self._state[row] = 0.0
-            self._state[row, self._block] = at
+            self._state[row, self._block] = at.ravel()
         index = list(rows)
         self._state[index, self._joints] = self._reference[index] = joints
         self._state[index, self._fingers] = self.arm.gripper.opening / 2.0
@@ -113,8 +113,8 @@ class Workbench:
         for finger in ("left", "right"):
             body = model.body(finger)
             model.geom_friction[body.geomadr[0] : body.geomadr[0] + body.geomnum[0], 0] *= variation.grip
-        if self.block:
-            geom, body = model.geom("block").id, model.body("block").id
+        for name in block_names(len(self.blocks)):
+            geom, body = model.geom(name).id, model.body(name).id
             model.geom_size[geom] *= variation.size
             model.geom_rbound[geom] *= variation.size
             model.geom_aabb[geom] *= variation.size

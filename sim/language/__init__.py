@@ -14,6 +14,8 @@ import numpy as np
 from sim.language import metaworld
 
 LEADS = ("", "please ", "now ", "go ahead and ", "you should ")  # before a sentence; learners may see these
+SENTENCES = ("learned", "held_out", "wrong")  # that episodes are asked for with; wrong: those for something else
+SAID = int.from_bytes(b"said")  # mixed into the seed
 UNSEEN_LEADS = ("could you ", "your next job is to ", "i would like you to ")  # and only evaluations these
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,14 +40,18 @@ class Block:
     colour: tuple[float, float, float]
 
 
-def scene_xml(arm: Arm, block: Block | None, step: float) -> str:
-    """The scene, with `step` seconds per integration step. A block is the last free body; `goal` is moved by hand."""
-    lying = (
-        f"""<body name="block" pos="0.5 0 {block.half_size[2]}"><freejoint/>
-      <geom name="block" type="box" size="{_row(block.half_size)}" mass="{block.mass}" {TOUCHED}
+def block_names(count: int) -> tuple[str, ...]:
+    """What so many blocks are called, in their order."""
+    return tuple(f"block{k}" if k else "block" for k in range(count))
+
+
+def scene_xml(arm: Arm, blocks: Sequence[Block], step: float) -> str:
+    """The scene, with `step` seconds per integration step. Blocks are its free bodies; `goal` is moved by hand."""
+    lying = "".join(
+        f"""<body name="{name}" pos="0.5 {0.1 * k} {block.half_size[2]}"><freejoint/>
+      <geom name="{name}" type="box" size="{_row(block.half_size)}" mass="{block.mass}" {TOUCHED}
         friction="{block.friction} 0.005 0.0001" condim="4" rgba="{_row(block.colour)} 1"/></body>"""
-        if block
-        else ""
+        for k, (name, block) in enumerate(zip(block_names(len(blocks)), blocks, strict=True))
     )
     (left, right), (near, far) = TABLE
     middle, half = ((left + right) / 2.0, (near + far) / 2.0), ((right - left) / 2.0, (far - near) / 2.0, 0.02)
@@ -68,6 +72,8 @@ def scene_xml(arm: Arm, block: Block | None, step: float) -> str:
   <worldbody>
     <light directional="true" pos="0.5 0 2" dir="0 0 -1" diffuse="0.5 0.5 0.5" specular="0 0 0"/>
     <camera name="scene_camera" {_camera((1.05, -0.5, 0.5), (0.5, 0.0, 0.09))} fovy="45"/>
+    <camera name="front_camera" {_camera((1.0, 0.0, 0.65), (0.5, 0.0, 0.0))} fovy="41"/>
+    <camera name="side_camera" {_camera((0.5, -0.8, 0.45), (0.5, 0.0, 0.03))} fovy="36"/>
     <geom name="table" type="plane" pos="{_row((*middle, 0.0))}" size="{_row(half)}" friction="0.1 0.005 0.0001"
       rgba="{WOOD}" {TOUCHED}/>
     <geom type="box" pos="{_row((*middle, -0.022))}" size="{_row(half)}" rgba="{WOOD}" {SEEN}/>

@@ -35,6 +35,7 @@ TASKS = {
     "arm_reach": "sim.tasks.arm_reach:ArmReach",
     "arm_push": "sim.tasks.arm_push:ArmPush",
     "arm_pick_place": "sim.tasks.arm_pick_place:ArmPickPlace",
+    "arm_words": "sim.tasks.arm_words:ArmWords",
     "soccer_1v1": "sim.tasks.soccer:Soccer1v1",
     "soccer_2v2": "sim.tasks.soccer:Soccer2v2",
     "soccer_5v5": "sim.tasks.soccer:Soccer5v5",

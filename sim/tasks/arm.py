@@ -27,14 +27,14 @@ from sim.tasks import Recipes
 from sim.terms import Feature
 
 if TYPE_CHECKING:
-    from sim.engines.workbench import Workbench
+    from sim.engines.workbench import Variation, Workbench
 
 RATE = 20.0  # Hz
 SPEED = 0.5  # m/s of the hand, per axis
 LEASH = 0.02  # m
 REACH: Double = np.array([[0.3, -0.3, 0.012], [0.7, 0.3, 0.4]])  # m: where the hand can be told to go
 CONTROLS = {"velocity": {"hand_velocity": 0.1}, "joint": {"joint_target": 0.005}}  # and the noise of a mediocre expert
-CAMERAS = ("wrist_camera", "scene_camera")
+CAMERAS = ("wrist_camera", "scene_camera", "front_camera", "side_camera")
 PIXELS = 64
 NEAR = 10.0  # 1/m, by which differences are scaled for small networks
 GAIN = 5.0  # 1/s, of the experts' approach
@@ -129,12 +129,20 @@ class Tabletop(ABC):
         )
         self.commands: Group = (arm, Signal("gripper_target", (1,), "m", "", 0.0, self.robot.gripper.opening))
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All that lies on the table."""
+        return (self.block,) if self.block else ()
+
     def open(self, num: int, seed: int) -> Scenes:
         return Scenes(self, num, seed)
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> tuple[Double, Double]:
-        """An episode's start: the block's position and yaw (4,) in m and rad, above the table, and the goal (3,) m."""
+        """An episode's start: the goal (3,) m, after position and yaw (4,) of the block in m and rad, above the table.
+
+        Where there are several blocks: (blocks, 4).
+        """
 
     @abstractmethod
     def distance(self, signals: Mapping[str, Array]) -> Array:
@@ -177,7 +185,7 @@ class Scenes:
 
     def __init__(self, task: Tabletop, num: int, seed: int, threads: int | None = None) -> None:
         self.task, self.num, self.seed = task, num, seed
-        self.bench: Workbench = load("engine", task.engine, BENCHES)(task.robot, task.block, num, 1.0 / RATE, threads)
+        self.bench: Workbench = load("engine", task.engine, BENCHES)(task.robot, task.blocks, num, 1.0 / RATE, threads)
         self._goal, self._target = np.zeros((2, num, 3))
         self._gone = np.zeros(num, bool)  # lost in this episode
         self._seen: dict[str, Array] = {}
@@ -187,17 +195,16 @@ class Scenes:
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         from sim.engines.workbench import NOMINAL
 
-        starts, variations = np.zeros((len(rows), 4)), []
+        starts, variations = np.zeros((len(rows), len(self.task.blocks), 4)), []
         for k, (row, episode) in enumerate(zip(rows, episodes, strict=True)):
             rng = np.random.default_rng([self.seed, episode])
             starts[k], self._goal[row] = self.task.draw(rng)
-            variations.append(vary(rng) if self.task.config.robust else NOMINAL)
-            starts[k, 2] *= variations[-1].size
-        pose = np.zeros((len(rows), 7 if self.task.block else 0))
-        if self.task.block:
-            pose[:, :3], pose[:, 3], pose[:, 6] = starts[:, :3], np.cos(starts[:, 3] / 2.0), np.sin(starts[:, 3] / 2.0)
+            variations.append(self._vary(rng) if self.task.config.robust else NOMINAL)
+            starts[k, :, 2] *= variations[-1].size
+        poses, half = np.zeros((*starts.shape[:2], 7)), starts[..., 3] / 2.0
+        poses[..., :3], poses[..., 3], poses[..., 6] = starts[..., :3], np.cos(half), np.sin(half)
         joints = np.tile(self.task.robot.home, (len(rows), 1))
-        self.bench.reset(rows, joints, pose, variations)
+        self.bench.reset(rows, joints, poses, variations)
         self._gone[list(rows)] = False
         self._target[list(rows)] = self.task.robot.forward(joints)[0]
         self._seen = {}
@@ -227,9 +234,13 @@ class Scenes:
             "goal_position": self._goal,
         }
         if self.task.block:
-            pose = bench.block_pose
+            pose = bench.block_poses[:, 0]
             seen |= {"object_position": pose[:, :3], "object_rotation": rotation_matrices(pose[:, 3:]).reshape(-1, 9)}
         return {name: values.astype(np.float32) for name, values in seen.items()}
+
+    def _judged(self) -> dict[str, Array]:
+        """The signals by which a step is judged."""
+        return self._seen
 
     def truth(self) -> dict[str, Array]:
         return self.observe()
@@ -243,11 +254,12 @@ class Scenes:
             arm = self._follow(np.clip(arm, -SPEED, SPEED))
         self.bench.step(arm, opening)
         self._seen, self._moved = self._state(), set(range(self.num))
-        distance = self.task.distance(self._seen)
+        judged = self._judged()
+        distance = self.task.distance(judged)
         self._gone |= self._lost()
         with np.errstate(invalid="ignore"):
             success = (distance < self.task.close) & ~self._gone
-        return Step(self.task.reward(self._seen), success, self._gone.copy())
+        return Step(self.task.reward(judged), success, self._gone.copy())
 
     def _follow(self, velocity: Double) -> Double:
         """The joints (num, 7) that move the hand at `velocity` (num, 3) for one step."""
@@ -259,13 +271,15 @@ class Scenes:
 
     def _lost(self) -> NDArray[np.bool_]:
         finite = np.isfinite(self._seen["joint_position"]).all(axis=1)
-        if not self.task.block:
-            return np.asarray(~finite)
         with np.errstate(invalid="ignore"):
-            x, y, z = self._seen["object_position"].T
+            x, y, z = np.moveaxis(self.bench.block_poses[..., :3], 2, 0)
             (left, right), (near, far) = TABLE
             lying = (x > left) & (x < right) & (y > near) & (y < far) & (z > -0.05)
-        return np.asarray(~(finite & lying))
+        return np.asarray(~(finite & lying.all(axis=1)))
+
+    def _vary(self, rng: np.random.Generator) -> Variation:
+        """What is different in one episode of a robust task."""
+        return vary(rng)
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         return self.bench.see(row, "scene_camera", self._goal[row], height, width, fine=True)
@@ -274,7 +288,7 @@ class Scenes:
         self.bench.close()
 
 
-def vary(rng: np.random.Generator) -> Any:
+def vary(rng: np.random.Generator) -> Variation:
     """What is different in one episode of a robust task."""
     from sim.engines.workbench import Variation
 

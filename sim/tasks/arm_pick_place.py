@@ -35,6 +35,8 @@ class ArmPickPlace(Tabletop):
     name = "arm_pick_place"
     offsets = {"object_position": 0.01, "goal_position": 0.02}
     close = 0.025
+    clear = CLEAR
+    slope = 0.5  # of the way down to the goal: height per distance
 
     def draw(self, rng: np.random.Generator) -> tuple[Double, Double]:
         while True:
@@ -60,8 +62,8 @@ class ArmPickPlace(Tabletop):
         target = cube + np.where(aligned, 0.0, ABOVE)[:, None] * UP
         # Straight up until it is lifted; then over the table, not along it.
         lying = cube[:, 2] < LIFTED
-        over = np.where(lying, CLEAR, np.minimum(0.5 * np.hypot(*(goal - cube)[:, :2].T), CLEAR))[:, None] * UP
-        carry = np.where(lying[:, None], hand, goal + away) + over
+        over = np.where(lying, self.clear, np.minimum(self.slope * np.hypot(*(goal - cube)[:, :2].T), self.clear))
+        carry = np.where(lying[:, None], hand, goal + away) + over[:, None] * UP
         target = np.where(held[:, None], carry, target)
         speed = np.where(held & lying, GENTLE, SPEED)
         return target, np.where(around, CLOSE, self.robot.gripper.opening)[:, None], speed[:, None]

@@ -3,6 +3,7 @@ import pytest
 
 from sim.language import LEADS, UNSEEN_LEADS, expanded, instructions_of, spoken
 from sim.language.metaworld import PHRASES
+from sim.language.relations import COLOURS, SAID_AS, instructions, things
 
 
 @pytest.mark.parametrize("name", PHRASES)
@@ -57,3 +58,40 @@ def test_drawing_follows_the_generator():
 def test_a_task_without_words_is_named():
     with pytest.raises(ValueError, match="task quad_hover has no instructions in words; these have: metaworld/reach"):
         instructions_of("quad_hover")
+
+
+@pytest.mark.parametrize("thing", things(COLOURS), ids=" ".join)
+def test_a_place_of_a_cube_has_many_sentences_and_unseen_ones(thing):
+    told = instructions(thing)
+    assert 50 <= len(told.learned) <= 200 and len(told.held_out) >= 6
+    bare = [{s.removeprefix(lead) for s in told.learned for lead in ("please ", "now ")}]
+    bare += [{s.removeprefix(lead) for s in told.held_out for lead in ("could you ", "i would like you to ")}]
+    assert not bare[0] & bare[1]
+    for sentence in (*told.learned, *told.held_out):
+        assert sentence == " ".join(sentence.split()) and sentence == sentence.lower()
+        assert not {*"()|{}"} & {*sentence} and sentence.index(thing.moved) < sentence.index(thing.reference)
+
+
+def test_no_sentence_asks_for_two_places():
+    owners: dict[str, str] = {}
+    for told in map(instructions, things(COLOURS)):
+        for sentence in (*told.learned, *told.held_out):
+            assert owners.setdefault(sentence, told.task) == told.task, sentence
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_unseen_combinations_are_of_colours_and_relations_that_are_seen_apart(count):
+    asked = things(COLOURS[:count])
+    unseen, seen = ([t for t in asked if t.unseen == held_out] for held_out in (True, False))
+    assert len(asked) == 4 * count * (count - 1) and len(unseen) == len(asked) // 4
+    assert not {(t.moved, t.relation) for t in unseen} & {(t.moved, t.relation) for t in seen}
+    assert {t.moved for t in seen} == {t.reference for t in seen} == {*COLOURS[:count]}
+    assert {t.relation for t in seen} == {*SAID_AS}
+    assert all(t.converse in asked and t.converse.converse == t for t in asked)
+
+
+def test_the_opposite_place_undoes_it():
+    names = {" ".join(thing): thing for thing in things(COLOURS)}
+    for name, thing in names.items():
+        other = names[instructions(thing).opposite]
+        assert other.relation != thing.relation and instructions(other).opposite == name

@@ -41,7 +41,7 @@ def denavit_hartenberg(joints):
 
 @pytest.fixture(scope="module")
 def world():
-    model = mujoco.MjModel.from_xml_string(scene_xml(PANDA, None, 0.0025))
+    model = mujoco.MjModel.from_xml_string(scene_xml(PANDA, (), 0.0025))
     return model, mujoco.MjData(model)
 
 
@@ -143,7 +143,7 @@ def test_mujoco_and_pybullet_agree(world, bullet):
 
 @pytest.mark.parametrize("compensated", [True, False])
 def test_the_arm_carries_its_own_weight(compensated):
-    xml = scene_xml(PANDA, None, 0.0025)
+    xml = scene_xml(PANDA, (), 0.0025)
     model = mujoco.MjModel.from_xml_string(xml if compensated else xml.replace('gravcomp="1"', ""))
     data = mujoco.MjData(model)
     model.actuator_gainprm[:7], model.actuator_biasprm[:7] = 0.0, 0.0  # no servo

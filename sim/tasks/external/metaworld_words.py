@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.env import Array, Env, Step
-from sim.language import Instructions, instructions_of
+from sim.language import SAID, SENTENCES, Instructions, instructions_of
 from sim.language.folder import encoder_folder, tokeniser
 from sim.language.wordpiece import MOST, WordPiece
 from sim.spec import Group, Signal, numbers
@@ -31,7 +31,6 @@ EASY = (
     *("reach-v3", "door-open-v3", "drawer-open-v3", "drawer-close-v3"),
     *("button-press-topdown-v3", "window-open-v3", "window-close-v3"),
 )
-SENTENCES = ("learned", "held_out", "wrong")
 # From above in front, and from the side: together they show every scene of MT10, and the markers behind the hand.
 VIEWS = {
     "front_camera": {"lookat": (0.0, 0.68, 0.1), "distance": 1.1, "azimuth": 90.0, "elevation": -45.0},
@@ -41,7 +40,6 @@ HIDDEN = 5  # a group of geometries that is not drawn
 BOXES = ("right_l6", "right_hand", "tablelink")  # bodies whose meshes are drawn as boxes
 ARM = {"right_arm_base_link", "head", "pedestal", "torso", "controller_box", "pedestal_feet", "screen", "right_l1_2"}
 ARM |= {f"right_l{k}" for k in range(6)}
-SAID = int.from_bytes(b"said")  # mixed into the seed
 
 
 @dataclass

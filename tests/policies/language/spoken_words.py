@@ -5,13 +5,15 @@ from functools import cache
 from pathlib import Path
 
 from sim.language import spoken
+from sim.language.relations import COLOURS, instructions, things
 from sim.language.wordpiece import split
 from tests.policies.language.tiny_bert import written
 
 
 def encoder(folder: Path) -> str:
     """Its folder."""
-    asked = [sentence for one in spoken().values() for sentence in (*one.learned, *one.held_out)]
+    known = (*spoken().values(), *(instructions(thing) for thing in things(COLOURS)))
+    asked = [sentence for one in known for sentence in (*one.learned, *one.held_out)]
     return str(written(folder, {word for sentence in asked for word in split(sentence)}))
 
 

@@ -58,17 +58,17 @@ def lifted(kind):
     """Blocks are grasped and lifted, two others slide: what is measured after each step, (steps, num, k) by name."""
     variations = [*GRASPED.values(), *SLIDING.values()]
     num = len(variations)
-    bench = kind(PANDA, CUBE, num, 1.0 / RATE)
-    pose = np.tile([0.5, 0.0, CUBE.half_size[2], 1.0, 0.0, 0.0, 0.0], (num, 1))
-    pose[:, 2] *= [v.size for v in variations]
-    pose[len(GRASPED) :, :2] = (0.3, -0.3)
+    bench = kind(PANDA, (CUBE,), num, 1.0 / RATE)
+    pose = np.tile([0.5, 0.0, CUBE.half_size[2], 1.0, 0.0, 0.0, 0.0], (num, 1, 1))
+    pose[:, 0, 2] *= [v.size for v in variations]
+    pose[len(GRASPED) :, 0, :2] = (0.3, -0.3)
     low, high = (np.tile(over(height), (num, 1)) for height in (0.02, 0.06))
     bench.reset(range(num), low, pose, variations)
     bench._state[len(GRASPED) :, 1 + bench._nominal.nq] = 0.8  # m/s, along x
     seen = []
     for step in range(12):
         bench.step(low if step < 7 else high, np.zeros((num, 1)))
-        seen.append((bench.joints.copy(), bench.opening.copy(), bench.block_pose[:, :3].copy()))
+        seen.append((bench.joints.copy(), bench.opening.copy(), bench.block_poses[:, 0, :3].copy()))
     bench.close()
     return {name: np.stack(values) for name, values in zip(TOLERANCE, zip(*seen, strict=True), strict=True)}
 
@@ -89,18 +89,18 @@ def test_every_scene_moves_as_in_mujoco_and_as_no_other():
 
 def begin(bench, rows, x):
     """Scenes with a cube at `x` (count,) m."""
-    pose = np.tile([0.0, 0.2, CUBE.half_size[2], 1.0, 0.0, 0.0, 0.0], (len(rows), 1))
-    pose[:, 0] = x
+    pose = np.tile([0.0, 0.2, CUBE.half_size[2], 1.0, 0.0, 0.0, 0.0], (len(rows), 1, 1))
+    pose[:, 0, 0] = x
     bench.reset(rows, np.tile(PANDA.home, (len(rows), 1)), pose, [Variation(mass=1.0 + v) for v in x])
 
 
 def state(bench, row):
-    return np.concatenate([bench.joints[row], bench.joint_speeds[row], bench.opening[row], bench.block_pose[row]])
+    return np.concatenate([bench.joints[row], bench.joint_speeds[row], bench.opening[row], bench.block_poses[row, 0]])
 
 
 def test_a_scene_is_the_same_in_any_company_and_after_a_loss():
     dt, target = 0.005, np.array(PANDA.home) + 0.1
-    batch, alone = WarpBench(PANDA, CUBE, 3, dt), WarpBench(PANDA, CUBE, 1, dt)
+    batch, alone = WarpBench(PANDA, (CUBE,), 3, dt), WarpBench(PANDA, (CUBE,), 1, dt)
     begin(batch, [0, 1, 2], np.array([0.4, 0.5, 0.6]))
     begin(alone, [0], np.array([0.6]))
     told, opening = np.tile(target, (3, 1)), np.full((3, 1), 0.03)
@@ -128,7 +128,7 @@ def test_contacts_without_room_are_named():
     class Cramped(WarpBench):
         contacts = 1
 
-    bench = Cramped(PANDA, CUBE, 1, 0.01)
+    bench = Cramped(PANDA, (CUBE,), 1, 0.01)
     begin(bench, [0], np.array([0.5]))
     said = "scene 0 has no room for its contacts: 1 per scene and 192 rows are too few; set more in Cramped.contacts"
     with pytest.raises(NoRoomError, match=said):

@@ -1,0 +1,70 @@
+"""Coloured cubes and where to put one of them, in words: patterns of sentences, `{a}` goes to a place beside `{b}`.
+
+Some colours are never moved to some places in learning: whoever puts the red cube left of another one has learned what
+"red" means from other places, and "left" from other colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from sim.language import Instructions, expanded
+
+COLOURS = ("red", "green", "blue", "yellow")
+SAID_AS = {  # relation -> how it may be said, and how evaluations say it
+    "left": ("(left of|to the left of)", "(on the left side of|at the left hand of)"),
+    "front": ("(in front of|before)", "(on the near side of|at the front of)"),
+    "right": ("(right of|to the right of)", "(on the right side of|at the right hand of)"),
+    "behind": ("(behind|at the back of)", "(on the far side of|beyond)"),
+}
+RELATIONS = (*SAID_AS,)
+OPPOSITES = {"left": "right", "front": "behind", "right": "left", "behind": "front"}
+LEADS = ("", "please ", "now ")
+UNSEEN_LEADS = ("could you ", "i would like you to ")
+LEARNED = (
+    "(put|place|move) the {a} (cube|block) {where} the {b} (one|cube)",
+    "(pick up|take) the {a} (cube|block) and put it {where} the {b} one",
+)
+HELD_OUT = (
+    "(bring|set|carry) the {a} box {where} the {b} box",
+    "grasp the {a} cube and set it down {where} the {b} block",
+)
+
+
+class Thing(NamedTuple):
+    """What may be asked for: the cube of one colour, in a relation to that of another."""
+
+    moved: str
+    relation: str
+    reference: str
+
+    @property
+    def converse(self) -> Thing:
+        """What is so at the same time: where this one is left of the other, that one is right of this."""
+        return Thing(self.reference, OPPOSITES[self.relation], self.moved)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether this colour in this relation is for evaluations only: one relation of each colour is."""
+        return COLOURS.index(self.moved) == RELATIONS.index(self.relation)
+
+
+def things(colours: Sequence[str]) -> tuple[Thing, ...]:
+    """All that can be asked for where there is a cube of each of these colours, in their order."""
+    return tuple(Thing(a, where, b) for a in colours for where in RELATIONS for b in colours if b != a)
+
+
+@cache
+def instructions(thing: Thing) -> Instructions:
+    """The sentences that ask for it."""
+
+    def said(patterns: tuple[str, ...], leads: tuple[str, ...], where: str) -> tuple[str, ...]:
+        filled = (pattern.format(a=thing.moved, b=thing.reference, where=where) for pattern in patterns)
+        return tuple(lead + sentence for sentence in expanded(filled) for lead in leads)
+
+    learned, held_out = SAID_AS[thing.relation]
+    undone = thing._replace(relation=OPPOSITES[thing.relation])
+    seen, unseen = said(LEARNED, LEADS, learned), said(HELD_OUT, UNSEEN_LEADS, held_out)
+    return Instructions(" ".join(thing), seen, unseen, " ".join(undone))
