@@ -1,4 +1,4 @@
-"""Reinforcement learning of a policy that sees, is told in words, and says actions as tokens (VLA-RL, arXiv 2505.18719).
+"""Reinforcement learning of a policy that sees, is told in words, and says action tokens (VLA-RL, arXiv 2505.18719).
 
 A clone practises in the task's own scenes: it draws chunks from its own distribution, and PPO makes those likelier that
 were worth more than a critic expected who sees where things are, or (`advantage=grpo`) more than others from the same

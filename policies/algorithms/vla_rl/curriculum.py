@@ -1,4 +1,4 @@
-"""Which episodes to practise: those of things that are sometimes done and sometimes not, where there is most to learn."""
+"""Which episodes to practise: of things that are sometimes done and sometimes not, where there is most to learn."""
 
 from __future__ import annotations
 
