@@ -2,7 +2,7 @@
 
 import tempfile
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,12 @@ SAID = (
     Instructions("toy/open", ("open the drawer", "please open the drawer"), ("now open the drawer",)),
     Instructions("toy/close", ("close the drawer", "please close the drawer"), ("now close the drawer",)),
 )
+
+
+@cache
+def kept():
+    """The folder of the sentence encoder, until the tests end."""
+    return tempfile.TemporaryDirectory()
 
 
 @dataclass
@@ -57,13 +63,9 @@ class ToyWords:
         self.privileged = (Signal("goal", (2,), "m", "world"),)
         self.looks = 0
 
-    @cached_property
-    def folder(self):
-        return tempfile.TemporaryDirectory()
-
-    @cached_property
+    @property
     def encoder(self):
-        return written(Path(self.folder.name))
+        return written(Path(kept().name))
 
     @cached_property
     def words(self):

@@ -40,7 +40,7 @@ class Improvement(Stateful):
 
     def __init__(self, clone: TinyVla, config: VlaRlConfig, blur: Tensor) -> None:
         self.clone, self.config, self.blur = clone, config, blur
-        self.policy, self.average = copy.deepcopy((clone, clone))
+        self.policy, self.average = copy.deepcopy(clone), copy.deepcopy(clone)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
