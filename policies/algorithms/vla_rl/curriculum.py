@@ -31,7 +31,7 @@ class Curriculum(Stateful):
         settled = (np.abs(self.success - 0.5) > 0.5 - SETTLED) & (not self.even)
         weight = np.where(settled, SELDOM, 1.0)
         wanted = np.maximum(1.0, total * weight / weight.sum())
-        counts = np.floor(wanted).astype(np.int64)
+        counts: NDArray[np.int64] = np.floor(wanted).astype(np.int64)
         for thing in np.argsort(counts - wanted, kind="stable")[: max(0, total - int(counts.sum()))]:
             counts[thing] += 1
         return counts

@@ -126,8 +126,8 @@ class Improvement(Stateful):
         nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
         self.optimizer.step()
         with torch.no_grad():
-            ours, kept = [*self.policy.parameters()], [*self.average.parameters()]
-            torch._foreach_lerp_(kept, ours, 1.0 - self.config.ema_decay)
+            share = 1.0 - self.config.ema_decay
+            torch._foreach_lerp_([*self.average.parameters()], [*self.policy.parameters()], share)
 
     def _adapt(self, mean: float, last: float) -> None:
         """The rate of the next iteration, by the divergences (nats per chunk) of this one."""

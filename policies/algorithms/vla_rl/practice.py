@@ -7,7 +7,7 @@ resting until the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -52,10 +52,16 @@ class Chunks:
 
     def some(self, rows: Tensor) -> Chunks:
         """The chunks of this mask (n,)."""
-        columns = (getattr(self, name)[rows] for name in ("episode", "passed", "numbers"))
-        pictures = {name: shown[rows] for name, shown in self.pictures.items()}
-        said = self.seen[rows.numpy()], self.tokens[rows], self.logs[rows]
-        return Chunks(*columns, pictures, *said, self.success, self.steps)
+        return replace(
+            self,
+            episode=self.episode[rows],
+            passed=self.passed[rows],
+            numbers=self.numbers[rows],
+            pictures={name: shown[rows] for name, shown in self.pictures.items()},
+            seen=self.seen[rows.numpy()],
+            tokens=self.tokens[rows],
+            logs=self.logs[rows],
+        )
 
 
 class Practice:

@@ -23,8 +23,8 @@ def rewarded(success: Tensor, potential: Tensor, last: Tensor, weight: float, ga
 def estimated(reward: Tensor, value: Tensor, last: Tensor, gamma: float, decay: float) -> Tensor:
     """Advantages (n,) of chunks, episode after episode. Out of time is over: the critic knows what time it is."""
     following = torch.cat([value[1:], value.new_zeros(1)])
-    columns = (part[:, None] for part in (reward, value, following, last, last))
-    return advantages(*columns, gamma, decay)[:, 0]
+    reward, value, following, over = (part[:, None] for part in (reward, value, following, last))
+    return advantages(reward, value, following, over, over, gamma, decay)[:, 0]
 
 
 def grouped(success: Tensor, chunks: Tensor, group: Tensor, gamma: float) -> Tensor:

@@ -44,15 +44,16 @@ def few(**settings):
     return VlaRlConfig(**quick | {"temperature": 1.0, "blur": [1.0], "critic_hidden": [16]} | settings)
 
 
-QUICK = {"iterations": 30, "episodes": 48, "num_envs": 24, "learning_rate": 0.01, "target_kl": 0.1, "epochs": 4}
+QUICK = {"iterations": 10, "episodes": 48, "num_envs": 24, "learning_rate": 3e-3, "target_kl": 0.1, "epochs": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advantage", ["gae", "grpo"])
-def test_success_rises_of_what_knew_nothing(task, advantage):
-    learner = VlaRl(task, few(advantage=advantage, **QUICK), 0)
+def test_the_success_of_a_poor_clone_rises(task, advantage):
+    learner = VlaRl(task, few(advantage=advantage, clone=cloned(updates=100), **QUICK), 0)
     told = [metrics for metrics in learner.learn() if "success" in metrics]
     success = [metrics["success"] for metrics in told]
-    assert np.mean(success[:2]) < 0.3 < 0.7 < np.mean(success[-4:])
+    assert np.mean(success[-3:]) > np.mean(success[:2]) + 0.1
     assert told[-1]["progress"] == 1.0 and all(metrics["disagreement"] < 1e-4 for metrics in told[2:])
     assert told[-1]["entropy"] < told[2]["entropy"] < np.log(9.0) + 1e-4
     assert {"kl", "clipped", "clone_kl", "learning_rate", "success_open", "success_close"} <= {*told[-1]}
@@ -119,7 +120,7 @@ def test_what_is_compared_must_be_judged_as_it_was_drawn(task):
 
 def test_the_anchor_and_the_clip_hold_it_back(task):
     def moved(**settings):
-        learner = VlaRl(task, few(iterations=8, learning_rate=0.01, target_kl=1.0, **settings), 0)
+        learner = VlaRl(task, few(iterations=5, learning_rate=0.01, target_kl=1.0, **settings), 0)
         return [*learner.learn()][-1]["clone_kl"]
 
     free = moved(anchor=1e-6)
