@@ -17,6 +17,7 @@ from deploy.safety.envelope import Envelope
 from policies.advisers.advice import AdviceConfig
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.algorithms.bc import BaseConfig
+from policies.algorithms.vla import VlaConfig
 from policies.learning.vla.tiny import TinyConfig
 from policies.models.export import export
 from policies.models.vision import EncoderConfig
@@ -43,6 +44,8 @@ STATES = {
 EVERYTHING = list(itertools.product(VEHICLES, ENGINES, ROBOTS))
 STEPS = 20
 
+SPOKEN: dict[str, Any] = {"episodes": 2, "updates": 100, "batch_size": 8, "bins": 16}
+SPOKEN |= {"network": TinyConfig(32, 1, 4, 8, EncoderConfig([8, 8], [4, 2]), parallel=True)}
 # A budget of about a second, for algorithms whose own is larger.
 SMALL: dict[str, dict[str, Any]] = {
     "apg": {"updates": 4},
@@ -54,8 +57,9 @@ SMALL: dict[str, dict[str, Any]] = {
     | {"advice": AdviceConfig(synchronous=True)},
     "online_sac": {"total_steps": 30, "warmup_steps": 10, "batch_size": 16, "hidden": [16], "report_every": 10}
     | {"critic_hidden": [16], "robot": "driver=simulated settle=0 priority=0"},
-    "vla": {"episodes": 2, "updates": 100, "batch_size": 8, "bins": 16}
-    | {"network": TinyConfig(32, 1, 4, 8, EncoderConfig([8, 8], [4, 2]), parallel=True)},
+    "vla": SPOKEN,
+    "vla_rl": {"clone": VlaConfig(**{**SPOKEN, "updates": 50}), "iterations": 4, "episodes": 4, "num_envs": 2}
+    | {"critic_hidden": [16], "critic_alone": 0, "batch_size": 32},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}

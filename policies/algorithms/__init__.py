@@ -33,6 +33,7 @@ ALGORITHMS = {
     "rlif": "policies.algorithms.rlif:Rlif",
     "rlpd": "policies.algorithms.rlpd:Rlpd",
     "vla": "policies.algorithms.vla:Vla",
+    "vla_rl": "policies.algorithms.vla_rl:VlaRl",
     "wsrl": "policies.algorithms.wsrl:Wsrl",
 }
 

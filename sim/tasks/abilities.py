@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -98,6 +98,9 @@ class HasWords(Task, Protocol):
     def encoder(self) -> Path:
         """The folder of the sentence encoder."""
 
+    def asked(self, episode: int) -> int:
+        """Which of these things there is to do in the episode of that number."""
+
 
 @runtime_checkable
 class HasGap(OwnWorld, Protocol):
@@ -122,6 +125,20 @@ def gap_of(task: Task) -> Gap:
     if not isinstance(task, HasGap) or task.policy[0].name != "lidar":
         raise ValueError(f"algorithm.residual corrects a controller that sees a lidar; {task.name} has none")
     return task.gap
+
+
+@runtime_checkable
+class Rests(Protocol):
+    """An environment whose rows can be left out."""
+
+    def rest(self, rows: Sequence[int]) -> None:
+        """Nothing happens in these rows until they begin an episode, and what they show is nobody's business."""
+
+
+def rest(env: Env, rows: Sequence[int]) -> None:
+    """Leave these rows out, whose episodes are over, where that is possible: it saves time."""
+    if isinstance(env, Rests):
+        env.rest(rows)
 
 
 def present(task: Task, signals: Mapping[str, Array]) -> NDArray[np.bool_]:

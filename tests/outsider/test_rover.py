@@ -21,7 +21,7 @@ from tests.sim.test_gym import UNBOUNDED
 from tests.test_product import check_cell
 
 ROVER = "tests.outsider.rover:RoverReach"
-LACKING = ("apg", "distill", "online_sac", "student", "vla")  # what they need it has not
+LACKING = ("apg", "distill", "online_sac", "student", "vla", "vla_rl")  # what they need it has not
 
 
 def test_its_expert_can_drive():

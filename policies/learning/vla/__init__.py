@@ -35,7 +35,8 @@ class TokenPolicy(Protocol):
     """A policy whose actions are tokens; only action tokens can be said.
 
     `Told` and `Prefix` are its own: what it keeps of an instruction, once per episode, and of what is seen, once per
-    chunk. Temperatures divide the logits: log-probabilities are those of the distribution that was drawn from.
+    chunk. Temperatures divide the logits, and `blur` (length, vocabulary, vocabulary) gives what a place would say, row
+    by row, to other tokens: log-probabilities are those of the distribution that was drawn from.
     """
 
     tokens: ActionTokens
@@ -46,13 +47,15 @@ class TokenPolicy(Protocol):
     def encode(self, told: Any, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Any:
         """What it keeps of numbers (n, k) and pictures name -> (n, height, width, 3) uint8."""
 
-    def generate(self, prefix: Any, temperature: float, generator: torch.Generator | None = None) -> Spoken:
+    def generate(
+        self, prefix: Any, temperature: float, generator: torch.Generator | None = None, blur: Tensor | None = None
+    ) -> Spoken:
         """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with log-probabilities at 1."""
 
-    def evaluate(self, prefix: Any, tokens: Tensor, temperature: float) -> Judged:
+    def evaluate(self, prefix: Any, tokens: Tensor, temperature: float, blur: Tensor | None = None) -> Judged:
         """Of tokens (n, length), with gradients; the temperature is positive."""
 
-    def likely(self, prefix: Any, tokens: Tensor, temperature: float) -> Tensor:
+    def likely(self, prefix: Any, tokens: Tensor, temperature: float, blur: Tensor | None = None) -> Tensor:
         """Log-probabilities of every token in each place (n, length, vocabulary), with gradients."""
 
     def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

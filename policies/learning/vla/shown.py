@@ -34,9 +34,16 @@ class Sentences:
 
     def draw(self, things: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """One of the sentences for each of these things (n,): states (n, k, size), and which are there (n, k)."""
+        return self.at(self.choose(things, generator))
+
+    def choose(self, things: Tensor, generator: torch.Generator) -> Tensor:
+        """One of the sentences for each of these things (n,): its number (n,)."""
         first, count = self.first[things], self.first[things + 1] - self.first[things]
-        place = first + (torch.rand(len(things), generator=generator) * count).long()
-        return self.words[place], self.there[place]
+        return first + (torch.rand(len(things), generator=generator) * count).long()
+
+    def at(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """The sentences of these numbers (n,): states (n, k, size), and which are there (n, k)."""
+        return self.words[numbers], self.there[numbers]
 
 
 @dataclass

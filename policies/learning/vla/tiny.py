@@ -25,6 +25,7 @@ from sim.spec import Group
 
 SMALLEST = 1e-3  # deviation of what is measured
 FIRST = 0.02  # deviation of embeddings at first
+NEVER = 1e-20  # probability of what blurring leaves no chance
 
 
 @dataclass
@@ -181,17 +182,21 @@ class TinyVla(nn.Module):
             held = F.avg_pool2d(square, self.config.patch).flatten(2).transpose(1, 2)
         return self.patch[name](held) + self.where[name], self.point[name](places.flatten(1))
 
-    def generate(self, prefix: Prefix, temperature: float, generator: torch.Generator | None = None) -> Spoken:
+    def generate(
+        self, prefix: Prefix, temperature: float, generator: torch.Generator | None = None, blur: Tensor | None = None
+    ) -> Spoken:
         if temperature < 0.0:
             raise ValueError(f"temperature is zero or positive, got {temperature}")
         with torch.no_grad():
             if self.said is None:
-                logits = self._logits(prefix, None) / (temperature or 1.0)
-                tokens = _drawn(logits.flatten(0, 1), temperature, generator).view(logits.shape[:2])
-                return Spoken(*self._ended(tokens, logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]))
-            return self._said_in_turn(prefix, temperature, generator)
+                likely = _likely(self._logits(prefix, None), temperature or 1.0, blur)
+                tokens = _drawn(likely.flatten(0, 1), temperature, generator).view(likely.shape[:2])
+                return Spoken(*self._ended(tokens, likely.gather(-1, tokens[..., None])[..., 0]))
+            return self._said_in_turn(prefix, temperature, generator, blur)
 
-    def _said_in_turn(self, prefix: Prefix, temperature: float, generator: torch.Generator | None) -> Spoken:
+    def _said_in_turn(
+        self, prefix: Prefix, temperature: float, generator: torch.Generator | None, blur: Tensor | None
+    ) -> Spoken:
         """Token after token: each turn works out its own keys and values, and finds those before it."""
         assert self.said is not None
         past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.blocks)
@@ -202,24 +207,25 @@ class TinyVla(nn.Module):
             x = (x + self.said(tokens[-1]) if tokens else x)[:, None]
             for layer, block in enumerate(self.blocks):
                 x, past[layer] = block(x, prefix.attended[layer], prefix.there, True, past[layer])
-            logits = self.head(self.last(x.squeeze(1))) / (temperature or 1.0)
-            tokens.append(_drawn(logits, temperature, generator))
-            logs.append(logits.log_softmax(-1).gather(-1, tokens[-1][:, None])[:, 0])
+            turn = None if blur is None else blur[k : k + 1]
+            likely = _likely(self.head(self.last(x)), temperature or 1.0, turn)[:, 0]
+            tokens.append(_drawn(likely, temperature, generator))
+            logs.append(likely.gather(-1, tokens[-1][:, None])[:, 0])
         return Spoken(*self._ended(torch.stack(tokens, 1), torch.stack(logs, 1)))
 
-    def evaluate(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0) -> Judged:
+    def evaluate(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Judged:
         if temperature <= 0.0:
             raise ValueError(f"temperature is positive, got {temperature}")
-        likely = self.likely(prefix, tokens, temperature)
+        likely = self.likely(prefix, tokens, temperature, blur)
         entropy = -(likely.exp() * likely).sum(-1)
         log_probability = likely.gather(-1, tokens[..., None])[..., 0]
         after = self._after(tokens)
         value = self.worth(prefix.start).squeeze(-1)
         return Judged(log_probability.masked_fill(after, 0.0), entropy.masked_fill(after, 0.0), value)
 
-    def likely(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0) -> Tensor:
+    def likely(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Tensor:
         """Log-probabilities of every token (n, length, vocabulary), given those before it."""
-        return (self._logits(prefix, tokens) / temperature).log_softmax(-1)
+        return _likely(self._logits(prefix, tokens), temperature, blur)
 
     def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         return self.tokens.decode(tokens.cpu().numpy())
@@ -249,8 +255,16 @@ class TinyVla(nn.Module):
         return tokens.masked_fill(after, self.tokens.end), logs.masked_fill(after, 0.0)
 
 
-def _drawn(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Tokens (n,); the likeliest at temperature 0."""
+def _likely(logits: Tensor, temperature: float, blur: Tensor | None) -> Tensor:
+    """Log-probabilities of logits (n, k, vocabulary), each place blurred by its own (k, vocabulary, vocabulary)."""
+    if blur is None:
+        return (logits / temperature).log_softmax(-1)
+    spread = torch.einsum("nkv,kvw->nkw", (logits / temperature).softmax(-1), blur)
+    return spread.clamp_min(NEVER).log()
+
+
+def _drawn(likely: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    """Tokens (n,) of log-probabilities (n, vocabulary); the likeliest at temperature 0."""
     if temperature == 0.0:
-        return logits.argmax(-1)
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+        return likely.argmax(-1)
+    return torch.multinomial(likely.exp(), 1, generator=generator)[:, 0]

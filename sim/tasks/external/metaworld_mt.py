@@ -26,6 +26,10 @@ class MetaWorldMany(MetaWorld):
         self.members: list[MetaWorld] = [task(name)(self.config) for name in names(self.collection)]
         self.policy = (*signals(2), Signal("task", (len(self.members),), "1", "", 0.0, 1.0))  # 1 for the one it is
 
+    def asked(self, episode: int) -> int:
+        """Which of the tasks the episode of that number is."""
+        return episode % len(self.members)
+
     def open(self, num: int, seed: int) -> Env:
         return ManyScenes(self, num, seed)
 
@@ -50,15 +54,19 @@ class ManyScenes:
         self._idle: list[list[Env]] = [[] for _ in task.members]  # environments to be used again, per task
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
+        self.rest(rows)
         for row, episode in zip(rows, episodes, strict=True):
-            before = self.envs[row]
-            if before is not None:
-                self._idle[self.chosen[row]].append(before)
-            number = self.chosen[row] = episode % len(self.task.members)
+            number = self.chosen[row] = self.task.asked(episode)
             idle = self._idle[number]
             env = self.envs[row] = idle.pop() if idle else self.task.members[number].open(1, self.seed)
             with world_of(self.task.name, row):
                 env.reset([0], [episode])
+
+    def rest(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            env, self.envs[row] = self.envs[row], None
+            if env is not None:
+                self._idle[self.chosen[row]].append(env)
 
     def observe(self) -> dict[str, Array]:
         declared = numbers((*self.task.policy, *self.task.privileged))

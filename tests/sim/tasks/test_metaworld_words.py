@@ -96,6 +96,41 @@ def test_pictures_are_drawn_when_somebody_looks(folder, monkeypatch):
     env.close()
 
 
+def test_who_rests_is_neither_stepped_nor_drawn_until_the_next_episode(folder, monkeypatch):
+    task, env, other = made(folder), begun(made(folder)), begun(made(folder))
+    still = {s.name: np.zeros((2, *s.shape), np.float32) for s in task.commands}
+    env.rest([1])
+    drawn, stepped = [], []
+    look, step = env._look, env.envs[0].step
+    monkeypatch.setattr(env, "_look", lambda row: drawn.append(row) or look(row))
+    monkeypatch.setattr(env.envs[0], "step", lambda command: stepped.append(0) or step(command))
+    monkeypatch.setattr(env._idle[1][0], "step", None)  # nobody may call it
+    outcome = env.step(still)
+    other.step(still)
+    assert stepped == [0] and not outcome.success[1] and not outcome.terminated[1]
+    here, there = env.observe(), other.observe()
+    assert drawn == [0] and all((here[name][0] == there[name][0]).all() for name in there)
+    monkeypatch.undo()
+    for scenes in (env, other):
+        scenes.reset([1], [3])
+    here, there = env.observe(), other.observe()
+    assert all((here[name] == there[name]).all() for name in there)
+    for scenes in (env, other):
+        scenes.close()
+
+
+def test_who_sees_no_pictures_has_none_drawn(folder, monkeypatch):
+    from policies.algorithms.vla_rl.insight import unseen
+
+    task = made(folder)
+    env = begun(unseen(task))
+    monkeypatch.setattr(env, "_look", None)  # nobody may call it
+    assert {*env.observe()} == {s.name for s in (*task.policy, *task.privileged) if not s.is_picture}
+    assert any(s.is_picture for s in task.policy)
+    assert [task.asked(k) for k in range(4)] == [0, 1, 0, 1]
+    env.close()
+
+
 def test_the_plain_picture_shows_the_same_table(folder):
     plain, full = (begun(made(folder, full=full)).observe() for full in (False, True))
     for name in ("front_camera", "side_camera"):

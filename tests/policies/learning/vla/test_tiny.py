@@ -44,15 +44,32 @@ def prefix_of(policy, told, numbers, pictures):
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("tokens", [BINS, FAST], ids=["bins", "fast"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.6])
-def test_what_was_said_is_judged_as_it_was_drawn(encoder, tokens, parallel, temperature):
+@pytest.mark.parametrize("blurs", [False, True])
+def test_what_was_said_is_judged_as_it_was_drawn(encoder, tokens, parallel, temperature, blurs):
     policy = made(tokens, parallel=parallel)
     prefix = prefix_of(policy, *shown(encoder))
-    said = policy.generate(prefix, temperature, torch.Generator().manual_seed(2))
-    judged = policy.evaluate(prefix, said.tokens, temperature)
+    spread = torch.rand(tokens.length, tokens.vocabulary, tokens.vocabulary, generator=torch.Generator().manual_seed(3))
+    blur = spread / spread.sum(2, keepdim=True) if blurs else None  # of each place its own
+    said = policy.generate(prefix, temperature, torch.Generator().manual_seed(2), blur)
+    judged = policy.evaluate(prefix, said.tokens, temperature, blur)
     assert said.tokens.shape == (4, HORIZON * ACTIONS) and judged.value.shape == (4,)
     assert torch.allclose(said.log_probability, judged.log_probability, atol=1e-5)
     chunks, _ = policy.detokenise(said.tokens)
     assert np.array_equal(chunks, tokens.decode(said.tokens.numpy())[0])
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_blur_gives_what_would_be_said_to_other_tokens(encoder, parallel):
+    policy = made(parallel=parallel)
+    prefix = prefix_of(policy, *shown(encoder))
+    tokens = torch.zeros(4, HORIZON * ACTIONS, dtype=torch.long)
+    swap = torch.eye(16).flip(0).repeat(HORIZON * ACTIONS, 1, 1)
+    swap[1] = torch.eye(16)
+    plain, blurred = policy.likely(prefix, tokens, 0.7), policy.likely(prefix, tokens, 0.7, swap)
+    assert torch.allclose(blurred[:, 1], plain[:, 1], atol=1e-5)
+    assert torch.allclose(blurred[:, [0, 2, 3]], plain[:, [0, 2, 3]].flip(2), atol=1e-5)
+    drawn = policy.generate(prefix, 1e-4, torch.Generator().manual_seed(0), swap).tokens
+    assert torch.equal(drawn[:, 0], 15 - policy.generate(prefix, 0.0).tokens[:, 0])
 
 
 def test_nothing_counts_after_the_end(encoder):
