@@ -66,7 +66,7 @@ class VlaRlConfig:
     critic_alone: int = 2  # iterations at the beginning in which only the critic learns, of gae
     epochs: int = 2  # passes over the chunks of an iteration
     batch_size: int = 256
-    learning_rate: float = 1e-4  # at first; a tenth of it in the end, and less or more by target_kl
+    learning_rate: float = 5e-5  # at first; a tenth of it in the end, and less or more by target_kl
     target_kl: float = 0.02  # nats per chunk between before and after an iteration
     clip: float = 0.2
     clip_above: float = 0.28
