@@ -16,7 +16,7 @@ import report
 
 from sim.env import with_engine
 from sim.render.camera import Camera
-from sim.tasks.arm_pick_place import ArmPickPlace
+from sim.tasks.arm.pick_place import ArmPickPlace
 
 SIZES = {"4 scenes": 4, "16 scenes": 16, "64 scenes": 64, "256 scenes": 256}
 ON_GPU = {"1024 scenes in Warp": 1024, "4096 scenes in Warp": 4096}

@@ -7,7 +7,7 @@ from policies.models.controller import Mlp
 from sim import spec
 from sim.robots.panda import PANDA
 from sim.spec import limits
-from sim.tasks.arm_reach import ArmReach, ReachConfig
+from sim.tasks.arm.reach import ArmReach, ReachConfig
 
 ONE = np.ones(1, np.float32)
 POSE = np.array([0.15, *PANDA.home[1:]], np.float32)  # rad, where `posing` brings the joints

@@ -20,8 +20,8 @@ from policies.models.export import export
 from sim import spec
 from sim.spec import Signal
 from sim.tasks.arm import CAMERAS
-from sim.tasks.arm_pick_place import ArmPickPlace
-from sim.tasks.arm_reach import ArmReach, ReachConfig
+from sim.tasks.arm.pick_place import ArmPickPlace
+from sim.tasks.arm.reach import ArmReach, ReachConfig
 from tests.deploy.arm_policy import POSE, posing, reaching
 
 

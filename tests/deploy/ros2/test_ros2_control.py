@@ -11,7 +11,7 @@ from trajectory_msgs.msg import JointTrajectory
 from deploy.ros2 import topics
 from deploy.ros2.ros2_control import Joints, command_sources, joint_sources
 from sim.spec import Signal
-from sim.tasks.arm_pick_place import ArmPickPlace, PickPlaceConfig
+from sim.tasks.arm.pick_place import ArmPickPlace, PickPlaceConfig
 
 JOINT = ArmPickPlace(PickPlaceConfig(control="joint"))
 PANDA = Joints("panda")

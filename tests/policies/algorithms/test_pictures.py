@@ -13,7 +13,7 @@ from policies.learning.buffers import ReplayBuffer
 from policies.models.export import export
 from policies.models.vision import EncoderConfig
 from policies.runner import checkpoint
-from sim.tasks.arm_push import ArmPush, PushConfig
+from sim.tasks.arm.push import ArmPush, PushConfig
 from sim.vec_world import vector_env
 from tests.policies.toy_sight import PIXELS, ToySight
 

@@ -30,8 +30,8 @@ from policies.runner import checkpoint
 from policies.runner.config import compose
 from sim.registry import load
 from sim.spec import Signal
-from sim.tasks.arm_push import ArmPush
-from sim.tasks.arm_reach import ArmReach, ReachConfig
+from sim.tasks.arm.push import ArmPush
+from sim.tasks.arm.reach import ArmReach, ReachConfig
 from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 from tests.policies.toy_sight import ToySight

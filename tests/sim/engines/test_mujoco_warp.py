@@ -20,8 +20,8 @@ from sim.env import with_engine
 from sim.robots.panda import DOWN, PANDA
 from sim.robots.quadrotors import CRAZYFLIE
 from sim.tasks.arm import CUBE, RATE
-from sim.tasks.arm_pick_place import ArmPickPlace
-from sim.tasks.arm_reach import ArmReach
+from sim.tasks.arm.pick_place import ArmPickPlace
+from sim.tasks.arm.reach import ArmReach
 
 GRASPED = {
     "nominal": NOMINAL,

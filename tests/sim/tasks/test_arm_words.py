@@ -11,7 +11,7 @@ from policies.collect import demonstrate
 from sim.language.folder import installed
 from sim.language.relations import Thing, instructions
 from sim.tasks import make
-from sim.tasks.arm_words import APART, BESIDE, KNOWN
+from sim.tasks.arm.words import APART, BESIDE, KNOWN
 from tests.policies.language.spoken_words import encoder
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from sim.spec import find
 from sim.tasks.arm import CAMERAS, PIXELS, REACH, SPEED, Scenes, Settings, vary
-from sim.tasks.arm_pick_place import ArmPickPlace
-from sim.tasks.arm_push import ArmPush
-from sim.tasks.arm_reach import ArmReach
+from sim.tasks.arm.pick_place import ArmPickPlace
+from sim.tasks.arm.push import ArmPush
+from sim.tasks.arm.reach import ArmReach
 
 TASKS = [ArmReach, ArmPush, ArmPickPlace]
 

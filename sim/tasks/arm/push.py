@@ -13,7 +13,7 @@ from sim.robots.panda import Double
 from sim.scenes.tabletop import Block
 from sim.tasks import Recipes
 from sim.tasks.arm import CLOSE, SPEED, Settings, Tabletop
-from sim.tasks.arm_reach import ArmReach
+from sim.tasks.arm.reach import ArmReach
 
 BLOCK = Block((0.025, 0.025, 0.02), 0.2, 0.4, (0.15, 0.35, 0.85))
 LOW, HIGH = 0.02, 0.09  # m, the hand's height when it pushes, and when it travels

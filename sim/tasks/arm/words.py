@@ -30,7 +30,7 @@ from sim.scenes.tabletop import Block
 from sim.spec import Group, Signal, numbers
 from sim.tasks import PLACE, Recipes
 from sim.tasks.arm import CUBE, Scenes
-from sim.tasks.arm_pick_place import TURN, ArmPickPlace, PickPlaceConfig
+from sim.tasks.arm.pick_place import TURN, ArmPickPlace, PickPlaceConfig
 from sim.terms import Feature
 
 if TYPE_CHECKING:
