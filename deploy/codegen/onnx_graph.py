@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.codegen.decompose import Parts, UnsupportedError, decompose
+from deploy.codegen.lowering.parts import Parts, UnsupportedError
+from deploy.codegen.lowering.table import decompose
 
 AnyArray = NDArray[Any]
 

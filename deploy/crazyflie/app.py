@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.codegen.operators import number
+from deploy.codegen.elementwise import number
 from deploy.codegen.source import FIRMWARE, Source
 from deploy.crazyflie.simulator.onboard import calls_per_step
 from deploy.policy_file import PolicyFile
