@@ -125,6 +125,11 @@ def elementwise(node: Node) -> bool:
     return node.operator in ELEMENTWISE or node.operator in SPECIAL
 
 
+def read(node: Node) -> tuple[str, ...]:
+    """The inputs whose elements the expression has; of CastLike's second one the type alone matters."""
+    return node.inputs[:1] if node.operator == "CastLike" else node.inputs
+
+
 def expression(node: Node, inputs: Sequence[str], values: Sequence[Value | None], result: Value) -> str:
     """The C expression of an elementwise operator; `inputs` are the C expressions of its inputs' elements."""
     if node.operator in WRAPPED and result.dtype.kind in "iu" and result.dtype.itemsize < 4:

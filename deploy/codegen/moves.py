@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,23 +55,8 @@ def traced(node: Node, values: Sequence[Value | None], opset: int) -> tuple[dict
             fill, numbers[name] = literal(value.data.reshape(())), np.zeros(value.shape)
         else:
             numbers[name] = value.data
-    made = zip(node.outputs, _evaluated(node, numbers, opset), strict=True)
+    made = zip(node.outputs, evaluate(node, numbers, opset), strict=True)
     return {name: array.ravel().astype(np.int64) - 1 for name, array in made if name}, fill
-
-
-def _evaluated(node: Node, numbers: Mapping[str, NDArray[Any]], opset: int) -> list[NDArray[Any]]:
-    """By ONNX's reference implementation; but padding that reflects or cuts off, by numpy."""
-    if node.operator != "Pad":
-        return evaluate(node, numbers, opset)
-    x, pads = numbers[node.inputs[0]], [int(k) for k in numbers[node.inputs[1]]]
-    given = numbers[node.inputs[3]].tolist() if len(node.inputs) > 3 and node.inputs[3] else range(x.ndim)
-    mode = node.attributes.get("mode", b"constant").decode()
-    for k, axis in enumerate(given):
-        axis, first, last = axis % x.ndim, pads[k], pads[k + len(pads) // 2]
-        x = np.take(x, np.arange(max(0, -first), x.shape[axis] - max(0, -last)), axis)
-        width = [(max(0, first), max(0, last)) if other == axis else (0, 0) for other in range(x.ndim)]
-        x = np.pad(x, width, mode)  # type: ignore[call-overload]
-    return [x]
 
 
 def runs(indices: Indices, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:

@@ -65,10 +65,12 @@ class Graph:
 
 
 def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyArray]:
-    """What `node` makes of its inputs, by ONNX's reference implementation."""
+    """What `node` makes of its inputs, by ONNX's reference implementation; padding, which it cannot cut off, by numpy."""
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
+    if node.operator == "Pad":
+        return [_padded(node, [feeds[name] if name else None for name in node.inputs])]
     anything = TensorProto.UNDEFINED
     named = [helper.make_tensor_value_info(name, anything, None) for name in dict.fromkeys(node.inputs) if name]
     results = [helper.make_tensor_value_info(name, anything, None) for name in node.outputs]
@@ -80,6 +82,22 @@ def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyA
     except Exception as error:  # whatever the reference implementation raises
         raise GraphError(f"{node} cannot be evaluated: {error}") from None
     return [np.asarray(value) for value in made]
+
+
+def _padded(node: Node, inputs: list[AnyArray | None]) -> AnyArray:
+    """Pads below zero take away."""
+    x, pads, value, axes = (*inputs, None, None)[:4]
+    if x is None or pads is None:
+        raise GraphError(f"{node} lacks an input")
+    chosen = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
+    widths = [(0, 0)] * x.ndim
+    for k, axis in enumerate(chosen):
+        widths[axis] = int(pads[k]), int(pads[k + len(pads) // 2])
+    cut = x[tuple(slice(max(0, -a), size - max(0, -b)) for size, (a, b) in zip(x.shape, widths, strict=True))]
+    mode = node.attributes.get("mode", b"constant").decode()
+    more = {"constant_values": 0 if value is None else value.reshape(())} if mode == "constant" else {}
+    made: AnyArray = np.pad(cut, [(max(0, a), max(0, b)) for a, b in widths], mode, **more)
+    return made
 
 
 def run(

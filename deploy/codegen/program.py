@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.codegen import moves
 from deploy.codegen import operators as c
-from deploy.codegen.elementwise import elementwise, expression, literal
+from deploy.codegen.elementwise import elementwise, expression, literal, read
 from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value
 from deploy.codegen.reductions import ALONG, Line, along, reduction
 from deploy.codegen.weights import FORMATS, Format, blocks, padded, words
@@ -151,7 +151,7 @@ class Writer:
         others = [node for node in self.graph.nodes if node.outputs[0] not in inside]
         used = {name for node in others for name in node.inputs} | set(self.graph.outputs)
         stored = [node.outputs[0] for node in group if node.outputs[0] in used]
-        reads = [name for node in group for name in node.inputs if name not in inside]
+        reads = [name for node in group for name in read(node) if name not in inside]
 
         def lines() -> list[str]:
             if len(group) == 1 and group[0].operator == "Tanh":
@@ -161,7 +161,7 @@ class Writer:
             body = []
             for node in group:
                 name = node.outputs[0]
-                texts = [local.get(x) or self._element(x, self.value(name)) if x else "" for x in node.inputs]
+                texts = [local.get(x) or self._element(x, self.value(name)) if x else "" for x in read(node)]
                 body.append(f"const float {local[name]} = {expression(node, texts, self.values(node), self.value(name))};")
                 if name in stored:
                     array, offset = self.place(name)

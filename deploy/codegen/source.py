@@ -243,10 +243,10 @@ class Source:
         arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
         arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
         self.program: Program = Writer(graph, arrays, FORMATS[weights]).program()
-        common = (FIRMWARE / "policy_math.h").read_text()
+        common = set(CALLED.findall((FIRMWARE / "policy_math.h").read_text()))
         written = [*self.program.lines, *(text for _, texts in self.program.constants.values() for text in texts)]
         called = {name for line in written for name in CALLED.findall(line)}
-        self.rare = any(name not in common for name in called)  # it needs policy_functions.h, too
+        self.rare = not called <= common  # it needs policy_functions.h, too
         numbers = self.program.memory + sum(len(texts) for _, texts in self.program.constants.values())
         if numbers > MOST_NUMBERS:
             raise GraphError(f"{policy.path}: {numbers} numbers are too many for C, which holds {MOST_NUMBERS}")

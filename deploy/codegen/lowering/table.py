@@ -16,41 +16,31 @@ from deploy.codegen.lowering.resampling import grouped, resize, transposed
 REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
 
 
-def _normalised(parts: Parts, x: str, axes: list[int], epsilon: float, mean: bool = True) -> str:
-    """To the mean 0 (or as it is) and the mean square 1 along axes."""
+def _normalised(parts: Parts, x: str, axes: list[int], epsilon: float) -> str:
+    """To the mean 0 and the mean square 1 along axes."""
     along = parts.constant(axes, np.int64)
-    centred = parts.add("Sub", x, parts.add("ReduceMean", x, along, keepdims=1)) if mean else x
+    centred = parts.add("Sub", x, parts.add("ReduceMean", x, along, keepdims=1))
     variance = parts.add("ReduceMean", parts.add("Mul", centred, centred), along, keepdims=1)
     return parts.add("Div", centred, parts.add("Sqrt", parts.add("Add", variance, parts.constant(epsilon))))
 
 
 def _layer_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
-    """With the mean taken away, or (RMSNormalization) not."""
     if any(outputs[1:]):
         raise UnsupportedError("also says the means, which is not supported")
     rank = len(shapes[parts.given(0)])
     axes = list(range(int(attributes.get("axis", -1)) % rank, rank))
-    mean = parts.operator == "LayerNormalization"
-    scaled = _normalised(parts, parts.given(0), axes, attributes.get("epsilon", 1e-5), mean)
+    scaled = _normalised(parts, parts.given(0), axes, attributes.get("epsilon", 1e-5))
     bias = parts.given(2) or parts.constant(0.0)
     parts.add("Add", parts.add("Mul", scaled, parts.given(1)), bias, to=outputs[0])
 
 
-def _group_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
-    """Per group of channels, or (InstanceNormalization) per channel. Scales are per channel or, before opset 21, group."""
+def _instance_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
+    """Per channel; torch's group normalisation is this, too, of groups as channels."""
     shape = shapes[parts.given(0)]
-    groups = int(attributes.get("num_groups", shape[1]))
-    flat = parts.reshape(parts.given(0), shape[0], groups, -1)
-    x = _normalised(parts, flat, [2], attributes.get("epsilon", 1e-5))
-
-    def channels(index: int) -> str:
-        (count,) = shapes[parts.given(index)]
-        column = parts.reshape(parts.given(index), count, 1)
-        wide = parts.add("Expand", column, parts.constant((count, shape[1] // count), np.int64))
-        return parts.reshape(wide, 1, shape[1], *[1] * (len(shape) - 2))
-
-    scaled = parts.add("Mul", parts.reshape(x, *shape), channels(1))
-    parts.add("Add", scaled, channels(2), to=outputs[0])
+    flat = parts.reshape(parts.given(0), *shape[:2], -1)
+    x = parts.reshape(_normalised(parts, flat, [2], attributes.get("epsilon", 1e-5)), *shape)
+    scale, bias = (parts.reshape(parts.given(k), 1, shape[1], *[1] * (len(shape) - 2)) for k in (1, 2))
+    parts.add("Add", parts.add("Mul", x, scale), bias, to=outputs[0])
 
 
 def _batch_normalization(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
@@ -73,7 +63,8 @@ def _reduction(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], 
     shape = shapes[parts.given(0)]
     given = parts.data(1).tolist() if parts.given(1) else list(attributes.get("axes", ()))
     if not given and attributes.get("noop_with_empty_axes", 0):
-        parts.add("Identity", parts.given(0), to=outputs[0])
+        alone = parts.reshape(parts.given(0), *shape, 1)  # each element by itself: of squares not the identity
+        parts.add(parts.operator, alone, parts.constant([len(shape)], np.int64), keepdims=0, to=outputs[0])
         return
     axes = sorted(int(axis) % len(shape) for axis in given or range(len(shape)))
     if not axes or axes == list(range(axes[0], axes[-1] + 1)):
@@ -106,13 +97,11 @@ def _dropout(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], sh
 
 def _one_hot(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shapes: Shapes) -> None:
     """Where the index is k, or counted from the end, the second value."""
-    from onnx import TensorProto
-
     depth, (off, on) = int(parts.data(1).reshape(())), parts.data(2)
     rank = len(shapes[parts.given(0)]) + 1
     axis = int(attributes.get("axis", -1)) % rank
     numbers = np.arange(depth).reshape([-1 if k == axis else 1 for k in range(rank)])
-    whole = parts.add("Cast", parts.given(0), to=TensorProto.INT64)
+    whole = parts.add("CastLike", parts.given(0), parts.constant(0, np.int64))
     index = parts.add("Unsqueeze", whole, parts.constant([axis], np.int64))
     same = (parts.add("Equal", index, parts.constant(numbers - shift, np.int64)) for shift in (0, depth))
     chosen = parts.add("Or", *same)
@@ -127,14 +116,12 @@ MADE_OF_OTHERS = {
     "Einsum": einsum,
     "GRU": gru,
     "Gemm": gemm,
-    "GroupNormalization": _group_normalization,
-    "InstanceNormalization": _group_normalization,
+    "InstanceNormalization": _instance_normalization,
     "LSTM": lstm,
     "LayerNormalization": _layer_normalization,
     "LpNormalization": _lp_normalization,
     "MatMul": matmul,
     "OneHot": _one_hot,
-    "RMSNormalization": _layer_normalization,
     "RNN": rnn,
     "Resize": resize,
     **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _folded),
