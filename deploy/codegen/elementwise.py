@@ -99,7 +99,16 @@ POWERS = {
     -1.0: "1.0f / {0}",
     -2.0: "1.0f / ({0} * {0})",
 }
-WRAPPED = {"Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Pow"}  # of bytes the rest is cut off, which floats do not do
+WRAPPED = {
+    "Add",
+    "Sub",
+    "Mul",
+    "Neg",
+    "Abs",
+    "Div",
+    "Mod",
+    "Pow",
+}  # of bytes the rest is cut off, which floats do not do
 
 
 def number(value: float | np.floating[Any] | int) -> str:
@@ -169,7 +178,9 @@ def _cast(node: Node, x: str, value: Value | None, result: Value) -> str:
     if result.dtype.kind in "iu":
         narrow = result.dtype.itemsize < value.dtype.itemsize or value.dtype.kind == "f"
         if narrow and result.dtype.itemsize < 4:
-            raise GraphError(f"{node} casts to {result.dtype}; only to float32, bool and whole numbers of 32 bits or more")
+            raise GraphError(
+                f"{node} casts to {result.dtype}; only to float32, bool and whole numbers of 32 bits or more"
+            )
         return f"policy_towards_zero({x})" if value.dtype.kind == "f" else x
     if result.dtype not in (np.float32, np.float64):
         raise GraphError(f"{node} casts to {result.dtype}, of which there is none in C")

@@ -124,7 +124,10 @@ def _gather_nd(node: Node, data: Value, index: Value, result: Value) -> Callable
     rows = int(np.prod(index.shape[batch:-1], dtype=np.int64))
 
     def lines(x: str, k: str, y: str) -> list[str]:
-        made = [f"for (int row = 0; row < {index.size // max(depth, 1)}; ++row) {{", f"    int place = row / {rows}, lost = 0;"]
+        made = [
+            f"for (int row = 0; row < {index.size // max(depth, 1)}; ++row) {{",
+            f"    int place = row / {rows}, lost = 0;",
+        ]
         for axis, length in enumerate(shape):
             made.append(f"    const int at_{axis} = policy_index((float){k}[row * {depth} + {axis}], {length});")
             made.append(f"    place = place * {length} + at_{axis}, lost |= at_{axis} < 0;")
@@ -132,5 +135,3 @@ def _gather_nd(node: Node, data: Value, index: Value, result: Value) -> Callable
         return [*made, f"    for (int i = 0; i < {inner}; ++i) {put}", "}"]
 
     return lines
-
-

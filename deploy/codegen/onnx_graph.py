@@ -65,7 +65,7 @@ class Graph:
 
 
 def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyArray]:
-    """What `node` makes of its inputs, by ONNX's reference implementation; padding, which it cannot cut off, by numpy."""
+    """What `node` makes of its inputs, by ONNX's reference implementation; padding, for its cuts, by numpy."""
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,20 @@ from numpy.typing import NDArray
 
 from deploy.codegen import moves
 from deploy.codegen import operators as c
+from deploy.codegen.cycles import (
+    COMPUTED_PRODUCT,
+    COPIED,
+    INDEX,
+    LOOPED,
+    RARE,
+    SEEN,
+    TANH,
+    of_expression,
+    of_product,
+)
 from deploy.codegen.elementwise import elementwise, expression, literal, read
 from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value
-from deploy.codegen.reductions import ALONG, Line, along, reduction
+from deploy.codegen.reductions import ALONG, TOTALS, Line, along, reduction
 from deploy.codegen.weights import FORMATS, Format, blocks, padded, words
 from deploy.codegen.windows import convolution, pool, window
 
@@ -28,6 +40,7 @@ class Step:
     reads: set[str]
     writes: dict[str, int]
     lines: Callable[[], list[str]]
+    cycles: float  # estimated, on a Cortex-M4F
 
 
 @dataclass
@@ -41,6 +54,12 @@ class Program:
     pixel: int  # floats: what it makes of that
     quantised: int  # words: the inputs of an int8 product
     places: dict[str, tuple[str, int]]
+    cycles: float  # estimated, of a step on a Cortex-M4F
+
+    @property
+    def memory_bytes(self) -> int:
+        """Static memory; the caller's signals, commands and state are not among it."""
+        return 4 * (self.memory + self.patch + self.pixel + self.quantised)
 
 
 @dataclass
@@ -71,7 +90,9 @@ class Writer:
         memory = self._allocate()
         lines = [line for step in self.steps for line in step.lines()]
         places = {name: self.place(name) for name in self.graph.outputs}
-        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places)
+        moved = sum(self.value(name).size for name in (*self.graph.inputs, *self.graph.outputs))  # checked, stored
+        cycles = sum(step.cycles for step in self.steps) + COPIED * moved
+        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places, cycles)
 
     def _write(self, node: Node) -> None:
         """What is not elementwise."""
@@ -133,8 +154,8 @@ class Writer:
             y=y, weights=weights, x=x, inputs=inputs, eights=eights, fours=fours, quads=-(-outputs // 4)
         )
 
-    def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]]) -> None:
-        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines))
+    def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]], cycles: float) -> None:
+        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines, cycles))
 
     def _group(self, nodes: list[Node]) -> list[Node]:
         """The elementwise nodes at the front that fit into one loop."""
@@ -162,14 +183,22 @@ class Writer:
             for node in group:
                 name = node.outputs[0]
                 texts = [local.get(x) or self._element(x, self.value(name)) if x else "" for x in read(node)]
-                body.append(f"const float {local[name]} = {expression(node, texts, self.values(node), self.value(name))};")
+                body.append(
+                    f"const float {local[name]} = {expression(node, texts, self.values(node), self.value(name))};"
+                )
                 if name in stored:
                     array, offset = self.place(name)
                     body.append(f"{array}[{offset} + i] = {local[name]};")
             size = self.value(group[0].outputs[0]).size
             return [f"for (int i = 0; i < {size}; ++i) {{", *(f"    {line}" for line in body), "}"]
 
-        self.add(reads, {name: self.value(name).size for name in stored}, lines)
+        size = self.value(group[0].outputs[0]).size
+        texts = [["a"] * len(read(node)) for node in group]
+        each = LOOPED + 4.0 * len(stored)
+        for node, names in zip(group, texts, strict=True):
+            each += of_expression(expression(node, names, self.values(node), self.value(node.outputs[0])))
+        each = TANH if len(group) == 1 and group[0].operator == "Tanh" else each
+        self.add(reads, {name: self.value(name).size for name in stored}, lines, size * each)
 
     def _element(self, name: str, result: Value) -> str:
         """Element i of `result`'s shape, read from a value that is perhaps smaller."""
@@ -207,7 +236,8 @@ class Writer:
         def lines() -> list[str]:
             to, at = self.place(name)
             if len(runs) > MOST_RUNS and len({s for s, _ in numbers}) == 1:
-                return [f"for (int i = 0; i < {len(indices)}; ++i) {to}[{at} + i] = {self._indexed(indices, sources, fill)};"]
+                element = self._indexed(indices, sources, fill)
+                return [f"for (int i = 0; i < {len(indices)}; ++i) {to}[{at} + i] = {element};"]
             copies = []
             for source, begin, start, count in runs:
                 value = fill
@@ -217,7 +247,7 @@ class Writer:
                 copies.append(f"for (int i = 0; i < {count}; ++i) {to}[{at + start} + i] = {value};")
             return copies
 
-        self.add(sources, {name: len(indices)}, lines)
+        self.add(sources, {name: len(indices)}, lines, COPIED * len(indices))
 
     def _indexed(self, indices: NDArray[np.int64], sources: list[str], fill: str) -> str:
         """Element i of a move that a table describes; the last number of its type stands for the fill."""
@@ -237,6 +267,7 @@ class Writer:
             [data.name, index.name],
             {result.name: result.size},
             lambda: write(*(self.pointer(value.name) for value in (data, index, result))),
+            (COPIED + INDEX) * result.size,
         )
 
     def _dense(self, node: Node) -> None:
@@ -253,7 +284,9 @@ class Writer:
                 x, y = self.pointer(source.name), self.pointer(result.name)
                 return convolution(view, x, y, self.product(node, "pixel", "patch"))
 
-            self.add([source.name], {result.name: result.size}, lines)
+            pixels = result.size // outputs
+            each = of_product(self.format.name, padded(outputs), inputs) + SEEN * inputs + COPIED * outputs
+            self.add([source.name], {result.name: result.size}, lines, pixels * each)
             return
         rows = source.size // inputs
 
@@ -264,7 +297,8 @@ class Writer:
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products)
+        cycles = rows * of_product(self.format.name, padded(outputs), inputs)
+        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products, cycles)
 
     def _multiply(self, node: Node) -> None:
         left, right = (self.value(name) for name in node.inputs[:2])
@@ -275,7 +309,8 @@ class Writer:
             x, y, z = (self.pointer(value.name) for value in (left, right, result))
             return c.multiplication(node, (x, y, z), left.shape, right.shape)
 
-        self.add([left.name, right.name], {result.name: result.size}, lines)
+        cycles = COMPUTED_PRODUCT * result.size * left.shape[-1] + COPIED * result.size
+        self.add([left.name, right.name], {result.name: result.size}, lines, cycles)
 
     def _pool(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
@@ -286,7 +321,7 @@ class Writer:
         def lines() -> list[str]:
             return pool(node, view, self.pointer(source.name), self.pointer(result.name))
 
-        self.add([source.name], {result.name: result.size}, lines)
+        self.add([source.name], {result.name: result.size}, lines, SEEN * result.size * math.prod(view.kernel))
 
     def _reduce(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
@@ -302,7 +337,8 @@ class Writer:
         def lines() -> list[str]:
             return reduction(node, self.pointer(source.name), self.pointer(result.name), line)
 
-        self.add([source.name], {result.name: result.size}, lines)
+        body = of_expression(" ".join(TOTALS[node.operator])) + LOOPED
+        self.add([source.name], {result.name: result.size}, lines, body * source.size + LOOPED * result.size)
 
     def _along(self, node: Node) -> None:
         source = self.value(node.inputs[0])
@@ -318,7 +354,9 @@ class Writer:
         def lines() -> list[str]:
             return along(node, line, self.pointer(source.name), [self.pointer(name) for name in names], made.size)
 
-        self.add([source.name], dict.fromkeys(names, made.size), lines)
+        each = {"CumSum": 0.0, "Softmax": 60.0, "TopK": COPIED * made.size}.get(node.operator, RARE)
+        cycles = (2.0 * LOOPED + each) * source.size
+        self.add([source.name], dict.fromkeys(names, made.size), lines, cycles)
 
     def _allocate(self) -> int:
         """Give every block a place where nothing else lives at that time; returns the size of the memory."""

@@ -31,6 +31,7 @@ WEIGHTS = tuple(FORMATS)
 CALLED = re.compile(r"(?:policy|POLICY)_\w+")
 MOST_NUMBERS = 2**24  # in constants and memory: a compiler takes its time for more
 TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint8): "uint8_t", np.dtype(np.int64): "int64_t"}
+BYTES = {"float": 4, "uint8_t": 1, "int64_t": 8}
 
 HEADER = """\
 /* {title}: made from a policy file by `python -m deploy.export`; do not edit. */
@@ -257,6 +258,14 @@ class Source:
         made = {"policy.h": self._header(), "policy.c": self._source()}
         return made | {name: (FIRMWARE / name).read_text() for name in headers}
 
+    @property
+    def vector_bytes(self) -> int:
+        """Of the test vectors and the last state."""
+        policy = self.policy
+        signals = sum(s.size * BYTES[self.types[s.name]] for s in policy.inputs)
+        step = signals + 4 * sum(s.size for s in policy.outputs)
+        return policy.vectors.steps * step + 4 * sum(s.initial.size for s in policy.state)
+
     def _header(self) -> str:
         policy = self.policy
         limits = "[{:g}, {:g}]".format
@@ -295,7 +304,9 @@ class Source:
             ),
             memory=max(1, program.memory),
             convolution=f"static float patch[{program.patch}], pixel[{program.pixel}];\n" if program.patch else "",
-            quantised=f"static uint32_t quantised[{program.quantised}];\n" if self.program.quantised and self.weights == "int8" else "",
+            quantised=f"static uint32_t quantised[{program.quantised}];\n"
+            if self.program.quantised and self.weights == "int8"
+            else "",
             statements=_indent(program.lines),
             check=" || ".join(f"policy_broken({x}, {n})" for x, n in self._results()),
             broken=" || ".join(self._finite_inputs()) or "false",

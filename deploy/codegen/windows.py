@@ -108,7 +108,10 @@ def pool(node: Node, view: Window, x: str, y: str) -> list[str]:
     if not most and not whole:
         inner = [f"if (!({outside})) {update[:-1]}, count += 1.0f;"]
     if not most and edges and cut:
-        inner = ["{", *(f"    {line}" for line in (f"if (!({outside})) {update}", f"if ({view.padded()}) count += 1.0f;"))]
+        inner = [
+            "{",
+            *(f"    {line}" for line in (f"if (!({outside})) {update}", f"if ({view.padded()}) count += 1.0f;")),
+        ]
         inner.append("}")
     channels, rows, columns = view.result
     return [

@@ -54,7 +54,9 @@ def einsum(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shap
     operands = terms.split(",")
     letters = terms.replace(",", "")
     if not arrow or not letters.isalpha() or any(len(set(term)) != len(term) for term in [*operands, result]):
-        raise UnsupportedError(f"has the equation {equation[:80]!r}; each letter once per term, and one ->, is supported")
+        raise UnsupportedError(
+            f"has the equation {equation[:80]!r}; each letter once per term, and one ->, is supported"
+        )
     sizes: dict[str, int] = {}
     for term, name in zip(operands, parts.inputs, strict=True):
         for label, size in zip(term, shapes[name], strict=True):

@@ -28,7 +28,7 @@ def _matrices(parts: Parts, gates: int, attributes: Mapping[str, Any]) -> list[M
 def _unroll(
     parts: Parts, attributes: Mapping[str, Any], shapes: Shapes, outputs: list[str], cells: list[Cell], sizes: list[int]
 ) -> None:
-    """`cells`: per direction; `sizes`: of their states. `outputs`: all hidden states, then the last; empty: unwanted."""
+    """`cells`: per direction; `sizes`: of their states. `outputs`: all states, then the last; empty: unwanted."""
     steps, n, _ = shapes[parts.given(0)]
     hidden, directions = sizes[0], len(cells)
     seen: list[list[str]] = [[""] * directions for _ in range(steps)]

@@ -13,7 +13,7 @@ from deploy.codegen.lowering.products import einsum, gemm, matmul
 from deploy.codegen.lowering.recurrent import gru, lstm, rnn
 from deploy.codegen.lowering.resampling import grouped, resize, transposed
 
-REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
+REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 
 
 def _normalised(parts: Parts, x: str, axes: list[int], epsilon: float) -> str:

@@ -12,8 +12,8 @@ from onnx import helper
 
 from deploy import cli, export
 from deploy.codegen import onnx_graph, toolchain
-from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.elementwise import number
+from deploy.codegen.onnx_graph import GraphError
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.source import FIRMWARE, generate
 from deploy.codegen.weights import FORMATS, pack, padded

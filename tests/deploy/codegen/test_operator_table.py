@@ -1,4 +1,7 @@
-"""The table of operators in the docs is what the generator's tables say. `python -m tests.deploy.codegen.test_operator_table` writes it anew."""
+"""The table of operators in the docs is what the generator's tables say.
+
+`python -m tests.deploy.codegen.test_operator_table` writes it anew.
+"""
 
 from pathlib import Path
 

@@ -274,7 +274,9 @@ def test_a_look_up_beyond_the_table_refuses_the_step(tmp_path):
     ("options", "message"),
     [
         (
-            one_node("Conv", "w", constants={"w": np.ones((1, 1, 1, 1, 1), F)}, shape=(1, 2, 2, 2), result=(1, 2, 2, 2)),
+            one_node(
+                "Conv", "w", constants={"w": np.ones((1, 1, 1, 1, 1), F)}, shape=(1, 2, 2, 2), result=(1, 2, 2, 2)
+            ),
             "slides over 3 dimensions",
         ),
         (one_node("Einsum", equation="naa->na", shape=(2, 2), result=(2,)), "each letter once per term"),

@@ -14,9 +14,9 @@ from onnx import helper
 from deploy import cli
 from deploy import run as run_command
 from deploy.codegen import toolchain
+from deploy.codegen.elementwise import number
 from deploy.codegen.names import KEYWORDS, member
 from deploy.codegen.onnx_graph import GraphError
-from deploy.codegen.elementwise import number
 from deploy.codegen.source import FIRMWARE, Source
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.runtimes import controller

@@ -39,7 +39,9 @@ def exported(path, network, opset=OPSET):
         shape = tuple(module(example).shape[1:])
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     kinds = {"x": "|u1"} if network.bytes else {}
-    return policy_of(path, list(model.graph.node), {"x": network.shape}, {"y": shape}, constants, kinds=kinds, opset=opset)
+    return policy_of(
+        path, list(model.graph.node), {"x": network.shape}, {"y": shape}, constants, kinds=kinds, opset=opset
+    )
 
 
 def signal(network, size, rng):

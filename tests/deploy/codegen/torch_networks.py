@@ -150,33 +150,41 @@ NETWORKS = {
     # sums and the like
     "cumsum": does(lambda x: x.cumsum(-1) + x.reshape(-1, 2, 4).cumsum(1).flatten(1)),
     "sums": does(
-        lambda x: torch.cat([x.reshape(-1, 2, 2, 2).sum((1, 3)), x.prod(-1, True), x.amin(-1, True), x.amax(-1, True)], 1)
+        lambda x: torch.cat(
+            [x.reshape(-1, 2, 2, 2).sum((1, 3)), x.prod(-1, True), x.amin(-1, True), x.amax(-1, True)], 1
+        )
     ),
     "norms": does(lambda x: torch.cat([x.norm(1, -1, True), x.norm(2, -1, True), functional.normalize(x)], -1)),
-    "log sum exp": does(lambda x: torch.logsumexp(x, -1, keepdim=True) + x.std(-1, keepdim=True) + x.var(-1, keepdim=True)),
+    "log sum exp": does(
+        lambda x: torch.logsumexp(x, -1, keepdim=True) + x.std(-1, keepdim=True) + x.var(-1, keepdim=True)
+    ),
     "cosine similarity": does(lambda x: functional.cosine_similarity(x[:, :4], x[:, 4:], dim=-1)[:, None]),
     # products
     "einsum": does(lambda x: torch.einsum("bij,bkj->bik", x.reshape(-1, 2, 4), x.reshape(-1, 2, 4))),
     "einsum of three": does(
-        lambda x: torch.einsum("bi,bj,bj->bij", x[:, :4], x[:, 4:], x[:, :4]) + torch.einsum("bij->bji", x.reshape(-1, 2, 4))[:, :, :1]
+        lambda x: (
+            torch.einsum("bi,bj,bj->bij", x[:, :4], x[:, 4:], x[:, :4])
+            + torch.einsum("bij->bji", x.reshape(-1, 2, 4))[:, :, :1]
+        )
     ),
     "bilinear": Network(lambda: Applied(lambda x, layer: layer(x[:, :3], x[:, 3:]), nn.Bilinear(3, 3, 4))),
     "products of all kinds": does(
         lambda x: torch.matmul(torch.ones(3, 2), x.reshape(-1, 2, 4)) + (x.reshape(-1, 2, 4).mT @ x[:, :2, None])[:, :3]
     ),
     "outer and cross": does(
-        lambda x: torch.cat([torch.cross(x[:, :3], x[:, 3:6], dim=-1), (x[:, :2, None] * x[:, None, 2:4]).flatten(1)], -1)
+        lambda x: torch.cat(
+            [torch.cross(x[:, :3], x[:, 3:6], dim=-1), (x[:, :2, None] * x[:, None, 2:4]).flatten(1)], -1
+        )
     ),
     # layers
     "group norm": stack(lambda: nn.Linear(6, 8), lambda: nn.GroupNorm(2, 8), lambda: nn.Linear(8, 2)),
     "instance norm": stack(lambda: nn.InstanceNorm1d(2, affine=True), nn.Flatten, shape=(2, 5)),
     "rms norm, silu": stack(lambda: nn.Linear(6, 8), lambda: nn.RMSNorm(8), nn.SiLU, lambda: nn.Linear(8, 2)),
-    "attention": Network(
-        lambda: Applied(_attend, nn.MultiheadAttention(8, 2, batch_first=True)), (3, 8)
-    ),
+    "attention": Network(lambda: Applied(_attend, nn.MultiheadAttention(8, 2, batch_first=True)), (3, 8)),
     "transformer, norm first": Network(
         lambda: Applied(
-            lambda x, layer: layer(x), nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", norm_first=True, batch_first=True)
+            lambda x, layer: layer(x),
+            nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", norm_first=True, batch_first=True),
         ),
         (3, 8),
     ),
@@ -199,7 +207,9 @@ NETWORKS = {
         lambda: nn.AvgPool1d(3, 2, ceil_mode=True), lambda: nn.MaxPool1d(2, ceil_mode=True), shape=(2, 10)
     ),
     "adaptive pools": stack(lambda: nn.AdaptiveAvgPool1d(3), lambda: nn.AdaptiveMaxPool1d(1), shape=(2, 9)),
-    "pads": stack(lambda: nn.ReflectionPad1d(2), lambda: nn.ReplicationPad1d(1), lambda: nn.ConstantPad1d(1, 0.7), shape=(2, 5)),
+    "pads": stack(
+        lambda: nn.ReflectionPad1d(2), lambda: nn.ReplicationPad1d(1), lambda: nn.ConstantPad1d(1, 0.7), shape=(2, 5)
+    ),
     "roll, flip": does(lambda x: x.roll(2, 1) + x.flip(1) + x.unfold(1, 8, 1)[:, 0]),
     "written": does(_written),
     # pictures
