@@ -11,10 +11,10 @@ from sim.spec import ANY_ROBOT
 
 APP = FIRMWARE / "crazyflie"
 RATE_HZ = 1000.0  # how often the firmware calls its controller
-# Built from crazyflie-firmware 2a18fc29 (2026.08+2) for cf2 with `quad_any`, which takes 12 752 bytes of flash and 624
-# of memory: 322 508 of 1 032 192 bytes of flash are full, and 95 504 of 131 072 of memory. Time: the stabilizer task must
-# be through within its 1 ms (its rate supervisor stops a vehicle outside of 997..1003 Hz), and tasks below it must run,
-# the Kalman filter's among them; that a third of it is free for the policy is our choice, not Bitcraze's number.
+# Built from crazyflie-firmware 2a18fc29 (2026.08+2) for cf2 with `quad_any`, whose C takes 12 752 bytes of flash and
+# 624 of memory: 322 508 of 1 032 192 bytes of flash and 95 504 of 131 072 of memory are full. The stabilizer task must
+# be through within its 1 ms (its rate supervisor stops a vehicle outside of 997..1003 Hz), and tasks below it must
+# run, too: that a third of it is free for the policy is our choice, not Bitcraze's number.
 BUDGET = Budget(
     us=300.0,
     why="what is left of the Crazyflie's 1 kHz stabilizer task, in which the policy runs",
