@@ -195,7 +195,7 @@ def _clip(node: Node, inputs: Sequence[str], values: Sequence[Value | None]) -> 
             continue
         if value.size != 1:
             raise GraphError(f"{node} has a limit that is not one number")
-        limit = inputs[index] if value.data is None else literal(value.data.reshape(()))
+        limit = inputs[index] if value.data is None else literal(value.data.item())
         if "INFINITY" not in limit:
             text = f"({text} {sign} {limit} ? {limit} : {text})"
     return text

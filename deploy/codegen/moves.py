@@ -52,7 +52,7 @@ def traced(node: Node, values: Sequence[Value | None], opset: int) -> tuple[dict
         elif value.data is None:
             raise GraphError(f"{node} needs its input {name!r} to be constant")
         elif node.operator == "Pad" and index == 2:
-            fill, numbers[name] = literal(value.data.reshape(())), np.zeros(value.shape)
+            fill, numbers[name] = literal(value.data.item()), np.zeros(value.shape)
         else:
             numbers[name] = value.data
     made = zip(node.outputs, evaluate(node, numbers, opset), strict=True)

@@ -6,7 +6,7 @@ The free batch size becomes 1. This is what the C generator reads; flying in Pyt
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,16 @@ def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyA
     except Exception as error:  # whatever the reference implementation raises
         raise GraphError(f"{node} cannot be evaluated: {error}") from None
     return [np.asarray(value) for value in made]
+
+
+def applied(operator: str, inputs: Sequence[AnyArray | None], attributes: Mapping[str, Any]) -> AnyArray:
+    """What an operator with one output makes of constants; None: left out."""
+    from onnx import helper
+
+    names = ["" if value is None else f"input_{k}" for k, value in enumerate(inputs)]
+    node = _node(helper.make_node(operator, names, ["made"], name=operator, **attributes))
+    feeds = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
+    return evaluate(node, feeds, 18)[0]
 
 
 def _padded(node: Node, inputs: list[AnyArray | None]) -> AnyArray:

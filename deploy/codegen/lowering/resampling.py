@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,33 +68,26 @@ def resize(parts: Parts, attributes: Mapping[str, Any], outputs: list[str], shap
     if attributes.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
         raise UnsupportedError("crops, which is not supported")
     axes = [int(axis) % len(shape) for axis in attributes.get("axes", range(len(shape)))]
-    whole = parts.data(3) if parts.given(3) else None
-    scales = parts.data(2) if whole is None or not len(whole) else [None] * len(axes)
+    sizes = parts.data(3).tolist() if parts.given(3) else []
+    scales = [] if sizes else parts.data(2).tolist()
     made = list(shape)
     for k, axis in enumerate(axes):
-        size = int(whole[k]) if whole is not None and len(whole) else int(np.floor(np.float32(shape[axis]) * scales[k]))
+        size = int(sizes[k]) if sizes else math.floor(shape[axis] * scales[k])
         if size != shape[axis]:
-            x = _sampled(parts, x, axis, _weights(shape[axis], size, scales[k], only), len(shape))
+            weights = _weights(shape[axis], size, scales[k] if scales else None, only)
+            x = _sampled(parts, x, axis, weights, len(shape))
             made[axis] = size
     parts.reshape(x, *made, to=outputs[0])
 
 
 def _weights(given: int, size: int, scale: float | None, attributes: Mapping[str, Any]) -> AnyArray:
     """(size, given): what each new pixel takes of the old ones, by ONNX's reference implementation."""
-    from onnx import helper
-    from onnx.reference import ReferenceEvaluator
+    from deploy.codegen.onnx_graph import applied  # which imports this module's table
 
-    inputs, feeds = ["x", "", "", "sizes"], {"x": np.eye(given, dtype=np.float32)[:, None]}
-    feeds["sizes"] = np.array([given, 1, size])
-    if scale is not None:
-        inputs = ["x", "", "scales"]
-        feeds = {"x": feeds["x"], "scales": np.array([1.0, 1.0, scale], np.float32)}
-    node = helper.make_node("Resize", inputs, ["y"], **attributes)
-    values = [helper.make_tensor_value_info(name, 0, None) for name in feeds]
-    graph = helper.make_graph([node], "resize", values, [helper.make_tensor_value_info("y", 0, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    (made,) = ReferenceEvaluator(model).run(None, feeds)
-    return np.asarray(made).reshape(given, size).T
+    pixels = np.eye(given, dtype=np.float32)[:, None]
+    scales = None if scale is None else np.array([1.0, 1.0, scale], np.float32)
+    sizes = np.array([given, 1, size]) if scale is None else None
+    return applied("Resize", [pixels, None, scales, sizes], attributes).reshape(given, size).T
 
 
 def _sampled(parts: Parts, x: str, axis: int, weights: AnyArray, rank: int) -> str:
