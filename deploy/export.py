@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deploy import cli
 from deploy.codegen import source as c_source
 from deploy.codegen import toolchain
+from deploy.mcu.budget import Budget, Demand
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.system.files import replace_all
@@ -33,16 +35,37 @@ class Config:
     trust: str | None = field(default=None, metadata={"help": TRUST})
     weights: str = field(default="float32", metadata={"help": f"one of: {', '.join(c_source.WEIGHTS)}"})
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
+    budget_us: float | None = field(
+        default=None,
+        metadata={
+            "help": "the most microseconds that a step may take; otherwise the target's, see docs/microcontroller.md"
+        },
+    )
 
 
-def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
-    """policy.h, policy.c, policy_math.h."""
-    source = c_source.Source(policy, content, config.weights)
+def budget_of(target: Budget, config: Config) -> Budget:
+    """The target's, or with the time that the user says."""
+    if config.budget_us is None:
+        return target
+    if not config.budget_us > 0.0:
+        raise cli.ArgumentError(f"budget_us={config.budget_us:g} is no positive number")
+    return replace(target, us=config.budget_us, why="as budget_us says")
+
+
+def written(source: c_source.Source, folder: Path) -> list[str]:
+    """Write policy.h, policy.c and what they include; what to say of it."""
     files = source.files()
     replace_all([(folder / name, text.encode()) for name, text in files.items()])
     change = f"{source.rounding:.2g} of their range"
-    said = f"{config.weights} weights change the test vectors' commands and states by up to {change}"
-    return [f"wrote {folder / name}" for name in files] + [said] * (config.weights != "float32")
+    said = f"{source.weights} weights change the test vectors' commands and states by up to {change}"
+    return [f"wrote {folder / name}" for name in files] + [said] * (source.weights != "float32")
+
+
+def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """policy.h, policy.c and what they include. Which chip it is for we do not know: only the user has a budget."""
+    source = c_source.Source(policy, content, config.weights)
+    said = budget_of(Budget(), config).check(Demand.estimated(source))
+    return [*written(source, folder), said]
 
 
 def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
@@ -50,16 +73,23 @@ def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Co
     from deploy.mcu.cost import measure
     from deploy.mcu.emulator import Chip
 
-    lines = write_c(policy, content, folder, config)
-    image = toolchain.image(folder, config.compiler)
-    cost = measure(Chip(image, count=True), policy)
+    source = c_source.Source(policy, content, config.weights)
+    with tempfile.TemporaryDirectory() as scratch:
+        written(source, Path(scratch))
+        image = toolchain.image(Path(scratch), config.compiler)
+        cost = measure(Chip(image, count=True), policy)
+        built = image.read_bytes()
+    period = Budget(1e6 / policy.rate_hz, f"the control period at {policy.rate_hz:g} Hz")
+    said = budget_of(period, config).check(Demand.measured(cost))
+    lines = written(source, folder)
+    replace_all([(folder / image.name, built)])
     return [
         *lines,
-        f"wrote {image}",
+        f"wrote {folder / image.name}",
         f"self-test on the emulated chip: passed, the worst at {cost.selftest:.2g} of the tolerance",
-        f"one step: {cost.instructions} instructions, {cost.cycles} estimated cycles, "
-        f"{1e6 * cost.seconds:.0f} us at 168 MHz",
-        f"flash {cost.flash} bytes (policy {cost.policy_flash}), stack {cost.stack} bytes, memory {cost.memory} bytes",
+        f"one step: {cost.instructions} instructions, {cost.cycles} estimated cycles; "
+        f"flash of the policy alone {cost.policy_flash} bytes",
+        said,
     ]
 
 
@@ -67,11 +97,15 @@ def write_crazyflie(policy: PolicyFile, content: bytes, folder: Path, config: Co
     """The app, and how to build it in a checkout of the Crazyflie's firmware."""
     from deploy.crazyflie import app
 
-    files = app.files(policy, content, config.weights)
+    app.check(policy)
+    source = c_source.Source(policy, content, config.weights)
+    said = budget_of(app.BUDGET, config).check(Demand.estimated(source))
+    files = app.around(policy, source)
     replace_all([(folder / name, text.encode()) for name, text in files.items()])
     make = f"make -C {shlex.quote(str(folder))} CRAZYFLIE_BASE=$PWD/crazyflie-firmware"
     return [
         *(f"wrote {folder / name}" for name in files),
+        said,
         "to build and flash it (a Brushless: cf21bl_defconfig):",
         "  git clone --recursive https://github.com/bitcraze/crazyflie-firmware",
         f"  {make} cf2_defconfig all",

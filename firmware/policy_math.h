@@ -54,7 +54,7 @@ static POLICY_UNUSED float policy_sqrt(float x) {
     policy_word y = {x};
     y.bits = (y.bits >> 1) + 0x1fc00000u; /* half the exponent */
     for (int i = 0; i < 4; ++i) y.number = 0.5f * (y.number + x / y.number);
-    return x == 0.0f ? 0.0f : y.number;
+    return x > 0.0f ? y.number : x == 0.0f ? 0.0f : (x - x) / (x - x); /* NaN of what is negative */
 #endif
 }
 
@@ -98,8 +98,8 @@ static POLICY_INLINE float policy_tanh(float x) {
     return x < 0.0f ? -y : y;
 }
 
-/* 1 / (1 + e^-x), absolute error below 1.3e-7. */
-static POLICY_INLINE float policy_sigmoid(float x) { return 0.5f * policy_tanh(0.5f * x) + 0.5f; }
+/* Relative error below 4e-7 for x above -87, so that its logarithm is right, too. */
+static POLICY_INLINE float policy_sigmoid(float x) { return 1.0f / (1.0f + policy_exp(-x)); }
 
 static POLICY_UNUSED float policy_clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 

@@ -6,14 +6,15 @@ The free batch size becomes 1. This is what the C generator reads; flying in Pyt
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.codegen.decompose import Parts, UnsupportedError, decompose
+from deploy.codegen.lowering.parts import Parts, UnsupportedError
+from deploy.codegen.lowering.table import decompose
 
 AnyArray = NDArray[Any]
 
@@ -64,10 +65,12 @@ class Graph:
 
 
 def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyArray]:
-    """What `node` makes of its inputs, by ONNX's reference implementation."""
+    """What `node` makes of its inputs, by ONNX's reference implementation; padding, for its cuts, by numpy."""
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
+    if node.operator == "Pad":
+        return [_padded(node, [feeds[name] if name else None for name in node.inputs])]
     anything = TensorProto.UNDEFINED
     named = [helper.make_tensor_value_info(name, anything, None) for name in dict.fromkeys(node.inputs) if name]
     results = [helper.make_tensor_value_info(name, anything, None) for name in node.outputs]
@@ -79,6 +82,32 @@ def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyA
     except Exception as error:  # whatever the reference implementation raises
         raise GraphError(f"{node} cannot be evaluated: {error}") from None
     return [np.asarray(value) for value in made]
+
+
+def applied(operator: str, inputs: Sequence[AnyArray | None], attributes: Mapping[str, Any]) -> AnyArray:
+    """What an operator with one output makes of constants; None: left out."""
+    from onnx import helper
+
+    names = ["" if value is None else f"input_{k}" for k, value in enumerate(inputs)]
+    node = _node(helper.make_node(operator, names, ["made"], name=operator, **attributes))
+    feeds = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
+    return evaluate(node, feeds, 18)[0]
+
+
+def _padded(node: Node, inputs: list[AnyArray | None]) -> AnyArray:
+    """Pads below zero take away."""
+    x, pads, value, axes = (*inputs, None, None)[:4]
+    if x is None or pads is None:
+        raise GraphError(f"{node} lacks an input")
+    chosen = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
+    widths = [(0, 0)] * x.ndim
+    for k, axis in enumerate(chosen):
+        widths[axis] = int(pads[k]), int(pads[k + len(pads) // 2])
+    cut = x[tuple(slice(max(0, -a), size - max(0, -b)) for size, (a, b) in zip(x.shape, widths, strict=True))]
+    mode = node.attributes.get("mode", b"constant").decode()
+    more = {"constant_values": 0 if value is None else value.reshape(())} if mode == "constant" else {}
+    made: AnyArray = np.pad(cut, [(max(0, a), max(0, b)) for a, b in widths], mode, **more)
+    return made
 
 
 def run(

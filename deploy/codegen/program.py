@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +10,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.codegen import moves
 from deploy.codegen import operators as c
-from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value, evaluate
+from deploy.codegen.cycles import (
+    COMPUTED_PRODUCT,
+    COPIED,
+    INDEX,
+    LOOPED,
+    RARE,
+    SEEN,
+    TANH,
+    of_expression,
+    of_product,
+)
+from deploy.codegen.elementwise import elementwise, expression, literal, read
+from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value
+from deploy.codegen.reductions import ALONG, TOTALS, Line, along, reduction
 from deploy.codegen.weights import FORMATS, Format, blocks, padded, words
+from deploy.codegen.windows import convolution, pool, window
 
 Floats = NDArray[np.float32]
 MOST_RUNS = 8  # a move of more separate pieces than this is written as a table of indices
@@ -25,6 +40,7 @@ class Step:
     reads: set[str]
     writes: dict[str, int]
     lines: Callable[[], list[str]]
+    cycles: float  # estimated, on a Cortex-M4F
 
 
 @dataclass
@@ -38,6 +54,12 @@ class Program:
     pixel: int  # floats: what it makes of that
     quantised: int  # words: the inputs of an int8 product
     places: dict[str, tuple[str, int]]
+    cycles: float  # estimated, of a step on a Cortex-M4F
+
+    @property
+    def memory_bytes(self) -> int:
+        """Static memory; the caller's signals, commands and state are not among it."""
+        return 4 * (self.memory + self.patch + self.pixel + self.quantised)
 
 
 @dataclass
@@ -62,21 +84,30 @@ class Writer:
             group = self._group(nodes)
             if group:
                 self._elementwise(group)
-            elif nodes[0].operator in c.MOVES:
-                self._move(nodes[0])
-            elif nodes[0].operator in c.DENSE and self.value(nodes[0].inputs[1]).data is None:
-                self._multiply(nodes[0])
-            elif nodes[0].operator in c.DENSE:
-                self._dense(nodes[0])
-            elif nodes[0].operator in c.POOLS:
-                self._pool(nodes[0])
             else:
-                self._reduce(nodes[0])
+                self._write(nodes[0])
             del nodes[: max(1, len(group))]
         memory = self._allocate()
         lines = [line for step in self.steps for line in step.lines()]
         places = {name: self.place(name) for name in self.graph.outputs}
-        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places)
+        moved = sum(self.value(name).size for name in (*self.graph.inputs, *self.graph.outputs))  # checked, stored
+        cycles = sum(step.cycles for step in self.steps) + COPIED * moved
+        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places, cycles)
+
+    def _write(self, node: Node) -> None:
+        """What is not elementwise."""
+        if node.operator in moves.MOVES:
+            self._look_up(node) if moves.looked_up(node, self.values(node)) else self._move(node)
+        elif node.operator in c.DENSE and c.layer(node, self.values(node)):
+            self._dense(node)
+        elif node.operator in c.DENSE:
+            self._multiply(node)
+        elif node.operator in c.POOLS:
+            self._pool(node)
+        elif node.operator in ALONG:
+            self._along(node)
+        else:
+            self._reduce(node)
 
     def value(self, name: str) -> Value:
         return self.graph.values[name]
@@ -94,7 +125,7 @@ class Writer:
         block, offset = self.root(name)
         if block in self.arrays:
             return self.arrays[block], offset
-        data = self.value(block).data
+        data = self.graph.values[block].data if block in self.graph.values else None
         if data is not None:
             return self.constant(np.asarray(data, np.float32)), offset
         return "memory", self.where[block] + offset
@@ -105,7 +136,7 @@ class Writer:
 
     def constant(self, data: NDArray[Any], kind: str = "float", prefix: str = "weights") -> str:
         """The name of a constant array; equal ones are stored once."""
-        texts = [c.number(v) for v in data.ravel()] if kind == "float" else [str(int(v)) for v in data.ravel()]
+        texts = [literal(v) for v in data.ravel()] if kind == "float" else [str(int(v)) for v in data.ravel()]
         for name, held in self.constants.items():
             if held == (kind, texts):
                 return name
@@ -123,16 +154,15 @@ class Writer:
             y=y, weights=weights, x=x, inputs=inputs, eights=eights, fours=fours, quads=-(-outputs // 4)
         )
 
-    def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]]) -> None:
-        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines))
+    def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]], cycles: float) -> None:
+        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines, cycles))
 
     def _group(self, nodes: list[Node]) -> list[Node]:
         """The elementwise nodes at the front that fit into one loop."""
         group: list[Node] = []
         size = self.value(nodes[0].outputs[0]).size
         for node in nodes:
-            elementwise = node.operator in c.ELEMENTWISE or node.operator in c.SPECIAL
-            if not elementwise or self.value(node.outputs[0]).size != size:
+            if not elementwise(node) or self.value(node.outputs[0]).size != size:
                 break
             group.append(node)
         return group
@@ -142,7 +172,7 @@ class Writer:
         others = [node for node in self.graph.nodes if node.outputs[0] not in inside]
         used = {name for node in others for name in node.inputs} | set(self.graph.outputs)
         stored = [node.outputs[0] for node in group if node.outputs[0] in used]
-        reads = [name for node in group for name in node.inputs if name not in inside]
+        reads = [name for node in group for name in read(node) if name not in inside]
 
         def lines() -> list[str]:
             if len(group) == 1 and group[0].operator == "Tanh":
@@ -152,21 +182,30 @@ class Writer:
             body = []
             for node in group:
                 name = node.outputs[0]
-                texts = [local.get(x) or self._element(x, self.value(name)) if x else "" for x in node.inputs]
-                body.append(f"const float {local[name]} = {c.expression(node, texts, self.values(node))};")
+                texts = [local.get(x) or self._element(x, self.value(name)) if x else "" for x in read(node)]
+                body.append(
+                    f"const float {local[name]} = {expression(node, texts, self.values(node), self.value(name))};"
+                )
                 if name in stored:
                     array, offset = self.place(name)
                     body.append(f"{array}[{offset} + i] = {local[name]};")
             size = self.value(group[0].outputs[0]).size
             return [f"for (int i = 0; i < {size}; ++i) {{", *(f"    {line}" for line in body), "}"]
 
-        self.add(reads, {name: self.value(name).size for name in stored}, lines)
+        size = self.value(group[0].outputs[0]).size
+        texts = [["a"] * len(read(node)) for node in group]
+        each = LOOPED + 4.0 * len(stored)
+        for node, names in zip(group, texts, strict=True):
+            each += of_expression(expression(node, names, self.values(node), self.value(node.outputs[0])))
+        each = TANH if len(group) == 1 and group[0].operator == "Tanh" else each
+        self.add(reads, {name: self.value(name).size for name in stored}, lines, size * each)
 
     def _element(self, name: str, result: Value) -> str:
         """Element i of `result`'s shape, read from a value that is perhaps smaller."""
         value = self.value(name)
         if value.data is not None and len(np.unique(value.data)) == 1:
-            return c.number(value.data.flat[0])
+            text = literal(value.data.flat[0])
+            return f"({text})" if text.startswith("-") else text
         array, offset = self.place(name)
         rank = len(result.shape)
         shape = (1,) * (rank - len(value.shape)) + value.shape
@@ -180,53 +219,56 @@ class Writer:
         return f"{array}[{offset} + {index}]"
 
     def _move(self, node: Node) -> None:
-        """Follow where every element goes by moving their numbers."""
-        sources = list(dict.fromkeys(node.inputs)) if node.operator == "Concat" else [node.inputs[0]]
-        numbers: dict[str, NDArray[Any]] = {}
-        start = 0
-        for name in filter(None, node.inputs):
-            value = self.value(name)
-            if name in sources:
-                if name not in numbers:
-                    numbers[name] = np.arange(start, start + value.size, dtype=np.float64).reshape(value.shape)
-                    start += value.size
-            elif value.data is None:
-                raise GraphError(f"{node} needs its input {name!r} to be constant")
-            else:
-                numbers[name] = value.data
-        for name, made in zip(node.outputs, evaluate(node, numbers, self.graph.opset), strict=True):
-            if name:
-                self._take(name, sources, made.ravel().astype(np.int64))
+        made, fill = moves.traced(node, self.values(node), self.graph.opset)
+        for name, indices in made.items():
+            self._take(name, moves.sources(node), indices, fill)
 
-    def _take(self, name: str, sources: list[str], indices: NDArray[np.int64]) -> None:
+    def _take(self, name: str, sources: list[str], indices: NDArray[np.int64], fill: str) -> None:
         """`name` becomes the elements `indices` of the joined `sources`."""
-        first = np.cumsum([0, *(self.value(s).size for s in sources)])
-        cuts = [0, *(np.flatnonzero((np.diff(indices) != 1) | np.isin(indices[1:], first)) + 1), len(indices)]
-        runs = []
-        for start, stop in itertools.pairwise(cuts):
-            source = int(np.searchsorted(first, indices[start], side="right")) - 1
-            runs.append((sources[source], int(indices[start] - first[source]), start, stop - start))
-        own = name in self.graph.outputs and self.root(runs[0][0])[0] in self.arrays  # the state changes under it
-        if len(runs) == 1 and not own:
-            block, offset = self.root(runs[0][0])
-            self.alias[name] = (block, offset + runs[0][1])
-            return
+        runs = moves.runs(indices, [self.value(s).size for s in sources])
+        if len(runs) == 1 and runs[0][0] >= 0:
+            block, offset = self.root(sources[runs[0][0]])
+            if name not in self.graph.outputs or block not in self.arrays:  # the state changes under an output
+                self.alias[name] = (block, offset + runs[0][1])
+                return
+        numbers = [[s, begin] for s, begin, _, _ in runs if s >= 0]
 
         def lines() -> list[str]:
             to, at = self.place(name)
-            if len(runs) > MOST_RUNS and len(sources) == 1:
-                table = self.constant(indices, "uint16_t" if indices.max() < 65536 else "uint32_t", "indices")
-                (array, offset) = self.place(sources[0])
-                return [f"for (int i = 0; i < {len(indices)}; ++i) {to}[{at} + i] = {array}[{offset} + {table}[i]];"]
+            if len(runs) > MOST_RUNS and len({s for s, _ in numbers}) == 1:
+                element = self._indexed(indices, sources, fill)
+                return [f"for (int i = 0; i < {len(indices)}; ++i) {to}[{at} + i] = {element};"]
             copies = []
             for source, begin, start, count in runs:
-                array, offset = self.place(source)
-                copies.append(
-                    f"for (int i = 0; i < {count}; ++i) {to}[{at + start} + i] = {array}[{offset + begin} + i];"
-                )
+                value = fill
+                if source >= 0:
+                    array, offset = self.place(sources[source])
+                    value = f"{array}[{offset + begin} + i]"
+                copies.append(f"for (int i = 0; i < {count}; ++i) {to}[{at + start} + i] = {value};")
             return copies
 
-        self.add(sources, {name: len(indices)}, lines)
+        self.add(sources, {name: len(indices)}, lines, COPIED * len(indices))
+
+    def _indexed(self, indices: NDArray[np.int64], sources: list[str], fill: str) -> str:
+        """Element i of a move that a table describes; the last number of its type stands for the fill."""
+        before = np.cumsum([0, *(self.value(s).size for s in sources)])
+        kind, none = ("uint16_t", 2**16 - 1) if indices.max() < 2**16 - 1 else ("uint32_t", 2**32 - 1)
+        source = int(np.searchsorted(before, indices.max(), side="right")) - 1
+        filled = indices == moves.NOWHERE
+        table = self.constant(np.where(filled, none, indices - before[source]), kind, "indices")
+        array, offset = self.place(sources[source])
+        element = f"{array}[{offset} + {table}[i]]"
+        return f"{table}[i] == {none}u ? {fill} : {element}" if filled.any() else element
+
+    def _look_up(self, node: Node) -> None:
+        data, index, result = (self.value(name) for name in (*node.inputs[:2], node.outputs[0]))
+        write = moves.lookup(node, self.values(node), result)
+        self.add(
+            [data.name, index.name],
+            {result.name: result.size},
+            lambda: write(*(self.pointer(value.name) for value in (data, index, result))),
+            (COPIED + INDEX) * result.size,
+        )
 
     def _dense(self, node: Node) -> None:
         values, result = self.values(node), self.value(node.outputs[0])
@@ -235,14 +277,16 @@ class Writer:
         outputs, inputs = weight.shape
         self.quantised = max(self.quantised, words(inputs))
         if node.operator == "Conv":
-            view = c.window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
+            view = window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
             self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, padded(outputs))
 
             def lines() -> list[str]:
                 x, y = self.pointer(source.name), self.pointer(result.name)
-                return c.convolution(view, x, y, self.product(node, "pixel", "patch"))
+                return convolution(view, x, y, self.product(node, "pixel", "patch"))
 
-            self.add([source.name], {result.name: result.size}, lines)
+            pixels = result.size // outputs
+            each = of_product(self.format.name, padded(outputs), inputs) + SEEN * inputs + COPIED * outputs
+            self.add([source.name], {result.name: result.size}, lines, pixels * each)
             return
         rows = source.size // inputs
 
@@ -253,7 +297,8 @@ class Writer:
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products)
+        cycles = rows * of_product(self.format.name, padded(outputs), inputs)
+        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products, cycles)
 
     def _multiply(self, node: Node) -> None:
         left, right = (self.value(name) for name in node.inputs[:2])
@@ -264,35 +309,54 @@ class Writer:
             x, y, z = (self.pointer(value.name) for value in (left, right, result))
             return c.multiplication(node, (x, y, z), left.shape, right.shape)
 
-        self.add([left.name, right.name], {result.name: result.size}, lines)
+        cycles = COMPUTED_PRODUCT * result.size * left.shape[-1] + COPIED * result.size
+        self.add([left.name, right.name], {result.name: result.size}, lines, cycles)
 
     def _pool(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
-        view = c.window(node, source.shape, result.shape, tuple(node.attributes["kernel_shape"]))
+        view = window(node, source.shape, result.shape, tuple(node.attributes["kernel_shape"]))
         if len(node.outputs) > 1:
             raise GraphError(f"{node} also says where the largest are, which is not supported")
 
         def lines() -> list[str]:
-            return c.pool(node, view, self.pointer(source.name), self.pointer(result.name))
+            return pool(node, view, self.pointer(source.name), self.pointer(result.name))
 
-        self.add([source.name], {result.name: result.size}, lines)
+        self.add([source.name], {result.name: result.size}, lines, SEEN * result.size * math.prod(view.kernel))
 
     def _reduce(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
         rank = len(source.shape)
-        if node.operator == "Softmax":
-            axes = [int(node.attributes.get("axis", -1))]
-        elif node.operator in ("GlobalAveragePool", "GlobalMaxPool"):
+        if node.operator in ("GlobalAveragePool", "GlobalMaxPool"):
             axes = list(range(2, rank))
         else:
             given = c.constant_input(node, self.values(node), 1)
-            axes = [int(a) for a in (given if given is not None else node.attributes.get("axes", range(rank)))]
-        c.reduction(node, "x", "y", source.shape, axes)
+            named = given if given is not None else node.attributes.get("axes", ())
+            axes = [int(axis) for axis in named] or list(range(rank))
+        line = Line.of(node, source.shape, axes)
 
         def lines() -> list[str]:
-            return c.reduction(node, self.pointer(source.name), self.pointer(result.name), source.shape, axes)
+            return reduction(node, self.pointer(source.name), self.pointer(result.name), line)
 
-        self.add([source.name], {result.name: result.size}, lines)
+        body = of_expression(" ".join(TOTALS[node.operator])) + LOOPED
+        self.add([source.name], {result.name: result.size}, lines, body * source.size + LOOPED * result.size)
+
+    def _along(self, node: Node) -> None:
+        source = self.value(node.inputs[0])
+        axis = int(node.attributes.get("axis", 0 if node.operator.startswith("Arg") else -1))
+        if node.operator == "CumSum":
+            given = c.constant_input(node, self.values(node), 1)
+            assert given is not None
+            axis = int(given.reshape(()))
+        line = Line.of(node, source.shape, [axis])
+        made = self.value(node.outputs[0]) if node.outputs[0] else self.value(node.outputs[1])
+        names = [name or f"{node.name}/{k}" for k, name in enumerate(node.outputs)]
+
+        def lines() -> list[str]:
+            return along(node, line, self.pointer(source.name), [self.pointer(name) for name in names], made.size)
+
+        each = {"CumSum": 0.0, "Softmax": 60.0, "TopK": COPIED * made.size}.get(node.operator, RARE)
+        cycles = (2.0 * LOOPED + each) * source.size
+        self.add([source.name], dict.fromkeys(names, made.size), lines, cycles)
 
     def _allocate(self) -> int:
         """Give every block a place where nothing else lives at that time; returns the size of the memory."""

@@ -7,6 +7,7 @@ that a program which does not supply a signal does not compile. The state is the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.codegen.elementwise import number
 from deploy.codegen.names import members
 from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
-from deploy.codegen.operators import SUPPORTED, number
+from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.program import Program, Writer
 from deploy.codegen.weights import FORMATS, Format
 from deploy.policy_file import PolicyFile
@@ -26,8 +28,10 @@ from sim.spec import Signal
 
 FIRMWARE = Path(__file__).parents[2] / "firmware"
 WEIGHTS = tuple(FORMATS)
+CALLED = re.compile(r"(?:policy|POLICY)_\w+")
 MOST_NUMBERS = 2**24  # in constants and memory: a compiler takes its time for more
 TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint8): "uint8_t", np.dtype(np.int64): "int64_t"}
+BYTES = {"float": 4, "uint8_t": 1, "int64_t": 8}
 
 HEADER = """\
 /* {title}: made from a policy file by `python -m deploy.export`; do not edit. */
@@ -96,7 +100,7 @@ SOURCE = """\
 /* {title}: made from a policy file by `python -m deploy.export`; do not edit. */
 #include "policy.h"
 
-#include "policy_math.h"
+#include "{mathematics}"
 
 {constants}
 static float memory[{memory}];
@@ -240,17 +244,27 @@ class Source:
         arrays = {s.name: f"signals->{s.name}" for s in policy.inputs}
         arrays |= {f"state.{s.name}": f"state->{s.name}" for s in policy.state}
         self.program: Program = Writer(graph, arrays, FORMATS[weights]).program()
+        common = set(CALLED.findall((FIRMWARE / "policy_math.h").read_text()))
+        written = [*self.program.lines, *(text for _, texts in self.program.constants.values() for text in texts)]
+        called = {name for line in written for name in CALLED.findall(line)}
+        self.rare = not called <= common  # it needs policy_functions.h, too
         numbers = self.program.memory + sum(len(texts) for _, texts in self.program.constants.values())
         if numbers > MOST_NUMBERS:
             raise GraphError(f"{policy.path}: {numbers} numbers are too many for C, which holds {MOST_NUMBERS}")
 
     def files(self) -> dict[str, str]:
         """File name -> content."""
-        return {
-            "policy.h": self._header(),
-            "policy.c": self._source(),
-            "policy_math.h": (FIRMWARE / "policy_math.h").read_text(),
-        }
+        headers = ["policy_math.h", *["policy_functions.h"] * self.rare]
+        made = {"policy.h": self._header(), "policy.c": self._source()}
+        return made | {name: (FIRMWARE / name).read_text() for name in headers}
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of the test vectors and the last state."""
+        policy = self.policy
+        signals = sum(s.size * BYTES[self.types[s.name]] for s in policy.inputs)
+        step = signals + 4 * sum(s.size for s in policy.outputs)
+        return policy.vectors.steps * step + 4 * sum(s.initial.size for s in policy.state)
 
     def _header(self) -> str:
         policy = self.policy
@@ -283,13 +297,16 @@ class Source:
         information = (policy.name, policy.task, policy.robot, policy.sha256)
         return SOURCE.format(
             title=self.title,
+            mathematics="policy_functions.h" if self.rare else "policy_math.h",
             constants="\n".join(
                 f"static const {kind} {name}[{len(texts)}] = {{\n{_wrap(texts)}}};"
                 for name, (kind, texts) in program.constants.items()
             ),
             memory=max(1, program.memory),
             convolution=f"static float patch[{program.patch}], pixel[{program.pixel}];\n" if program.patch else "",
-            quantised=f"static uint32_t quantised[{program.quantised}];\n" if self.weights == "int8" else "",
+            quantised=f"static uint32_t quantised[{program.quantised}];\n"
+            if self.program.quantised and self.weights == "int8"
+            else "",
             statements=_indent(program.lines),
             check=" || ".join(f"policy_broken({x}, {n})" for x, n in self._results()),
             broken=" || ".join(self._finite_inputs()) or "false",

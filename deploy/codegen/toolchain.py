@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ CORTEX_M4F = {
     "gcc": ("-mthumb", "-mcpu=cortex-m4", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard"),
 }
 
+TOO_LARGE = re.compile(r"overflow|will not fit", re.I)  # what linkers say of an image: how many bytes are too many
+
 
 class ToolchainError(ValueError):
     """No compiler, or it refused the source; the message says which and why."""
@@ -58,7 +61,9 @@ def run(command: Sequence[str | os.PathLike[str]]) -> None:
     """Run a compiler; ToolchainError with its first complaints when it fails."""
     done = subprocess.run([os.fspath(part) for part in command], capture_output=True, text=True)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+        lines = done.stderr.splitlines()
+        said = [line for line in lines if TOO_LARGE.search(line)] or [line for line in lines if "error" in line]
+        said = said or lines[-1:]
         raise ToolchainError(f"{' '.join(map(str, command[:4]))} ...: {'; '.join(said[:3])}")
 
 

@@ -112,6 +112,7 @@ class Format:
     `tolerance`: of commands' ranges, by which C and `stored` may differ where a value is rounded the other way.
     """
 
+    name: str
     kind: str  # the C type of the packed elements
     call: str
     pack: Callable[[Node, Floats, Floats], NDArray[Any]]
@@ -121,9 +122,14 @@ class Format:
 
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
 FORMATS = {
-    "float32": Format("float", f"policy_dense{_BLOCKS}", pack, unchanged),
-    "float16": Format("uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
+    "float32": Format("float32", "float", f"policy_dense{_BLOCKS}", pack, unchanged),
+    "float16": Format("float16", "uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
     "int8": Format(
-        "uint32_t", "policy_dense_int8({y}, {weights}, {x}, {inputs}, {quads}, quantised);", pack_bytes, as_bytes, 1e-3
+        "int8",
+        "uint32_t",
+        "policy_dense_int8({y}, {weights}, {x}, {inputs}, {quads}, quantised);",
+        pack_bytes,
+        as_bytes,
+        1e-3,
     ),
 }

@@ -228,7 +228,7 @@ PACKED = 4.0  # ns: read and packed, beside what is multiplied
 
 def _table() -> dict[str, Operator]:
     rules: dict[Rule, tuple[float, str]] = {
-        shapes.same: (ADDED, "Abs Neg Floor Ceil Sign Relu Clip Reciprocal Not LeakyRelu ThresholdedRelu"),
+        shapes.same: (ADDED, "Abs Neg Floor Ceil Sign Relu Clip Reciprocal Not LeakyRelu ThresholdedRelu Shrink"),
         shapes.test: (ADDED, "IsNaN IsInf"),
         shapes.identity: (MOVED, "Identity"),
         shapes.dropout: (MOVED, "Dropout"),
@@ -284,7 +284,7 @@ def _table() -> dict[str, Operator]:
     table |= {name: Operator(shapes.same, 3 * CURVED) for name in steep.split()}
     moved = "CumSum Trilu BatchNormalization InstanceNormalization"
     table |= {name: Operator(shapes.same, MOVED) for name in moved.split()}
-    table |= {name: Operator(shapes.same, STREWN) for name in ("ScatterElements", "ScatterND")}
+    table |= {name: Operator(shapes.same, STREWN) for name in ("ScatterElements", "ScatterND", "LpNormalization")}
     table |= {"Pow": Operator(shapes.elementwise, CURVED), "Mod": Operator(shapes.divide, CURVED)}
     table |= {name: Operator(shapes.reduce, CURVED) for name in ("ReduceLogSum", "ReduceLogSumExp")}
     return table

@@ -25,6 +25,7 @@ def policy_of(
     state: dict[str, Any] | None = None,
     kinds: dict[str, str] | None = None,
     steps: int = 8,
+    opset: int = 18,
 ) -> Path:
     """Write a policy file with these nodes; its test vectors are what onnxruntime makes of random signals.
 
@@ -41,8 +42,8 @@ def policy_of(
     tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in (constants or {}).items()]
     model = helper.make_model(
         helper.make_graph(nodes, "test", before, after, tensors),
-        opset_imports=[helper.make_opsetid("", 18)],
-        ir_version=8,
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=8 if opset < 20 else 10,
     )
     rng = np.random.default_rng(0)
     signals = {

@@ -12,8 +12,9 @@ from onnx import helper
 
 from deploy import cli, export
 from deploy.codegen import onnx_graph, toolchain
+from deploy.codegen.elementwise import number
 from deploy.codegen.onnx_graph import GraphError
-from deploy.codegen.operators import SUPPORTED, number
+from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.source import FIRMWARE, generate
 from deploy.codegen.weights import FORMATS, pack, padded
 from policies.models.export import random_signals

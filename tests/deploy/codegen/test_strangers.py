@@ -14,9 +14,9 @@ from onnx import helper
 from deploy import cli
 from deploy import run as run_command
 from deploy.codegen import toolchain
+from deploy.codegen.elementwise import number
 from deploy.codegen.names import KEYWORDS, member
 from deploy.codegen.onnx_graph import GraphError
-from deploy.codegen.operators import number
 from deploy.codegen.source import FIRMWARE, Source
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.runtimes import controller
@@ -195,7 +195,7 @@ def test_no_number_of_c_is_not_finite(value):
 def test_attributes_that_are_text_do_not_become_code(tmp_path):
     """A stride is written into a loop as it is, so it must be a number."""
     from deploy.codegen.onnx_graph import Node
-    from deploy.codegen.operators import window
+    from deploy.codegen.windows import window
 
     node = Node("MaxPool", "n", ("x",), ("y",), {"strides": [b"1; evil();", b"1"]}, None)
     with pytest.raises(ValueError, match="invalid literal"):

@@ -1,0 +1,1 @@
+"""ONNX operators that are made of others, so that the writer of C has to know only those."""
