@@ -61,6 +61,7 @@ class Settings:
 
     policy: str = setting("", "the policy file, or the name of one that comes with sim2metal")
     controller: str = setting("onnxruntime", f"one of: {', '.join(CONTROLLERS)}, or a board's serial device")
+    instruction: str = setting("", "what to do, in words, until the topic instruction says something else")
     autostart: bool = setting(False, "configure at once, and activate as soon as everything is ready, once")
     settle_s: float = setting(1.0, "s of good signals before it may be activated", 0.0, 60.0)
     robot: str = setting("", "which robot it is; empty: what the topic robot says, or else the policy's own")
@@ -141,6 +142,8 @@ class PolicyNode(LifecycleNode):
         self.get_logger().info(f"{file.name}: {file.standing}")
         same = {name: getattr(s, name) for name in SAME}
         self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same), self.armed)
+        if s.instruction:
+            self.driver.tell(s.instruction)
         limits = limits_of(self.driver.robot, s.limits or None)
         rules = replaced(file.envelope, {rule: getattr(s, rule) or None for rule in ASKED})
         self._guard = guard_of(file, self.driver, limits, rules, s.ground, s.recovery)
@@ -324,7 +327,7 @@ class PolicyNode(LifecycleNode):
         if self.file is not None:
             values |= {"sha256": self.file.sha256[:12], "rate_hz": self.file.rate_hz, "robot": self.file.robot}
         if self.driver is not None:
-            values |= self.driver.timing.values()
+            values |= self.driver.timing.values() | self.driver.told.values()
             values["guard"] = REASONS[int(self._guard.latched[0])]
             values |= {f"guard: {reason}": count for reason, count in self._guard.interventions().items()}
             values |= self._sight.troubles() if flying else {}
@@ -338,6 +341,7 @@ class PolicyNode(LifecycleNode):
             failsafe = "handed over to the robot" if own else f"failsafe {rung}"
             message = "flying" if rung == RUNGS[NONE] else f"{failsafe}: {values['guard']}"
             warned = self._guard.interventions() or self._troubles or self.unlogged or self._sight.troubles()
+            warned = warned or (self.driver is not None and self.driver.told.refused)
             return WARN if warned else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values
