@@ -47,7 +47,7 @@ class Journal:
             who = named(self._node, told.boxes[0].topic, told.boxes[0].publisher) if told.boxes[0].publisher else ""
             self._log.event("diagnostic", f"told: {told.sentence}", who)
         voltage = self._battery()
-        if voltage <= self._voltage - STEP:
+        if math.isfinite(voltage) and voltage <= self._voltage - STEP:
             self._voltage = voltage
             self._log.event("battery", f"{voltage:.2f} V", self._driver.robot)
 

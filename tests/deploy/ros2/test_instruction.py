@@ -9,6 +9,7 @@ from rclpy.node import Node
 from rclpy.publisher import Publisher
 from std_msgs.msg import String
 
+from deploy.recording.flight_log import read
 from deploy.ros2.node.subscriptions import latched_quality
 from tests.deploy.ros2.bench import ACTIVATE, CONFIGURE, DEACTIVATE, GENTLE, Graph, graph, ros_arguments, spawn
 from tests.deploy.told_policy import obedient
@@ -20,12 +21,17 @@ REACH = {"task": "arm_reach"}
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graph]:
-    """An arm, its supervisor, and a policy that was told nothing."""
-    file = obedient(tmp_path_factory.mktemp("policies") / "told.onnx")
+    """An arm, its supervisor, and a policy that was told nothing, whose flights are logged."""
+    folder = tmp_path_factory.mktemp("flights")
+    policy = {"policy": obedient(folder / "told.onnx").path, "silence_s": 2.0, "log": str(folder)}
     supervisor = {**GENTLE, "watch": "hand_pose", "silence_s": 2.0, "min_voltage": 0.0, "land_voltage": 0.0}
-    with graph(robot=REACH, supervisor=supervisor, policy={"policy": file.path, "silence_s": 2.0}) as made:
+    with graph(robot=REACH, supervisor=supervisor, policy=policy) as made:
         assert made.change(CONFIGURE)
         yield made
+    events = [event for log in sorted(folder.glob("*.mcap")) for event in read(str(log)).events]
+    told = [(event.text, event.who) for event in events if event.text.startswith("told: ")]
+    assert ("told: right", "/bench") in told and ("told: right", "/stranger") in told
+    assert "battery" not in {event.kind for event in events}  # it has none
 
 
 @pytest.fixture
