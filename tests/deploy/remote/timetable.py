@@ -16,7 +16,7 @@ from sim import spec
 from sim.spec import Group, Signal
 
 TICK = 1e-3  # of the signal "clock" and the command "due", per control step
-HZ, HORIZON, REPLAN = 20.0, 16, 8
+HZ, HORIZON, REPLAN = 20.0, 32, 8
 CLOCK = (Signal("clock", (1,), "1"),)
 COMMANDS = (Signal("due", (1,), "1", "", 0.0, 1.0), Signal("asked", (1,), "1", "", 0.0, 1.0))
 
