@@ -23,7 +23,7 @@ NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "networ
 
 def policy(given):
     """Parameters of the policy node: it starts by itself, as soon as everything is ready and it is armed."""
-    names = ("policy", "instruction", "controller", "commands", "joints", "fingers", "log", "key")
+    names = ("policy", "instruction", "server", "controller", "commands", "joints", "fingers", "log", "key")
     return {name: given[name] for name in names} | {
         "autostart": True,
         "transfer": flag(given["transfer"]),
@@ -70,6 +70,9 @@ def generate_launch_description():
             "instruction",
             default_value="",
             description="What to do, in words; empty: as the topic instruction says. For policies told in words.",
+        ),
+        DeclareLaunchArgument(
+            "server", default_value="", description="Who plans: HOST:PORT, or process; empty: nobody."
         ),
         DeclareLaunchArgument("backend", default_value="sim", choices=[*BACKENDS], description="What moves."),
         DeclareLaunchArgument("task", default_value="", description="sim, hil: empty: the policy's own."),

@@ -131,7 +131,8 @@ def test_the_first_sentence_may_be_a_parameter(arm: Graph, tmp_path: Path):
         ("please, left", "unknown word: ','"),
         ("please left", ""),
     ):
-        words = ros_arguments("/apart", policy=file, instruction=sentence, autostart=True, armed=False)
+        beside = {"server": "process"}  # where its plans are made, which is no difference here
+        words = ros_arguments("/apart", policy=file, instruction=sentence, autostart=True, armed=False, **beside)
         node = spawn("deploy.ros2.policy_node", *words, domain=arm.domain, stderr=subprocess.PIPE)
         if why:
             assert why in node.communicate(timeout=30.0)[1] and node.returncode != 0
