@@ -61,9 +61,9 @@ class Planned(PolicyFile):
         self.k = spec.size(self.outputs)
         self.took: list[float] = []  # s, of all plans
         self.steps_late: list[int] = []  # control steps that passed while each was made
-        self._flight = 0
+        self._flight, self._turn = 0, threading.Lock()
         self._questions: SimpleQueue[tuple[int, int, dict[str, Any]] | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[int, int, Array | ServerError]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[int, int, Array | str]] = SimpleQueue()
         threading.Thread(target=self._ask, name="asking for plans", daemon=True).start()
         self.reset()
 
@@ -82,7 +82,7 @@ class Planned(PolicyFile):
         request, lasts = self._request(signals, begins=True), self.horizon / self.rate_hz
         for _ in range(TRIES):  # the first may take longer
             began = time.perf_counter()
-            self._plan = self.client.plan(request, (self.n, *self.shape))
+            self._plan = self._made(request)
             self.took.append(time.perf_counter() - began)
             if self.took[-1] < lasts:
                 self._lately.append(math.ceil(self.took[-1] * self.rate_hz))
@@ -100,18 +100,22 @@ class Planned(PolicyFile):
             request["committed"] = np.concatenate([left, last], axis=1)
         return request
 
+    def _made(self, request: dict[str, Any]) -> Array:
+        """The server's plan. One is asked for at a time, also where the flight before has left a question open."""
+        with self._turn:
+            return self.client.plan(request, (len(request[self.inputs[0].name]), *self.shape))
+
     def _ask(self) -> None:
         """The thread that waits for the server."""
         while (question := self._questions.get()) is not None:
             flight, step, request = question
             began = time.perf_counter()
+            answer: Array | str
             try:
-                answer: Array | ServerError = self.client.plan(
-                    request, (len(request[self.inputs[0].name]), *self.shape)
-                )
+                answer = self._made(request)
                 self.took.append(time.perf_counter() - began)
-            except ServerError as error:
-                answer = error
+            except Exception as error:  # whatever a stranger's answer leads to, the loop is told
+                answer = str(error) or type(error).__name__
             self._answers.put((flight, step, answer))
 
     @property
@@ -142,8 +146,8 @@ class Planned(PolicyFile):
         if flight != self._flight:
             return
         self._waits = False
-        if isinstance(answer, ServerError):
-            self._trouble = str(answer)  # what is left of the plan is carried out
+        if isinstance(answer, str):
+            self._trouble = answer  # what is left of the plan is carried out
             return
         late = self._now - asked
         self.steps_late.append(late)

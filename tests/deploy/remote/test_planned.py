@@ -226,6 +226,15 @@ def test_an_answer_to_the_flight_before_is_none(file):
     policy.close()
 
 
+def test_the_next_flight_waits_for_the_question_that_was_left_open(file, monkeypatch):
+    with slow(file, monkeypatch, 0.0, 0.5, 0.0) as policy:
+        for first in (0.0, 0.5):
+            policy.prepare({"clock": np.full((1, 1), first, np.float32)})
+            for _ in range(REPLAN + 2):  # asks
+                asked = policy.step({"clock": np.full((1, 1), first, np.float32)})["asked"]
+            assert asked[0, 0] == pytest.approx(first)
+
+
 def test_whom_it_does_not_ask(file, tmp_path):
     other = obedient(tmp_path / "told.onnx")
     plain = export(small(), tmp_path / "plain.onnx")
