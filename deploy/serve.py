@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -70,7 +71,7 @@ class Config:
             raise ValueError(f"answers={self.answers} is not one of {', '.join(ANSWERS)}")
 
 
-class Answering:
+class Answering(ABC):
     """What any server says, and to what: requests of a limited size, of signals that the policy sees."""
 
     def __init__(self, policy: PolicyFile, shape: tuple[int, int]) -> None:
@@ -131,9 +132,9 @@ class Answering:
             raise ValueError(f"{name} is not finite")
         return value.reshape(n, *self.shape)
 
+    @abstractmethod
     def begin(self) -> Answer:
         """What answers one client's requests."""
-        raise NotImplementedError
 
     def talk(self, connection: Any) -> None:
         """Answer one client until it hangs up. What is wrong with a request is said, and the next one is waited for."""

@@ -227,11 +227,13 @@ def _started(path: str, held: ExitStack) -> tuple[str, str]:
 
 
 def _ended(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.wait(2.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """It ends by itself once its client has left; else it is told to."""
+    for insist in (process.terminate, process.kill):
+        try:
+            process.wait(2.0)
+            break
+        except subprocess.TimeoutExpired:
+            insist()
+    process.wait()
     if process.stdout is not None:
         process.stdout.close()
