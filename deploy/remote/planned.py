@@ -61,7 +61,7 @@ class Planned(PolicyFile):
         self.k = spec.size(self.outputs)
         self.took: list[float] = []  # s, of all plans
         self.steps_late: list[int] = []  # control steps that passed while each was made
-        self._flight, self._turn = 0, threading.Lock()
+        self._flight, self._one = 0, threading.Lock()
         self._questions: SimpleQueue[tuple[int, int, dict[str, Any]] | None] = SimpleQueue()
         self._answers: SimpleQueue[tuple[int, int, Array | str]] = SimpleQueue()
         threading.Thread(target=self._ask, name="asking for plans", daemon=True).start()
@@ -102,7 +102,7 @@ class Planned(PolicyFile):
 
     def _made(self, request: dict[str, Any]) -> Array:
         """The server's plan. One is asked for at a time, also where the flight before has left a question open."""
-        with self._turn:
+        with self._one:
             return self.client.plan(request, (len(request[self.inputs[0].name]), *self.shape))
 
     def _ask(self) -> None:

@@ -341,8 +341,8 @@ class PolicyNode(LifecycleNode):
             own = rung == RUNGS[OFF] and self.driver is not None and not (self.driver.falls or self.emergency.pressed)
             failsafe = "handed over to the robot" if own else f"failsafe {rung}"
             message = "flying" if rung == RUNGS[NONE] else f"{failsafe}: {values['guard']}"
-            warned = self._guard.interventions() or self._troubles or self.unlogged or self._sight.troubles()
-            warned = warned or (self.driver is not None and self.driver.told.refused)
+            warned = bool(self._guard.interventions() or self._troubles or self.unlogged or self._sight.troubles())
+            warned = warned or "instruction refused" in values
             return WARN if warned else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values
