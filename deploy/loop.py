@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,14 @@ class Policy(Protocol):
 
     def step(self, signals: Arrays) -> dict[str, NDArray[Any]]:
         """Commands (n, *shape) by name for signals (n, *shape) by name."""
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """A policy whose plans are made elsewhere while the loop goes on."""
+
+    def prepare(self, signals: Arrays) -> None:
+        """Wait for a first plan: nothing moves yet. An error when plans take longer than they last."""
 
 
 class Log(Protocol):
@@ -356,6 +364,8 @@ def run(
     twice.
     """
     handshake(policy, driver, transfer)
+    if (elsewhere := isinstance(policy, Planner)) and not driver.real_time:
+        raise HandshakeError(f"{policy.path}: plans that are made elsewhere come by the clock: real_time=true")
     guard = guard or Guard(policy.inputs, policy.outputs)
     if guard.emergency:
         raise HandshakeError("the emergency stop is pressed; release it first")
@@ -365,7 +375,7 @@ def run(
     record = flight.record
     began = clock()
     try:
-        if driver.real_time:
+        if driver.real_time and not elsewhere:
             await_call(lambda: _rehearse(policy, driver, clock))
         policy.reset(driver.num)
         guard.reset(driver.num)
@@ -374,6 +384,8 @@ def run(
         with driver:
             if settle > 0.0:
                 await_call(lambda: _settle(driver, guard, settle, pace))
+            if isinstance(policy, Planner):
+                await_call(lambda: policy.prepare(driver.read().signals))
             (flight.supervise if driver.real_time else flight.fly)()
     except KeyboardInterrupt:
         record.interrupted = True

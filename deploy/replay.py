@@ -26,6 +26,7 @@ from deploy.recording import flight_log
 from deploy.recording.flight_log import Flight, FlightLogError
 from deploy.recording.records import RecordError
 from deploy.recording.repair import repair
+from deploy.remote.split_policy import FROM_SERVER
 from deploy.runtimes import controller
 from deploy.trust.text import printable
 
@@ -185,7 +186,7 @@ def _policy(config: Config, flight: Flight, folder: str) -> PolicyFile:
     flown = Path(folder) / "policy.onnx"
     flown.write_bytes(flight.policy)
     policy = PolicyFile.load(config.policy or flown)
-    if "served" in policy.metadata:
+    if "served" in policy.metadata or flight.about["controller"] == FROM_SERVER:
         raise FlightLogError(f"{config.log}: actions came from a server, and cannot be computed again without it")
     return policy
 

@@ -17,8 +17,9 @@ from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
 from deploy.recording.recorder import Recorder
-from deploy.remote.split_policy import SERVER, connected
-from deploy.runtimes import CONTROLLERS, controller
+from deploy.remote.planned import Planned
+from deploy.remote.split_policy import FROM_SERVER, SERVER, connected
+from deploy.runtimes import CONTROLLERS, Connected, controller
 from deploy.safety.envelope import ASKED, replaced
 from deploy.safety.grid import trust_warning
 from deploy.safety.limits import describe, guard_of, limits_of
@@ -28,6 +29,7 @@ from deploy.teleop.instruction import instructed
 from deploy.trust.text import printable
 
 LONGEST = 1e6  # s of a flight: more is a mistake
+MOST_BLENDED = 1000  # control steps
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Config:
         default=realtime.PRIORITY, metadata={"help": "in real time: of SCHED_FIFO, 1 to 99; 0: as any other program"}
     )
     server: str | None = field(default=None, metadata={"help": SERVER})
+    blend: int = field(default=0, metadata={"help": "control steps over which a new plan of the server takes over"})
     trust: str | None = field(default=None, metadata={"help": TRUST})
     require_signature: bool = field(default=False, metadata={"help": "fly only what somebody signed whom we trust"})
     instruction: str | None = field(
@@ -72,6 +75,8 @@ class Config:
             )
         if self.seconds is not None and not 0.0 < self.seconds <= LONGEST:
             raise ValueError(f"seconds must be positive and at most {LONGEST:g}, got {self.seconds:g}")
+        if not 0 <= self.blend <= MOST_BLENDED:
+            raise ValueError(f"blend is 0 to {MOST_BLENDED} control steps, got {self.blend}")
         if self.server and self.controller != "onnxruntime":
             raise ValueError(f"controller={self.controller}: what a server computes is asked for by onnxruntime only")
         if self.log is not None and not self.log.endswith(".mcap"):
@@ -110,7 +115,8 @@ def fly(policy: PolicyFile, driver: Driver, guard: Guard, config: Config, transf
     steps = None if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
     handshake(policy, driver, transfer)  # a file that does not fit is not compiled either
     flown = controller(policy, config.controller)
-    log = None if config.log is None else Recorder(config.log, policy, driver, guard, config.controller)
+    by = FROM_SERVER if config.server else config.controller
+    log = None if config.log is None else Recorder(config.log, policy, driver, guard, by)
     settle = config.settle if driver.real_time else 0.0
     record, who = None, "Ctrl-C or SIGTERM"
     try:
@@ -137,7 +143,15 @@ def main(argv: Sequence[str]) -> None:
     file = PolicyFile.load(config.policy, config.trust)
     if config.require_signature:
         file.require_signature()
-    policy = connected(file, config.server)
+    policy = connected(file, config.server, config.blend)
+    try:
+        _flown(policy, config, kind, driver_config)
+    finally:
+        if isinstance(policy, Connected):
+            policy.close()
+
+
+def _flown(policy: PolicyFile, config: Config, kind: Any, driver_config: Any) -> None:
     if config.driver != "simulated" and (doubt := trust_warning(policy)):
         print(f"warning: {doubt}", file=sys.stderr)
     driver = instructed(kind.from_config(driver_config, policy), policy, config.instruction)
@@ -147,7 +161,8 @@ def main(argv: Sequence[str]) -> None:
         record = fly(policy, driver, guard, config, transfers(driver_config))
     finally:
         signal.signal(signal.SIGTERM, before)
-    lines = [*_summary(record, driver), f"policy {policy.name}: {policy.standing}"]
+    plans = policy.report() if isinstance(policy, Planned) else []
+    lines = [*_summary(record, driver), *plans, f"policy {policy.name}: {policy.standing}"]
     print("\n".join(printable(line, cli.LONGEST) for line in lines))
     if record.left_behind:
         sys.stdout.flush()

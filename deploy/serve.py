@@ -2,6 +2,8 @@
 
 A request holds the signals by name and, to steer the base, "noise"; without it the server draws some. The answer's
 "actions" are commands, in their units, one row for each step of the plan. Both may have a leading axis of requests.
+With answers=plans the whole file plans, for a control loop that does not wait (`deploy.remote.planned`): a request has
+"committed", the commands that are executed from now on, in the place of noise, or neither at the start of a flight.
 See `deploy.remote.client`. On this machine (127.0.0.1) whoever asks is answered, but no web page; at any other address
 a client shows a token, as openpi's clients show their API key. Nothing is encrypted: across a network that others
 share, use a tunnel. Requests are limited to a few times what the policy sees, and each client waits for its own only.
@@ -18,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -28,19 +31,23 @@ import numpy as np
 from deploy import cli
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.remote.client import EXTRA, TOKEN, AnyArray, pack, unpack
+from deploy.remote.plans import Plans
 from deploy.remote.subgraph import FileBase
 from deploy.trust.text import printable
+from sim import spec
 from sim.spec import Signal
 
 SMALLEST = 1 << 16  # bytes that a request may have at least
 ROWS = 4  # observations that a request may have at least
 AROUND = 1 << 12  # bytes of a request beside its arrays
 ENTRIES = 256  # maps and lists in a request, and entries of each
+Answer = Callable[[Any], dict[str, Any]]  # to a request; ValueError when it is none
 SLICE = 64  # rows that are computed at once: memory stays small, and others get their turn
 CLIENTS = 64  # at once
 WAITING = 5.0  # s in which a client must have said what it wants
 ERROR = 500  # characters of what is said about a bad request
 SECRET = 16  # characters of a token at least
+BASE, PLANS = ANSWERS = ("base", "plans")
 
 
 @dataclass
@@ -50,6 +57,8 @@ class Config:
     policy: str = field(metadata={"help": "the policy file whose base answers"})
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen at; 0.0.0.0 is all of this machine's"})
     port: int = field(default=8000, metadata={"help": "0 takes a free one"})
+    answers: str = field(default=BASE, metadata={"help": "of the file's base, steered; or plans of the whole"})
+    once: bool = field(default=False, metadata={"help": "end with the first client"})
     token: str | None = field(
         default=None,
         metadata={"help": "file with what clients must show (default: none here; elsewhere one is made and printed)"},
@@ -58,26 +67,22 @@ class Config:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port lies between 0 and 65535, got {self.port}")
+        if self.answers not in ANSWERS:
+            raise ValueError(f"answers={self.answers} is not one of {', '.join(ANSWERS)}")
 
 
-class Service:
-    """What the server says."""
+class Answering(ABC):
+    """What any server says, and to what: requests of a limited size, of signals that the policy sees."""
 
-    def __init__(self, policy: PolicyFile) -> None:
-        """PolicyFileError when the file has no base that noise steers."""
-        self.base, self.policy = FileBase(policy), policy
-        low, high = (
-            np.concatenate([np.full(s.size, getattr(s, end)) for s in policy.outputs]) for end in ("low", "high")
-        )
-        self.middle, self.half = np.float32(0.5 * (high + low)), np.float32(0.5 * (high - low))
-        self.shape = (self.base.horizon, self.base.actions)  # of a chunk and of its noise
-        self.rng, self.turn = np.random.default_rng(), threading.Lock()
+    def __init__(self, policy: PolicyFile, shape: tuple[int, int]) -> None:
+        """`shape`: of what comes with an observation, and of the answer: control steps and commands."""
+        self.policy, self.shape, self.turn = policy, shape, threading.Lock()
 
     @property
     def row(self) -> int:
-        """Bytes of one observation and its noise, written as largely as clients may."""
+        """Bytes of one observation and of what comes with it, written as largely as clients may."""
         seen = sum(s.size if s.is_picture else 8 * s.size for s in self.policy.inputs)
-        return seen + 8 * self.base.noise_size
+        return seen + 8 * self.shape[0] * self.shape[1]
 
     @property
     def most(self) -> int:
@@ -90,22 +95,19 @@ class Service:
         return self.most * self.row + AROUND
 
     def metadata(self) -> dict[str, Any]:
-        """What a client needs to know in order to steer the base."""
-        policy, base = self.policy, self.base
+        """What a client needs to know."""
+        policy = self.policy
         return {
             **{name: policy.metadata[name] for name in ("name", "task", "robot", "rate_hz", "inputs", "outputs")},
             "sha256": policy.sha256,
             "training": policy.metadata.get("training", {}),
-            "horizon": base.horizon,
-            "noise": list(self.shape),
-            "mean": base.mean,
-            "deviation": base.deviation,
+            "horizon": self.shape[0],
             "batches": True,
             "most": self.most,
         }
 
-    def answer(self, request: Any) -> dict[str, Any]:
-        """The actions for a request; ValueError when it is none."""
+    def rows(self, request: Any) -> tuple[dict[str, AnyArray], int, bool]:
+        """The signals of a request (n, *shape), n, and whether it had no axis for it; ValueError when it is none."""
         if not isinstance(request, dict):
             raise ValueError(f"a request is a map, not a {type(request).__name__}")
         given = {s.name: np.asarray(request[s.name]) for s in self.policy.inputs if s.name in request}
@@ -118,7 +120,66 @@ class Service:
         n = 1 if single else len(given[first.name])
         if not 1 <= n <= self.most:
             raise ValueError(f"the request has {n} observations; 1 to {self.most} are answered at once")
-        rows = {s.name: _seen(s, given[s.name], n, single) for s in self.policy.inputs}
+        return {s.name: _seen(s, given[s.name], n, single) for s in self.policy.inputs}, n, single
+
+    def beside(self, name: str, given: AnyArray, n: int) -> AnyArray:
+        """What comes with n observations, (n, *shape) as float32; ValueError when it is something else."""
+        with np.errstate(over="ignore"):
+            value = np.asarray(given, np.float32)
+        if value.shape not in ((n, *self.shape), self.shape) or value.size != n * self.shape[0] * self.shape[1]:
+            raise ValueError(f"{name} has shape {value.shape}, not {self.shape}")
+        if not np.isfinite(value).all():
+            raise ValueError(f"{name} is not finite")
+        return value.reshape(n, *self.shape)
+
+    @abstractmethod
+    def begin(self) -> Answer:
+        """What answers one client's requests."""
+
+    def talk(self, connection: Any) -> None:
+        """Answer one client until it hangs up. What is wrong with a request is said, and the next one is waited for."""
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):  # also without a word
+            self._converse(connection)
+
+    def _converse(self, connection: Any) -> None:
+        connection.send(pack(self.metadata()))
+        answer = self.begin()
+        for content in connection:
+            connection.send(self.reply(content, answer))
+
+    def reply(self, content: bytes | str, answer: Answer | None = None) -> bytes | str:
+        """What is said to a message: an answer (a new client's), or a text that says why not. Never an exception."""
+        try:
+            asked = unpack(content if isinstance(content, bytes) else content.encode(), ENTRIES)
+            return pack((answer or self.begin())(asked))
+        except Exception as error:  # whatever a stranger provokes, the next request is answered
+            return printable(f"{type(error).__name__}: {error}", ERROR)
+
+
+class Service(Answering):
+    """Chunks of a file's base, steered by noise."""
+
+    def __init__(self, policy: PolicyFile) -> None:
+        """PolicyFileError when the file has no base that noise steers."""
+        self.base = FileBase(policy)
+        super().__init__(policy, (self.base.horizon, self.base.actions))
+        low, high = spec.limits(policy.outputs)
+        self.middle, self.half = np.float32(0.5) * (high + low), np.float32(0.5) * (high - low)
+        self.rng = np.random.default_rng()
+
+    def metadata(self) -> dict[str, Any]:
+        """What a client needs to know in order to steer the base."""
+        about = {"noise": list(self.shape), "mean": self.base.mean, "deviation": self.base.deviation}
+        return super().metadata() | about
+
+    def begin(self) -> Answer:
+        return self.answer
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        """The actions for a request; ValueError when it is none."""
+        rows, n, single = self.rows(request)
         noise = self._noise(request.get("noise"), n)
         chunks = [self._chunks(rows, noise, slice(start, start + SLICE)) for start in range(0, n, SLICE)]
         actions = np.concatenate(chunks).reshape(n, *self.shape) * self.half + self.middle
@@ -132,32 +193,36 @@ class Service:
         if given is None:
             with self.turn:
                 return self.rng.standard_normal((n, self.base.noise_size)).astype(np.float32)
-        with np.errstate(over="ignore"):
-            noise = np.asarray(given, np.float32)
-        if noise.shape not in ((n, *self.shape), self.shape) or noise.size != n * self.base.noise_size:
-            raise ValueError(f"noise has shape {noise.shape}, not {self.shape}")
-        if not np.isfinite(noise).all():
-            raise ValueError("noise is not finite")
-        return noise.reshape(n, -1)
+        return self.beside("noise", given, n).reshape(n, -1)
 
-    def talk(self, connection: Any) -> None:
-        """Answer one client until it hangs up. What is wrong with a request is said, and the next one is waited for."""
-        from websockets.exceptions import ConnectionClosed
 
-        with contextlib.suppress(ConnectionClosed):  # also without a word
-            self._converse(connection)
+class PlanService(Answering):
+    """Plans of a whole file, for control loops that go on meanwhile. Each client's flight is remembered."""
 
-    def _converse(self, connection: Any) -> None:
-        connection.send(pack(self.metadata()))
-        for content in connection:
-            connection.send(self.reply(content))
+    def __init__(self, policy: PolicyFile) -> None:
+        """PolicyFileError when the file plans nothing, or its plans are not to be had."""
+        self.plans = Plans(policy)
+        super().__init__(policy, self.plans.shape)
 
-    def reply(self, content: bytes | str) -> bytes | str:
-        """What is said to a message: an answer, or a text that says why there is none. Never an exception."""
-        try:
-            return pack(self.answer(unpack(content if isinstance(content, bytes) else content.encode(), ENTRIES)))
-        except Exception as error:  # whatever a stranger provokes, the next request is answered
-            return printable(f"{type(error).__name__}: {error}", ERROR)
+    def metadata(self) -> dict[str, Any]:
+        """What a client needs to know in order to carry plans out."""
+        return super().metadata() | {"plans": True}
+
+    def begin(self) -> Answer:
+        remembered: dict[str, AnyArray] = {}
+
+        def answer(request: Any) -> dict[str, Any]:
+            """The plan for a request; ValueError when it is none."""
+            nonlocal remembered
+            rows, n, single = self.rows(request)
+            given = request.get("committed")
+            committed = None if given is None else self.beside("committed", given, n)
+            kept = {name: v for name, v in remembered.items() if committed is not None and len(v) == n}
+            with self.turn:
+                actions, remembered = self.plans.plan(rows, committed, kept)
+            return {"actions": actions[0] if single else actions}
+
+        return answer
 
 
 def _seen(signal: Signal, given: AnyArray, n: int, single: bool) -> AnyArray:
@@ -197,14 +262,18 @@ def token_of(config: Config) -> str:
     return token
 
 
-def opened(policy: PolicyFile, host: str, port: int, token: str = "") -> Any:
-    """A server that listens; `serve_forever` answers, each client in a thread, until `shutdown`."""
+def opened(policy: PolicyFile, host: str, port: int, token: str = "", answers: str = BASE, once: bool = False) -> Any:
+    """A server that listens; `serve_forever` answers, each client in a thread, until `shutdown`.
+
+    `answers`: one of ANSWERS. `once`: it shuts down when the first client that it talked to has left.
+    """
     try:
         import msgpack  # noqa: F401
         from websockets.sync.server import serve
     except ModuleNotFoundError as error:
         raise PolicyFileError(f"a policy is served with the package {error.name!r}: {EXTRA}") from None
-    service, shown = Service(policy), {f"{kind} {token}".encode() for kind in ("Api-Key", "Bearer")}
+    service: Answering = Service(policy) if answers == BASE else PlanService(policy)
+    shown = {f"{kind} {token}".encode() for kind in ("Api-Key", "Bearer")}
 
     def admitted(connection: Any, request: Any) -> Any:
         given = request.headers.get("Authorization", "").encode("utf-8", "replace")
@@ -212,8 +281,13 @@ def opened(policy: PolicyFile, host: str, port: int, token: str = "") -> Any:
             return connection.respond(HTTPStatus.UNAUTHORIZED, "show the token that the server printed\n")
         return None
 
+    def talk(connection: Any) -> None:
+        service.talk(connection)
+        if once:  # in another thread, for it waits until this one is over
+            threading.Thread(target=server.shutdown).start()
+
     server = serve(
-        service.talk,
+        talk,
         host,
         port,
         origins=[None],  # no web page: browsers say where a page came from
@@ -254,7 +328,7 @@ def main(argv: Sequence[str]) -> None:
         return
     (config,) = cli.parse(argv, Config)
     policy = PolicyFile.load(config.policy)
-    with opened(policy, config.host, config.port, token_of(config)) as server:
+    with opened(policy, config.host, config.port, token_of(config), config.answers, config.once) as server:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         host, port = server.socket.getsockname()[:2]
         print(f"{printable(config.policy)} answers at {host}:{port}", flush=True)

@@ -23,8 +23,12 @@ NUMBERS = {"seconds": float, "seed": int, "arm": bool, "transfer": bool, "networ
 
 def policy(given):
     """Parameters of the policy node: it starts by itself, as soon as everything is ready and it is armed."""
-    texts = {name: given[name] for name in ("policy", "controller", "commands", "joints", "fingers", "log", "key")}
-    return texts | {"autostart": True, "transfer": flag(given["transfer"]), **trusting(given)}
+    names = ("policy", "instruction", "server", "controller", "commands", "joints", "fingers", "log", "key")
+    return {name: given[name] for name in names} | {
+        "autostart": True,
+        "transfer": flag(given["transfer"]),
+        **trusting(given),
+    }
 
 
 def supervisor(given, arm):
@@ -62,6 +66,14 @@ def generate_launch_description():
     params = str(Path(__file__).resolve().with_name("manipulator.yaml"))
     arguments = [
         DeclareLaunchArgument("policy", description="The policy file."),
+        DeclareLaunchArgument(
+            "instruction",
+            default_value="",
+            description="What to do, in words; empty: as the topic instruction says. For policies told in words.",
+        ),
+        DeclareLaunchArgument(
+            "server", default_value="", description="Who plans: HOST:PORT, or process; empty: nobody."
+        ),
         DeclareLaunchArgument("backend", default_value="sim", choices=[*BACKENDS], description="What moves."),
         DeclareLaunchArgument("task", default_value="", description="sim, hil: empty: the policy's own."),
         DeclareLaunchArgument("seconds", default_value="0", description="How long; 0: until interrupted."),

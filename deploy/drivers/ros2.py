@@ -40,6 +40,7 @@ from deploy.ros2.arming.armed import Armed
 from deploy.ros2.arming.emergency_stop import EmergencyStop
 from deploy.ros2.node import network
 from deploy.ros2.node.cameras import Cameras, told_view
+from deploy.ros2.node.instructions import Instructions
 from deploy.ros2.node.publishers import contest, publishers, several, trouble, unfit
 from deploy.ros2.node.subscriptions import MOST as WAITING
 from deploy.ros2.node.subscriptions import Inbox, command_quality, latched_quality, sensor_quality
@@ -75,7 +76,9 @@ class Ros2:
         `armed` is the node's own ear for the supervisor, if it has one.
         """
         s = self.settings = settings or Settings()
-        self.node, self.rate_hz, self._inputs = node, policy.rate_hz, policy.inputs
+        self.node, self.rate_hz, self.told = node, policy.rate_hz, Instructions(node, policy)
+        self.tell = self.told.tell
+        self._inputs: Group = tuple(signal for signal in policy.inputs if signal not in self.told.signals)
         self._wanted: str = policy.robot
         self.robot = s.robot or policy.robot
         ranges = limits_of(self.robot).ranges  # the robot's, not those that a file tells of itself
@@ -84,9 +87,9 @@ class Ros2:
         self.num, self.real_time = 1, True
         self.steps: int | None = None
         joints = Joints.parse(policy.robot, s.joints, s.fingers)
-        self._needed = topics.sources(policy.inputs, joint_sources(policy.inputs, joints), s.resize)
+        self._needed = topics.sources(self._inputs, joint_sources(self._inputs, joints), s.resize)
         self.sources = tuple(dict.fromkeys((*self._needed, topics.BATTERY)))  # a limit on its voltage may be set
-        self.signals: Group = tuple(signal for source in self.sources for signal in source.signals)
+        self.signals: Group = (*(signal for source in self.sources for signal in source.signals), *self.told.signals)
         self._flies = Fallback.fits(self.signals, self.commands)
         self.period = 1.0 / policy.rate_hz
         self.timing = Timing()
@@ -204,43 +207,38 @@ class Ros2:
         reasons += self.contests()
         if any(inbox.age < self.settings.silence_s for inbox in self.overrides):
             reasons.append("a human overrides")
-        return reasons + self._cameras.missing()
+        return reasons + self.told.missing() + self._cameras.missing()
+
+    @property
+    def _boxes(self) -> list[Inbox]:
+        """What speaks for the robot, its target and its task."""
+        return [*self._inboxes.values(), *self.told.boxes]
 
     def contests(self) -> list[str]:
         """Who publishes beside those who own what we listen to."""
         now = time.monotonic()
-        lines = [self.armed.strangers(now), *(contest(self.node, inbox, now) for inbox in self._inboxes.values())]
-        return [line for line in lines if line]
+        return [*filter(None, [self.armed.strangers(now), *(contest(self.node, box, now) for box in self._boxes)])]
 
     def unheard(self) -> list[str]:
         """Publishers that cannot be heard, and who commands beside us."""
-        boxes = [*self.armed.boxes, *self._inboxes.values(), *self.overrides]
+        boxes = [*self.armed.boxes, *self._boxes, *self.overrides]
         boxes += self.emergency.boxes[:1] if self.emergency else []
         return [*unfit(self.node, boxes), *several(self.node, self._topics)]
 
     def _trouble(self, source: topics.Source, age: Mapping[str, Any]) -> str:
         """What is wrong with one topic now."""
         inbox, readable = self._inboxes[source.topic], source.topic in self.values
-        known = {box.topic for box in self._inboxes.values()}
-        return trouble(
-            self.node,
-            source,
-            inbox,
-            readable,
-            age.get(source.signals[0].name, math.inf),
-            self.rate_hz,
-            known,
-            self._inputs,
-        )
+        known, oldest = {box.topic for box in self._boxes}, age.get(source.signals[0].name, math.inf)
+        return trouble(self.node, source, inbox, readable, oldest, self.rate_hz, known, self._inputs)
 
     def _is_armed(self) -> bool:
         self.armed.look()
         return self.armed.said and self.armed.age < self.settings.silence_s
 
     def _hold(self, flies: bool) -> None:
-        """While it flies, nobody new may speak for the robot, its target or the supervisor."""
+        """While it flies, nobody new may speak for the robot, its target, its task or the supervisor."""
         self.armed.held = flies
-        for inbox in self._inboxes.values():
+        for inbox in self._boxes:
             inbox.owner.held = flies
 
     def read(self) -> Reading:
@@ -287,7 +285,8 @@ class Ros2:
             override.take()
         if self._start is not None and "odometry" in signals:
             signals["odometry"] = seen_from(self._start, signals["odometry"])
-        return Reading({name: np.asarray(value, np.float32)[None] for name, value in signals.items()}, ages)
+        seen, told = {name: np.asarray(value, np.float32)[None] for name, value in signals.items()}, self.told.read()
+        return Reading({**seen, **told}, ages | dict.fromkeys(told, 0.0))
 
     def _open(self, source: topics.Source, inbox: Inbox) -> None:
         if inbox.message is None:
@@ -385,7 +384,7 @@ class Ros2:
     def close(self) -> None:
         """Leave the graph, after `withdraw` from the same thread; its own node, too."""
         self.withdraw()
-        for box in (*self._inboxes.values(), *self.overrides, self._robot, self._state):
+        for box in (*self._boxes, *self.overrides, self._robot, self._state):
             box.close()
         self._cameras.close()
         if self._own_ear:

@@ -167,6 +167,10 @@ class Client:
         rows = [{name: value[row] for name, value in request.items()} for row in range(len(noise))]
         return np.stack([self._actions(row, (steps, k)) for row in rows])
 
+    def plan(self, request: Mapping[str, AnyArray], shape: tuple[int, int, int]) -> NDArray[np.float32]:
+        """The plan (n, steps, k) that a request leads to; ServerError unless it is one, and finite."""
+        return self._actions(request, shape)
+
     def _parts(self, n: int) -> list[tuple[int, int]]:
         """First and last of the rows of each request: a server says how many at once it answers for."""
         most = self.metadata.get("most", n)

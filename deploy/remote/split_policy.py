@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.remote.client import Client, ServerError
+from deploy.remote.planned import planned
 from sim import spec
 
 AnyArray = NDArray[Any]
-SERVER = "HOST:PORT of the policy server that a steering policy needs"
+FROM_SERVER = "server"  # by what commands were computed: in a flight log
+SERVER = "HOST:PORT of the server that a steering policy needs, or that makes plans; process: here, beside the loop"
 
 
 class Served(PolicyFile):
@@ -65,12 +67,13 @@ class Served(PolicyFile):
         return self.file.verify()
 
 
-def connected(policy: PolicyFile, server: str | None) -> PolicyFile:
-    """The policy, with the server at HOST:PORT if it needs one; PolicyFileError when only one of both is there."""
+def connected(policy: PolicyFile, server: str | None, blend: int = 0) -> PolicyFile:
+    """The policy, with the server at HOST:PORT that it needs, or that plans for it; PolicyFileError without one.
+
+    `blend`: control steps over which a new plan takes over.
+    """
     if "served" not in policy.metadata:
-        if server:
-            raise PolicyFileError(f"{policy.path} is a whole policy: it goes without server={server}")
-        return policy
+        return planned(policy, server, blend) if server else policy
     if not server:
         raise PolicyFileError(f"{policy.path} steers a base on a server: say which one with server=HOST:PORT")
     return Served(policy, Client(server))

@@ -25,6 +25,7 @@ from deploy.guard import HOLD, REASONS
 from deploy.loop import Policy, Record, run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.recording.recorder import NoRecorder, Recorder
+from deploy.remote.split_policy import FROM_SERVER, SERVER, connected
 from deploy.ros2.arming.armed import Armed
 from deploy.ros2.arming.emergency_stop import EmergencyStop
 from deploy.ros2.node.diagnostics import ERROR, OK, WARN, Diagnostics, Status
@@ -61,6 +62,9 @@ class Settings:
 
     policy: str = setting("", "the policy file, or the name of one that comes with sim2metal")
     controller: str = setting("onnxruntime", f"one of: {', '.join(CONTROLLERS)}, or a board's serial device")
+    server: str = setting("", SERVER)
+    blend: int = setting(0, "control steps over which a new plan of the server takes over", 0, 1000)
+    instruction: str = setting("", "what to do, in words, until the topic instruction says something else")
     autostart: bool = setting(False, "configure at once, and activate as soon as everything is ready, once")
     settle_s: float = setting(1.0, "s of good signals before it may be activated", 0.0, 60.0)
     robot: str = setting("", "which robot it is; empty: what the topic robot says, or else the policy's own")
@@ -139,8 +143,11 @@ class PolicyNode(LifecycleNode):
         if s.require_signature:
             file.require_signature()
         self.get_logger().info(f"{file.name}: {file.standing}")
+        self._controller = controller(connected(file, s.server or None, s.blend), s.controller)
         same = {name: getattr(s, name) for name in SAME}
         self.driver = Ros2(file, self, DriverSettings(robot=s.robot or None, **same), self.armed)
+        if s.instruction:
+            self.driver.tell(s.instruction)
         limits = limits_of(self.driver.robot, s.limits or None)
         rules = replaced(file.envelope, {rule: getattr(s, rule) or None for rule in ASKED})
         self._guard = guard_of(file, self.driver, limits, rules, s.ground, s.recovery)
@@ -148,8 +155,7 @@ class PolicyNode(LifecycleNode):
             self.get_logger().info(line)
         self.driver.emergency, self.driver.given_up = self.emergency, lambda: self._guard.over
         self.driver.bridges = lambda: bool(self._guard.verdict[0] == HOLD)
-        self._controller, self._sight = controller(file, s.controller), PictureWatch(file.inputs)
-        self.file, self.ended = file, "not activated yet"
+        self.file, self.ended, self._sight = file, "not activated yet", PictureWatch(file.inputs)
         self._since = time.monotonic()
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -210,10 +216,8 @@ class PolicyNode(LifecycleNode):
         """A log named by the time and the robot; a flight without one, where there can be none."""
         assert self.file is not None and self.driver is not None
         name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}{self.get_namespace().rstrip('/').replace('/', '_')}"
-        self.unlogged = ""
-        return Recorder.open_or_warn(
-            self.settings.log, name, self.file, self.driver, self._guard, self.settings.controller, self._unlogged
-        )
+        self.unlogged, by = "", FROM_SERVER if self.settings.server else self.settings.controller
+        return Recorder.open_or_warn(self.settings.log, name, self.file, self.driver, self._guard, by, self._unlogged)
 
     def _unlogged(self, why: str) -> None:
         self.unlogged = why
@@ -324,7 +328,7 @@ class PolicyNode(LifecycleNode):
         if self.file is not None:
             values |= {"sha256": self.file.sha256[:12], "rate_hz": self.file.rate_hz, "robot": self.file.robot}
         if self.driver is not None:
-            values |= self.driver.timing.values()
+            values |= self.driver.timing.values() | self.driver.told.values()
             values["guard"] = REASONS[int(self._guard.latched[0])]
             values |= {f"guard: {reason}": count for reason, count in self._guard.interventions().items()}
             values |= self._sight.troubles() if flying else {}
@@ -337,7 +341,8 @@ class PolicyNode(LifecycleNode):
             own = rung == RUNGS[OFF] and self.driver is not None and not (self.driver.falls or self.emergency.pressed)
             failsafe = "handed over to the robot" if own else f"failsafe {rung}"
             message = "flying" if rung == RUNGS[NONE] else f"{failsafe}: {values['guard']}"
-            warned = self._guard.interventions() or self._troubles or self.unlogged or self._sight.troubles()
+            warned = bool(self._guard.interventions() or self._troubles or self.unlogged or self._sight.troubles())
+            warned = warned or "instruction refused" in values
             return WARN if warned else OK, message, values
         broken = self._crash is not None or self.ended.startswith(("cannot", "guard", "emergency"))
         return ERROR if broken else OK, self.ended, values

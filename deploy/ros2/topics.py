@@ -31,6 +31,7 @@ NOT_OURS = ("_ned", "_frd")  # REP 103's suffixes of frames whose z axis points 
 
 COMMAND, OVERRIDE, EXECUTED = "command", "override", "executed/command"
 HEARTBEAT, ARMED, EMERGENCY, ROBOT, STATE = "heartbeat", "armed", "emergency_stop", "robot", "state"
+INSTRUCTION = "instruction"  # what to do, in words
 BEAT, CHALLENGE, REQUEST, ANSWER = "armed_beat", "armed_challenge", "arm_request", "arm_answer"  # signed arming
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from sim.language.wordpiece import InstructionError, WordPiece
 from sim.spec import Signal
 
 KEY = "tokeniser"
+LONGEST = 200  # characters of a sentence: what is longer is no instruction, and is not looked at
 
 
 def tokeniser_of(policy: PolicyFile) -> tuple[Signal, WordPiece]:
@@ -38,6 +39,26 @@ def tokeniser_of(policy: PolicyFile) -> tuple[Signal, WordPiece]:
         return signal, WordPiece(tuple(vocabulary))
     except (KeyError, TypeError, ValueError) as error:
         raise PolicyFileError(f"{policy.path}: its tokeniser is malformed ({error}); export it again") from None
+
+
+def tokenised(policy: PolicyFile, sentence: str) -> tuple[Signal, NDArray[np.int64]]:
+    """The signal that holds what is said, and its tokens (words,); ValueError for what the policy cannot be told."""
+    signal, words = tokeniser_of(policy)
+    try:
+        if len(sentence) > LONGEST:
+            raise InstructionError(f"the instruction has {len(sentence)} characters, and {LONGEST} are the most")
+        tokens, _ = words.encode([sentence], signal.shape[0])
+    except InstructionError as error:
+        raise ValueError(f"{policy.path}: {error}") from None
+    return signal, tokens[0]
+
+
+@runtime_checkable
+class Listening(Protocol):
+    """A driver that hears what its robot is told, also in flight."""
+
+    def tell(self, sentence: str) -> None:
+        """What it is told until it hears something else; ValueError for what its policy cannot be told."""
 
 
 class Instructed:
@@ -74,9 +95,7 @@ def instructed(driver: Driver, policy: PolicyFile, sentence: str | None) -> Driv
         if missing and KEY in policy.metadata:
             raise ValueError(f'{policy.path} has to be told what to do: instruction="..."')
         return driver
-    signal, words = tokeniser_of(policy)
-    try:
-        tokens, _ = words.encode([sentence], signal.shape[0])
-    except InstructionError as error:
-        raise ValueError(f"{policy.path}: {error}") from None
-    return cast(Driver, Instructed(driver, signal, tokens[0]))
+    if isinstance(driver, Listening):
+        driver.tell(sentence)
+        return driver
+    return cast(Driver, Instructed(driver, *tokenised(policy, sentence)))

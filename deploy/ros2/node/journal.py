@@ -24,6 +24,7 @@ class Journal:
         self._armed = self._stopped = self._overridden = False
         self._voltage = math.inf
         self._told: set[str] = set()
+        self._sentence = ""
         self.look()
 
     def look(self) -> None:
@@ -41,8 +42,12 @@ class Journal:
         if bool(by) != self._overridden:
             self._overridden = bool(by)
             self._log.event("override", "begins" if by else "ends", by)
+        if (told := self._driver.told).sentence != self._sentence:
+            self._sentence = told.sentence
+            who = named(self._node, told.boxes[0].topic, told.boxes[0].publisher) if told.boxes[0].publisher else ""
+            self._log.event("diagnostic", f"told: {told.sentence}", who)
         voltage = self._battery()
-        if voltage <= self._voltage - STEP:
+        if math.isfinite(voltage) and voltage <= self._voltage - STEP:
             self._voltage = voltage
             self._log.event("battery", f"{voltage:.2f} V", self._driver.robot)
 

@@ -68,11 +68,25 @@ def test_who_says_it_already_needs_no_sentence():
 
 @pytest.mark.parametrize(
     ("sentence", "message"),
-    [("", "has no words"), ("open the window", "unknown word: 'window'"), ("open " * 9, "takes 11 tokens, and 8")],
+    [
+        ("", "has no words"),
+        ("open the window", "unknown word: 'window'"),
+        ("open " * 9, "takes 11 tokens, and 8"),
+        ("open " * 99, "has 495 characters, and 200 are the most"),
+    ],
 )
 def test_a_sentence_that_cannot_be_told_is_named(sentence, message):
     with pytest.raises(ValueError, match=message):
         instructed(Robot(), policy(), sentence)
+
+
+def test_a_driver_that_listens_is_told_first():
+    class Listener(Robot):
+        def tell(self, sentence):
+            self.events.append(sentence)
+
+    robot = Listener((SEEN, TOLD))
+    assert instructed(robot, policy(), "open the drawer") is robot and robot.events == ["open the drawer"]
 
 
 def test_a_policy_without_words_refuses_them():
