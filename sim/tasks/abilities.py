@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from sim.env import Env
 from sim.language import Instructions
+from sim.language.folder import tokeniser
+from sim.language.wordpiece import WordPiece
 from sim.randomize import Array
 from sim.tasks import EngineTask, MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
@@ -104,6 +106,11 @@ class HasGap(OwnWorld, Protocol):
     """A task with a controller that sees a lidar alone and is data, so that it fits into a policy file."""
 
     gap: Gap  # of the policy's first features, which are the lidar's
+
+
+def words_of(task: Task) -> WordPiece | None:
+    """What makes tokens of a sentence for a task that is told in words, else none."""
+    return tokeniser(task.encoder) if isinstance(task, HasWords) else None
 
 
 def gap_of(task: Task) -> Gap:

@@ -134,10 +134,10 @@ class Vla(Stateful):
         """What is learned from, and what may have been said."""
         config = self.config
         episodes = demonstrated(self.task, config, self.seed)
-        asked = np.repeat(asked_of(episodes, self.task, self.encoder), [len(episode.reward) for episode in episodes])
+        things, said = asked_of(episodes, self.task, self.encoder.words)
+        asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         shown = Demonstrations.of(episodes, self.task, config.horizon)
         tokens = self.tokens.encode(held(shown.chunk, config.horizon, config.parts))
-        said = [instructions.learned for instructions in self.task.instructions]
         return Told.of(shown, asked, tokens), Sentences.of(self.encoder, said, self.told.shape[0])
 
     def _loss(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
