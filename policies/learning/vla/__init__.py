@@ -20,6 +20,7 @@ class Spoken:
 
     tokens: Tensor  # (n, length)
     log_probability: Tensor  # (n, length) of each, given those before it; 0 after the end
+    entropy: Tensor  # (n, length), nats, of what each was drawn from; 0 after the end
 
 
 @dataclass
@@ -47,7 +48,7 @@ class TokenPolicy(Protocol):
         """What it keeps of numbers (n, k) and pictures name -> (n, height, width, 3) uint8."""
 
     def generate(self, prefix: Any, temperature: float, generator: torch.Generator | None = None) -> Spoken:
-        """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with log-probabilities at 1."""
+        """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with probabilities at 1."""
 
     def evaluate(self, prefix: Any, tokens: Tensor, temperature: float) -> Judged:
         """Of tokens (n, length), with gradients; the temperature is positive."""

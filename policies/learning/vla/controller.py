@@ -45,7 +45,10 @@ class Listener(nn.Module):
 
 
 class Speaker(nn.Module):
-    """The chunk (n, horizon * actions) in [-1, 1] that is said: of what was told, numbers (n, k), and pictures."""
+    """What is said: of what was told, numbers (n, k), and pictures. (n, horizon * actions + 2).
+
+    The chunk in [-1, 1]; the entropy of what was said, nats per token; the value of what is seen.
+    """
 
     def __init__(self, policy: TinyVla, hold: int) -> None:
         super().__init__()
@@ -58,9 +61,11 @@ class Speaker(nn.Module):
         words, heard = told[:, :-width].unflatten(1, (-1, width)), told[:, -width:]
         seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
         prefix = self.policy.encode(Told(words, tokens != 0, heard), numbers, seen)
-        said = self.policy.generate(prefix, 0.0).tokens
-        chunk: Tensor = self.values[said].unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)  # type: ignore[index]
-        return chunk.flatten(1)
+        said = self.policy.generate(prefix, 0.0)
+        chunk: Tensor = self.values[said.tokens].unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)  # type: ignore[index]
+        counted = (~self.policy.after(said.tokens)).sum(1)
+        thoughts = (said.entropy.sum(1) / counted, self.policy.value(prefix))
+        return torch.cat([chunk.flatten(1), torch.stack(thoughts, 1)], 1)
 
 
 @dataclass
@@ -68,7 +73,9 @@ class SpokenPolicy:
     """The controller. A chunk of `horizon` actions is said whole, and anew when the instruction changes.
 
     State: "words", the tokens that were told last (n, k); "told", what is kept of them; "chunk", what is left of the
-    plan, next action first, in [-1, 1]; "left", how many of them are still to be executed (n, 1).
+    plan, next action first, in [-1, 1]; "left", how many of them are still to be executed (n, 1). Nothing depends on
+    the last two, which are to be looked at: "entropy" of what was said last, nats per token, and, of who `values` what
+    is seen, its "value" then.
     """
 
     name: str
@@ -82,6 +89,7 @@ class SpokenPolicy:
     horizon: int
     settings: dict[str, Any] = field(default_factory=dict)
     envelope: dict[str, float] = field(default_factory=dict)
+    values: bool = False  # whether it has learned what a state is worth; a clone has not
 
     def __post_init__(self) -> None:
         spec.limits(self.outputs)
@@ -96,12 +104,16 @@ class SpokenPolicy:
             )
         self._listener = Listener(self.encoder, self.policy).eval()
         self._speaker = Speaker(self.policy, self.horizon // tokens.horizon).eval()
+        self._size = self.horizon * self.actions  # of a chunk
+        self._thoughts = ("entropy", "value") if self.values else ("entropy",)
 
     @classmethod
-    def from_task(cls, task: Task, encoder: SentenceEncoder, policy: TinyVla, horizon: int) -> SpokenPolicy:
+    def from_task(
+        cls, task: Task, encoder: SentenceEncoder, policy: TinyVla, horizon: int, values: bool = False
+    ) -> SpokenPolicy:
         """The controller of `task` with a trained policy."""
         about = {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
-        return cls(**about, encoder=encoder, policy=policy, horizon=horizon)
+        return cls(**about, encoder=encoder, policy=policy, horizon=horizon, values=values)
 
     def plan(self) -> dict[str, int]:
         """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""
@@ -117,8 +129,9 @@ class SpokenPolicy:
         return {
             "words": np.full((n, words), NOTHING, np.float32),
             "told": np.zeros((n, (words + 1) * width), np.float32),
-            "chunk": np.zeros((n, self.horizon * self.actions), np.float32),
+            "chunk": np.zeros((n, self._size), np.float32),
             "left": np.zeros((n, 1), np.float32),
+            **{name: np.zeros((n, 1), np.float32) for name in self._thoughts},
         }
 
     def limits(self) -> tuple[Array, Array]:
@@ -131,16 +144,20 @@ class SpokenPolicy:
         tokens = torch.from_numpy(np.ascontiguousarray(signals[self._told.name], np.int64))
         words = tokens.numpy().astype(np.float32)
         new = (words != state["words"]).any(1, keepdims=True)
-        told, chunk = state["told"], state["chunk"]
+        kept = ("chunk", *self._thoughts)
+        told, plan = state["told"], np.concatenate([state[name] for name in kept], axis=1)
         if new.any():
             told = np.where(new, self._listener(tokens).numpy(), told)
         fresh = new | (state["left"] <= 0.0)
         if fresh.any():
             numbers = torch.from_numpy(spec.pack(self._numbers, signals))
             shown = tuple(torch.from_numpy(np.ascontiguousarray(signals[s.name])) for s in self._pictures)
-            chunk = np.where(fresh, self._speaker(tokens, torch.from_numpy(told), numbers, shown).numpy(), chunk)
+            said = self._speaker(tokens, torch.from_numpy(told), numbers, shown).numpy()[:, : plan.shape[1]]
+            plan = np.where(fresh, said, plan)
+        chunk, *thoughts = np.split(plan, [self._size + k for k in range(len(self._thoughts))], axis=1)
         action, rest = carried_out(chunk, state["left"], fresh, self.horizon, self.actions)
-        return physical(self.outputs, action), {"words": words, "told": told} | rest
+        after = {"words": words, "told": told, **rest, **dict(zip(self._thoughts, thoughts, strict=True))}
+        return physical(self.outputs, action), after
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
@@ -162,16 +179,21 @@ class SpokenPolicy:
         def speak() -> str:
             pictures = tuple(torch.zeros(2, *s.shape, dtype=torch.uint8) for s in self._pictures)
             rows = (torch.zeros(2, self.initial_state(1)["told"].shape[1]), torch.zeros(2, spec.size(self._numbers)))
-            return spliced(graph, self._speaker, (words_of, *rows, pictures), (self._told.name, told, numbers, *shown))
+            given = (self._told.name, told, numbers, *shown)
+            said = spliced(graph, self._speaker, (words_of, *rows, pictures), given)
+            return graph.columns(said, 0, self._size + len(self._thoughts))
 
-        said = graph.when(self._any(graph, fresh), speak, "state.chunk")
-        chunk = graph.add("Where", fresh, said, "state.chunk")
+        before = graph.join(["state.chunk", *(f"state.{name}" for name in self._thoughts)])
+        plan = graph.add("Where", fresh, graph.when(self._any(graph, fresh), speak, before), before)
+        chunk = graph.columns(plan, 0, self._size)
+        for place, name in enumerate(self._thoughts, self._size):
+            graph.columns(plan, place, place + 1, to=f"next_state.{name}")
         graph.metadata[TOKENISER] = {
             "kind": "wordpiece",
             "signal": self._told.name,
             "vocabulary": [*self.encoder.words.vocabulary],
         }
-        return write_carried_out(graph, chunk, fresh, self.horizon, self.actions, self.horizon * self.actions)
+        return write_carried_out(graph, chunk, fresh, self.horizon, self.actions, self._size)
 
     @staticmethod
     def _any(graph: Graph, rows: str) -> str:

@@ -186,9 +186,8 @@ class TinyVla(nn.Module):
             raise ValueError(f"temperature is zero or positive, got {temperature}")
         with torch.no_grad():
             if self.said is None:
-                logits = self._logits(prefix, None) / (temperature or 1.0)
-                tokens = _drawn(logits.flatten(0, 1), temperature, generator).view(logits.shape[:2])
-                return Spoken(*self._ended(tokens, logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]))
+                likely = (self._logits(prefix, None) / (temperature or 1.0)).log_softmax(-1)
+                return self._ended(_drawn(likely, temperature, generator), likely)
             return self._said_in_turn(prefix, temperature, generator)
 
     def _said_in_turn(self, prefix: Prefix, temperature: float, generator: torch.Generator | None) -> Spoken:
@@ -196,26 +195,26 @@ class TinyVla(nn.Module):
         assert self.said is not None
         past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.blocks)
         tokens: list[Tensor] = []
-        logs: list[Tensor] = []
+        likely: list[Tensor] = []
         for k in range(self.tokens.length):
             x = prefix.start + self.turn[k]
             x = (x + self.said(tokens[-1]) if tokens else x)[:, None]
             for layer, block in enumerate(self.blocks):
                 x, past[layer] = block(x, prefix.attended[layer], prefix.there, True, past[layer])
-            logits = self.head(self.last(x.squeeze(1))) / (temperature or 1.0)
-            tokens.append(_drawn(logits, temperature, generator))
-            logs.append(logits.log_softmax(-1).gather(-1, tokens[-1][:, None])[:, 0])
-        return Spoken(*self._ended(torch.stack(tokens, 1), torch.stack(logs, 1)))
+            likely.append((self.head(self.last(x.squeeze(1))) / (temperature or 1.0)).log_softmax(-1))
+            tokens.append(_drawn(likely[-1], temperature, generator))
+        return self._ended(torch.stack(tokens, 1), torch.stack(likely, 1))
 
     def evaluate(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0) -> Judged:
         if temperature <= 0.0:
             raise ValueError(f"temperature is positive, got {temperature}")
         likely = self.likely(prefix, tokens, temperature)
-        entropy = -(likely.exp() * likely).sum(-1)
-        log_probability = likely.gather(-1, tokens[..., None])[..., 0]
-        after = self._after(tokens)
-        value = self.worth(prefix.start).squeeze(-1)
-        return Judged(log_probability.masked_fill(after, 0.0), entropy.masked_fill(after, 0.0), value)
+        return Judged(*self._judged(tokens, likely), self.value(prefix))
+
+    def value(self, prefix: Prefix) -> Tensor:
+        """(n,) of what is seen."""
+        worth: Tensor = self.worth(prefix.start)
+        return worth.squeeze(-1)
 
     def likely(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0) -> Tensor:
         """Log-probabilities of every token (n, length, vocabulary), given those before it."""
@@ -234,23 +233,30 @@ class TinyVla(nn.Module):
         logits: Tensor = self.head(self.last(x))
         return logits
 
-    def _after(self, tokens: Tensor) -> Tensor:
+    def after(self, tokens: Tensor) -> Tensor:
         """Which tokens (n, length) come after the end, and count no more."""
         if self.tokens.end is None:
             return torch.zeros_like(tokens, dtype=torch.bool)
         ends = (tokens == self.tokens.end).cumsum(1)
         return F.pad(ends[:, :-1], (1, 0)) > 0
 
-    def _ended(self, tokens: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    def _judged(self, tokens: Tensor, likely: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of each (n, length), of log-probabilities (n, length, vocabulary)."""
+        after = self.after(tokens)
+        entropy = -(likely.exp() * likely).sum(-1)
+        return likely.gather(-1, tokens[..., None])[..., 0].masked_fill(after, 0.0), entropy.masked_fill(after, 0.0)
+
+    def _ended(self, tokens: Tensor, likely: Tensor) -> Spoken:
         """With nothing but ends after the end."""
-        if self.tokens.end is None:
-            return tokens, logs
-        after = self._after(tokens)
-        return tokens.masked_fill(after, self.tokens.end), logs.masked_fill(after, 0.0)
+        judged = self._judged(tokens, likely)
+        return Spoken(
+            tokens if self.tokens.end is None else tokens.masked_fill(self.after(tokens), self.tokens.end), *judged
+        )
 
 
-def _drawn(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Tokens (n,); the likeliest at temperature 0."""
+def _drawn(likely: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+    """Tokens (...) of log-probabilities (..., vocabulary); the likeliest at temperature 0."""
     if temperature == 0.0:
-        return logits.argmax(-1)
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+        return likely.argmax(-1)
+    rows = likely.exp().flatten(0, -2)
+    return torch.multinomial(rows, 1, generator=generator).view(likely.shape[:-1])

@@ -25,7 +25,7 @@ def encoder(tmp_path_factory):
     return SentenceEncoder(written(tmp_path_factory.mktemp("tiny_bert")))
 
 
-def controller(encoder, parallel, tokens=None, horizon=HORIZON):
+def controller(encoder, parallel, tokens=None, horizon=HORIZON, values=True):
     last = float(len(encoder.words.vocabulary) - 1)
     inputs = (
         Signal("position", (3,), "m", "world"),
@@ -40,7 +40,7 @@ def controller(encoder, parallel, tokens=None, horizon=HORIZON):
         *policy.seek.values(),
     ):  # at first every token is as likely, and words hardly count
         torch.nn.init.normal_(layer.weight, std=0.5, generator=torch.Generator().manual_seed(1))
-    return SpokenPolicy("told", "task", "robot", 20.0, inputs, COMMANDS, encoder, policy, horizon)
+    return SpokenPolicy("told", "task", "robot", 20.0, inputs, COMMANDS, encoder, policy, horizon, values=values)
 
 
 IN_TURN = pytest.param(False, marks=pytest.mark.long, id="in_turn")  # torch takes half a minute to export each
@@ -98,6 +98,25 @@ def test_each_part_of_a_chunk_is_held(made, encoder):
         command, state = told.act(signals, state)
         done.append(command["velocity"][0])
     assert (done[0] == done[1]).all() and (done[2] == done[3]).all()
+
+
+def test_the_file_says_how_sure_it_was_and_what_it_thinks_a_state_is_worth(made, encoder):
+    told, file = made
+    signals, policy = seen(encoder, ["open the drawer", "close the window"]), told.policy
+    prefix = policy.encode(
+        policy.tell(*encoder.states(["open the drawer", "close the window"])),
+        torch.from_numpy(signals["position"]),
+        {"camera": torch.from_numpy(signals["camera"])},
+    )
+    judged = policy.evaluate(prefix, policy.generate(prefix, 0.0).tokens)
+    file.reset(2)
+    for _ in range(2):  # while a chunk is carried out they stay as they are
+        file.step(signals)
+        states = file.states()
+        assert np.allclose(states["entropy"][:, 0], judged.entropy.mean(1).detach(), atol=1e-5)
+        assert np.allclose(states["value"][:, 0], judged.value.detach(), atol=1e-5)
+    assert states["entropy"].min() > 0.01 and states["entropy"][0] != states["entropy"][1]
+    assert {*controller(encoder, True, values=False).initial_state(1)} == {*states} - {"value"}
 
 
 def test_the_tokeniser_is_in_the_file(made, encoder):
