@@ -1,7 +1,9 @@
 """Policies that are told in words and speak actions as tokens, as one controller: a sentence encoder, eyes, a decoder.
 
 The whole is in the file: tokens of the instruction in, commands out. The sentence is encoded when it changes, pictures
-are looked at when a chunk is planned, and the likeliest tokens are said. The tokeniser is in the file's metadata.
+are looked at when a chunk is planned, and the likeliest tokens are said, in as many turns as a chunk takes tokens at
+most: what comes after the end is not read, and what cannot be read is a stop. The tokeniser and what the action tokens
+mean are in the file's metadata.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from policies.learning.vla.tiny import TinyVla, Told
 from policies.models.chunking import carried_out, contract, write_carried_out
 from policies.models.controller import Array, physical
 from policies.models.graph import spliced
-from policies.models.tokens.bins import BinTokens
+from policies.models.tokens.reading import reader
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task
@@ -50,11 +52,10 @@ class Speaker(nn.Module):
     The chunk in [-1, 1]; the entropy of what was said, nats per token; the value of what is seen.
     """
 
-    def __init__(self, policy: TinyVla, hold: int) -> None:
+    def __init__(self, policy: TinyVla, hold: int, actions: int) -> None:
         super().__init__()
-        assert isinstance(policy.tokens, BinTokens)
-        self.policy, self.hold, self.actions = policy, hold, policy.tokens.actions
-        self.register_buffer("values", torch.from_numpy(policy.tokens.values), persistent=False)
+        self.policy, self.hold, self.actions = policy, hold, actions
+        self.reader = reader(policy.tokens)
 
     def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...]) -> Tensor:
         width = self.policy.config.width
@@ -62,7 +63,7 @@ class Speaker(nn.Module):
         seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
         prefix = self.policy.encode(Told(words, tokens != 0, heard), numbers, seen)
         said = self.policy.generate(prefix, 0.0)
-        chunk: Tensor = self.values[said.tokens].unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)  # type: ignore[index]
+        chunk = self.reader(said.tokens).unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)
         counted = (~self.policy.after(said.tokens)).sum(1)
         thoughts = (said.entropy.sum(1) / counted, self.policy.value(prefix))
         return torch.cat([chunk.flatten(1), torch.stack(thoughts, 1)], 1)
@@ -97,13 +98,13 @@ class SpokenPolicy:
         self._numbers, self._pictures = spec.numbers(self.inputs), spec.pictures(self.inputs)
         self.actions = spec.size(self.outputs)
         tokens = self.policy.tokens
-        if not isinstance(tokens, BinTokens) or tokens.actions != self.actions or self.horizon % tokens.horizon:
+        if tokens.actions != self.actions or self.horizon % tokens.horizon:
             raise ValueError(
-                f"a chunk of {self.horizon} actions of {self.actions} numbers is said in bins, some for each of its "
-                f"equal parts, got {tokens}"
+                f"a chunk of {self.horizon} actions of {self.actions} numbers is said by its equal parts, "
+                f"got tokens of {tokens.horizon} actions of {tokens.actions}"
             )
         self._listener = Listener(self.encoder, self.policy).eval()
-        self._speaker = Speaker(self.policy, self.horizon // tokens.horizon).eval()
+        self._speaker = Speaker(self.policy, self.horizon // tokens.horizon, self.actions).eval()
         self._size = self.horizon * self.actions  # of a chunk
         self._thoughts = ("entropy", "value") if self.values else ("entropy",)
 
@@ -193,6 +194,7 @@ class SpokenPolicy:
             "signal": self._told.name,
             "vocabulary": [*self.encoder.words.vocabulary],
         }
+        graph.metadata["action_tokens"] = self.policy.tokens.described()
         return write_carried_out(graph, chunk, fresh, self.horizon, self.actions, self._size)
 
     @staticmethod

@@ -112,6 +112,8 @@ def test_a_sentence_that_is_none_of_the_tasks_stands_for_itself(task):
         ({"unheard": 1.0}, "unheard < 1"),
         ({"softness": 0.0}, "softness > 0"),
         ({"bins": 1}, "bins are 2 to"),
+        ({"tokens": "words"}, "tokens 'words' are not one of bins, fast"),
+        ({"tokens": "fast"}, "set algorithm.network.parallel=false"),
     ],
 )
 def test_bad_settings_are_named(task, settings, message):

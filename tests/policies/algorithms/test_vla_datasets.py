@@ -11,7 +11,7 @@ from policies import collect
 from policies.algorithms.vla import Vla, VlaConfig
 from policies.datasets import Dataset, DatasetError, Writer
 from policies.datasets.images import to_png
-from policies.learning.demonstrations import demonstrated
+from policies.learning.demonstrations import Demonstrations, demonstrated
 from policies.learning.vla.tiny import TinyConfig
 from policies.models.vision import EncoderConfig
 from sim.tasks import make
@@ -119,3 +119,26 @@ def test_a_picture_of_another_size_is_named_with_its_episode(task, ours, tmp_pat
     pq.write_table(table.set_column(where, FRONT, pa.array(column, table.schema.field(FRONT).type)), path)
     with pytest.raises(DatasetError, match=r"front_camera' in episode 1: pictures have shape \(32, 32, 3\), not \(64"):
         next(cloning(task, folder).learn())
+
+
+def test_fast_tokens_are_fitted_to_what_is_shown_and_learned(task, ours):
+    network = dataclasses.replace(CONFIG.network, parallel=False)
+    config = dataclasses.replace(
+        CONFIG, demonstrations=str(ours), tokens="fast", parts=5, vocabulary=80, updates=100, network=network
+    )
+    made = Vla(task, config, 0)
+    shown = Demonstrations.of(demonstrated(task, config, 0), task, config.horizon)
+    tokens = made.tokens.encode(shown.chunk)  # every action is said: five of four numbers
+    assert made.tokens.vocabulary <= 80 and made.tokens.length < 20 == made.tokens.size
+    assert (tokens[:, -1] == made.tokens.end).all() and (tokens[:, -2] != made.tokens.end).any()
+    assert np.abs(made.tokens.decode(tokens)[0] - shown.chunk).max() < 0.12
+    told = [*made.learn()]
+    first, last = (metrics["loss"] for metrics in told)
+    assert 0.0 == told[0]["loss_floor"] < last < first - 3.0 and first < made.tokens.length * np.log(80.0)
+    again = Vla(task, config, 0)  # who goes on fits the same tokens to the same demonstrations
+    again.load_state_dict(made.state_dict())
+    assert again.tokens == made.tokens and again.done == 100
+    signals = demonstrated(task, config, 0)[0].signals
+    controller = again.controller()
+    _, state = controller.act({name: signals[name][:8] for name in signals}, controller.initial_state(8))
+    assert state["chunk"].shape == (8, 20) and (state["entropy"] > 0.0).all()
