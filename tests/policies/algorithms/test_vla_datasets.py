@@ -129,12 +129,12 @@ def test_fast_tokens_are_fitted_to_what_is_shown_and_learned(task, ours):
     made = Vla(task, config, 0)
     shown = Demonstrations.of(demonstrated(task, config, 0), task, config.horizon)
     tokens = made.tokens.encode(shown.chunk)  # every action is said: five of four numbers
-    assert made.tokens.vocabulary <= 80 and made.tokens.length < 20 == made.tokens.size
-    assert (tokens[:, -1] == made.tokens.end).all() and (tokens[:, -2] != made.tokens.end).any()
+    longest = int((tokens != made.tokens.end).sum(axis=1).max())
+    assert made.tokens.vocabulary <= 80 and made.tokens.length == min(longest + 1, 20)
     assert np.abs(made.tokens.decode(tokens)[0] - shown.chunk).max() < 0.12
     told = [*made.learn()]
     first, last = (metrics["loss"] for metrics in told)
-    assert 0.0 == told[0]["loss_floor"] < last < first - 3.0 and first < made.tokens.length * np.log(80.0)
+    assert 0.0 == told[0]["loss_floor"] < last < first - 1.0 and first < made.tokens.length * np.log(80.0)
     again = Vla(task, config, 0)  # who goes on fits the same tokens to the same demonstrations
     again.load_state_dict(made.state_dict())
     assert again.tokens == made.tokens and again.done == 100
