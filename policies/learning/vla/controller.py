@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from deploy.teleop.instruction import KEY as TOKENISER
 from policies.language.minilm import SentenceEncoder
+from policies.learning.vla.reading import reader
 from policies.learning.vla.tiny import TinyVla, Told
 from policies.models.chunking import carried_out, contract, write_carried_out
 from policies.models.controller import Array, physical
 from policies.models.graph import spliced
-from policies.models.tokens.reading import reader
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task

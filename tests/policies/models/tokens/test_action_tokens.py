@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from policies.learning.vla.reading import reader
 from policies.models.tokens import BinTokens, FastTokens, tokens_of
 from policies.models.tokens.fast import BREAK, END, merged
-from policies.models.tokens.reading import reader
 
 HORIZON, ACTIONS = 8, 3
 STOP = (0.0, -0.5, 1.0)
