@@ -171,7 +171,8 @@ def spliced(graph: Graph, module: torch.nn.Module, examples: tuple[Any, ...], gi
     model = onnx.compose.add_prefix(program.model_proto, f"torch_{graph.made}/")
     if model.functions or any(opset.domain for opset in model.opset_import):
         raise ValueError("this torch module exports to operators outside of standard ONNX")
-    names, kept = {}, {}
+    names: dict[str, str] = {}
+    kept: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     for tensor in model.graph.initializer:
         value = numpy_helper.to_array(tensor)
         same = (value.dtype.str, value.shape, value.tobytes())  # torch repeats weights that are used several times

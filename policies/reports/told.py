@@ -66,7 +66,9 @@ class Heard:
             counted = undecided(flight)[:, self.rows]
             curves = {title: np.where(counted, curve, np.nan) for title, curve in curves.items()}
         told = [words.decode(row.astype(np.int64)) for row in flight[signal.name][0, self.rows]]
-        limits = {title: (min(0.0, np.nanmin(curve)), np.nanmax(curve)) for title, curve in curves.items()}
+        limits = {
+            title: (min(0.0, float(np.nanmin(curve))), float(np.nanmax(curve))) for title, curve in curves.items()
+        }
         panels = np.stack(
             [
                 _panel(said, {title: curve[:, k] for title, curve in curves.items()}, limits, steps / rate_hz, width)
