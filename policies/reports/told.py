@@ -97,7 +97,7 @@ def _panel(
 
     height = TEXT + CURVE * len(curves)
     figure = Figure((width / DPI, height / DPI), dpi=DPI)
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     lines = textwrap.wrap(f'"{told}"', int(width / LETTER), max_lines=LINES, placeholder=" ...")
     figure.text(4 / width, 1.0 - 4 / height, "\n".join(lines), fontsize=7.5, color=INK, va="top", linespacing=1.3)
     across, up = 1.0 - (LEFT + RIGHT) / width, (CURVE - TITLE - UNDER) / height
