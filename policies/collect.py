@@ -8,7 +8,7 @@ the folder already is continued. The dataset is in LeRobot's format v3.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +23,12 @@ from deploy.policy_file import PolicyFile
 from policies.models.controller import normalised
 from sim import spec
 from sim.env import Array, expert_of, make_env, stream, with_engine
-from sim.language import instructions_of
+from sim.language import instructions_of, spoken
+from sim.language.wordpiece import InstructionError, WordPiece
 from sim.rollout import Act, Episode, rollout
 from sim.spec import Group
 from sim.tasks import Task, history_of, initial_action, make, sensed
+from sim.tasks.abilities import words_of
 from sim.terms import HISTORY
 
 if TYPE_CHECKING:
@@ -144,21 +146,48 @@ def _features(task: Task, film: bool = False, told: bool = True) -> dict[str, Fe
 
 
 def stored(task: Task, folder: str, count: int) -> list[Episode]:
-    """The first `count` episodes of a dataset; DatasetError when it is damaged or of other signals or another rate."""
+    """The first `count` episodes of a dataset; DatasetError when it is damaged or of other signals or another rate.
+
+    What a task is told in words is each episode's text: DatasetError where there is none, or it cannot be told.
+    """
     from policies.datasets import Dataset, DatasetError
 
     dataset, features = Dataset(folder), _features(task)  # past actions are not stored: the commands are
     optional = {REWARD, SUCCESS} | {PRIVILEGED} - {*dataset.features}
     needed = {name: f.shape for name, f in features.items() if name not in optional}
-    dataset.require(needed, fps=task.rate_hz)
+    try:
+        dataset.require(needed, fps=task.rate_hz)
+    except DatasetError as error:
+        raise DatasetError(f"{error}: policies.collect task={task.name} records what {task.name} needs") from None
     for name in (n for n in (STATE, ACTION, PRIVILEGED) if n in needed):
         if (names := dataset.features[name].names) not in (None, features[name].names):
             wanted = ", ".join(features[name].names or ())
             raise DatasetError(f"{folder}: {name!r} holds {', '.join(names or ())}, not {wanted}")
-    return [_read(task, dataset.episode(k), k) for k in range(min(count, len(dataset)))]
+    words, episodes = words_of(task), []
+    for k in range(min(count, len(dataset))):
+        found = dataset.episode(k)
+        said = {} if words is None else _heard(task, words, found.task, f"{folder}: episode {k}")
+        episodes.append(_read(task, found, k, said))
+    return episodes
 
 
-def _read(task: Task, episode: Mapping[str, Array], number: int) -> Episode:
+def _heard(task: Task, words: WordPiece, text: str, where: str) -> dict[str, Array]:
+    """The tokens (k,) of what was said, by the name of the signal that tells them; `where` begins an error."""
+    from policies.datasets import DatasetError
+
+    (told,) = spec.tokens(task.policy)
+    again = f"record it again with policies.collect task={task.name}, or correct its text"
+    if not text.strip():
+        raise DatasetError(f"{where} has no text that says what was asked for: {again}")
+    if text == task.name or text in spoken():
+        raise DatasetError(f"{where} tells the name of a task, {text}, and no sentence: {again}")
+    try:
+        return {told.name: words.encode([text], told.shape[0])[0][0]}
+    except InstructionError as error:
+        raise DatasetError(f"{where}: {error}: {again}") from None
+
+
+def _read(task: Task, episode: Mapping[str, Array], number: int, said: Mapping[str, Array]) -> Episode:
     steps = len(episode[ACTION])
     reward = episode[REWARD][:, 0] if REWARD in episode else np.zeros(steps, np.float32)
     success = episode[SUCCESS][:, 0] if SUCCESS in episode else np.arange(steps) == steps - 1  # others keep successes
@@ -172,6 +201,7 @@ def _read(task: Task, episode: Mapping[str, Array], number: int) -> Episode:
     if task.privileged and PRIVILEGED in episode:
         signals |= spec.unpack(task.privileged, episode[PRIVILEGED])
     signals |= {s.name: episode[PICTURES + s.name] for s in spec.pictures(task.policy)}
+    signals |= {name: np.repeat(tokens[None], steps, axis=0) for name, tokens in said.items()}
     return Episode(number, signals, commands, reward, success.astype(bool), np.zeros(steps, bool))
 
 
@@ -184,7 +214,7 @@ def collect(task: Task, config: Config, hands: Hands | None = None) -> tuple[int
     from policies.datasets.layout import INFO, read_info
 
     folder = Path(config.out)
-    says = instructions_of(task.name) if config.words else None
+    text = _texts(task, config)
     told = not (folder / INFO).is_file() or PRIVILEGED in read_info(folder)["features"]
     features = _features(task, config.film, told)
     with Writer(config.out, round(task.rate_hz), features, task.robot.name) as writer:
@@ -194,11 +224,21 @@ def collect(task: Task, config: Config, hands: Hands | None = None) -> tuple[int
             waiting[episode.number] = episode
             while (following := waiting.pop(len(writer), None)) is not None:  # in order, so that it can be continued
                 frames = _frames(task, following)
-                text = says.draw(np.random.default_rng([config.seed, SAID, len(writer)])) if says else task.name
-                writer.add_episode({name: frames[name] for name in features}, text)
+                writer.add_episode({name: frames[name] for name in features}, text(following))
                 succeeded += following.succeeded
                 print(f"\r{len(writer)} episodes, {succeeded} succeeded", end="", file=sys.stderr, flush=True)
         return len(writer), succeeded
+
+
+def _texts(task: Task, config: Config) -> Callable[[Episode], str]:
+    """An episode's text: what its robot was told, else a sentence or the task's name, as the settings say."""
+    if (words := words_of(task)) is not None:
+        (told,) = spec.tokens(task.policy)
+        return lambda episode: words.decode(episode.signals[told.name][0])
+    if not config.words:
+        return lambda episode: task.name
+    says = instructions_of(task.name)
+    return lambda episode: says.draw(np.random.default_rng([config.seed, SAID, episode.number]))
 
 
 def _made(task: Task, config: Config, hands: Hands | None, first: int) -> Iterator[Episode]:

@@ -32,6 +32,7 @@ from policies.models.export import update_evaluation
 from policies.reports import paired
 from policies.reports.gaze import Gaze
 from policies.reports.paired import Scripted
+from policies.reports.told import heard
 from policies.runner import grid as grids
 from policies.runner import plots
 from policies.runner import report as reports
@@ -137,15 +138,19 @@ def evaluate(
     looks: list[Gaze] = []
     for num, firsts in _rounds(episodes, together(task)):
         driver = Simulated(task, num * agents_of(task), "", seed, conditions)
-        driver.watch, driver.size = watch, LARGE if seeing else PICTURE
+        driver.size = LARGE if seeing else PICTURE
         if isinstance(policy, Scripted):
             driver.signals = policy.inputs
         try:
             for first in firsts:
                 driver.first, driver.filmed = first, 0 if first or vehicle else min(filmed, num)
+                told = heard(policy, driver.filmed, driver.agents)
+                driver.watch = told.watching(watch) if told else watch
                 record = run(policy, driver, transfer=transfer)
                 if record.interrupted:
                     raise KeyboardInterrupt
+                if told:
+                    driver.pictures[:] = told.below(driver.pictures, driver.flight(), task.rate_hz, driver.every)
                 parts.append({name: values[::each] for name, values in driver.scores().items()})
                 flight = flight or driver.flight()
                 looks += [Gaze.of(seeing, driver.flight())] if seeing else []

@@ -119,7 +119,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
         task = with_engine(task, options.engine)
         kind = algorithm_for(settings.algorithm, task)
         made = kind(task, settings.algorithm_config, options.seed, device=options.device)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, LearningError) as error:
         raise RunError(plain(error)) from error
     except ModuleNotFoundError as error:
         raise SettingsError(extras.missing(error)) from error

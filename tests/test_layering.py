@@ -95,7 +95,7 @@ HOMES = {
     "hydra": ["policies/runner/cli.py", "policies/runner/config.py", "policies/runner/mistakes.py"],
     "omegaconf": ["policies/runner/cli.py", "policies/runner/config.py", "policies/runner/mistakes.py"],
     "rich": ["policies/runner/log.py"],
-    "matplotlib": ["policies/runner/report.py", "policies/runner/plots.py"],
+    "matplotlib": ["policies/reports/told.py", "policies/runner/report.py", "policies/runner/plots.py"],
     "transformers": ["policies/advisers/vision_language.py"],
     "rclpy": [*ROS2, "deploy/launching/lifecycle.py"],
     "lifecycle_msgs": ["deploy/launching/lifecycle.py"],

@@ -96,7 +96,8 @@ class Simulated(Connecting):
         self.env: Env = evaluation_env(task, num, self.seed, self.conditions)
         self._ends_early = ends_early(task)
         self.filmed, self.size = 0, PICTURE  # worlds of which pictures are taken; their height and width
-        self.pictures: list[NDArray[np.uint8]] = []  # (filmed, height, width, 3) each, FPS of them per second
+        self.every = max(1, round(task.rate_hz / FPS))  # control steps from one of them to the next
+        self.pictures: list[NDArray[np.uint8]] = []  # (filmed, height, width, 3) each
         self.watch: Watch | None = None
         self._log: dict[str, Array] = {}  # by name (steps and more, n, *shape)
         self._step = 0
@@ -125,7 +126,7 @@ class Simulated(Connecting):
 
     def write(self, commands: Mapping[str, Array]) -> None:
         truth = self.env.truth()
-        if self.filmed and self._step % max(1, round(self.rate_hz / FPS)) == 0:
+        if self.filmed and self._step % self.every == 0:
             self._film()
         step, columns = self.env.step(commands), {}
         if self._ends_early:

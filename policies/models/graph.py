@@ -171,12 +171,15 @@ def spliced(graph: Graph, module: torch.nn.Module, examples: tuple[Any, ...], gi
     model = onnx.compose.add_prefix(program.model_proto, f"torch_{graph.made}/")
     if model.functions or any(opset.domain for opset in model.opset_import):
         raise ValueError("this torch module exports to operators outside of standard ONNX")
-    names = {}
+    names: dict[str, str] = {}
+    kept: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     for tensor in model.graph.initializer:
         value = numpy_helper.to_array(tensor)
-        names[tensor.name] = (
-            graph.weight(value) if value.dtype == "float32" else graph.constant(value, value.dtype.type)
-        )
+        same = (value.dtype.str, value.shape, value.tobytes())  # torch repeats weights that are used several times
+        if same not in kept:
+            real = value.dtype == "float32"
+            kept[same] = graph.weight(value) if real else graph.constant(value, value.dtype.type)
+        names[tensor.name] = kept[same]
     names |= dict(zip((value.name for value in model.graph.input), given, strict=True))
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]

@@ -43,6 +43,12 @@ class WordPiece:
         numbers[there] = [number for row in rows for number in row]
         return numbers, there
 
+    def decode(self, numbers: Iterable[int]) -> str:
+        """A sentence of these pieces (k,): words and marks with a blank between them. Encoded it is the same pieces."""
+        ends = {self._number[name] for name in (PAD, BEGIN, END)}
+        pieces = [self.vocabulary[number] for number in numbers if number not in ends]
+        return " ".join(pieces).replace(" ##", "")
+
     def _pieces(self, sentence: str, most: int) -> list[int]:
         words = split(sentence)
         if not words:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from sim.env import Env
 from sim.language import Instructions
+from sim.language.folder import tokeniser
+from sim.language.wordpiece import WordPiece
 from sim.randomize import Array
 from sim.tasks import EngineTask, MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
@@ -118,6 +120,11 @@ class HasJoints(Task, Protocol):
 
     def zero(self, command: str) -> NDArray[Any]:
         """Where a command (k,) of zero puts its joints, rad (m)."""
+
+
+def words_of(task: Task) -> WordPiece | None:
+    """What makes tokens of a sentence for a task that is told in words, else none."""
+    return tokeniser(task.encoder) if isinstance(task, HasWords) else None
 
 
 def gap_of(task: Task) -> Gap:

@@ -12,7 +12,7 @@ from policies.models.controller import physical
 from policies.models.export import export
 from sim import spec
 from sim.spec import Group, Signal
-from sim.tasks.arm_reach import ArmReach
+from sim.tasks.arm.reach import ArmReach
 
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "left", "right", "stop", "go", "please")
 WORDS, ACTIONS = 6, 4

@@ -1,7 +1,8 @@
 """Vision, language, action: pictures and a sentence in, action tokens out (RT-2, OpenVLA), small enough for a laptop.
 
-Cloning: the likelihood of the tokens of an expert's chunks, softened over neighbouring bins, under any of the sentences
-that ask for the same. A clone that has not converged makes whatever improves it look good: the loss is reported.
+Cloning: the likelihood of the tokens of an expert's chunks under any of the sentences that ask for the same. Bins are
+softened over their neighbours; FAST tokens have none, and are said one after the other until the end. A clone that has
+not converged makes whatever improves it look good: the loss is reported.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from policies.learning.networks import Stateful
 from policies.learning.vla.controller import SpokenPolicy
 from policies.learning.vla.shown import Sentences, Told, asked_of, held
 from policies.learning.vla.tiny import TinyConfig, TinyVla
-from policies.models.controller import Policy
+from policies.models.controller import Array, Policy
+from policies.models.tokens import KINDS, ActionTokens
 from policies.models.tokens.bins import BinTokens
+from policies.models.tokens.fast import FastTokens
 from policies.models.vision import EncoderConfig
 from sim import spec
+from sim.rollout import Episode
 from sim.tasks.abilities import HasWords
 
 REPORT = 50  # updates between two reports
@@ -43,7 +47,9 @@ class VlaConfig(Shown):
 
     horizon: int = 5  # control steps of a chunk
     parts: int = 1  # actions that are said per chunk, each held for an equal part of it
+    tokens: str = "bins"  # or "fast": the actions of a chunk compressed (needs network.parallel=false)
     bins: int = 64  # tokens per number
+    vocabulary: int = 256  # tokens of fast, at most
     episodes: int = 70  # demonstrated
     corruption: float = 0.0  # of the expert; 1 is mediocre, 0 perfect
     network: TinyConfig = field(
@@ -65,6 +71,10 @@ class VlaConfig(Shown):
                 "parts, updates and batch_size are at least 1, and parts divide the horizon; "
                 f"got {self.parts}, {self.updates}, {self.batch_size} and {self.horizon}"
             )
+        if self.tokens not in KINDS:
+            raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
+        if self.tokens == "fast" and self.network.parallel:
+            raise ValueError("tokens=fast are said one after the other: set algorithm.network.parallel=false")
         if not (0.0 <= self.ema_decay < 1.0 and 0.0 <= self.unheard < 1.0 and self.softness > 0.0 <= self.jitter):
             raise ValueError(
                 "needs 0 <= ema_decay < 1, 0 <= unheard < 1, softness > 0 and jitter >= 0; "
@@ -87,7 +97,11 @@ class Vla(Stateful):
         self.generator = torch.Generator().manual_seed(seed)
         self.encoder = SentenceEncoder(task.encoder)
         (self.told,) = spec.tokens(task.policy)
-        self.tokens = BinTokens(config.parts, spec.size(task.commands), config.bins)
+        self._seen: tuple[list[Episode], Demonstrations] | None = None
+        self.tokens: ActionTokens = BinTokens(config.parts, spec.size(task.commands), config.bins)
+        if config.tokens == "fast":
+            chunks = self._parts(self._demonstrations()[1])
+            self.tokens = FastTokens.fit(chunks, config.parts, vocabulary=config.vocabulary).shortened(chunks)
         numbers, pictures = spec.size(spec.numbers(task.policy)), spec.pictures(task.policy)
         self.policy = TinyVla(self.tokens, numbers, pictures, self.encoder.size, config.network, seed)
         self.average = copy.deepcopy(self.policy)
@@ -104,7 +118,9 @@ class Vla(Stateful):
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
-        floor = float(torch.special.entr(self._soft).sum(1)[shown.tokens].sum(1).mean())
+        floor = 0.0  # of who knew the labels: those of bins are soft
+        if self.tokens.end is None:
+            floor = float(torch.special.entr(self._soft).sum(1)[shown.tokens].sum(1).mean())
         total, since = torch.zeros(()), 0
         while self.done < self.config.updates:
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -126,22 +142,32 @@ class Vla(Stateful):
                     "progress": self.done / self.config.updates,
                     "env_steps": 0.0,
                     "loss": float(total) / since,
-                    "loss_floor": floor,  # of who knew the labels: they are soft
+                    "loss_floor": floor,
                 }
                 total, since = torch.zeros(()), 0
 
     def _shown(self) -> tuple[Told, Sentences]:
         """What is learned from, and what may have been said."""
-        config = self.config
-        episodes = demonstrated(self.task, config, self.seed)
-        asked = np.repeat(asked_of(episodes, self.task, self.encoder), [len(episode.reward) for episode in episodes])
-        shown = Demonstrations.of(episodes, self.task, config.horizon)
-        tokens = self.tokens.encode(held(shown.chunk, config.horizon, config.parts))
-        said = [instructions.learned for instructions in self.task.instructions]
+        episodes, shown = self._demonstrations()
+        self._seen = None
+        things, said = asked_of(episodes, self.task, self.encoder.words)
+        asked = np.repeat(things, [len(episode.reward) for episode in episodes])
+        tokens = self.tokens.encode(self._parts(shown))
         return Told.of(shown, asked, tokens), Sentences.of(self.encoder, said, self.told.shape[0])
 
+    def _demonstrations(self) -> tuple[list[Episode], Demonstrations]:
+        """Episodes, and every step of theirs; kept until they are learned from."""
+        if self._seen is None:
+            episodes = demonstrated(self.task, self.config, self.seed)
+            self._seen = episodes, Demonstrations.of(episodes, self.task, self.config.horizon)
+        return self._seen
+
+    def _parts(self, shown: Demonstrations) -> Array:
+        """The mean actions of the chunks' parts, which are said (n, parts * actions)."""
+        return held(shown.chunk, self.config.horizon, self.config.parts)
+
     def _loss(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
-        """Nats per chunk, below which the softened labels do not let it fall."""
+        """Nats per chunk; the softened labels of bins do not let it fall below their own entropy."""
         generator, config = self.generator, self.config
         words, there = sentences.draw(shown.asked[index], generator)
         unheard = torch.rand(there.shape, generator=generator) < config.unheard
@@ -152,6 +178,8 @@ class Vla(Stateful):
         pictures = {name: shifted(some[index], shift, generator) for name, some in shown.pictures.items()}
         prefix = self.policy.encode(self.policy.tell(words, there & ~unheard), numbers, pictures)
         tokens = shown.tokens[index]
+        if self.tokens.end is not None:
+            return -self.policy.evaluate(prefix, tokens).log_probability.sum(1).mean()
         return -(self._soft[tokens] * self.policy.likely(prefix, tokens)).sum((1, 2)).mean()
 
     def controller(self) -> Policy:

@@ -35,6 +35,7 @@ from policies.learning.vla.controller import SpokenPolicy
 from policies.learning.vla.shown import Sentences
 from policies.learning.vla.tiny import Told
 from policies.models.controller import Array, Policy
+from policies.models.tokens.bins import BinTokens
 from sim.env import make_env, stream
 from sim.tasks.abilities import HasWords
 
@@ -111,7 +112,10 @@ class VlaRl(Stateful):
             self.started = take(self.cloning.average, config.start)
             self.cloning.done = config.clone.updates
         self.generator = torch.Generator().manual_seed(seed)
-        blur = blurred(self.cloning.tokens, config.blur)
+        tokens = self.cloning.tokens
+        if not isinstance(tokens, BinTokens):
+            raise ValueError("vla_rl tries neighbouring bins, which FAST tokens have not: algorithm.clone.tokens=bins")
+        blur = blurred(tokens, config.blur)
         self.improvement = Improvement(self.cloning.average, config, blur)
         self.insight = Insight(task)
         self.potential = Progress(self.insight.size, self.generator)

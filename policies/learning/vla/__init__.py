@@ -20,6 +20,7 @@ class Spoken:
 
     tokens: Tensor  # (n, length)
     log_probability: Tensor  # (n, length) of each, given those before it; 0 after the end
+    entropy: Tensor  # (n, length), nats, of what each was drawn from; 0 after the end
 
 
 @dataclass
@@ -50,7 +51,7 @@ class TokenPolicy(Protocol):
     def generate(
         self, prefix: Any, temperature: float, generator: torch.Generator | None = None, blur: Tensor | None = None
     ) -> Spoken:
-        """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with log-probabilities at 1."""
+        """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with probabilities at 1."""
 
     def evaluate(self, prefix: Any, tokens: Tensor, temperature: float, blur: Tensor | None = None) -> Judged:
         """Of tokens (n, length), with gradients; the temperature is positive."""

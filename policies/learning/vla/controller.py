@@ -1,7 +1,9 @@
 """Policies that are told in words and speak actions as tokens, as one controller: a sentence encoder, eyes, a decoder.
 
 The whole is in the file: tokens of the instruction in, commands out. The sentence is encoded when it changes, pictures
-are looked at when a chunk is planned, and the likeliest tokens are said. The tokeniser is in the file's metadata.
+are looked at when a chunk is planned, and the likeliest tokens are said, in as many turns as a chunk takes tokens at
+most: what comes after the end is not read, and what cannot be read is a stop. The tokeniser and what the action tokens
+mean are in the file's metadata.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from torch import Tensor, nn
 
 from deploy.teleop.instruction import KEY as TOKENISER
 from policies.language.minilm import SentenceEncoder
+from policies.learning.vla.reading import reader
 from policies.learning.vla.tiny import TinyVla, Told
 from policies.models.chunking import carried_out, contract, write_carried_out
 from policies.models.controller import Array, physical
 from policies.models.graph import spliced
-from policies.models.tokens.bins import BinTokens
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task
@@ -45,22 +47,26 @@ class Listener(nn.Module):
 
 
 class Speaker(nn.Module):
-    """The chunk (n, horizon * actions) in [-1, 1] that is said: of what was told, numbers (n, k), and pictures."""
+    """What is said: of what was told, numbers (n, k), and pictures. (n, horizon * actions + 2).
 
-    def __init__(self, policy: TinyVla, hold: int) -> None:
+    The chunk in [-1, 1]; the entropy of what was said, nats per token; the value of what is seen.
+    """
+
+    def __init__(self, policy: TinyVla, hold: int, actions: int) -> None:
         super().__init__()
-        assert isinstance(policy.tokens, BinTokens)
-        self.policy, self.hold, self.actions = policy, hold, policy.tokens.actions
-        self.register_buffer("values", torch.from_numpy(policy.tokens.values), persistent=False)
+        self.policy, self.hold, self.actions = policy, hold, actions
+        self.reader = reader(policy.tokens)
 
     def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...]) -> Tensor:
         width = self.policy.config.width
         words, heard = told[:, :-width].unflatten(1, (-1, width)), told[:, -width:]
         seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
         prefix = self.policy.encode(Told(words, tokens != 0, heard), numbers, seen)
-        said = self.policy.generate(prefix, 0.0).tokens
-        chunk: Tensor = self.values[said].unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)  # type: ignore[index]
-        return chunk.flatten(1)
+        said = self.policy.generate(prefix, 0.0)
+        chunk = self.reader(said.tokens).unflatten(1, (-1, self.actions)).repeat_interleave(self.hold, 1)
+        counted = (~self.policy.after(said.tokens)).sum(1)
+        thoughts = (said.entropy.sum(1) / counted, self.policy.value(prefix))
+        return torch.cat([chunk.flatten(1), torch.stack(thoughts, 1)], 1)
 
 
 @dataclass
@@ -68,7 +74,9 @@ class SpokenPolicy:
     """The controller. A chunk of `horizon` actions is said whole, and anew when the instruction changes.
 
     State: "words", the tokens that were told last (n, k); "told", what is kept of them; "chunk", what is left of the
-    plan, next action first, in [-1, 1]; "left", how many of them are still to be executed (n, 1).
+    plan, next action first, in [-1, 1]; "left", how many of them are still to be executed (n, 1). Nothing depends on
+    the last two, which are to be looked at: "entropy" of what was said last, nats per token, and, of who `values` what
+    is seen, its "value" then.
     """
 
     name: str
@@ -82,6 +90,7 @@ class SpokenPolicy:
     horizon: int
     settings: dict[str, Any] = field(default_factory=dict)
     envelope: dict[str, float] = field(default_factory=dict)
+    values: bool = False  # whether it has learned what a state is worth; a clone has not
 
     def __post_init__(self) -> None:
         spec.limits(self.outputs)
@@ -89,19 +98,23 @@ class SpokenPolicy:
         self._numbers, self._pictures = spec.numbers(self.inputs), spec.pictures(self.inputs)
         self.actions = spec.size(self.outputs)
         tokens = self.policy.tokens
-        if not isinstance(tokens, BinTokens) or tokens.actions != self.actions or self.horizon % tokens.horizon:
+        if tokens.actions != self.actions or self.horizon % tokens.horizon:
             raise ValueError(
-                f"a chunk of {self.horizon} actions of {self.actions} numbers is said in bins, some for each of its "
-                f"equal parts, got {tokens}"
+                f"a chunk of {self.horizon} actions of {self.actions} numbers is said by its equal parts, "
+                f"got tokens of {tokens.horizon} actions of {tokens.actions}"
             )
         self._listener = Listener(self.encoder, self.policy).eval()
-        self._speaker = Speaker(self.policy, self.horizon // tokens.horizon).eval()
+        self._speaker = Speaker(self.policy, self.horizon // tokens.horizon, self.actions).eval()
+        self._size = self.horizon * self.actions  # of a chunk
+        self._thoughts = ("entropy", "value") if self.values else ("entropy",)
 
     @classmethod
-    def from_task(cls, task: Task, encoder: SentenceEncoder, policy: TinyVla, horizon: int) -> SpokenPolicy:
+    def from_task(
+        cls, task: Task, encoder: SentenceEncoder, policy: TinyVla, horizon: int, values: bool = False
+    ) -> SpokenPolicy:
         """The controller of `task` with a trained policy."""
         about = {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
-        return cls(**about, encoder=encoder, policy=policy, horizon=horizon)
+        return cls(**about, encoder=encoder, policy=policy, horizon=horizon, values=values)
 
     def plan(self) -> dict[str, int]:
         """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""
@@ -117,8 +130,9 @@ class SpokenPolicy:
         return {
             "words": np.full((n, words), NOTHING, np.float32),
             "told": np.zeros((n, (words + 1) * width), np.float32),
-            "chunk": np.zeros((n, self.horizon * self.actions), np.float32),
+            "chunk": np.zeros((n, self._size), np.float32),
             "left": np.zeros((n, 1), np.float32),
+            **{name: np.zeros((n, 1), np.float32) for name in self._thoughts},
         }
 
     def limits(self) -> tuple[Array, Array]:
@@ -131,16 +145,20 @@ class SpokenPolicy:
         tokens = torch.from_numpy(np.ascontiguousarray(signals[self._told.name], np.int64))
         words = tokens.numpy().astype(np.float32)
         new = (words != state["words"]).any(1, keepdims=True)
-        told, chunk = state["told"], state["chunk"]
+        kept = ("chunk", *self._thoughts)
+        told, plan = state["told"], np.concatenate([state[name] for name in kept], axis=1)
         if new.any():
             told = np.where(new, self._listener(tokens).numpy(), told)
         fresh = new | (state["left"] <= 0.0)
         if fresh.any():
             numbers = torch.from_numpy(spec.pack(self._numbers, signals))
             shown = tuple(torch.from_numpy(np.ascontiguousarray(signals[s.name])) for s in self._pictures)
-            chunk = np.where(fresh, self._speaker(tokens, torch.from_numpy(told), numbers, shown).numpy(), chunk)
+            said = self._speaker(tokens, torch.from_numpy(told), numbers, shown).numpy()[:, : plan.shape[1]]
+            plan = np.where(fresh, said, plan)
+        chunk, *thoughts = np.split(plan, [self._size + k for k in range(len(self._thoughts))], axis=1)
         action, rest = carried_out(chunk, state["left"], fresh, self.horizon, self.actions)
-        return physical(self.outputs, action), {"words": words, "told": told} | rest
+        after = {"words": words, "told": told, **rest, **dict(zip(self._thoughts, thoughts, strict=True))}
+        return physical(self.outputs, action), after
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
@@ -162,16 +180,22 @@ class SpokenPolicy:
         def speak() -> str:
             pictures = tuple(torch.zeros(2, *s.shape, dtype=torch.uint8) for s in self._pictures)
             rows = (torch.zeros(2, self.initial_state(1)["told"].shape[1]), torch.zeros(2, spec.size(self._numbers)))
-            return spliced(graph, self._speaker, (words_of, *rows, pictures), (self._told.name, told, numbers, *shown))
+            given = (self._told.name, told, numbers, *shown)
+            said = spliced(graph, self._speaker, (words_of, *rows, pictures), given)
+            return graph.columns(said, 0, self._size + len(self._thoughts))
 
-        said = graph.when(self._any(graph, fresh), speak, "state.chunk")
-        chunk = graph.add("Where", fresh, said, "state.chunk")
+        before = graph.join(["state.chunk", *(f"state.{name}" for name in self._thoughts)])
+        plan = graph.add("Where", fresh, graph.when(self._any(graph, fresh), speak, before), before)
+        chunk = graph.columns(plan, 0, self._size)
+        for place, name in enumerate(self._thoughts, self._size):
+            graph.columns(plan, place, place + 1, to=f"next_state.{name}")
         graph.metadata[TOKENISER] = {
             "kind": "wordpiece",
             "signal": self._told.name,
             "vocabulary": [*self.encoder.words.vocabulary],
         }
-        return write_carried_out(graph, chunk, fresh, self.horizon, self.actions, self.horizon * self.actions)
+        graph.metadata["action_tokens"] = self.policy.tokens.described()
+        return write_carried_out(graph, chunk, fresh, self.horizon, self.actions, self._size)
 
     @staticmethod
     def _any(graph: Graph, rows: str) -> str:

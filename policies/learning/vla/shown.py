@@ -14,6 +14,7 @@ from policies.language.minilm import SentenceEncoder
 from policies.learning.demonstrations import Demonstrations
 from policies.models.controller import Array
 from sim import spec
+from sim.language.wordpiece import WordPiece
 from sim.rollout import Episode
 from sim.tasks.abilities import HasWords
 
@@ -72,18 +73,23 @@ def held(chunk: Array, horizon: int, parts: int) -> Array:
     return mean
 
 
-def asked_of(episodes: Sequence[Episode], task: HasWords, encoder: SentenceEncoder) -> list[int]:
-    """Which of the task's instructions each episode was asked for with; ValueError for a sentence of none of them."""
+def asked_of(episodes: Sequence[Episode], task: HasWords, words: WordPiece) -> tuple[list[int], list[tuple[str, ...]]]:
+    """Which thing each episode was asked for, and what may be said for each thing.
+
+    First come the task's own, for each of which any of its sentences may be said; a sentence that is none of theirs,
+    as in a dataset from elsewhere, stands for itself.
+    """
     (told,) = spec.tokens(task.policy)
+    said = [instructions.learned for instructions in task.instructions]
     known: dict[bytes, int] = {}
     for thing, instructions in enumerate(task.instructions):
         for some in (instructions.learned, instructions.held_out):
-            for row in encoder.words.encode(some, told.shape[0])[0]:
-                known[row.tobytes()] = thing
-    found = []
+            known |= dict.fromkeys((row.tobytes() for row in words.encode(some, told.shape[0])[0]), thing)
+    asked = []
     for episode in episodes:
         row = np.asarray(episode.signals[told.name][0], np.int64)
         if row.tobytes() not in known:
-            raise ValueError(f"demonstration {episode.number}: {task.name} does not know what was asked for")
-        found.append(known[row.tobytes()])
-    return found
+            known[row.tobytes()] = len(said)
+            said.append((words.decode(row),))
+        asked.append(known[row.tobytes()])
+    return asked, said

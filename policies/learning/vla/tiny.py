@@ -190,8 +190,7 @@ class TinyVla(nn.Module):
         with torch.no_grad():
             if self.said is None:
                 likely = _likely(self._logits(prefix, None), temperature or 1.0, blur)
-                tokens = _drawn(likely.flatten(0, 1), temperature, generator).view(likely.shape[:2])
-                return Spoken(*self._ended(tokens, likely.gather(-1, tokens[..., None])[..., 0]))
+                return self._ended(_drawn(likely, temperature, generator), likely)
             return self._said_in_turn(prefix, temperature, generator, blur)
 
     def _said_in_turn(
@@ -201,27 +200,27 @@ class TinyVla(nn.Module):
         assert self.said is not None
         past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.blocks)
         tokens: list[Tensor] = []
-        logs: list[Tensor] = []
+        likely: list[Tensor] = []
         for k in range(self.tokens.length):
             x = prefix.start + self.turn[k]
             x = (x + self.said(tokens[-1]) if tokens else x)[:, None]
             for layer, block in enumerate(self.blocks):
                 x, past[layer] = block(x, prefix.attended[layer], prefix.there, True, past[layer])
             turn = None if blur is None else blur[k : k + 1]
-            likely = _likely(self.head(self.last(x)), temperature or 1.0, turn)[:, 0]
-            tokens.append(_drawn(likely, temperature, generator))
-            logs.append(likely.gather(-1, tokens[-1][:, None])[:, 0])
-        return Spoken(*self._ended(torch.stack(tokens, 1), torch.stack(logs, 1)))
+            likely.append(_likely(self.head(self.last(x)), temperature or 1.0, turn)[:, 0])
+            tokens.append(_drawn(likely[-1], temperature, generator))
+        return self._ended(torch.stack(tokens, 1), torch.stack(likely, 1))
 
     def evaluate(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Judged:
         if temperature <= 0.0:
             raise ValueError(f"temperature is positive, got {temperature}")
         likely = self.likely(prefix, tokens, temperature, blur)
-        entropy = -(likely.exp() * likely).sum(-1)
-        log_probability = likely.gather(-1, tokens[..., None])[..., 0]
-        after = self._after(tokens)
-        value = self.worth(prefix.start).squeeze(-1)
-        return Judged(log_probability.masked_fill(after, 0.0), entropy.masked_fill(after, 0.0), value)
+        return Judged(*self._judged(tokens, likely), self.value(prefix))
+
+    def value(self, prefix: Prefix) -> Tensor:
+        """(n,) of what is seen."""
+        worth: Tensor = self.worth(prefix.start)
+        return worth.squeeze(-1)
 
     def likely(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Tensor:
         """Log-probabilities of every token (n, length, vocabulary), given those before it."""
@@ -240,19 +239,25 @@ class TinyVla(nn.Module):
         logits: Tensor = self.head(self.last(x))
         return logits
 
-    def _after(self, tokens: Tensor) -> Tensor:
+    def after(self, tokens: Tensor) -> Tensor:
         """Which tokens (n, length) come after the end, and count no more."""
         if self.tokens.end is None:
             return torch.zeros_like(tokens, dtype=torch.bool)
         ends = (tokens == self.tokens.end).cumsum(1)
         return F.pad(ends[:, :-1], (1, 0)) > 0
 
-    def _ended(self, tokens: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    def _judged(self, tokens: Tensor, likely: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of each (n, length), of log-probabilities (n, length, vocabulary)."""
+        after = self.after(tokens)
+        entropy = -(likely.exp() * likely).sum(-1)
+        return likely.gather(-1, tokens[..., None])[..., 0].masked_fill(after, 0.0), entropy.masked_fill(after, 0.0)
+
+    def _ended(self, tokens: Tensor, likely: Tensor) -> Spoken:
         """With nothing but ends after the end."""
-        if self.tokens.end is None:
-            return tokens, logs
-        after = self._after(tokens)
-        return tokens.masked_fill(after, self.tokens.end), logs.masked_fill(after, 0.0)
+        judged = self._judged(tokens, likely)
+        return Spoken(
+            tokens if self.tokens.end is None else tokens.masked_fill(self.after(tokens), self.tokens.end), *judged
+        )
 
 
 def _likely(logits: Tensor, temperature: float, blur: Tensor | None) -> Tensor:
@@ -264,7 +269,8 @@ def _likely(logits: Tensor, temperature: float, blur: Tensor | None) -> Tensor:
 
 
 def _drawn(likely: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """Tokens (n,) of log-probabilities (n, vocabulary); the likeliest at temperature 0."""
+    """Tokens (...) of log-probabilities (..., vocabulary); the likeliest at temperature 0."""
     if temperature == 0.0:
         return likely.argmax(-1)
-    return torch.multinomial(likely.exp(), 1, generator=generator)[:, 0]
+    rows = likely.exp().flatten(0, -2)
+    return torch.multinomial(rows, 1, generator=generator).view(likely.shape[:-1])

@@ -22,6 +22,14 @@ class ActionTokens(Protocol):
     """Chunks of actions in [-1, 1], action by action, to tokens and back."""
 
     @property
+    def horizon(self) -> int:
+        """Actions of a chunk."""
+
+    @property
+    def actions(self) -> int:
+        """Numbers of an action."""
+
+    @property
     def vocabulary(self) -> int:
         """How many tokens there are: 0 .. vocabulary - 1."""
 

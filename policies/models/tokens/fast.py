@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,9 +34,12 @@ class FastTokens:
     scale: float = 10.0  # coefficients are rounded to 1 / scale; theirs
     merges: tuple[tuple[int, int], ...] = ()  # the two tokens that the next new one stands for
     stop: tuple[float, ...] = ()  # the action that stops, in [-1, 1]; none: zero
+    most: int = 0  # tokens of a chunk; 0: as many as it has numbers
 
     def __post_init__(self) -> None:
         stopping(self.stop, self.horizon, self.actions)
+        if not 0 <= self.most <= self.horizon * self.actions:
+            raise ValueError(f"a chunk takes 1 to {self.horizon * self.actions} tokens, got {self.most}")
         if not 0.0 < self.scale * math.sqrt(self.horizon) <= MOST:
             raise ValueError(f"scale is positive, and at most {MOST} over the root of the horizon, got {self.scale}")
         long = [1] * (2 + 2 * self.largest)  # how many coefficients a token stands for
@@ -44,8 +47,8 @@ class FastTokens:
             if not (END < first < new and END < second < new):
                 raise ValueError(f"token {new} merges {first, second}, of which one is not yet known")
             long.append(long[first] + long[second])
-            if long[-1] > self.length:  # merges that double one another would fill any memory
-                raise ValueError(f"token {new} stands for {long[-1]} numbers, and a chunk has {self.length}")
+            if long[-1] > self.size:  # merges that double one another would fill any memory
+                raise ValueError(f"token {new} stands for {long[-1]} numbers, and a chunk has {self.size}")
 
     @classmethod
     def fit(
@@ -86,20 +89,34 @@ class FastTokens:
         return 2 + 2 * self.largest + len(self.merges)
 
     @property
-    def length(self) -> int:
+    def size(self) -> int:
+        """How many numbers a chunk has."""
         return self.horizon * self.actions
+
+    @property
+    def length(self) -> int:
+        return self.most or self.size
 
     @property
     def end(self) -> int | None:
         return END
 
+    def shortened(self, chunks: NDArray[np.floating]) -> FastTokens:
+        """The same, with as many tokens as the longest of these chunks takes and one more, which ends it."""
+        longest = int((self.encode(chunks) != END).sum(axis=1).max())
+        return replace(self, most=min(longest + 1, self.size))
+
     def encode(self, chunks: NDArray[np.floating]) -> NDArray[np.int64]:
+        """As in `ActionTokens`; ValueError for a chunk that takes more than `most`."""
         stream = self._stream(chunks)
         for new, pair in enumerate(self.merges, 2 + 2 * self.largest):
             stream = merged(stream, pair, new)
         ends = stream == BREAK
         row = np.cumsum(ends) - ends
         place = np.arange(len(stream)) - np.concatenate([[0], np.flatnonzero(ends) + 1])[row]
+        longest = int(place[~ends].max(initial=0)) + 1
+        if longest > self.length:
+            raise ValueError(f"a chunk takes {longest} tokens, and {self.length} are the most")
         tokens = np.full((len(chunks), self.length), END, np.int64)
         tokens[row[~ends], place[~ends]] = stream[~ends]
         return tokens
@@ -111,10 +128,10 @@ class FastTokens:
             ended = sequence[: sequence.index(END)] if END in sequence else sequence
             if not all(END < token < self.vocabulary for token in ended):
                 continue
-            values = [value for token in ended for value in self._meaning[token]]
-            if len(values) == self.length:
+            values = [value for token in ended for value in self.meaning[token]]
+            if len(values) == self.size:
                 rounded = np.reshape(values, (self.horizon, self.actions))
-                chunks[row] = (self._cosines.T @ rounded / self.scale).clip(-1.0, 1.0).ravel()
+                chunks[row] = (self.cosines.T @ rounded / self.scale).clip(-1.0, 1.0).ravel()
                 readable[row] = True
         return chunks, readable
 
@@ -126,6 +143,7 @@ class FastTokens:
             "scale": self.scale,
             "merges": [[*pair] for pair in self.merges],
             "stop": [*self.stop],
+            "most": self.most,
         }
 
     @classmethod
@@ -133,10 +151,11 @@ class FastTokens:
         """What `described()` gave."""
         merges = tuple((int(first), int(second)) for first, second in description["merges"])
         horizon, actions = int(description["horizon"]), int(description["actions"])
-        return cls(horizon, actions, float(description["scale"]), merges, tuple(map(float, description["stop"])))
+        stop, most = tuple(map(float, description["stop"])), int(description.get("most", 0))
+        return cls(horizon, actions, float(description["scale"]), merges, stop, most)
 
     @cached_property
-    def _cosines(self) -> NDArray[np.float64]:
+    def cosines(self) -> NDArray[np.float64]:
         """The orthonormal cosine transform (frequency, time), type II."""
         k, t = np.arange(self.horizon)[:, None], np.arange(self.horizon)[None]
         basis: NDArray[np.float64] = np.sqrt(2.0 / self.horizon) * np.cos(np.pi * k * (2 * t + 1) / (2 * self.horizon))
@@ -144,7 +163,7 @@ class FastTokens:
         return basis
 
     @cached_property
-    def _meaning(self) -> list[tuple[int, ...]]:
+    def meaning(self) -> list[tuple[int, ...]]:
         """The rounded coefficients of each token."""
         found: list[tuple[int, ...]] = [(), *((value,) for value in range(-self.largest, self.largest + 1))]
         for first, second in self.merges:
@@ -153,9 +172,9 @@ class FastTokens:
 
     def _stream(self, chunks: NDArray[np.floating]) -> NDArray[np.int64]:
         """Unmerged tokens of all chunks, one after the other, lowest frequency first, `BREAK` after each chunk."""
-        moves = chunked(chunks, self.length).reshape(-1, self.horizon, self.actions)
-        rounded = np.rint(self.scale * (self._cosines @ moves)).astype(np.int64) + (1 + self.largest)
-        rows = rounded.reshape(-1, self.length)
+        moves = chunked(chunks, self.size).reshape(-1, self.horizon, self.actions)
+        rounded = np.rint(self.scale * (self.cosines @ moves)).astype(np.int64) + (1 + self.largest)
+        rows = rounded.reshape(-1, self.size)
         return np.pad(rows, ((0, 0), (0, 1)), constant_values=BREAK).ravel()
 
 

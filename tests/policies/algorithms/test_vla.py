@@ -93,13 +93,15 @@ def test_a_part_of_a_chunk_is_its_mean_action():
     assert held(chunk, 6, 2).tolist() == [[2.0, 3.0, 8.0, 9.0]]
 
 
-def test_an_unknown_sentence_of_a_demonstration_is_named(task):
+def test_a_sentence_that_is_none_of_the_tasks_stands_for_itself(task):
     from policies.collect import demonstrate
 
-    (episode,) = demonstrate(task, 1, 0)
-    episode.signals["instruction"] = task.words.encode(["go"])[0].repeat(len(episode.reward), 0)
-    with pytest.raises(ValueError, match="demonstration 0: metaworld/words does not know what was asked for"):
-        asked_of([episode], task, Vla(task, few(), 0).encoder)
+    known, other = demonstrate(task, 2, 0)
+    thing = int(known.signals["task"][0].argmax())
+    other.signals["instruction"] = task.words.encode(["go ahead"])[0].repeat(len(other.reward), 0)
+    asked, said = asked_of([other, known, other], task, task.words)
+    assert asked == [2, thing, 2]
+    assert said == [*(one.learned for one in task.instructions), ("go ahead",)]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,8 @@ def test_an_unknown_sentence_of_a_demonstration_is_named(task):
         ({"unheard": 1.0}, "unheard < 1"),
         ({"softness": 0.0}, "softness > 0"),
         ({"bins": 1}, "bins are 2 to"),
+        ({"tokens": "words"}, "tokens 'words' are not one of bins, fast"),
+        ({"tokens": "fast"}, "set algorithm.network.parallel=false"),
     ],
 )
 def test_bad_settings_are_named(task, settings, message):

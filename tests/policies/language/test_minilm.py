@@ -24,6 +24,8 @@ def test_a_sentence_is_cut_into_its_longest_pieces(folder):
     named = [[words.vocabulary[k] for k in row[seen]] for row, seen in zip(numbers, there, strict=True)]
     assert named == [["[CLS]", "open", ",", "the", "drawer", "[SEP]"], ["[CLS]", "push", "##ing", "[SEP]"]]
     assert (numbers[~there] == 0).all()
+    said = [words.decode(row) for row in numbers]
+    assert said == ["open , the drawer", "pushing"] and np.array_equal(words.encode(said, most=8)[0], numbers)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.controller import SpokenPolicy
 from policies.learning.vla.tiny import TinyConfig, TinyVla
 from policies.models.export import export
-from policies.models.tokens import BinTokens, FastTokens
+from policies.models.tokens import BinTokens, FastTokens, tokens_of
 from policies.models.vision import EncoderConfig
 from sim.spec import Signal
 from tests.policies.language.tiny_bert import written
@@ -25,7 +25,7 @@ def encoder(tmp_path_factory):
     return SentenceEncoder(written(tmp_path_factory.mktemp("tiny_bert")))
 
 
-def controller(encoder, parallel, tokens=None, horizon=HORIZON):
+def controller(encoder, parallel, tokens=None, horizon=HORIZON, values=True):
     last = float(len(encoder.words.vocabulary) - 1)
     inputs = (
         Signal("position", (3,), "m", "world"),
@@ -40,15 +40,18 @@ def controller(encoder, parallel, tokens=None, horizon=HORIZON):
         *policy.seek.values(),
     ):  # at first every token is as likely, and words hardly count
         torch.nn.init.normal_(layer.weight, std=0.5, generator=torch.Generator().manual_seed(1))
-    return SpokenPolicy("told", "task", "robot", 20.0, inputs, COMMANDS, encoder, policy, horizon)
+    return SpokenPolicy("told", "task", "robot", 20.0, inputs, COMMANDS, encoder, policy, horizon, values=values)
 
 
-IN_TURN = pytest.param(False, marks=pytest.mark.long, id="in_turn")  # torch takes half a minute to export each
+FAST = FastTokens.fit(np.random.default_rng(0).normal(0.0, 0.2, (80, 4)).clip(-1, 1), 2, vocabulary=60)
+# torch takes half a minute to export each
+IN_TURN = pytest.param((False, None), marks=pytest.mark.long, id="in_turn")
+COMPRESSED = pytest.param((False, FAST), marks=pytest.mark.long, id="fast")
 
 
-@pytest.fixture(scope="module", params=[IN_TURN, pytest.param(True, id="parallel")])
+@pytest.fixture(scope="module", params=[IN_TURN, COMPRESSED, pytest.param((True, None), id="parallel")])
 def made(request, encoder, tmp_path_factory):
-    told = controller(encoder, request.param)
+    told = controller(encoder, *request.param)
     return told, export(told, tmp_path_factory.mktemp("told") / "policy.onnx")
 
 
@@ -100,14 +103,55 @@ def test_each_part_of_a_chunk_is_held(made, encoder):
     assert (done[0] == done[1]).all() and (done[2] == done[3]).all()
 
 
+def test_the_file_says_how_sure_it_was_and_what_it_thinks_a_state_is_worth(made, encoder):
+    told, file = made
+    signals, policy = seen(encoder, ["open the drawer", "close the window"]), told.policy
+    prefix = policy.encode(
+        policy.tell(*encoder.states(["open the drawer", "close the window"])),
+        torch.from_numpy(signals["position"]),
+        {"camera": torch.from_numpy(signals["camera"])},
+    )
+    said = policy.generate(prefix, 0.0).tokens
+    judged, count = policy.evaluate(prefix, said), (~policy.after(said)).sum(1)
+    file.reset(2)
+    for _ in range(2):  # while a chunk is carried out they stay as they are
+        file.step(signals)
+        states = file.states()
+        assert np.allclose(states["entropy"][:, 0], (judged.entropy.sum(1) / count).detach(), atol=1e-5)
+        assert np.allclose(states["value"][:, 0], judged.value.detach(), atol=1e-5)
+    assert states["entropy"].min() > 0.01 and states["entropy"][0] != states["entropy"][1]
+    assert {*controller(encoder, True, values=False).initial_state(1)} == {*states} - {"value"}
+
+
 def test_the_tokeniser_is_in_the_file(made, encoder):
     signal, words = tokeniser_of(PolicyFile.load(made[1].path))
     assert signal.name == "instruction" and words == encoder.words
 
 
 def test_what_cannot_be_exported_is_named(encoder):
-    chunks = np.random.default_rng(0).uniform(-0.5, 0.5, (50, 4))
-    with pytest.raises(ValueError, match="in bins"):
-        controller(encoder, False, FastTokens.fit(chunks, 2, vocabulary=64))
-    with pytest.raises(ValueError, match="equal parts"):
+    with pytest.raises(ValueError, match="by its equal parts, got tokens of 2 actions of 2"):
         controller(encoder, False, horizon=5)
+    with pytest.raises(ValueError, match="got tokens of 4 actions of 1"):
+        controller(encoder, False, BinTokens(4, 1, 16))
+
+
+def test_what_is_said_of_fast_tokens_is_read_or_a_stop(encoder):
+    told = controller(encoder, False, FAST)
+    signals = seen(encoder, ["open the drawer"] * 64)
+    _, state = told.act(signals, told.initial_state(64))
+    prefix = told.policy.encode(
+        told.policy.tell(*encoder.states(["open the drawer"] * 64)),
+        torch.from_numpy(signals["position"]),
+        {"camera": torch.from_numpy(signals["camera"])},
+    )
+    said = told.policy.generate(prefix, 0.0).tokens
+    chunks, readable = told.policy.detokenise(said)
+    assert 8 < readable.sum() < 56 and (chunks[~readable] == 0.0).all()
+    assert np.allclose(state["chunk"][:, :2], chunks[:, :2], atol=1e-6)  # held for two steps, of which one is over
+    commands, _ = told.act(signals, state)
+    assert np.allclose(commands["velocity"][~readable], 0.0)  # the middle of its range
+
+
+def test_what_the_action_tokens_mean_is_in_the_file(made):
+    told, file = made
+    assert tokens_of(PolicyFile.load(file.path).metadata["action_tokens"]) == told.policy.tokens

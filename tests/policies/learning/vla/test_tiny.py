@@ -54,6 +54,7 @@ def test_what_was_said_is_judged_as_it_was_drawn(encoder, tokens, parallel, temp
     judged = policy.evaluate(prefix, said.tokens, temperature, blur)
     assert said.tokens.shape == (4, HORIZON * ACTIONS) and judged.value.shape == (4,)
     assert torch.allclose(said.log_probability, judged.log_probability, atol=1e-5)
+    assert torch.allclose(said.entropy, judged.entropy, atol=1e-5)
     chunks, _ = policy.detokenise(said.tokens)
     assert np.array_equal(chunks, tokens.decode(said.tokens.numpy())[0])
 
@@ -82,7 +83,7 @@ def test_nothing_counts_after_the_end(encoder):
     judged = policy.evaluate(prefix, said.tokens, 1.0)
     assert after.any() and not after.all()
     assert (said.tokens[after] == FAST.end).all()
-    for value in (said.log_probability, judged.log_probability, judged.entropy):
+    for value in (said.log_probability, said.entropy, judged.log_probability, judged.entropy):
         assert (value[after] == 0.0).all() and (value[~after] != 0.0).all()
 
 

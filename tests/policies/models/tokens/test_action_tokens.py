@@ -2,10 +2,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from policies.learning.vla.reading import reader
 from policies.models.tokens import BinTokens, FastTokens, tokens_of
 from policies.models.tokens.fast import BREAK, END, merged
 
@@ -78,6 +80,35 @@ def test_fast_stops_at_each_kind_of_fault():
     assert FAST.decode(after)[1].all()
 
 
+SHORT = FAST.shortened(smooth(400))
+
+
+@pytest.mark.parametrize("tokens", [FAST, SHORT], ids=["fast", "short"])
+def test_a_graph_reads_what_was_said_as_we_do(tokens):
+    rng = np.random.default_rng(0)
+    said = tokens.encode(smooth(400))
+    wrong = rng.integers(0, tokens.vocabulary, said.shape)  # hardly any can be read
+    few = np.where(rng.uniform(size=said.shape) < 0.1, wrong, said)
+    rows = np.concatenate([said, wrong, few])
+    rows[np.cumsum(rows == END, axis=1) > 0] = END
+    read, readable = tokens.decode(rows)
+    assert readable[:400].all() and 0 < readable[400:].sum() < 800
+    assert np.allclose(reader(tokens)(torch.from_numpy(rows)), read, atol=1e-6)
+
+
+def test_a_graph_reads_bins_as_we_do():
+    said = np.random.default_rng(0).integers(0, BINS.vocabulary, (50, BINS.length))
+    assert np.array_equal(reader(BINS)(torch.from_numpy(said)), BINS.decode(said)[0])
+
+
+def test_fast_is_as_long_as_the_longest_chunk_and_its_end():
+    lengths = (FAST.encode(smooth(400)) != END).sum(axis=1)
+    assert SHORT.length == lengths.max() + 1 < FAST.length
+    assert np.array_equal(SHORT.encode(smooth(400)), FAST.encode(smooth(400))[:, : SHORT.length])
+    with pytest.raises(ValueError, match=f"a chunk takes 1. tokens, and {SHORT.length} are the most"):
+        SHORT.encode(np.random.default_rng(0).uniform(-1, 1, (1, HORIZON * ACTIONS)))
+
+
 @given(
     st.lists(st.sampled_from([1, 2, BREAK]), max_size=30), st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 2]))
 )
@@ -90,7 +121,7 @@ def test_merging_goes_from_the_left(stream, pair):
     assert merged(np.array(stream, np.int64), pair, 9).tolist() == expected
 
 
-@pytest.mark.parametrize("tokens", [BINS, FAST])
+@pytest.mark.parametrize("tokens", [BINS, FAST, SHORT])
 def test_a_description_is_all_of_it(tokens):
     again = tokens_of(json.loads(json.dumps(tokens.described())))
     assert again == tokens
@@ -106,6 +137,7 @@ def test_a_description_is_all_of_it(tokens):
         (lambda: BinTokens(4, 3, bins=1), "bins are 2 to 4096"),
         (lambda: BinTokens(4, 3, stop=(0.0, 2.0, 0.0)), "stop is an action of 3"),
         (lambda: FastTokens(4, 3, scale=0.0), "scale is positive"),
+        (lambda: FastTokens(4, 3, most=13), "takes 1 to 12 tokens"),
         (lambda: FastTokens(4, 3, scale=1e12), "at most 4096"),
         # Each merge doubles the one before it: 2**60 numbers.
         (lambda: FastTokens(4, 3, merges=((1, 1), *((42 + k, 42 + k) for k in range(60)))), "a chunk has 12"),
