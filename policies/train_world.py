@@ -33,6 +33,7 @@ Array = NDArray[np.float32]
 
 CHUNKS = (1, 5, 20)  # after which the open-loop error is told
 CHUNK = 4  # control steps
+PRECISE = 0.85  # of verdicts that are true: whoever learns under worse ones learns what is wrongly called success
 BEYOND = 0.1  # of the recorded range, beyond it: no state is predicted further out
 
 
@@ -206,6 +207,8 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     world = train(config)
     print(text(world))
+    if (precision := world.report["success"]["precision"]) is None or precision < PRECISE:
+        print("warning: what it calls success is too often none: record more episodes, above all ones that succeed")
     print(f"world: {config.out}")
 
 

@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 import sim.gym
 from sim import tasks
 from sim.spec import pictures
+from tests.policies.language.spoken_words import kept_encoder
 
 # The checker wants finite bounds; positions and velocities have none. Everything else it says is an error here.
 UNBOUNDED = r".*A Box observation space (min|max)imum value is -?infinity.*"
@@ -28,16 +29,17 @@ def make_vec(num_envs=6, name="quad_hover", **kwargs):
 @pytest.mark.parametrize("observation", sim.gym.OBSERVATIONS)
 @pytest.mark.parametrize("name", sorted(tasks.TASKS))
 def test_gymnasium_checks_pass(name, observation):
-    task = tasks.make(name)
+    config = {"encoder": kept_encoder()} if name == "arm_words" else {}
+    task = tasks.make(name, **config)
     if tasks.agents_of(task) > 1:
         with pytest.raises(ValueError, match="agents in each world"):
             gymnasium.make(f"sim2metal/{name}-v0", observation=observation)
         return
     if pictures(task.policy) and observation == "features":
         with pytest.raises(ValueError, match="more than numbers"):
-            gymnasium.make(f"sim2metal/{name}-v0", observation=observation)
+            gymnasium.make(f"sim2metal/{name}-v0", observation=observation, config=config)
         return
-    env = gymnasium.make(f"sim2metal/{name}-v0", observation=observation)
+    env = gymnasium.make(f"sim2metal/{name}-v0", observation=observation, config=config)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", UNBOUNDED)
         check_env(env.unwrapped)

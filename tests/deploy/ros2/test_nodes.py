@@ -56,8 +56,7 @@ class HeldUp(Node):
 
     def __init__(self) -> None:
         super().__init__("held_up")
-        self.create_timer(0.1, lambda: None)  # wakes Python up
-        print("spins", flush=True)
+        self.create_timer(0.1, lambda: print("spins", flush=True))  # and wakes Python up
 
     def close(self) -> None:
         print("safe", flush=True)
@@ -72,7 +71,7 @@ def test_a_node_that_the_middleware_holds_up_ends_all_the_same(domain: int):
     held = subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     assert held.stdout is not None and held.stdout.readline() == "spins\n"
     held.send_signal(signal.SIGINT)
-    assert held.communicate(timeout=20.0)[0] == "safe\n"
+    assert held.communicate(timeout=20.0)[0].endswith("safe\n")
     assert held.returncode == 0
 
 

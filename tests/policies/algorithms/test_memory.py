@@ -65,7 +65,7 @@ def test_demonstrations_that_are_stored_tell_past_actions_again():
     task = remembering(make("quad_hover", history=4))
     (shown,) = demonstrate(task, 1, 0)
     stored = {name: value for name, value in _frames(make("quad_hover"), shown).items() if name in (STATE, ACTION)}
-    np.testing.assert_allclose(_read(task, stored, 0).signals[HISTORY], shown.signals[HISTORY], atol=1e-5)
+    np.testing.assert_allclose(_read(task, stored, 0, {}).signals[HISTORY], shown.signals[HISTORY], atol=1e-5)
 
 
 def test_only_who_declares_it_remembers():

@@ -50,7 +50,7 @@ def test_time_that_runs_out_in_a_chunk_counts_as_much_as_it_took():
     assert np.allclose(first.next_x, second.next_x) and scenes.outcomes == [False]
 
 
-def test_a_lost_scene_ends_without_a_future():
+def test_a_lost_scene_ends_without_a_future_and_is_worth_no_more_than_one_that_goes_on():
     task = ToyReach(Config(steps=100, radius=1e-6))
     scenes = ChunkRollout(task, 0, 1, HORIZON, REWARDS)
     made = []
@@ -58,7 +58,7 @@ def test_a_lost_scene_ends_without_a_future():
         if len(scenes.idle()):
             scenes.plan(0, np.zeros(1, np.float32), np.ones(2 * HORIZON, np.float32))
         made += scenes.step()
-    assert [t.discount for t in made[-3:]] == [0.0] * 3 and made[-1].reward == -0.5
+    assert [t.discount for t in made[-3:]] == [0.0] * 3 and made[-1].reward == pytest.approx(REWARDS.worst)
 
 
 def test_an_episode_is_the_same_in_any_batch():
