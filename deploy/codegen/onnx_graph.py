@@ -78,7 +78,8 @@ def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyA
         helper.make_graph([node.proto], "one", named, results), opset_imports=[helper.make_opsetid("", opset)]
     )
     try:
-        made = ReferenceEvaluator(model).run(None, {value.name: feeds[value.name] for value in named})
+        with np.errstate(all="ignore"):  # infinite and undefined values are values
+            made = ReferenceEvaluator(model).run(None, {value.name: feeds[value.name] for value in named})
     except Exception as error:  # whatever the reference implementation raises
         raise GraphError(f"{node} cannot be evaluated: {error}") from None
     return [np.asarray(value) for value in made]

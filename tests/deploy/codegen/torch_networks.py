@@ -122,7 +122,7 @@ NETWORKS = {
     "log softmax": does(lambda x: functional.log_softmax(x, dim=-1)),
     "softmin of the first axis": does(lambda x: functional.softmin(x.reshape(-1, 2, 4), dim=1)),
     # mathematics
-    "sin, cos": does(lambda x: torch.cat([torch.sin(9.0 * x), torch.cos(20.0 * x)], -1)),
+    "sin, cos": does(lambda x: torch.cat([torch.sin(3.0 * x), torch.cos(5.0 * x)], -1)),
     "tan, atan": does(lambda x: torch.atan(x) + torch.tan(0.5 * torch.tanh(x))),
     "atan2": does(lambda x: torch.atan2(x[:, :4], x[:, 4:])),
     "asin, acos": does(lambda x: torch.asin(0.9 * torch.tanh(x)) * torch.acos(0.9 * torch.tanh(x))),
