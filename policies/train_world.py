@@ -22,9 +22,8 @@ from deploy.system.files import write_atomic
 from policies.collect import stored
 from policies.train_success import Peaks, judged, parts, threshold
 from sim import spec
-from sim.engines.learned import LearnedWorld, Pairs, differences, positions, seen
+from sim.engines.learned import LearnedWorld, Pairs, believed, differences, seen
 from sim.tasks import make
-from sim.tasks.recorded import recorded
 
 if TYPE_CHECKING:
     from policies.learning.world import Moments
@@ -127,7 +126,6 @@ def train(config: Config) -> LearnedWorld:
     kept = np.flatnonzero(~np.concatenate([r.success for r in recordings]))
     world = LearnedWorld(
         task=config.task,
-        settings=recorded(task),
         names=tuple(s.name for s in told),
         moves=learner.exported(),
         change=change,
@@ -143,7 +141,7 @@ def train(config: Config) -> LearnedWorld:
         report={},
     )
     apart = np.concatenate([_disagreement(world, episode) for episode in judges])
-    places = [spec.slices(told)[s.name] for s in positions(told)]
+    places = [spec.slices(told)[s.name] for s in spec.places(told)]
     report |= {
         "episodes": len(recordings),
         "steps": sum(len(r.state) for r in recordings),
@@ -165,17 +163,12 @@ def _success(recordings: list[Moments], pairs: Pairs, fitting: Any, config: Conf
     """Who knows success, above which value, and how well: of held-out parts."""
     from policies.learning.world import learn_success
 
-    def believed(judge: Any, of: Moments) -> Array:
-        logits = judge(seen(pairs, of.state))[..., 0]
-        value: Array = logits.mean(axis=0) - logits.std(axis=0)
-        return value
-
     split = parts([bool(r.success.any()) for r in recordings], config.folds, config.seed)
     values: dict[int, Array] = {}
     for fold, held in enumerate(split):
         rest = [r for k, r in enumerate(recordings) if k not in held]
         judge = learn_success(rest, pairs, fitting, config.seed + 1 + fold)
-        values |= {k: believed(judge, recordings[k]) for k in held}
+        values |= {k: believed(judge, seen(pairs, recordings[k].state)) for k in held}
     labels = [r.success.astype(np.int8) for r in recordings]
     peaks = [Peaks.of(values[k], label, config.frames) for k, label in enumerate(labels)]
     everything = np.concatenate([values[k] for k in range(len(recordings))])

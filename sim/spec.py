@@ -6,6 +6,7 @@ travel as rotation matrices (9 numbers, row-major, body to world).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,6 +123,17 @@ def pictures(group: Group) -> Group:
 def tokens(group: Group) -> Group:
     """The signals that are tokens."""
     return tuple(signal for signal in group if signal.dtype == "int64")
+
+
+def places(group: Group) -> Group:
+    """The signals that say where something is in some frame: vectors of 2 or 3 in m."""
+    return tuple(s for s in group if s.unit == "m" and s.frame and s.shape in ((2,), (3,)))
+
+
+def place_pairs(group: Group) -> list[tuple[str, str]]:
+    """Every two places in the same frame, by name: what lies between them decides many tasks."""
+    pairs = itertools.combinations(places(group), 2)
+    return [(a.name, b.name) for a, b in pairs if (a.shape, a.frame) == (b.shape, b.frame)]
 
 
 def slices(group: Group) -> dict[str, slice]:

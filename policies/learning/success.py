@@ -22,7 +22,7 @@ from policies.learning.encoders import WHITE, Encoders
 from policies.learning.networks import Ensemble, Normalizer, descend, ensemble_layers
 from policies.models.action_selection import CriticEnsemble
 from policies.models.controller import Array
-from policies.models.success import distances, places
+from policies.models.success import distances
 from policies.models.vision import EncoderConfig, ObservationEncoder
 from sim import spec
 from sim.spec import Group
@@ -56,7 +56,7 @@ class Frames:
     """Frames of some episodes: what is measured (n, m), distances (n, d), pictures by name, labels (n,)."""
 
     def __init__(self, episodes: Sequence[Labelled], inputs: Group) -> None:
-        numbers, pairs = spec.numbers(inputs), places(inputs)
+        numbers, pairs = spec.numbers(inputs), spec.place_pairs(inputs)
         signals = {s.name: np.concatenate([e.signals[s.name] for e in episodes]) for s in inputs}
         count = sum(len(e.label) for e in episodes)
         self.measured = torch.from_numpy(spec.pack(numbers, signals)) if numbers else torch.zeros(count, 0)
@@ -73,7 +73,7 @@ class Recognizer:
         self.inputs, self.config = inputs, config
         self.generator = torch.Generator().manual_seed(seed)
         self.eyes = Encoders(spec.pictures(inputs), EncoderConfig(shift=config.shift), self.generator)
-        self.size = spec.size(spec.numbers(inputs)) + self.eyes.size + len(places(inputs))
+        self.size = spec.size(spec.numbers(inputs)) + self.eyes.size + len(spec.place_pairs(inputs))
         sizes = [self.size, config.hidden, config.hidden]
         self.ensemble = Ensemble(config.members, sizes, self.generator, layer_norm=True)
         self.normalizer = Normalizer(self.size)

@@ -8,7 +8,6 @@ counted. Demonstrations keep the labels of whoever made them.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,12 +31,6 @@ PROBABILITY, SUCCESS = "success_probability", "success"
 VERDICT: Group = (Signal(PROBABILITY, (1,), low=0.0, high=1.0), Signal(SUCCESS, (1,), low=0.0, high=1.0))
 NEAR = 1e-3  # m, below which places are the same
 RECENT = 100  # episodes that rates are over
-
-
-def places(inputs: Group) -> list[tuple[str, str]]:
-    """Every two signals that are places in the same frame: how far apart they are decides many tasks."""
-    found = [s for s in inputs if s.unit == "m" and s.frame and s.shape in ((2,), (3,))]
-    return [(a.name, b.name) for a, b in itertools.combinations(found, 2) if (a.shape, a.frame) == (b.shape, b.frame)]
 
 
 def distances(signals: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> list[Array]:
@@ -71,7 +64,7 @@ class SuccessClassifier:
     def __post_init__(self) -> None:
         if self.frames < 1:
             raise ValueError(f"frames, how many in a row, must be at least 1, got {self.frames}")
-        self._pairs = places(self.inputs)
+        self._pairs = spec.place_pairs(self.inputs)
 
     def state(self) -> Group:
         """The state as signals."""

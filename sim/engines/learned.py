@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.spec import Group, slices
+from sim.spec import Group, place_pairs, slices
 
 Array = NDArray[np.float32]
 
@@ -65,21 +65,10 @@ class Perceptrons:
 Pairs = list[tuple[int, int, int]]
 
 
-def positions(group: Group) -> Group:
-    """The signals that say where something is: vectors in m."""
-    return tuple(s for s in group if s.unit == "m" and len(s.shape) == 1 and s.size > 1)
-
-
 def differences(group: Group) -> Pairs:
-    """Which positions are also told as seen from one another: both first elements, and how many follow."""
+    """Which places are also told as seen from one another: both first elements, and how many follow."""
     where = slices(group)
-    found = [(where[s.name].start, s) for s in positions(group)]
-    return [
-        (at, other, one.size)
-        for k, (at, one) in enumerate(found)
-        for other, two in found[:k]
-        if (one.shape, one.frame) == (two.shape, two.frame)
-    ]
+    return [(where[b].start, where[a].start, where[a].stop - where[a].start) for a, b in place_pairs(group)]
 
 
 def seen(pairs: Pairs, state: Array) -> Array:
@@ -94,12 +83,18 @@ def in_deviations(change: Array, deviation: Array) -> Array:
     return scaled
 
 
+def believed(judges: Perceptrons, x: Array) -> Array:
+    """What perceptrons with one output say of inputs (n, inputs): their mean minus their deviation (n,)."""
+    said = judges(x)[..., 0]
+    value: Array = said.mean(axis=0) - said.std(axis=0)
+    return value
+
+
 @dataclass(frozen=True)
 class LearnedWorld:
     """What was learned, and moments that were recorded, from which episodes begin."""
 
     task: str  # whose episodes were recorded
-    settings: Mapping[str, Any]  # of that task
     names: tuple[str, ...]  # of the state's signals, in their order
     moves: Perceptrons  # of what is seen, how it changed last, and the command: the next change; in its deviations
     change: Array  # (m,) deviation of the change in a control step; 0: of what never changes
@@ -131,13 +126,11 @@ class LearnedWorld:
 
     def believed(self, state: Array) -> Array:
         """How much states (n, m) look like success: the logit's mean minus its deviation (n,)."""
-        logits = self.success(seen(self.pairs, state))[..., 0]
-        believed: Array = logits.mean(axis=0) - logits.std(axis=0)
-        return believed
+        return believed(self.success, seen(self.pairs, state))
 
     def content(self) -> bytes:
         """The file."""
-        about = {"kind": KIND, "version": VERSION, "task": self.task, "settings": dict(self.settings)}
+        about = {"kind": KIND, "version": VERSION, "task": self.task}
         about |= {"names": [*self.names], "bar": self.bar, "cut": self.cut, "report": dict(self.report)}
         arrays: dict[str, NDArray[Any]] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
         for name, net in (("moves", self.moves), ("success", self.success)):
@@ -195,11 +188,10 @@ class LearnedWorld:
         if not (shaped and inside and all(np.isfinite(a).all() for a in (moments, changes, *rows.values()))):
             raise ValueError("recorded moments do not fit, or are not finite")
         report = about["report"]
-        if not isinstance(report, dict) or not isinstance(about["settings"], dict):
+        if not isinstance(report, dict):
             raise ValueError("its description is not one")
         return cls(
             task=str(about["task"]),
-            settings=about["settings"],
             names=names,
             moves=nets["moves"],
             change=rows["change"],

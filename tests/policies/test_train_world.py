@@ -152,7 +152,7 @@ def test_files_that_are_none_are_refused(path, tmp_path):
     short = tmp_path / "short.npz"
     with open(path, "rb") as file:
         short.write_bytes(file.read()[:2000])
-    told = {"kind": "learned world", "version": 1, "task": "quad_hover", "settings": {}, "report": {}}
+    told = {"kind": "learned world", "version": 1, "task": "quad_hover", "report": {}}
     told |= {"names": ["position", "goal"], "bar": 0.0, "cut": 1.0}
     other = np.frombuffer(json.dumps(told).encode(), np.uint8)
     pickled = tmp_path / "pickled.npz"

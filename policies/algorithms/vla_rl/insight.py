@@ -6,17 +6,16 @@ Where things are from one another says more than where they are: the differences
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from policies.learning.networks import Normalizer, Stateful
 from policies.models.controller import Array
 from sim import spec
+from sim.engines.learned import differences, seen
 from sim.rollout import Episode
 from sim.tasks import Task
 
@@ -37,19 +36,13 @@ class Insight(Stateful):
 
     def __init__(self, task: Task) -> None:
         self.signals = spec.numbers((*task.policy, *task.privileged))
-        places = [s for s in self.signals if s.unit == "m" and s.shape in ((2,), (3,))]
-        pairs = itertools.combinations(places, 2)
-        self.pairs = [(a.name, b.name) for a, b in pairs if (a.shape, a.frame) == (b.shape, b.frame)]
-        sizes = {s.name: s.size for s in places}
-        self.size = spec.size(self.signals) + sum(sizes[a] + 1 for a, _ in self.pairs)
+        self.pairs = differences(self.signals)
+        self.size = spec.size(self.signals) + sum(size + 1 for *_, size in self.pairs)
         self.normalizer = Normalizer(self.size)
 
     def see(self, signals: Mapping[str, Any]) -> Array:
         """(n, size) of signals (n, *shape), as they are."""
-        apart = [np.asarray(signals[b] - signals[a], np.float32) for a, b in self.pairs]
-        far = [np.linalg.norm(difference, axis=-1, keepdims=True) for difference in apart]
-        seen: Array = np.concatenate([spec.pack(self.signals, signals), *apart, *far], axis=-1)
-        return seen
+        return seen(self.pairs, spec.pack(self.signals, signals))
 
     def learn(self, episodes: list[Episode]) -> None:
         """What is usual."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim import spec
-from sim.engines.learned import LearnedWorld, WorldFileError, positions
+from sim.engines.learned import LearnedWorld, WorldFileError
 from sim.env import Array, Env, Step, outcome_scores
 from sim.render.scatter import scattered
 from sim.spec import Group
@@ -115,7 +115,8 @@ class Imagined:
         self._last = np.zeros_like(self._state)  # how it changed
         self._member = np.zeros(num, np.int64)
         self._apart = np.zeros(num, np.float32)
-        self._low, self._high = spec.limits(task.commands)
+        low, high = spec.limits(task.commands)
+        self._middle, self._half = 0.5 * (low + high), 0.5 * (high - low)
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         world = self.task.world
@@ -133,9 +134,8 @@ class Imagined:
         return self.observe()
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        world, middle = self.task.world, 0.5 * (self._low + self._high)
-        half = 0.5 * (self._high - self._low)
-        action = np.clip((spec.pack(self.task.commands, command) - middle) / half, -1.0, 1.0).astype(np.float32)
+        world, told = self.task.world, spec.pack(self.task.commands, command)
+        action = np.clip((told - self._middle) / self._half, -1.0, 1.0).astype(np.float32)
         moved, self._apart = world.after(self._state, self._last, action, self._member)
         self._state, self._last = moved, moved - self._state
         unknown: NDArray[np.bool_] = self._apart > world.cut
@@ -145,7 +145,7 @@ class Imagined:
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         where, world = spec.slices(self.task.told), self.task.world
-        shown = [where[s.name] for s in positions(self.task.told)]
+        shown = [where[s.name] for s in spec.places(self.task.told)]
         places, low, high = ([edge[at] for at in shown] for edge in (self._state[row], world.low, world.high))
         return scattered(places, low, high, height, width)
 
