@@ -17,7 +17,7 @@ from deploy.trust.onnx_limits import Limits
 from deploy.trust.onnx_reader import OnnxError
 from deploy.trust.onnx_reader import read as read_graph
 from deploy.trust.reading import read_regular
-from policies.models.controller import Array, Layer, check_layer, float32, sigmoid
+from policies.models.controller import Array, Layer, chained, sigmoid
 from policies.models.graph import OPSET, Graph
 
 ONE = np.float32(1.0)
@@ -84,10 +84,7 @@ class Perceptron:
             raise ValueError(f"network.activation: {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
         if not self.layers:
             raise ValueError("a network needs at least one layer")
-        self.layers = [float32(layer) for layer in self.layers]
-        width: int | None = None
-        for index, (weight, bias) in enumerate(self.layers):
-            width = check_layer(f"layer {index}", weight, bias, width)
+        self.layers = chained(self.layers)
 
     @property
     def inputs(self) -> int:

@@ -69,28 +69,34 @@ class Ensemble(nn.Module):
     """`count` perceptrons with one output each, evaluated in one batched matmul per layer: (b, inputs) -> (count, b).
 
     ReLU between the layers; with `layer_norm` each hidden layer is normalised (without a learned scale) before it,
-    which keeps critics from diverging at many updates per step (RLPD, Ball et al. 2023).
+    which keeps critics from diverging at many updates per step (RLPD, Ball et al. 2023). With other `outputs` than one
+    it is asked by `each`.
     """
 
-    def __init__(self, count: int, sizes: Sequence[int], generator: torch.Generator, layer_norm: bool = False) -> None:
+    def __init__(
+        self, count: int, sizes: Sequence[int], generator: torch.Generator, layer_norm: bool = False, outputs: int = 1
+    ) -> None:
         super().__init__()
         self.layer_norm = layer_norm
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for inputs, outputs in zip([*sizes], [*sizes[1:], 1], strict=True):
-            gain = 1.0 if outputs == 1 else math.sqrt(2.0)
-            drawn = [gain * orthogonal(outputs, inputs, generator).T for _ in range(count)]
+        for layer, (inputs, wide) in enumerate(zip([*sizes], [*sizes[1:], outputs], strict=True)):
+            gain = 1.0 if layer == len(sizes) - 1 else math.sqrt(2.0)
+            drawn = [gain * orthogonal(wide, inputs, generator).T for _ in range(count)]
             self.weights.append(nn.Parameter(torch.stack(drawn).contiguous()))
-            self.biases.append(nn.Parameter(torch.zeros(count, 1, outputs)))
+            self.biases.append(nn.Parameter(torch.zeros(count, 1, wide)))
 
     def forward(self, x: Tensor, some: Tensor | None = None) -> Tensor:
         """Of all perceptrons, or of `some`, by their index."""
-        y = x.expand(len(self.weights[0]) if some is None else len(some), *x.shape)
+        return self.each(x.expand(len(self.weights[0]) if some is None else len(some), *x.shape), some).squeeze(-1)
+
+    def each(self, y: Tensor, some: Tensor | None = None) -> Tensor:
+        """(count, b, outputs) of inputs of their own (count, b, inputs)."""
         last = len(self.weights) - 1
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             y = torch.baddbmm(bias, y, weight) if some is None else torch.baddbmm(bias[some], y, weight[some])
             if index < last:
                 y = functional.relu(functional.layer_norm(y, y.shape[-1:]) if self.layer_norm else y)
-        return y.squeeze(-1)
+        return y
 
 
 def ensemble_layers(ensemble: Ensemble, normalizer: Normalizer) -> tuple[list[Array], list[Array]]:

@@ -5,7 +5,7 @@ This is the reference that the exported graph must agree with. Learners fold the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -103,6 +103,14 @@ def float32(layer: Layer) -> Layer:
     return np.ascontiguousarray(layer[0], np.float32), np.ascontiguousarray(layer[1], np.float32)
 
 
+def chained(layers: Sequence[Layer], inputs: int | None = None) -> list[Layer]:
+    """The layers in single precision; ValueError where one does not take what the one before it returns."""
+    made = [float32(layer) for layer in layers]
+    for index, (weight, bias) in enumerate(made):
+        inputs = check_layer(f"layer {index}", weight, bias, inputs)
+    return made
+
+
 @dataclass
 class Mlp:
     """Fully connected layers; `activation` after each but the last, which tanh follows."""
@@ -115,10 +123,7 @@ class Mlp:
             raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
         if not self.layers:
             raise ValueError("a network needs at least one layer")
-        self.layers = [float32(layer) for layer in self.layers]
-        width: int | None = None
-        for index, (weight, bias) in enumerate(self.layers):
-            width = check_layer(f"layer {index}", weight, bias, width)
+        self.layers = chained(self.layers)
 
     @property
     def inputs(self) -> int:

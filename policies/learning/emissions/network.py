@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.models.controller import Array, Layer, check_layer, float32
+from policies.models.controller import Array, Layer, chained
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
@@ -27,10 +27,7 @@ class Emission:
     high: Array
 
     def __post_init__(self) -> None:
-        self.layers = [float32(layer) for layer in self.layers]
-        width: int | None = len(self.low)
-        for index, (weight, bias) in enumerate(self.layers):
-            width = check_layer(f"layer {index}", weight, bias, width)
+        self.layers = chained(self.layers, len(self.low))
 
     @property
     def inputs(self) -> int:

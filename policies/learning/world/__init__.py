@@ -6,7 +6,6 @@ learned in their own deviations, and by a loss that grows linearly: a contact th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from policies.learning import cosine
-from policies.learning.networks import orthogonal
+from policies.learning.networks import Ensemble
 from policies.models.controller import normalised
 from sim import spec
 from sim.engines.learned import Pairs, Perceptrons, in_deviations, seen
@@ -72,25 +70,6 @@ class Moments:
         return np.diff(self.state, axis=0, prepend=self.state[:1])
 
 
-class Members(nn.Module):
-    """Perceptrons of one shape: (members, n, inputs) -> (members, n, outputs)."""
-
-    def __init__(self, members: int, sizes: Sequence[int], generator: torch.Generator) -> None:
-        super().__init__()
-        pairs = [*itertools.pairwise(sizes)]
-        drawn = [torch.stack([orthogonal(o, i, generator).T for _ in range(members)]) for i, o in pairs]
-        self.weights = nn.ParameterList(nn.Parameter(w.contiguous() * 2.0**0.5) for w in drawn[:-1])
-        self.weights.append(nn.Parameter(drawn[-1].contiguous()))
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(members, 1, o)) for _, o in pairs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
-            x = functional.relu(x) if layer < last else x
-        return x
-
-
 class Learner:
     """One ensemble in training, on inputs (n, i) and targets (n, o)."""
 
@@ -100,8 +79,8 @@ class Learner:
         self.scale = np.maximum(inputs.std(axis=0), np.float32(SMALLEST_INPUT))
         self._x = torch.from_numpy((inputs - self.shift) / self.scale)
         self._y = torch.from_numpy(targets)
-        sizes = [inputs.shape[1], fitting.hidden, fitting.hidden, targets.shape[1]]
-        self.network = Members(fitting.members, sizes, self.generator)
+        sizes = [inputs.shape[1], fitting.hidden, fitting.hidden]
+        self.network = Ensemble(fitting.members, sizes, self.generator, outputs=targets.shape[1])
 
     def learn(self, loss: nn.Module, groups: Sequence[Tensor]) -> Iterator[dict[str, float]]:
         """Batches are drawn from each of the groups of rows alike."""
@@ -115,7 +94,7 @@ class Learner:
             rows = torch.cat([self._drawn(group, share) for group in groups], 1)
             x = self._x[rows]
             x = x + fitting.jitter * torch.randn(x.shape, generator=self.generator)
-            found = fitting.members * loss(self.network(x), self._y[rows])
+            found = fitting.members * loss(self.network.each(x), self._y[rows])
             optimizer.zero_grad()
             found.backward()
             optimizer.step()
