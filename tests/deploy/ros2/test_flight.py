@@ -15,7 +15,7 @@ from deploy.ros2 import topics
 from deploy.ros2.arming.interlock import LADDER
 from deploy.ros2.node.subscriptions import command_quality, latched_quality
 from sim.spec import Signal
-from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, GENTLE, MOTORS, Graph, graph
+from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, GENTLE, MOTORS, Graph, flown_again, graph
 
 pytestmark = pytest.mark.timed
 
@@ -190,6 +190,7 @@ def test_an_empty_battery_is_not_armed(lab: Graph):
 
 
 # Each of these leaves a graph that nobody can use any more.
+@flown_again
 def test_a_policy_that_hangs_then_one_that_is_killed():
     with graph(supervisor=GENTLE) as lab:
         lab.ready()
@@ -211,6 +212,7 @@ def test_a_policy_that_hangs_then_one_that_is_killed():
         assert "commands lost" in lab.says("supervisor")  # which the robot tells
 
 
+@flown_again
 def test_a_killed_simulator_then_a_killed_supervisor():
     with graph(supervisor=GENTLE) as lab:
         lab.ready()
@@ -230,6 +232,7 @@ def test_a_killed_simulator_then_a_killed_supervisor():
         lab.until(lab.inactive, "the policy gives up")
 
 
+@flown_again
 def test_a_robot_without_a_flight_controller_is_landed_before_the_node_steps_back():
     """It tells no `state`: nobody would fly it on. The node deactivates, or ends, once it is down."""
     with graph(robot={"remap": "state:=untold"}, supervisor=GENTLE) as lab:

@@ -21,7 +21,18 @@ from std_msgs.msg import Float32MultiArray
 from deploy import PolicyFile
 from deploy.recording.flight_log import read
 from deploy.trust.content import PRETRAINED
-from tests.deploy.ros2.bench import ACTIVATE, CLEANUP, CONFIGURE, GENTLE, ROOT, Graph, graph, ros_arguments, spawn
+from tests.deploy.ros2.bench import (
+    ACTIVATE,
+    CLEANUP,
+    CONFIGURE,
+    GENTLE,
+    ROOT,
+    Graph,
+    flown_again,
+    graph,
+    ros_arguments,
+    spawn,
+)
 from tests.deploy.ros2.domain import own_domain
 from tests.deploy.sample_policy import resealed
 
@@ -193,6 +204,7 @@ def refused(lab: Graph, reason: str) -> None:
 
 
 @pytest.mark.timed
+@flown_again
 def test_the_supervisor_keeps_the_limits():
     limits = {**GENTLE, "fence": 0.7, "auto_arm": True}  # the target is above 1 m
     with graph(supervisor=limits, policy={"autostart": True}) as lab:
