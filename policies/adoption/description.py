@@ -113,10 +113,32 @@ class Description:
     network: dict[str, str] = field(default_factory=dict)  # activation, last: of files that hold weights alone
 
 
+def once_each(text: str) -> None:
+    """YAMLError where a field is given twice: PyYAML keeps the last one and says nothing."""
+    nodes, seen = [yaml.compose(text, yaml.SafeLoader)], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:  # an alias
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            given = set[str]()
+            for key, value in node.value:
+                nodes.append(value)
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in given:
+                        raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+                    given.add(key.value)
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+
+
 def read(path: str) -> Description:
     """The description in a file; DescriptionError names file and field."""
     try:
-        found = yaml.safe_load(read_regular(path, LARGEST_FILE).decode())
+        text = read_regular(path, LARGEST_FILE).decode()
+        once_each(text)
+        found = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise DescriptionError(f"{path}: is not YAML: {' '.join(str(error).split())[:200]}") from None
     try:

@@ -73,7 +73,7 @@ def demonstrated(task: Task, config: Shown, seed: int) -> list[Episode]:
     if not any(episode.succeeded for episode in shown):
         raise LearningError(
             f"none of the {len(shown)} demonstrations succeeds, so there is nothing to learn: "
-            "lower algorithm.base.corruption, raise algorithm.base.episodes, or take other data"
+            "lower their setting corruption, raise episodes, or take other data"
         )
     return shown
 

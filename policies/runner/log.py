@@ -234,7 +234,7 @@ class Progress:
             sys.stdout.flush()
 
     def _explain(self) -> None:
-        sys.stdout.write(f"{self._title}: compiling kernels, which later runs find in the cache ...\n")
+        sys.stdout.write(f"{self._title}: getting ready; a first run compiles kernels, later ones find them ...\n")
         sys.stdout.flush()
 
     def _per_second(self, steps: float, now: float) -> str:

@@ -415,7 +415,7 @@ def test_long_wait_is_explained(monkeypatch, capsys):
     with Progress("quad_hover apg", threading.Event()) as progress:
         time.sleep(0.1)
         progress.update({"progress": 0.1})
-    assert "quad_hover apg: compiling kernels" in capsys.readouterr().out
+    assert "quad_hover apg: getting ready" in capsys.readouterr().out
 
 
 def test_commit_is_of_this_project_only(tmp_path, monkeypatch):

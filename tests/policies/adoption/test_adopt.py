@@ -286,6 +286,16 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(tmp_path, capsys, mor
         raise ValueError(line)
 
 
+def test_a_field_that_is_given_twice_is_refused(tmp_path, capsys):
+    file = foreign.write_onnx(tmp_path / "net.onnx", foreign.layers([6, 3]))
+    twice = described(tmp_path / "a.yaml")
+    with open(twice, "a") as file_of_it:
+        file_of_it.write("rate_hz: 10.0\n")
+    status, out = run(tmp_path, file, "onnx", twice)
+    assert (status, out.exists()) == (2, False)
+    assert "'rate_hz' is given twice" in capsys.readouterr().err
+
+
 def test_a_graph_of_another_opset_and_one_with_its_weights_beside_are_read(tmp_path):
     net, x = foreign.layers([6, 8, 3]), np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     want = pytest.approx(foreign.apply(net, x, np.tanh), abs=1e-5)
