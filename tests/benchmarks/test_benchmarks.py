@@ -19,7 +19,7 @@ WITH_ENCODER = pytest.mark.skipif(installed() is None, reason="the extra [vla] i
 @pytest.mark.parametrize(
     "command",
     [
-        "simulators.py",
+        pytest.param("simulators.py", marks=pytest.mark.long),
         pytest.param("training.py --only apg", marks=pytest.mark.long),
         "pitch.py --only soccer_1v1 camera",
         pytest.param('football.py --only "detector, seed 0"', marks=pytest.mark.long),

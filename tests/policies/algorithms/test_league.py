@@ -76,7 +76,7 @@ def test_it_remembers_so_many():
     assert [*other.snapshots()] == [*kept]
 
 
-@pytest.mark.parametrize("network", ["mlp", "gru"])
+@pytest.mark.parametrize("network", ["mlp", pytest.param("gru", marks=pytest.mark.long)])
 def test_a_run_continues_exactly(network: str):
     config = PpoConfig(**FEW, network=network, total_steps=64 * 16 * 6, evaluate_every=0, evaluation_episodes=4)
     task = make("soccer_1v1", steps=20)

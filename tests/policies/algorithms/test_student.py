@@ -129,7 +129,10 @@ def test_bad_settings_are_named():
             StudentConfig(**settings)
 
 
-@pytest.mark.parametrize(("network", "path"), [("gru", "fused"), ("gru", "torch"), ("tracking_gru", "torch")])
+@pytest.mark.parametrize(
+    ("network", "path"),
+    [("gru", "fused"), pytest.param("gru", "torch", marks=pytest.mark.long), ("tracking_gru", "torch")],
+)
 def test_it_learns_what_it_is_taught(teacher, network, path):
     settings = {
         "num_envs": 64,
