@@ -3,6 +3,7 @@
 # make test-all  everything, what takes minutes or the network included
 # make fuzz    FUZZ=10000 mutated files, logs and requests of each kind: about an hour
 # make release the wheel of the last commit, its bill of materials and their SHA-256, into dist/; reproducible
+# make docs   README and docs/ as a site with search and interfaces: build/site/index.html
 # make lock    requirements/*.lock anew from constraints.txt; needs the network
 # make sbom | lint | bench | clean
 #
@@ -13,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: train test test-all fuzz lint bench release sbom lock clean
+.PHONY: train test test-all fuzz lint bench docs release sbom lock clean
 
 train: .venv/train.installed
 	@$(BIN)/python -m policies.train task=quad_hover
@@ -40,6 +41,10 @@ lint: .venv/test.installed
 bench: .venv/test.installed
 	@set -e; for name in simulators training off_policy pitch transfer tracking foundation recipes adaptation specialists microcontroller ros2 crazyflie control_loop guards arm manipulation steering; do $(BIN)/python tests/benchmarks/$$name.py; done
 
+docs: .venv/docs.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "open build/site/index.html"
+
 release sbom: .venv/test.installed
 	@$(BIN)/python release/build.py dist
 
@@ -59,7 +64,11 @@ clean:
 	@$(INSTALL) ".[train]"
 	@touch $@
 
+.venv/docs.installed: pyproject.toml constraints.txt | .venv/bin/python
+	@$(INSTALL) ".[docs]"
+	@touch $@
+
 .venv/test.installed: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing what the tests need into .venv ..."
 	@$(INSTALL) ".[test]"
-	@touch .venv/train.installed $@
+	@touch .venv/train.installed .venv/docs.installed $@
