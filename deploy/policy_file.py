@@ -61,6 +61,8 @@ def open_session(path: str, content: bytes) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # small graphs: threads cost more than they give
     options.log_severity_level = 4
     options.add_session_config_entry("session.load_model_format", "ONNX")  # never guess; its own format is not checked
+    for entry in ("session.disable_quant_qdq", "session.x64quantprecision"):  # or int8 sums saturate on older CPUs
+        options.add_session_config_entry(entry, "1")
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes share no base with a public name

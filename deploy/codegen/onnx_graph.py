@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.codegen.lowering.parts import Parts, UnsupportedError
+from deploy.codegen.lowering.quantised import QUANTISED
 from deploy.codegen.lowering.table import decompose
 
 AnyArray = NDArray[Any]
@@ -191,7 +192,8 @@ def read(content: bytes, supported: Collection[str]) -> Graph:
         node = waiting.popleft()
         feeds = {name: probes[name] for name in node.inputs if name}
         known = node.operator == "Shape" or feeds.keys() <= constant.keys()
-        parts = None if known else _parts(node, probes, constant)
+        # The reference implementation has those of newer opsets only.
+        parts = None if known and node.operator not in QUANTISED else _parts(node, probes, constant)
         if parts:
             constant |= parts.constants
             probes |= parts.constants

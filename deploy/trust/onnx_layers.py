@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from deploy.trust import onnx_shapes as shapes
+from deploy.trust.onnx_reader import DTYPES
 from deploy.trust.onnx_shapes import Call, Rule, Shape, ShapeError, Value, axis_of, broadcast
 
 
@@ -26,14 +28,17 @@ def gemm(call: Call) -> list[Value]:
 
 
 def matmul(call: Call) -> list[Value]:
-    a, b = call[0].shape, call[1].shape
+    return [Value(multiplied(call, call[0].shape, call[1].shape), call[0].dtype)]
+
+
+def multiplied(call: Call, a: Shape, b: Shape) -> Shape:
+    """The shape of a product of matrices, or of vectors with them."""
     left, right = a if len(a) > 1 else (1, *a), b if len(b) > 1 else (*b, 1)
     if not a or not b or left[-1] != right[-2]:
         raise ShapeError(f"multiplies {a} and {b}")
     lead = broadcast(left[:-2], right[:-2])
     products(call, math.prod(lead) * left[-2] * left[-1] * right[-1])
-    made = (*lead, *left[-2 : -1 if len(a) > 1 else -2], *(right[-1:] if len(b) > 1 else ()))
-    return [Value(made, call[0].dtype)]
+    return (*lead, *left[-2 : -1 if len(a) > 1 else -2], *(right[-1:] if len(b) > 1 else ()))
 
 
 def einsum(call: Call) -> list[Value]:
@@ -98,7 +103,12 @@ class Window(NamedTuple):
 
 
 def conv(call: Call) -> list[Value]:
-    x, w, group = call[0].shape, call[1].shape, call.integer("group", 1)
+    return [Value(convolved(call, call[0].shape, call[1].shape), call[0].dtype)]
+
+
+def convolved(call: Call, x: Shape, w: Shape) -> Shape:
+    """The shape of what kernels make of pictures."""
+    group = call.integer("group", 1)
     if len(x) < 3 or len(w) != len(x) or group < 1 or w[1] * group != x[1] or w[0] % group:
         raise ShapeError(f"takes {x} with kernels of {w} in {group} groups")
     window = Window.of(call, call.integers("kernel_shape") or w[2:], len(x) - 2)
@@ -108,7 +118,7 @@ def conv(call: Call) -> list[Value]:
     seen = math.prod(made[2:]) * math.prod(w[1:])
     products(call, x[0] * seen * w[0] + 4000 * group * x[0])
     call.scratch = min(seen, 2**18) + math.prod(w)
-    return [Value(made, call[0].dtype)]
+    return made
 
 
 def conv_transpose(call: Call) -> list[Value]:
@@ -215,6 +225,53 @@ def blocks(call: Call) -> list[Value]:
     return [Value(made, call[0].dtype)]
 
 
+BYTE, SUM = DTYPES[2], DTYPES[6]
+
+
+def scales(call: Call, places: Sequence[int], lengths: Sequence[int]) -> None:
+    """That scales and zero points at these places are one number, or one for each of so many."""
+    for k in places:
+        if call.has(k) and call[k].size != 1 and call[k].shape not in [(n,) for n in lengths]:
+            raise ShapeError(f"has {call[k].shape} scales or zero points")
+
+
+def quantise(call: Call) -> list[Value]:
+    scales(call, (1, 2), call[0].shape)
+    kind = shapes.element_type(call, call.integer("output_dtype", 0) or 2)
+    return [Value(call[0].shape, call[2].dtype if call.has(2) else kind)]
+
+
+def dequantise(call: Call) -> list[Value]:
+    scales(call, (1, 2), call[0].shape)
+    return [Value(call[0].shape, call[1].dtype)]
+
+
+def quantise_as_it_is(call: Call) -> list[Value]:
+    return [Value(call[0].shape, BYTE), Value(()), Value((), BYTE)]
+
+
+def multiply_bytes(call: Call) -> list[Value]:
+    scales(call, (2, 3), call[0].shape[-2:] + call[1].shape[-1:])
+    return [Value(multiplied(call, call[0].shape, call[1].shape), SUM)]
+
+
+def convolve_bytes(call: Call) -> list[Value]:
+    scales(call, (2, 3), call[1].shape[:1])
+    return [Value(convolved(call, call[0].shape, call[1].shape), SUM)]
+
+
+def multiply_to_bytes(call: Call) -> list[Value]:
+    scales(call, (1, 2, 4, 5, 6, 7), call[0].shape[-2:] + call[3].shape[-1:])
+    return [Value(multiplied(call, call[0].shape, call[3].shape), call[7].dtype)]
+
+
+def convolve_to_bytes(call: Call) -> list[Value]:
+    scales(call, (1, 2, 4, 5, 6, 7), call[3].shape[:1])
+    if call.has(8) and call[8].shape != call[3].shape[:1]:
+        raise ShapeError(f"has a bias of {call[8].shape} for kernels of {call[3].shape}")
+    return [Value(convolved(call, call[0].shape, call[3].shape), call[7].dtype)]
+
+
 class Operator(NamedTuple):
     """Its rule; and nanoseconds per element of its inputs and outputs, on a small computer."""
 
@@ -275,6 +332,13 @@ def _table() -> dict[str, Operator]:
         normalised: (ADDED, "LayerNormalization"),
         resize: (MOVED, "Resize"),
         blocks: (STREWN, "DepthToSpace SpaceToDepth"),
+        quantise: (CURVED, "QuantizeLinear"),
+        dequantise: (ADDED, "DequantizeLinear"),
+        quantise_as_it_is: (CURVED, "DynamicQuantizeLinear"),
+        multiply_bytes: (PACKED, "MatMulInteger"),
+        convolve_bytes: (ADDED, "ConvInteger"),
+        multiply_to_bytes: (CURVED, "QLinearMatMul"),
+        convolve_to_bytes: (CURVED, "QLinearConv"),
     }
     table = {name: Operator(rule, cost) for rule, (cost, names) in rules.items() for name in names.split()}
     curved = "Sqrt Exp Log Erf Tanh Sigmoid Sin Cos Asin Acos Atan Round Softsign Elu Selu Celu HardSigmoid HardSwish"
@@ -295,4 +359,6 @@ OPERATORS = _table()
 NEVER_EMPTY = {"Einsum", "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "GRU"}
 NEVER_EMPTY |= {"LSTM", "RNN", "LayerNormalization", "BatchNormalization", "InstanceNormalization", "Resize", "TopK"}
 NEVER_EMPTY |= {name for name in OPERATORS if name.startswith("Reduce")}
+NEVER_EMPTY |= {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"}
+NEVER_EMPTY |= {"QLinearMatMul", "QLinearConv"}
 NEVER_EMPTY |= {"DepthToSpace", "SpaceToDepth", "ArgMax", "ArgMin", "CumSum"}

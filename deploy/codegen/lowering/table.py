@@ -10,6 +10,7 @@ import numpy as np
 
 from deploy.codegen.lowering.parts import AnyArray, Parts, Shapes, UnsupportedError
 from deploy.codegen.lowering.products import einsum, gemm, matmul
+from deploy.codegen.lowering.quantised import QUANTISED
 from deploy.codegen.lowering.recurrent import gru, lstm, rnn
 from deploy.codegen.lowering.resampling import grouped, resize, transposed
 
@@ -124,6 +125,7 @@ MADE_OF_OTHERS = {
     "OneHot": _one_hot,
     "RNN": rnn,
     "Resize": resize,
+    **QUANTISED,
     **dict.fromkeys(("Max", "Mean", "Min", "Sum"), _folded),
     **dict.fromkeys((f"Reduce{name}" for name in REDUCTIONS), _reduction),
 }

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from deploy.policy_file import open_session
 from policies.models.export import serialise
 from sim import spec
 from sim.spec import Signal
@@ -52,7 +52,7 @@ def policy_of(
         else rng.normal(size=(steps, *shape)).astype(np.float32)
         for name, shape in inputs.items()
     }
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session("the test's model", model.SerializeToString())
     carried = {f"state.{name}": value[None] for name, value in state.items()}
     results: list[list[Any]] = []
     for step in range(steps):

@@ -30,7 +30,12 @@ def graph(operator, inputs, attributes, outputs, first=("Sigmoid",)):
     nodes.append(helper.make_node("Mul", [first[-1], "scale"], ["scaled"]))
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     cast = helper.make_node("Cast", ["scaled"], ["typed"], to=kind)
-    nodes.append(helper.make_node("Greater", ["scaled", "half"], ["typed"]) if x.dtype == bool else cast)
+    if x.dtype == bool:
+        cast = helper.make_node("Greater", ["scaled", "half"], ["typed"])
+    elif x.dtype.itemsize == 1:
+        constants |= {"step": F(1.0), "byte": np.zeros((), x.dtype)}
+        cast = helper.make_node("QuantizeLinear", ["scaled", "step", "byte"], ["typed"])
+    nodes.append(cast)
     nodes.append(helper.make_node("Reshape", ["typed", "shape"], ["shaped"]))
     given = ["shaped", *("" if v is None else f"c{k}" for k, v in enumerate(inputs) if k)]
     named = [f"made_{k}" for k in range(outputs)]

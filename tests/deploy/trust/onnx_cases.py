@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from deploy.trust.onnx_layers import OPERATORS
 
 TYPES = {"f4": TensorProto.FLOAT, "i8": TensorProto.INT64, "b1": TensorProto.BOOL, "u1": TensorProto.UINT8}
+TYPES["i1"] = TensorProto.INT8
 
 
 def model_of(
@@ -29,6 +30,11 @@ X = np.linspace(0.1, 0.9, 24, dtype=np.float32).reshape(2, 3, 4)
 PICTURE = np.linspace(0.0, 1.0, 4 * 81, dtype=np.float32).reshape(1, 4, 9, 9)
 WHOLE = np.arange(24).reshape(2, 3, 4)
 MIDDLE = np.array([0, 1])
+BYTES = (200 * X).astype(np.uint8)
+KERNELS = (PICTURE[:, :, :3, :2] * 200 - 90).astype(np.int8).repeat(2, 0)
+SEEN = (200 * PICTURE).astype(np.uint8)
+STEP, STEPS = np.float32(0.05), np.array([0.05, 0.1, 0.02], np.float32)
+ZERO, TEN, PLACES = np.int8(0), np.uint8(10), np.array([3, -7, 0], np.int8)
 # operator -> cases of (inputs; attributes; number of outputs)
 _OWN = {
     "Cast": [([X], {"to": TensorProto.INT64}, 1)],
@@ -97,6 +103,29 @@ _OWN = {
     "SpaceToDepth": [([PICTURE[:, :, :8, :6].copy()], {"blocksize": 2}, 1)],
     "Trilu": [([X], {}, 1)],
     "PRelu": [([X, X[:1, :1]], {}, 1)],
+    "QuantizeLinear": [
+        ([X, STEP, TEN], {}, 1),
+        ([X, STEPS, PLACES], {"axis": -2}, 1),
+        ([X, np.float32(0.003)], {}, 1),
+    ],
+    "DequantizeLinear": [([BYTES, STEP, TEN], {}, 1), ([BYTES.astype(np.int8), STEPS, PLACES], {"axis": 1}, 1)],
+    "DynamicQuantizeLinear": [([X], {}, 3)],
+    "MatMulInteger": [
+        ([BYTES, BYTES[0].T.copy(), TEN, TEN], {}, 1),
+        ([BYTES, BYTES[0].T.astype(np.int8), None, PLACES], {}, 1),
+    ],
+    "ConvInteger": [([SEEN, SEEN[:, :, :3, :2].copy(), TEN], {"strides": [2, 2], "pads": [1, 0, 1, 0]}, 1)],
+    "QLinearMatMul": [
+        ([BYTES, STEP, TEN, BYTES[0].T.copy(), STEP, TEN, np.float32(2.0), TEN], {}, 1),
+        ([BYTES, STEP, TEN, BYTES[0].T.astype(np.int8), STEPS, PLACES * 0, np.float32(3.0), TEN], {}, 1),
+    ],
+    "QLinearConv": [
+        (
+            [SEEN, STEP, TEN, KERNELS, STEPS[:2], PLACES[:2] * 0, np.float32(9.0), TEN, np.array([5, -900], np.int32)],
+            {"strides": [2, 2]},
+            1,
+        )
+    ],
     "Mod": [([X, X[:1]], {"fmod": 1}, 1), ([WHOLE, np.array([7])], {}, 1)],
     "Div": [([X, X[:1]], {}, 1), ([WHOLE, np.array([7])], {}, 1)],
 }
