@@ -53,8 +53,9 @@ def choose(compiler: str, gcc: str) -> tuple[str, list[str]]:
     for kind, command in found.items():
         if compiler in ("auto", kind) and command:
             return kind, command
-    missing = gcc if compiler == "gcc" else "the ziglang wheel" if compiler == "zig" else f"neither ziglang nor {gcc}"
-    raise ToolchainError(f"{missing} is not installed; pip install sim2metal[firmware] brings zig")
+    missing = {"gcc": f"{gcc} is not", "zig": "the package 'ziglang' is not"}
+    what = missing.get(compiler, f"neither the package 'ziglang' nor {gcc} is")
+    raise ToolchainError(f"{what} installed; pip install 'sim2metal[firmware]' brings zig")
 
 
 def run(command: Sequence[str | os.PathLike[str]]) -> None:
