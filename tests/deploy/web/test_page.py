@@ -121,8 +121,9 @@ def test_the_pages_physics_is_the_engines(quad_any, latency):
         flights.append({**told, "commands": commands.tolist()})
     got = np.array(ran("world.mjs", quad_any, told={"flights": flights})["flights"])
     assert np.abs(got[:, -1, :3] - got[:, 0, :3]).max() > 1.0
-    largest = np.abs(want).max(1, keepdims=True)  # the two round otherwise, more where it spins at 40 rad/s
-    assert (np.abs(got - want) / (1.0 + largest)).max() < 4e-5
+    largest = np.abs(want).max(1, keepdims=True)
+    # A rotor of the Crazyflie turns it with 480 rad/s^2, and four of them cancel: float32 leaves 1e-4 after a second.
+    assert (np.abs(got - want) / (1.0 + largest)).max() < 3e-4
 
 
 @needs_node
