@@ -43,10 +43,10 @@ def security(script: str, style: str) -> str:
 
 
 def _what(policy: PolicyFile) -> str:
-    """A line about the policy."""
-    made_for = "any quadrotor" if policy.robot == ANY_ROBOT else policy.robot
-    size = f"a file of {policy.size / 1000:.0f} kB"
-    return f"Task {policy.task}, made for {made_for}, {policy.rate_hz:g} commands a second, {size}"
+    """What the policy is, in a line."""
+    vehicle = "any quadrotor" if policy.robot == ANY_ROBOT else policy.robot
+    signals = f"{len(policy.inputs)} signals in, four rotor commands out, {policy.rate_hz:g} times a second"
+    return f"A policy for {vehicle}, task {policy.task}: {signals}. Its file has {policy.size / 1000:.0f} kB."
 
 
 def page(policy: PolicyFile, content: bytes, weights: str = "float32", compiler: str = "auto") -> bytes:

@@ -21,6 +21,7 @@ class Page {
         this.#pointer();
         this.#keys();
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.scene.dye());
+        $("help").open = innerWidth > 720 && innerHeight > 720;
         this.settle();
     }
 
@@ -31,13 +32,13 @@ class Page {
         this.wind = [0.8 * speed, 0.6 * speed, 0];
         world.set({load, wind: this.wind, latency: $("latency").value / 1000});
         $("load-is").value = `${$("load").value} %`;
-        $("lift").value = `lifts ${world.thrustToWeight.toFixed(2)} x its weight`;
+        $("lift").value = `thrust / weight ${world.thrustToWeight.toFixed(2)}`;
         $("wind").disabled = !world.feelsWind;
         $("wind-is").value = world.feelsWind ? `${speed.toFixed(1)} m/s` : "drag not known";
         $("latency-is").value = `${$("latency").value} ms`;
         const size = this.scene.magnified;
         $("source").textContent = `${size > 1.05 ? `Drawn ${size.toFixed(1)} times its size. ` : ""}` +
-            `Numbers: ${world.airframes[world.chosen].source}`;
+            `Its numbers: ${world.airframes[world.chosen].source}. Policy file: sha256 ${world.policy.contract.sha256.slice(0, 16)}.`;
     }
 
     choose(index) {
@@ -81,7 +82,6 @@ class Page {
     #pointer() {
         const view = $("view"), {pointers} = this;
         view.addEventListener("pointerdown", (event) => {
-            view.focus({preventScroll: true});
             view.setPointerCapture(event.pointerId);
             pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
             view.classList.add("busy");
@@ -191,14 +191,14 @@ class Page {
         const {world} = this, period = 1 / world.policy.rate_hz;
         this.owed = Math.min(this.owed + seconds, 0.1); // a page that was away does not catch up
         for (; this.owed >= period; this.owed -= period) {
-            if (!world.step()) this.bad += period;
+            const flown = world.step();
             if (this.held?.what === "vehicle") {
                 world.position.set(this.held.place);
                 world.velocity.fill(0);
                 world.rate.fill(0);
             }
             const lying = world.inverted && world.position[2] < 0.05;
-            this.bad = lying || !(world.distance < LOST) ? this.bad + period : 0;
+            this.bad = !flown || lying || !(world.distance < LOST) ? this.bad + period : 0;
             this.clock += period;
             this.scene.mark(this.clock);
             this.history.push(world.distance);
@@ -240,8 +240,8 @@ class Page {
         this.last = time;
         this.advance(dt);
         this.scene.draw(this.clock, dt, this.free(), this.world.feelsWind ? this.wind : [0, 0, 0]);
-        this.plot();
-        if (!(this.shown > time - 100)) {
+        if (!(this.shown > time - 50)) {
+            this.plot();
             this.tell();
             this.shown = time;
         }

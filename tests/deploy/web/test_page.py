@@ -251,6 +251,7 @@ def test_a_browser_flies_it(quad_any, tmp_path):
     text, complaints = browsed(quad_any, tmp_path)
     assert complaints == ""
     report = json.loads(re.search(r'<output id="report"[^>]*>(.*?)</output>', text)[1])
+    print(report)
     assert report["used"] < 0.1
     assert report["throws"]["held"] == report["throws"]["count"] == 100
     assert report["painted"] > 0.01
