@@ -1,4 +1,4 @@
-"""python -m deploy.export policy=FILE target=c|stm32f405|crazyflie out=DIR: a policy file as C, or what flies it."""
+"""python -m deploy.export policy=FILE target=c|stm32f405|crazyflie|wasm|page out=DIR: as C, or what flies it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Config:
     target: str = field(
         metadata={
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
-            "crazyflie: an app for its own firmware"
+            "crazyflie: an app for its own firmware; wasm: WebAssembly, and how JavaScript calls it; "
+            "page: an HTML file in which a quadrotor's policy flies"
         }
     )
     out: str = field(metadata={"help": "the folder to write into"})
@@ -113,10 +114,38 @@ def write_crazyflie(policy: PolicyFile, content: bytes, folder: Path, config: Co
     ]
 
 
+def for_browsers(config: Config) -> None:
+    """ArgumentError for what only chips have."""
+    if config.budget_us is not None:
+        raise cli.ArgumentError(f"budget_us is for microcontrollers; target={config.target} has none")
+
+
+def write_wasm(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """policy.wasm, and policy.mjs for browsers and node."""
+    from deploy.web import wasm
+
+    for_browsers(config)
+    files = wasm.files(policy, content, config.weights, config.compiler)
+    replace_all([(folder / name, made) for name, made in files.items()])
+    return [f"wrote {folder / name}, {len(made)} bytes" for name, made in files.items()]
+
+
+def write_page(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """index.html, with everything inside."""
+    from deploy.web.page import page
+
+    for_browsers(config)
+    made = page(policy, content, config.weights, config.compiler)
+    replace_all([(folder / "index.html", made)])
+    return [f"wrote {folder / 'index.html'}, {len(made)} bytes: open it in a browser"]
+
+
 TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "c": write_c,
     "stm32f405": write_stm32f405,
     "crazyflie": write_crazyflie,
+    "wasm": write_wasm,
+    "page": write_page,
 }
 
 

@@ -50,6 +50,8 @@ static POLICY_UNUSED float policy_sqrt(float x) {
     float y;
     __asm__("fsqrt %s0, %s1" : "=w"(y) : "w"(x));
     return y;
+#elif defined(__wasm__)
+    return __builtin_sqrtf(x); /* an instruction */
 #else
     policy_word y = {x};
     y.bits = (y.bits >> 1) + 0x1fc00000u; /* half the exponent */

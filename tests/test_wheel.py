@@ -43,7 +43,11 @@ def test_the_wheel_holds_the_firmware_and_no_tests(installed):
 
 @pytest.mark.parametrize(
     ("target", "made"),
-    [("stm32f405", ["policy.c", "policy.elf", "policy_math.h"]), ("crazyflie", ["Makefile", "src/flight.c"])],
+    [
+        ("stm32f405", ["policy.c", "policy.elf", "policy_math.h"]),
+        ("crazyflie", ["Makefile", "src/flight.c"]),
+        ("page", ["index.html"]),
+    ],
 )
 def test_an_installation_exports(installed, tmp_path, target, made):
     environment = {**os.environ, "PYTHONPATH": str(installed)}

@@ -1,4 +1,7 @@
-"""C compilers: zig from the ziglang wheel, or arm-none-eabi-gcc and the machine's own cc where they are installed."""
+"""C compilers: zig from the ziglang wheel, or arm-none-eabi-gcc and the machine's own cc where they are installed.
+
+WebAssembly comes from zig alone.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ CORTEX_M4F = {
     "zig": ("-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m4+vfp4d16sp"),
     "gcc": ("-mthumb", "-mcpu=cortex-m4", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard"),
 }
+# No libc: copies are instructions, which browsers and node know since 2020 and 2021.
+WASM = ("-target", "wasm32-freestanding", "-O2", "-mbulk-memory", "-nostdlib", "-Wl,--no-entry", "-Wl,--strip-all")
 
 TOO_LARGE = re.compile(r"overflow|will not fit", re.I)  # what linkers say of an image: how many bytes are too many
 
@@ -85,3 +90,14 @@ def image(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()) -> Pa
     built = folder / "policy.elf"
     run([*command, *CORTEX_M4F[kind], *FLAGS, *BARE, *flags, *script, *sources, "-o", built])
     return built
+
+
+def webassembly(folder: Path, sources: Sequence[Path], compiler: str = "auto") -> bytes:
+    """Build policy.c in `folder` and `sources` into a WebAssembly module that imports nothing; the module."""
+    if compiler == "gcc":
+        raise ToolchainError("gcc makes no WebAssembly; compiler=zig does")
+    _, command = choose("zig", "")
+    built = folder / "policy.wasm"
+    include: list[str | Path] = ["-I", folder, *(part for source in sources for part in ("-I", source.parent))]
+    run([*command, *WASM, *FLAGS, *include, folder / "policy.c", *sources, "-o", built])
+    return built.read_bytes()

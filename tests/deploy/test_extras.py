@@ -28,6 +28,7 @@ COMMANDS = {
     "deploy.export policy=quad_any target=c out={out}": "'onnx' .*[firmware]",
     "deploy.export policy=quad_any target=stm32f405 out={out}": "'onnx' .*[firmware]",
     "deploy.export policy=quad_any target=crazyflie out={out}": "'onnx' .*[firmware]",
+    "deploy.export policy=quad_any target=page out={out}": "'onnx' .*[firmware]",
     "deploy.hil policy=quad_any": "'onnx' .*[train,firmware]",
     "deploy.watch log=x.mcap": "Rerun: .*[watch]",
     "deploy.sign new=key": "cryptography: .*[trust]",
