@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from deploy.crazyflie.crtp import LARGEST, Packet, Port
+from deploy.crazyflie.out_of_tree import OLDEST, OutOfTree, Shares
+from deploy.crazyflie.out_of_tree import parameters as of_app
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.simulator.battery import Battery, Ratios
 from deploy.crazyflie.simulator.commander import Commander, Priority
 from deploy.crazyflie.simulator.logs import Logs
 from deploy.crazyflie.simulator.memory import Memory
-from deploy.crazyflie.simulator.onboard import OLDEST, OUT_OF_TREE, Onboard
+from deploy.crazyflie.simulator.onboard import OUT_OF_TREE, Onboard
 from deploy.crazyflie.simulator.parameters import Parameters
 from deploy.crazyflie.simulator.pid import FULL, Cascade
 from deploy.crazyflie.simulator.planner import Planner
@@ -54,10 +56,10 @@ class Firmware:
         self.now, self._cycle, self._text = 0.0, 0, bytearray()
         self.sensed, self.ratios, self.setpoint = AT_REST, (0.0, 0.0, 0.0, 0.0), Setpoint()
         self.external_position: Triple = (0.0, 0.0, 0.0)
-        self.policy_flies = self.policy_failed = False
         self._estimating_since = -math.inf
         self.platform = platform(robot.name)
-        self.parameters = Parameters(self._changed, {} if stored is None else stored, self.platform.defaults)
+        app = of_app(policy) if policy else {}
+        self.parameters = Parameters(self._changed, {} if stored is None else stored, self.platform.defaults, app)
         self._controller = self.parameters["stabilizer.controller"]
         self.memory = Memory()
         self.planner = Planner(self.memory.content)
@@ -70,6 +72,7 @@ class Firmware:
             for (x, y), turn in zip(robot.rotor_position, robot.rotor_direction, strict=True)
         ]
         self.cascade = Cascade(self.parameters, dt, SLOW, mixer)
+        self.app = OutOfTree(policy, self.parameters, self._pilot, self.say)
         self._ports: dict[int, Any] = {
             Port.PARAMETERS: self.parameters.handle,
             Port.COMMANDER: self.commander.handle,
@@ -142,34 +145,45 @@ class Firmware:
         if wanted == self._controller:
             return
         if wanted in (AUTOMATIC, PID):
+            if self._controller == OUT_OF_TREE:
+                self.app.leave()
+                self.cascade.restart(self.sensed)
             self._controller = PID
         elif wanted == OUT_OF_TREE and self.policy:
-            self._controller, self.policy_failed = OUT_OF_TREE, False
+            self._controller = OUT_OF_TREE
+            self.app.select()
         else:
             self.say(f"CONTROLLER: there is no controller {wanted:g}\n")
         self.parameters["stabilizer.controller"] = self._controller
 
     def _control(self) -> Ratios:
-        """As the app's controllerOutOfTree: after a failure PID flies until controller 6 is selected anew."""
-        if self._policy_may_fly() and self.policy is not None:
-            thrusts = self.policy.update(self.setpoint, self.sensed)
-            if thrusts is not None:
-                if not self.policy_flies:
-                    self.say("CONTROLLER: the policy takes over\n")
-                self.policy_flies = True
-                return self._ratios(thrust / self.platform.most for thrust in thrusts)
-            self.say("CONTROLLER: the policy failed\n")
-            self.policy_failed = True
-        if self.policy_flies and self.policy is not None:
-            self.say("CONTROLLER: PID takes over\n")
-            self.policy_flies = False
-            self.policy.stop()
-            self.cascade.restart(self.sensed)
-        return self._ratios(self.cascade.update(self.setpoint, self.sensed))
+        if self._controller != OUT_OF_TREE:
+            return self._ratios(self.cascade.update(self.setpoint, self.sensed))
+        app, flew = self.app, self.app.flying
+        shares = app.update(
+            self.setpoint, self.sensed, self.now, self.battery.voltage, self.variance(), self.supervisor.flying
+        )
+        if app.flying is not flew:
+            self.say(f"CONTROLLER: {'PID' if flew else 'the policy'} takes over\n")
+        if app.landing and app.age > OLDEST:
+            self.commander.relax()
+        return self._ratios(shares)
 
-    def _policy_may_fly(self) -> bool:
-        chosen = self._controller == OUT_OF_TREE and not self.policy_failed
-        return chosen and self.setpoint.is_position and self.now - self.setpoint.time <= OLDEST
+    def _pilot(self, setpoint: Setpoint, ran: bool) -> Shares:
+        """The PID controller for the app, started anew unless it `ran` in the last cycle."""
+        if not ran:
+            self.cascade.restart(self.sensed)
+        return self.cascade.update(setpoint, self.sensed)
+
+    @property
+    def policy_flies(self) -> bool:
+        """Whether the policy flies, if only in part."""
+        return self.app.flying
+
+    @property
+    def policy_failed(self) -> bool:
+        """Whether it was handed back since controller 6 was selected."""
+        return self.app.failed
 
     def _ratios(self, shares: Iterable[float]) -> Ratios:
         """Rotor speed commands for shares of the platform's largest thrust."""
