@@ -63,7 +63,6 @@ class OutOfTree:
         """`parameters` of the vehicle. `pid` flies by it, told whether it did so in the last cycle."""
         self.policy, self.parameters, self.pid_flies, self.say = policy, parameters, pid, say
         self.guard, self.replaced, self.age = Guard(), 0, 0.0
-        self.force = self.pid = NOTHING  # what the policy and the PID controller ask for
         self.select()
 
     def select(self) -> None:
@@ -71,6 +70,7 @@ class OutOfTree:
         self.state, self.reason, self.chosen = BY_PID, FINE, OFF
         self.failed = self._begun = self._computed = self._piloted = False
         self._selected, self._since = True, 0.0
+        self.force = self.pid = NOTHING  # what the policy and the PID controller ask for
         self._descent: Landing | None = None
 
     def leave(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import ClassVar, Self
@@ -19,6 +20,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.crazyflie.board_log import VARIABLES, BoardLog
+from deploy.crazyflie.guard import LIMITS, MODES, OFF, REASONS, allowed
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
@@ -51,7 +54,11 @@ BLOCKS = {
         **dict.fromkeys((f"motor.m{index}" for index in (1, 2, 3, 4)), "uint16_t"),
     },
 }
-ONBOARD = {**BLOCKS, "rest": {**BLOCKS["rest"], **dict.fromkeys(("policy.flying", "policy.failed"), "uint8_t")}}
+ONBOARD = {
+    **BLOCKS,
+    "rest": {**BLOCKS["rest"], **dict.fromkeys(("policy.flying", "policy.failed"), "uint8_t")},
+    "policy": VARIABLES,
+}
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
@@ -71,6 +78,16 @@ class Settings:
     uri: str = field(default="udp://127.0.0.1:19850", metadata={"help": "radio://0/80/2M/E7E7E7E7E7 or udp://..."})
     robot: str = field(default="crazyflie", metadata={"help": "which airframe it is"})
     onboard: bool = field(default=True, metadata={"help": "the policy flies on the vehicle, as controller 6"})
+    mode: str = field(
+        default="fly",
+        metadata={"help": "on board: fly; shadow (PID flies, the policy computes); bench (no take-off, motors off)"},
+    )
+    board: str = field(
+        default="", metadata={"help": f"what the guard on board allows, as cap=0.7,seconds=5; of: {', '.join(LIMITS)}"}
+    )
+    board_log: str | None = field(
+        default=None, metadata={"help": "what policy and PID controller on board ask for, to this file (.csv)"}
+    )
     unprotected: bool = field(
         default=False, metadata={"help": "onboard=false by radio: nothing stops the motors when the link is lost"}
     )
@@ -86,6 +103,26 @@ class Settings:
         for name in ("height", "connect_s", "link_loss_s"):
             if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if MODES.get(self.mode, OFF) == OFF:
+            raise ValueError(f"mode={self.mode}: is fly, shadow or bench")
+        if not self.onboard and (self.mode != "fly" or self.board or self.board_log):
+            raise ValueError("mode, board and board_log are of a policy on board: they need onboard=true")
+        if self.board_log is not None and not self.board_log.endswith(".csv"):
+            raise ValueError(f"board_log={self.board_log}: the name of such a log ends in .csv")
+        self.allowances()
+
+    def allowances(self) -> dict[str, float]:
+        """What `board` says, by parameter; ValueError when it says nothing."""
+        found = {}
+        for part in filter(None, self.board.split(",")):
+            name, _, value = part.partition("=")
+            if name.strip() not in LIMITS:
+                raise ValueError(f"board: there is no {part!r}; choices: {', '.join(LIMITS)}")
+            try:
+                found[name.strip()] = float(value)
+            except ValueError:
+                raise ValueError(f"board: {part!r} has no number") from None
+        return found
 
 
 class Crazyflie:
@@ -115,6 +152,7 @@ class Crazyflie:
         self._zeros = self._empty = self._idle = 0  # steps in a row: no command, empty battery, policy not flying
         self._errors: list[float] = []
         self._notes: list[str] = []
+        self._log = BoardLog(s.board_log) if s.board_log else None
 
     @classmethod
     def from_config(cls, config: Settings, policy: PolicyFile) -> Crazyflie:
@@ -155,8 +193,21 @@ class Crazyflie:
         if voltage < s.voltage:
             raise LinkError(f"{s.uri}: the battery has {voltage:.2f} V, less than {s.voltage:g} V: charge it")
         self._notes.append(f"battery before   {voltage:.2f} V")
+        if s.onboard:
+            self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
         self.target[2] += s.height
+
+    def _allow(self) -> None:
+        """Every limit of the guard on board: those of an earlier flight would hold on until it is switched off."""
+        asked = self.settings.allowances()
+        for name, (usual, _, _) in LIMITS.items():
+            value = asked.get(name, usual)
+            taken = allowed(name, value)
+            if taken != value:
+                self._notes.append(f"board: {name}={value:g} is not allowed, it is {taken:g}")
+            self.link.write(f"policy.{name}", taken)
+        self.link.write("policy.mode", MODES[self.settings.mode])
 
     def _estimator_settles(self, deadline: float) -> bool:
         since, before = self.link.clock(), [math.inf] * 3
@@ -198,6 +249,8 @@ class Crazyflie:
             "battery_voltage": [self.link.value("pm.vbat")],
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
+        if self._log is not None:
+            self._log.note(*self.link.arrived["policy"])
         if self._handed_over:
             self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
@@ -221,6 +274,10 @@ class Crazyflie:
         elif reason:
             self._notes.append(f"stopped on the ground {reason}")
             self.done = True
+        elif self.settings.mode == "bench":
+            if not self._handed_over:
+                self.link.write("stabilizer.controller", OUT_OF_TREE)
+            self._handed_over = True
         elif not self._handed_over:
             if motors.any():
                 next(self._ascent)
@@ -238,10 +295,10 @@ class Crazyflie:
         self._empty = self._empty + 1 if self.link.value("pm.vbat") < self.settings.empty else 0
         if self._empty > self.rate_hz:
             return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
-        if self._handed_over and self.settings.onboard:
+        if self._handed_over and self.settings.onboard and self.settings.mode == "fly":
             self._idle = 0 if self.link.value("policy.flying") else self._idle + 1
             if self.link.value("policy.failed") and self._idle >= PATIENCE:  # not what was logged before the hand-over
-                return "by the PID controller: the policy on board failed"
+                return f"by the PID controller: handed back on board: {REASONS[int(self.link.value('policy.reason'))]}"
             if self._idle > IDLE * self.rate_hz:
                 return "by the PID controller: the policy on board does not fly"
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
@@ -349,7 +406,12 @@ class Crazyflie:
             self.emergency_stop()
             raise
         finally:
+            with suppress(LinkError):
+                if self.settings.mode == "bench":
+                    self.link.write("stabilizer.controller", PID)
             self.link.close()
+            if self._log is not None:
+                self._notes += self._log.close()
 
     def report(self) -> list[str]:
         last = self._errors[-round(self.rate_hz) :]

@@ -103,6 +103,7 @@ void controllerOutOfTreeInit(void) {
     failed = flying = 0;
     reason = GUARD_FINE;
     state = BY_PID;
+    for (int i = 0; i < MOTORS; ++i) force[i] = pid[i] = 0.0f;
 }
 
 bool controllerOutOfTreeTest(void) {
@@ -233,6 +234,7 @@ static void come_down(control_t *control, const sensorData_t *sensors, const sta
                       stabilizerStep_t step) {
     if (!failed) landing_begin(&descent, signals.position, signals.linear_velocity, now);
     failed = 1;
+    computed = false;
     const float height = landing_height(&descent, signals.position, signals.linear_velocity, now);
     state = descent.down ? DOWN : now - descent.began > LANDING_HOLD_MS ? SINKING : HOLDING;
     if (descent.down) {

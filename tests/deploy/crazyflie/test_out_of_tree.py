@@ -103,7 +103,7 @@ EVENT = st.sampled_from(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     mode=st.integers(0, 4),
     limits=st.fixed_dictionaries({"ramp": st.sampled_from([0.0, 0.02, 5.0]), "seconds": st.sampled_from([1.0, -3.0])})
