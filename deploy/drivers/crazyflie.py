@@ -13,16 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.crazyflie.board_log import VARIABLES, BoardLog
-from deploy.crazyflie.guard import LIMITS, MODES, OFF, REASONS, allowed
+from deploy.crazyflie.board_log import ASKED, REASON, STATE, STATUS, BoardLog
+from deploy.crazyflie.guard import FLYING as BY_POLICY
+from deploy.crazyflie.guard import LIMITS, MODES, REASONS, TAKING_OVER, allowed
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
+from deploy.crazyflie.settings import Settings
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
@@ -41,7 +42,7 @@ SIGNALS: Group = (
     Signal("battery_voltage", (1,), "V", max_age=2.0),
 )
 COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
-# At most 26 bytes each.
+# At most 26 bytes and 9 variables each.
 BLOCKS = {
     "translation": dict.fromkeys((f"stateEstimate.{v}" for v in ("x", "y", "z", "vx", "vy", "vz")), "float"),
     "rotation": {
@@ -56,8 +57,8 @@ BLOCKS = {
 }
 ONBOARD = {
     **BLOCKS,
-    "rest": {**BLOCKS["rest"], **dict.fromkeys(("policy.flying", "policy.failed"), "uint8_t")},
-    "policy": VARIABLES,
+    "rest": {**BLOCKS["rest"], **STATUS},
+    "policy": ASKED,
 }
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
@@ -69,60 +70,6 @@ BY_GUARD = "by the guard"  # why it lands
 IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
 FULL = 65535
-
-
-@dataclass
-class Settings:
-    """Settings of the Crazyflie driver."""
-
-    uri: str = field(default="udp://127.0.0.1:19850", metadata={"help": "radio://0/80/2M/E7E7E7E7E7 or udp://..."})
-    robot: str = field(default="crazyflie", metadata={"help": "which airframe it is"})
-    onboard: bool = field(default=True, metadata={"help": "the policy flies on the vehicle, as controller 6"})
-    mode: str = field(
-        default="fly",
-        metadata={"help": "on board: fly; shadow (PID flies, the policy computes); bench (no take-off, motors off)"},
-    )
-    board: str = field(
-        default="", metadata={"help": f"what the guard on board allows, as cap=0.7,seconds=5; of: {', '.join(LIMITS)}"}
-    )
-    board_log: str | None = field(
-        default=None, metadata={"help": "what policy and PID controller on board ask for, to this file (.csv)"}
-    )
-    unprotected: bool = field(
-        default=False, metadata={"help": "onboard=false by radio: nothing stops the motors when the link is lost"}
-    )
-    height: float = field(default=0.5, metadata={"help": "m above the start, to take off to and to hold"})
-    voltage: float = field(default=3.5, metadata={"help": "V below which it does not take off"})
-    empty: float = field(default=3.1, metadata={"help": "V below which, in flight and for a second, it lands"})
-    connect_s: float = field(default=15.0, metadata={"help": "s in which it must be connected and know its position"})
-    cache: str | None = field(default=None, metadata={"help": "folder in which to remember the firmware's tables"})
-    link_loss_s: float = field(default=0.4, metadata={"help": "s without data after which the link counts as lost"})
-    transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
-
-    def __post_init__(self) -> None:
-        for name in ("height", "connect_s", "link_loss_s"):
-            if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if MODES.get(self.mode, OFF) == OFF:
-            raise ValueError(f"mode={self.mode}: is fly, shadow or bench")
-        if not self.onboard and (self.mode != "fly" or self.board or self.board_log):
-            raise ValueError("mode, board and board_log are of a policy on board: they need onboard=true")
-        if self.board_log is not None and not self.board_log.endswith(".csv"):
-            raise ValueError(f"board_log={self.board_log}: the name of such a log ends in .csv")
-        self.allowances()
-
-    def allowances(self) -> dict[str, float]:
-        """What `board` says, by parameter; ValueError when it says nothing."""
-        found = {}
-        for part in filter(None, self.board.split(",")):
-            name, _, value = part.partition("=")
-            if name.strip() not in LIMITS:
-                raise ValueError(f"board: there is no {part!r}; choices: {', '.join(LIMITS)}")
-            try:
-                found[name.strip()] = float(value)
-            except ValueError:
-                raise ValueError(f"board: {part!r} has no number") from None
-        return found
 
 
 class Crazyflie:
@@ -179,7 +126,7 @@ class Crazyflie:
             if "policy." not in str(error):
                 raise
             raise LinkError(
-                f"{s.uri}: the firmware has no policy on board (no log variable policy.flying): build it with "
+                f"{s.uri}: the firmware has no policy on board (no log variable policy.state): build it with "
                 "deploy.export target=crazyflie, or fly with onboard=false"
             ) from None
         link.write("motorPowerSet.enable", 0)
@@ -250,7 +197,8 @@ class Crazyflie:
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
         if self._log is not None:
-            self._log.note(*self.link.arrived["policy"])
+            when, asked = self.link.arrived["policy"]
+            self._log.note(when, {**asked, **self.link.arrived["rest"][1]})
         if self._handed_over:
             self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
@@ -296,9 +244,9 @@ class Crazyflie:
         if self._empty > self.rate_hz:
             return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
         if self._handed_over and self.settings.onboard and self.settings.mode == "fly":
-            self._idle = 0 if self.link.value("policy.flying") else self._idle + 1
-            if self.link.value("policy.failed") and self._idle >= PATIENCE:  # not what was logged before the hand-over
-                return f"by the PID controller: handed back on board: {REASONS[int(self.link.value('policy.reason'))]}"
+            self._idle = 0 if self.link.value(STATE) in (TAKING_OVER, BY_POLICY) else self._idle + 1
+            if self.link.value(REASON) and self._idle >= PATIENCE:  # not what was logged before the hand-over
+                return f"by the PID controller: handed back on board: {REASONS[int(self.link.value(REASON))]}"
             if self._idle > IDLE * self.rate_hz:
                 return "by the PID controller: the policy on board does not fly"
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.

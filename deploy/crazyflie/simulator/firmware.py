@@ -35,6 +35,7 @@ PROTOCOL = 12  # version of the radio protocol: the first with a supervisor port
 NAME = b"Bitcraze Crazyflie"
 EXT_POSITION, GENERIC = 0, 1  # channels of the localization port
 NOTIFICATION = 3  # a command of the platform port: blink
+AT_REST_RATIOS: Ratios = (0.0, 0.0, 0.0, 0.0)
 AT_REST = Sensed(ZERO, ZERO, ZERO, [1.0, 0, 0, 0, 1, 0, 0, 0, 1], [1.0, 0, 0, 0], ZERO, [0.0] * 4)
 
 
@@ -126,8 +127,10 @@ class Firmware:
             supervisor.update(self.now, self.commander.age(self.now), sensed.specific_force, thrusting)
         wanted = self.commander.setpoint if supervisor.can_fly else Setpoint()
         self.setpoint = supervisor.override(wanted)
-        ratios = self._control() if supervisor.state in MOTORS_MAY_RUN else (0.0, 0.0, 0.0, 0.0)
-        self.ratios = self._forced(ratios)
+        may_run = supervisor.state in MOTORS_MAY_RUN
+        # The app computes on the ground too. So does the PID controller, of which nobody sees anything there.
+        ratios = self._control() if may_run or self._controller == OUT_OF_TREE else AT_REST_RATIOS
+        self.ratios = self._forced(ratios if may_run else AT_REST_RATIOS)
         self.battery.draw(self.ratios, self.dt)
         return self.ratios
 
