@@ -143,7 +143,7 @@ class Crazyflie:
         if s.onboard:
             self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
-        self.target[2] += s.height
+        self.target[2] += s.height if s.mode != "bench" else 0.0
 
     def _allow(self) -> None:
         """Every limit of the guard on board: those of an earlier flight would hold on until it is switched off."""
