@@ -169,7 +169,8 @@ class OutOfTree:
         if not computed:
             self.policy.stop()
         self._computed = True
-        self.policy.curve = tuple(self.parameters[f"policy.thrust{k}"] for k in range(3))
+        c0, c1, c2 = (self.parameters[f"policy.thrust{k}"] for k in range(3))
+        self.policy.curve = (c0, c1, c2)
         thrusts = self.policy.update(setpoint, self._sensed)
         if thrusts is None:
             return COMMAND
