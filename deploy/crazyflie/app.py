@@ -60,7 +60,8 @@ def files(policy: PolicyFile, content: bytes, weights: str = "float32") -> dict[
 
 def around(policy: PolicyFile, source: Source) -> dict[str, str]:
     """The same of C that there is already, of a policy that was checked."""
-    written = ("Kbuild", "Makefile", "app-config", "src/Kbuild", "src/flight.c", "src/signals.c", "src/signals.h")
+    written = ["Kbuild", "Makefile", "app-config", "src/Kbuild", "src/flight.c"]
+    written += [f"src/{name}.{kind}" for name in ("guard", "landing", "signals") for kind in "ch"]
     app = {name: (APP / name).read_text() for name in written}
     app |= {f"src/{name}": text for name, text in source.files().items()}
     return {**app, "src/vehicle.h": VEHICLE.format(thrust=_thrust(policy))}

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from types import TracebackType
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.crazyflie.board_log import ASKED, REASON, STATE, STATUS, BoardLog
+from deploy.crazyflie.guard import FLYING as BY_POLICY
+from deploy.crazyflie.guard import LIMITS, MODES, REASONS, TAKING_OVER, allowed
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
+from deploy.crazyflie.settings import Settings
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
@@ -38,7 +42,7 @@ SIGNALS: Group = (
     Signal("battery_voltage", (1,), "V", max_age=2.0),
 )
 COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
-# At most 26 bytes each.
+# At most 26 bytes and 9 variables each.
 BLOCKS = {
     "translation": dict.fromkeys((f"stateEstimate.{v}" for v in ("x", "y", "z", "vx", "vy", "vz")), "float"),
     "rotation": {
@@ -51,7 +55,11 @@ BLOCKS = {
         **dict.fromkeys((f"motor.m{index}" for index in (1, 2, 3, 4)), "uint16_t"),
     },
 }
-ONBOARD = {**BLOCKS, "rest": {**BLOCKS["rest"], **dict.fromkeys(("policy.flying", "policy.failed"), "uint8_t")}}
+ONBOARD = {
+    **BLOCKS,
+    "rest": {**BLOCKS["rest"], **STATUS},
+    "policy": ASKED,
+}
 STEADY, STEADY_FOR = 1e-3, 0.3  # m^2, s: change of the estimator's variance
 CAN_BE_ARMED, ARMED, CAN_FLY, FLYING, TUMBLED, LOCKED, CRASHED = (1 << k for k in (0, 1, 3, 4, 5, 6, 7))
 PID, OUT_OF_TREE = 1, 6  # values of stabilizer.controller
@@ -62,30 +70,6 @@ BY_GUARD = "by the guard"  # why it lands
 IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
 FULL = 65535
-
-
-@dataclass
-class Settings:
-    """Settings of the Crazyflie driver."""
-
-    uri: str = field(default="udp://127.0.0.1:19850", metadata={"help": "radio://0/80/2M/E7E7E7E7E7 or udp://..."})
-    robot: str = field(default="crazyflie", metadata={"help": "which airframe it is"})
-    onboard: bool = field(default=True, metadata={"help": "the policy flies on the vehicle, as controller 6"})
-    unprotected: bool = field(
-        default=False, metadata={"help": "onboard=false by radio: nothing stops the motors when the link is lost"}
-    )
-    height: float = field(default=0.5, metadata={"help": "m above the start, to take off to and to hold"})
-    voltage: float = field(default=3.5, metadata={"help": "V below which it does not take off"})
-    empty: float = field(default=3.1, metadata={"help": "V below which, in flight and for a second, it lands"})
-    connect_s: float = field(default=15.0, metadata={"help": "s in which it must be connected and know its position"})
-    cache: str | None = field(default=None, metadata={"help": "folder in which to remember the firmware's tables"})
-    link_loss_s: float = field(default=0.4, metadata={"help": "s without data after which the link counts as lost"})
-    transfer: bool = field(default=False, metadata={"help": "allow another robot than the policy was made for"})
-
-    def __post_init__(self) -> None:
-        for name in ("height", "connect_s", "link_loss_s"):
-            if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
 
 class Crazyflie:
@@ -115,6 +99,7 @@ class Crazyflie:
         self._zeros = self._empty = self._idle = 0  # steps in a row: no command, empty battery, policy not flying
         self._errors: list[float] = []
         self._notes: list[str] = []
+        self._log = BoardLog(s.board_log) if s.board_log else None
 
     @classmethod
     def from_config(cls, config: Settings, policy: PolicyFile) -> Crazyflie:
@@ -141,7 +126,7 @@ class Crazyflie:
             if "policy." not in str(error):
                 raise
             raise LinkError(
-                f"{s.uri}: the firmware has no policy on board (no log variable policy.flying): build it with "
+                f"{s.uri}: the firmware has no policy on board (no log variable policy.state): build it with "
                 "deploy.export target=crazyflie, or fly with onboard=false"
             ) from None
         link.write("motorPowerSet.enable", 0)
@@ -155,8 +140,21 @@ class Crazyflie:
         if voltage < s.voltage:
             raise LinkError(f"{s.uri}: the battery has {voltage:.2f} V, less than {s.voltage:g} V: charge it")
         self._notes.append(f"battery before   {voltage:.2f} V")
+        if s.onboard:
+            self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
-        self.target[2] += s.height
+        self.target[2] += s.height if s.mode != "bench" else 0.0
+
+    def _allow(self) -> None:
+        """Every limit of the guard on board: those of an earlier flight would hold on until it is switched off."""
+        asked = self.settings.allowances()
+        for name, (usual, _, _) in LIMITS.items():
+            value = asked.get(name, usual)
+            taken = allowed(name, value)
+            if taken != value:
+                self._notes.append(f"board: {name}={value:g} is not allowed, it is {taken:g}")
+            self.link.write(f"policy.{name}", taken)
+        self.link.write("policy.mode", MODES[self.settings.mode])
 
     def _estimator_settles(self, deadline: float) -> bool:
         since, before = self.link.clock(), [math.inf] * 3
@@ -198,6 +196,9 @@ class Crazyflie:
             "battery_voltage": [self.link.value("pm.vbat")],
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}
+        if self._log is not None:
+            when, asked = self.link.arrived["policy"]
+            self._log.note(when, {**asked, **self.link.arrived["rest"][1]})
         if self._handed_over:
             self._errors.append(float(np.linalg.norm(arrays["position"][0] - self.target)))
         return Reading(arrays, {name: 0.0 if name.startswith("target") else age for name in arrays})
@@ -221,6 +222,10 @@ class Crazyflie:
         elif reason:
             self._notes.append(f"stopped on the ground {reason}")
             self.done = True
+        elif self.settings.mode == "bench":
+            if not self._handed_over:
+                self.link.write("stabilizer.controller", OUT_OF_TREE)
+            self._handed_over = True
         elif not self._handed_over:
             if motors.any():
                 next(self._ascent)
@@ -238,10 +243,10 @@ class Crazyflie:
         self._empty = self._empty + 1 if self.link.value("pm.vbat") < self.settings.empty else 0
         if self._empty > self.rate_hz:
             return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
-        if self._handed_over and self.settings.onboard:
-            self._idle = 0 if self.link.value("policy.flying") else self._idle + 1
-            if self.link.value("policy.failed") and self._idle >= PATIENCE:  # not what was logged before the hand-over
-                return "by the PID controller: the policy on board failed"
+        if self._handed_over and self.settings.onboard and self.settings.mode == "fly":
+            self._idle = 0 if self.link.value(STATE) in (TAKING_OVER, BY_POLICY) else self._idle + 1
+            if self.link.value(REASON) and self._idle >= PATIENCE:  # not what was logged before the hand-over
+                return f"by the PID controller: handed back on board: {REASONS[int(self.link.value(REASON))]}"
             if self._idle > IDLE * self.rate_hz:
                 return "by the PID controller: the policy on board does not fly"
         # When nothing arrives the guard sends zeros too: soon there will be news, or `read` calls the link lost.
@@ -349,7 +354,12 @@ class Crazyflie:
             self.emergency_stop()
             raise
         finally:
+            with suppress(LinkError):
+                if self.settings.mode == "bench":
+                    self.link.write("stabilizer.controller", PID)
             self.link.close()
+            if self._log is not None:
+                self._notes += self._log.close()
 
     def report(self) -> list[str]:
         last = self._errors[-round(self.rate_hz) :]

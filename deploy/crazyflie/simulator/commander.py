@@ -48,8 +48,12 @@ class Commander:
         elif packet.port == Port.COMMANDER_GENERIC and packet.channel == SETPOINTS:
             self.set(decode(packet), Priority.CLIENT, now)
         elif packet.channel == META and packet.data[:1] == bytes((NOTIFY_STOP,)):
-            self.priority = Priority.HIGH_LEVEL
+            self.relax()
         return ()
+
+    def relax(self) -> None:
+        """The planner may take over."""
+        self.priority = Priority.HIGH_LEVEL
 
     def _angles(self, setpoint: Setpoint) -> Setpoint:
         """Roll, pitch, yaw rate and thrust: locked until a client has sent zero thrust; `flightmode` parameters."""

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from deploy.crazyflie.crtp import LARGEST, Packet, Port
+from deploy.crazyflie.out_of_tree import OLDEST, OutOfTree, Shares
+from deploy.crazyflie.out_of_tree import parameters as of_app
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.simulator.battery import Battery, Ratios
 from deploy.crazyflie.simulator.commander import Commander, Priority
 from deploy.crazyflie.simulator.logs import Logs
 from deploy.crazyflie.simulator.memory import Memory
-from deploy.crazyflie.simulator.onboard import OLDEST, OUT_OF_TREE, Onboard
+from deploy.crazyflie.simulator.onboard import OUT_OF_TREE, Onboard
 from deploy.crazyflie.simulator.parameters import Parameters
 from deploy.crazyflie.simulator.pid import FULL, Cascade
 from deploy.crazyflie.simulator.planner import Planner
@@ -33,6 +35,7 @@ PROTOCOL = 12  # version of the radio protocol: the first with a supervisor port
 NAME = b"Bitcraze Crazyflie"
 EXT_POSITION, GENERIC = 0, 1  # channels of the localization port
 NOTIFICATION = 3  # a command of the platform port: blink
+AT_REST_RATIOS: Ratios = (0.0, 0.0, 0.0, 0.0)
 AT_REST = Sensed(ZERO, ZERO, ZERO, [1.0, 0, 0, 0, 1, 0, 0, 0, 1], [1.0, 0, 0, 0], ZERO, [0.0] * 4)
 
 
@@ -54,10 +57,10 @@ class Firmware:
         self.now, self._cycle, self._text = 0.0, 0, bytearray()
         self.sensed, self.ratios, self.setpoint = AT_REST, (0.0, 0.0, 0.0, 0.0), Setpoint()
         self.external_position: Triple = (0.0, 0.0, 0.0)
-        self.policy_flies = self.policy_failed = False
         self._estimating_since = -math.inf
         self.platform = platform(robot.name)
-        self.parameters = Parameters(self._changed, {} if stored is None else stored, self.platform.defaults)
+        app = of_app(policy) if policy else {}
+        self.parameters = Parameters(self._changed, {} if stored is None else stored, self.platform.defaults, app)
         self._controller = self.parameters["stabilizer.controller"]
         self.memory = Memory()
         self.planner = Planner(self.memory.content)
@@ -70,6 +73,7 @@ class Firmware:
             for (x, y), turn in zip(robot.rotor_position, robot.rotor_direction, strict=True)
         ]
         self.cascade = Cascade(self.parameters, dt, SLOW, mixer)
+        self.app = OutOfTree(policy, self.parameters, self._pilot, self.say)
         self._ports: dict[int, Any] = {
             Port.PARAMETERS: self.parameters.handle,
             Port.COMMANDER: self.commander.handle,
@@ -123,8 +127,10 @@ class Firmware:
             supervisor.update(self.now, self.commander.age(self.now), sensed.specific_force, thrusting)
         wanted = self.commander.setpoint if supervisor.can_fly else Setpoint()
         self.setpoint = supervisor.override(wanted)
-        ratios = self._control() if supervisor.state in MOTORS_MAY_RUN else (0.0, 0.0, 0.0, 0.0)
-        self.ratios = self._forced(ratios)
+        may_run = supervisor.state in MOTORS_MAY_RUN
+        # The app computes on the ground too. So does the PID controller, of which nobody sees anything there.
+        ratios = self._control() if may_run or self._controller == OUT_OF_TREE else AT_REST_RATIOS
+        self.ratios = self._forced(ratios if may_run else AT_REST_RATIOS)
         self.battery.draw(self.ratios, self.dt)
         return self.ratios
 
@@ -142,34 +148,45 @@ class Firmware:
         if wanted == self._controller:
             return
         if wanted in (AUTOMATIC, PID):
+            if self._controller == OUT_OF_TREE:
+                self.app.leave()
+                self.cascade.restart(self.sensed)
             self._controller = PID
         elif wanted == OUT_OF_TREE and self.policy:
-            self._controller, self.policy_failed = OUT_OF_TREE, False
+            self._controller = OUT_OF_TREE
+            self.app.select()
         else:
             self.say(f"CONTROLLER: there is no controller {wanted:g}\n")
         self.parameters["stabilizer.controller"] = self._controller
 
     def _control(self) -> Ratios:
-        """As the app's controllerOutOfTree: after a failure PID flies until controller 6 is selected anew."""
-        if self._policy_may_fly() and self.policy is not None:
-            thrusts = self.policy.update(self.setpoint, self.sensed)
-            if thrusts is not None:
-                if not self.policy_flies:
-                    self.say("CONTROLLER: the policy takes over\n")
-                self.policy_flies = True
-                return self._ratios(thrust / self.platform.most for thrust in thrusts)
-            self.say("CONTROLLER: the policy failed\n")
-            self.policy_failed = True
-        if self.policy_flies and self.policy is not None:
-            self.say("CONTROLLER: PID takes over\n")
-            self.policy_flies = False
-            self.policy.stop()
-            self.cascade.restart(self.sensed)
-        return self._ratios(self.cascade.update(self.setpoint, self.sensed))
+        if self._controller != OUT_OF_TREE:
+            return self._ratios(self.cascade.update(self.setpoint, self.sensed))
+        app, flew = self.app, self.app.flying
+        shares = app.update(
+            self.setpoint, self.sensed, self.now, self.battery.voltage, self.variance(), self.supervisor.flying
+        )
+        if app.flying is not flew:
+            self.say(f"CONTROLLER: {'PID' if flew else 'the policy'} takes over\n")
+        if app.landing and app.age > OLDEST:
+            self.commander.relax()
+        return self._ratios(shares)
 
-    def _policy_may_fly(self) -> bool:
-        chosen = self._controller == OUT_OF_TREE and not self.policy_failed
-        return chosen and self.setpoint.is_position and self.now - self.setpoint.time <= OLDEST
+    def _pilot(self, setpoint: Setpoint, ran: bool) -> Shares:
+        """The PID controller for the app, started anew unless it `ran` in the last cycle."""
+        if not ran:
+            self.cascade.restart(self.sensed)
+        return self.cascade.update(setpoint, self.sensed)
+
+    @property
+    def policy_flies(self) -> bool:
+        """Whether the policy flies, if only in part."""
+        return self.app.flying
+
+    @property
+    def policy_failed(self) -> bool:
+        """Whether it was handed back since controller 6 was selected."""
+        return self.app.failed
 
     def _ratios(self, shares: Iterable[float]) -> Ratios:
         """Rotor speed commands for shares of the platform's largest thrust."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sim.robots.quadrotors import Quadrotor
 
 OUT_OF_TREE = 6  # the value of stabilizer.controller
-OLDEST = 0.2  # s, of a set point; then the PID controller takes over
 SIGNALS = ("position", "rotation", "linear_velocity", "angular_velocity", "target_position", "target_velocity")
 
 
@@ -65,8 +64,10 @@ class Onboard:
         policy = PolicyFile.load(path)
         if policy.robot not in (robot.name, ANY_ROBOT):
             raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot.name!r}")
-        largest = platform(robot.name).most
-        self.curve = robot.thrust_curve if policy.robot == robot.name else (0.0, 0.0, largest)
+        self.most = platform(robot.name).most  # N per rotor
+        self.curve = robot.thrust_curve if policy.robot == robot.name else (0.0, 0.0, self.most)
+        self.duration = 0.0  # us of its last step: the simulated vehicle has time for everything
+        self.command = [0.0] * 4
         self.every = calls_per_step(policy, rate_hz)
         self.runtime = make(policy)
         self.stop()
@@ -96,7 +97,8 @@ class Onboard:
             if not np.isfinite(values).all():
                 return None
             c0, c1, c2 = self.curve
-            a, b, c, d = (c0 + (c1 + c2 * u) * u for u in np.clip(values, 0.0, 1.0).tolist())
+            self.command = np.clip(values, 0.0, 1.0).tolist()
+            a, b, c, d = (c0 + (c1 + c2 * u) * u for u in self.command)
             self._thrusts = (a, b, c, d)
         self._step += 1
         return self._thrusts

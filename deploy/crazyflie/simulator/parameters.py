@@ -142,10 +142,15 @@ class Parameters(dict[str, float]):
     """The values by name; answers the parameters' port. `stored` survives a reboot."""
 
     def __init__(
-        self, changed: Callable[[str, float], None], stored: dict[str, float], own: Mapping[str, float]
+        self,
+        changed: Callable[[str, float], None],
+        stored: dict[str, float],
+        own: Mapping[str, float],
+        app: Mapping[str, tuple[str, float]] | None = None,
     ) -> None:
-        """`own`: defaults of this vehicle that differ from the table's."""
-        self.table = [_entry(name, kind, own.get(name, default)) for name, (kind, default) in sorted(TABLE.items())]
+        """`own`: defaults of this vehicle that differ from the table's; `app`: the parameters of an app on board."""
+        table = TABLE | dict(app or {})
+        self.table = [_entry(name, kind, own.get(name, default)) for name, (kind, default) in sorted(table.items())]
         super().__init__({entry.name: entry.default for entry in self.table} | stored)
         self.changed, self.stored = changed, stored
         self._items, self._checksum = contents((entry.name, entry.kind) for entry in self.table)

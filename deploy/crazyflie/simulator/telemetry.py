@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from deploy.crazyflie.out_of_tree import OutOfTree
 from deploy.crazyflie.simulator.battery import Battery, Ratios
+from deploy.crazyflie.simulator.onboard import Onboard
 from deploy.crazyflie.simulator.parameters import Parameters
 from deploy.crazyflie.simulator.pid import Cascade
 from deploy.crazyflie.simulator.sensed import GRAVITY, Sensed
@@ -24,8 +26,8 @@ class Source(Protocol):
     supervisor: Supervisor
     ratios: Ratios
     external_position: Triple
-    policy_flies: bool
-    policy_failed: bool
+    app: OutOfTree
+    policy: Onboard | None
 
     def variance(self) -> float:
         """Of the state estimate."""
@@ -99,8 +101,12 @@ TABLE["sys.canfly"] = ("uint8", lambda f: f.supervisor.can_fly)
 TABLE["sys.isFlying"] = ("uint8", lambda f: f.supervisor.flying)
 TABLE["sys.isTumbled"] = ("uint8", lambda f: f.supervisor.tumbled)
 TABLE["supervisor.info"] = ("uint16", lambda f: f.supervisor.bitfield)
-TABLE["policy.flying"] = ("uint8", lambda f: f.policy_flies)
-TABLE["policy.failed"] = ("uint8", lambda f: f.policy_failed)
+_group("policy", "uint8", "flying failed state reason", lambda f: f.app.told)
+TABLE["policy.sound"] = ("uint8", lambda f: 1)
+TABLE["policy.replaced"] = ("uint32", lambda f: f.app.replaced)
+TABLE["policy.age"] = ("uint32", lambda f: 1e3 * f.app.age)
+_group("policy", "float", "force_0 force_1 force_2 force_3", lambda f: f.app.force)
+_group("policy", "float", "pid_0 pid_1 pid_2 pid_3", lambda f: f.app.pid)
 
 
 def compress(quaternion: Sequence[float]) -> int:

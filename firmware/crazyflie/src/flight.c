@@ -1,12 +1,23 @@
 /* A policy as the out-of-tree controller of the Crazyflie's firmware: stabilizer.controller = 6.
  *
  * At boot the firmware selects this controller and calls its Test: the policy's self-test. A build that computes wrongly
- * fails there, and the firmware does not start. Then appMain selects the PID controller; write 6 to hand over.
+ * fails there, and the firmware does not start. Then appMain selects the PID controller; write policy.mode, then 6, to
+ * hand over. The mode counts from the moment in which 6 is selected; only 0 counts at once.
+ *
+ * 0 off      the PID controller flies
+ * 1 bench    the policy computes, motors off; while the vehicle flies this is shadow
+ * 2 shadow   the PID controller flies, the policy computes beside it
+ * 3 fly      the policy flies
  *
  * The policy flies while the set point names a place (x, y and z absolute) and is at most 200 ms old. Otherwise the PID
- * controller flies, started anew without a bump: in particular when the supervisor levels out. A policy whose result is
- * not finite is out until controller 6 is selected again. When the estimate, the gyroscope or the place is not finite,
- * nobody can fly: motors off while that lasts.
+ * controller flies, started anew without a bump: in particular when the supervisor levels out. Whenever the policy takes
+ * over, its forces are mixed with the PID controller's for policy.ramp seconds. On the bench and as a shadow it is told
+ * to stay where it was when it has no such set point.
+ *
+ * What guard.h calls a reason hands the vehicle back, for good until 6 is selected again: the PID controller brakes, stays
+ * for a second, sinks at 0.4 m/s, and the motors stop once it rests, whatever set points say; who selects the PID
+ * controller (stabilizer.controller = 1) has it back. When the estimate or the gyroscope is not finite, nobody can fly:
+ * motors off while that lasts.
  *
  * From command to motor. The policy commands rotor speeds, as fractions u of the vehicle's largest; the thrust is
  * c0 + c1 u + c2 u^2 newtons (policy.thrust0..2, from the airframe that the policy was trained on). controlModeForce takes
@@ -26,46 +37,73 @@
 #include "task.h"
 
 #include "app.h"
+#include "commander.h"
 #include "controller.h"
 #include "controller_pid.h"
 #include "log.h"
 #include "param.h"
 #include "platform_defaults.h"
+#include "pm.h"
+#include "supervisor.h"
 #include "usec_time.h"
 #define DEBUG_MODULE "POLICY"
 #include "debug.h"
 
+#include "guard.h"
+#include "landing.h"
 #include "policy.h"
 #include "policy_math.h"
 #include "signals.h"
 #include "vehicle.h"
 
 #define OLDEST_MS 200 /* of a set point */
+#define ATTEND_MS 10  /* the app's own task */
+#define FULL 65535.0f
 #define MOTORS STABILIZER_NR_OF_MOTORS
 #define STEPS ((uint32_t)(RATE_MAIN_LOOP / POLICY_RATE_HZ + 0.5f)) /* calls of the controller per step of the policy */
 
 _Static_assert(sizeof(policy_commands) == MOTORS * sizeof(float), "the policy commands motors, nothing else");
 
+enum { OFF, BENCH, SHADOW, FLY, MODES };
+enum { BY_PID, ON_BENCH, AS_SHADOW, TAKING_OVER, FLYING, HOLDING, SINKING, DOWN, STOPPED };
+
 static crazyflie_signals signals;
 static policy_signals inputs;
 static policy_commands commands;
 static policy_state memory;
-static enum { NOBODY, PID, POLICY } pilot;
-static uint32_t wait; /* calls until the policy's next step */
+static guard_seen seen;
+static guard_memory watched;
+static landing descent;
+static uint32_t now, since;               /* ms: the clock; when the policy took over last */
+static uint32_t wait;                     /* calls until the policy's next step */
+static bool selected, begun, computed;    /* controller 6 is new; the guard watches; the policy computed in the last call */
+static bool piloted;                      /* the PID controller ran in the last call */
+static logVarId_t variances[3];
 
-static uint8_t enabled = 1;
+static uint8_t mode = FLY, chosen = OFF;
+static guard_limits limits = GUARD_DEFAULTS;
 static float thrust[3] = VEHICLE_THRUST; /* N */
 
-static uint8_t sound, failed, flying; /* the self-test passed; a result was not finite; the policy flies */
+static uint8_t sound, failed, flying; /* the self-test passed; there is a reason; the policy flies */
+static uint8_t state, reason;
+static volatile uint32_t untold;      /* of `replaced`: what nobody was told yet */
+static uint32_t replaced;             /* parameters that were not allowed: bits in the order of GUARD_LIMITS, 31: mode */
 static float selftest = -1.0f;        /* largest disagreement as a share of the tolerated; negative: not yet run */
 static float force[MOTORS];           /* what the policy asks of the firmware, 0..1 */
+static float pid[MOTORS];             /* what the PID controller asks, likewise */
 static uint32_t age;                  /* of the set point, ms */
 static uint32_t duration;             /* of the policy's last step, us */
 
 void controllerOutOfTreeInit(void) {
+    static const char *const names[3] = {"varX", "varY", "varZ"};
+    for (int i = 0; i < 3; ++i) variances[i] = logGetVarId("kalman", names[i]);
     controllerPidInit();
-    pilot = NOBODY;
+    selected = true;
+    piloted = computed = begun = false;
     failed = flying = 0;
+    reason = GUARD_FINE;
+    state = BY_PID;
+    for (int i = 0; i < MOTORS; ++i) force[i] = pid[i] = 0.0f;
 }
 
 bool controllerOutOfTreeTest(void) {
@@ -74,14 +112,14 @@ bool controllerOutOfTreeTest(void) {
     return sound && controllerPidTest();
 }
 
-/* The thrust for a rotor speed u, as controlModeForce wants it; 0 when it is not a number. */
+/* The thrust for a rotor speed u, as controlModeForce wants it, up to the cap; what is no number stays none. */
 static float force_of(float u) {
 #ifdef CONFIG_ENABLE_THRUST_BAT_COMPENSATED
     const float share = (thrust[0] + (thrust[1] + thrust[2] * u) * u) / THRUST_MAX;
 #else
     const float share = u;
 #endif
-    return share >= 1.0f ? 1.0f : share > 0.0f ? share : 0.0f;
+    return share > limits.cap ? limits.cap : share < 0.0f ? 0.0f : share;
 }
 
 static void copy(float *to, const float *from, unsigned size) {
@@ -96,85 +134,227 @@ static void fill(void) {
     POLICY_SIGNALS(FILL)
 }
 
-static void command(control_t *control) {
-    control->controlMode = controlModeForce;
-    copy(control->normalizedForces, force, MOTORS);
-}
-
 static void stop(control_t *control) {
-    for (int i = 0; i < MOTORS; ++i) force[i] = 0.0f;
-    command(control);
-    failed = failed || pilot == POLICY;
-    pilot = NOBODY;
+    control->controlMode = controlModeForce;
+    for (int i = 0; i < MOTORS; ++i) control->normalizedForces[i] = 0.0f;
 }
 
-/* False when the policy cannot. */
-static bool fly(control_t *control) {
-    if (pilot != POLICY) {
+/* What the guard watches: the estimate, the battery, and how sure the estimator is of its position. */
+static void look(void) {
+    copy(seen.position, signals.position, 3);
+    copy(seen.rotation, signals.rotation, 9);
+    copy(seen.linear_velocity, signals.linear_velocity, 3);
+    copy(seen.angular_velocity, signals.angular_velocity, 3);
+    seen.voltage = pmGetBatteryVoltage();
+    seen.variance = 0.0f;
+    for (int i = 0; i < 3; ++i) {
+        const float variance = logVarIdIsValid(variances[i]) ? logGetFloat(variances[i]) : -1.0f;
+        if (!(variance >= 0.0f && variance <= seen.variance)) seen.variance = variance;
+        if (!(variance >= 0.0f)) return; /* nobody knows how sure it is */
+    }
+}
+
+static void begin(void) {
+    if (!begun) guard_begin(&watched, &seen, now);
+    begun = true;
+}
+
+/* The policy's step, when it is due: what it asks for is in `force`. */
+static guard_reason compute(void) {
+    if (!computed) {
         policy_reset(&memory);
         wait = 0;
     }
+    computed = true;
     if (wait == 0) {
         fill();
-        const uint64_t began = usecTimestamp();
+        const uint64_t started = usecTimestamp();
         const bool done = policy_step(&memory, &inputs, &commands);
-        duration = (uint32_t)(usecTimestamp() - began);
-        if (!done) return false;
-        for (int i = 0; i < MOTORS; ++i) force[i] = force_of(commands.motor_command[i]);
+        duration = (uint32_t)(usecTimestamp() - started);
+        if (!done) return GUARD_COMMAND;
+        float asked[MOTORS];
+        for (int i = 0; i < MOTORS; ++i) asked[i] = force_of(commands.motor_command[i]);
+        const guard_reason found = guard_step(&limits, asked, duration);
+        if (found != GUARD_FINE) return found;
+        copy(force, asked, MOTORS);
         wait = STEPS;
     }
     --wait;
-    command(control);
-    pilot = POLICY;
-    return true;
+    return GUARD_FINE;
 }
 
 /* PID controls attitude and position in some steps only, and begins anew when the set point's modes change: to begin at
  * once, it gets an empty set point first, and the number of a step in which all its loops run. */
-static void hand_over(control_t *control, const setpoint_t *setpoint, const sensorData_t *sensors, const state_t *state,
-                      stabilizerStep_t step) {
+static void fly_pid(control_t *control, const setpoint_t *setpoint, const sensorData_t *sensors, const state_t *estimate,
+                    bool ran, stabilizerStep_t step) {
     static const setpoint_t nothing;
-    if (pilot != PID) {
-        controllerPid(control, &nothing, sensors, state, 0);
+    if (!ran) {
+        controllerPid(control, &nothing, sensors, estimate, 0);
         step = 0;
     }
-    controllerPid(control, setpoint, sensors, state, step);
-    pilot = PID;
+    controllerPid(control, setpoint, sensors, estimate, step);
+    piloted = true;
+    if (control->controlMode != controlModeLegacy) return;
+    const float r = 0.5f * control->roll, p = 0.5f * control->pitch, y = control->yaw; /* as the power distribution */
+    const float asked[MOTORS] = {p - r + y, -p - r - y, r - p + y, r + p - y};
+    for (int i = 0; i < MOTORS; ++i) {
+        const float share = (control->thrust + asked[i]) / FULL;
+        pid[i] = share >= 1.0f ? 1.0f : share > 0.0f ? share : 0.0f;
+    }
+}
+
+/* The policy's forces, mixed with the PID controller's while it takes over; false when it is handed back. */
+static bool fly(control_t *control, const setpoint_t *setpoint, const sensorData_t *sensors, const state_t *estimate,
+                bool ran, stabilizerStep_t step) {
+    begin();
+    if (!computed) since = now;
+    reason = guard_look(&watched, &limits, &seen, now);
+    if (reason == GUARD_FINE) reason = guard_time(&watched, &limits, now);
+    if (reason == GUARD_FINE) reason = compute();
+    if (reason != GUARD_FINE) return false;
+    const float share = guard_share(&limits, now - since);
+    state = share < 1.0f ? TAKING_OVER : FLYING;
+    if (state == TAKING_OVER) fly_pid(control, setpoint, sensors, estimate, ran, step);
+    control->controlMode = controlModeForce;
+    for (int i = 0; i < MOTORS; ++i) {
+        control->normalizedForces[i] = share < 1.0f ? pid[i] + share * (force[i] - pid[i]) : force[i];
+    }
+    return true;
+}
+
+static setpoint_t stay(const float *place, float height) {
+    return (setpoint_t){
+        .position = {.x = place[0], .y = place[1], .z = height},
+        .mode = {.x = modeAbs, .y = modeAbs, .z = modeAbs, .yaw = modeVelocity},
+    };
+}
+
+/* Handed back: the PID controller brakes, stays, lands. */
+static void come_down(control_t *control, const sensorData_t *sensors, const state_t *estimate, bool ran,
+                      stabilizerStep_t step) {
+    if (!failed) landing_begin(&descent, signals.position, signals.linear_velocity, now);
+    failed = 1;
+    computed = false;
+    const float height = landing_height(&descent, signals.position, signals.linear_velocity, now);
+    state = descent.down ? DOWN : now - descent.began > LANDING_HOLD_MS ? SINKING : HOLDING;
+    if (descent.down) {
+        stop(control);
+        return;
+    }
+    const setpoint_t place = stay(descent.place, height);
+    fly_pid(control, &place, sensors, estimate, ran, step);
+}
+
+/* The policy computes, and somebody else flies or nobody: what the guard would have said first stays in `reason`. */
+static void consider(bool place) {
+    if (!place) {
+        copy(signals.target_position, watched.home, 3);
+        for (int i = 0; i < 3; ++i) signals.target_velocity[i] = 0.0f;
+    }
+    guard_reason found = guard_look(&watched, &limits, &seen, now);
+    const guard_reason step = compute();
+    if (step != GUARD_FINE) computed = false;
+    if (found == GUARD_FINE) found = step;
+    if (reason == GUARD_FINE) reason = found;
 }
 
 static bool names_a_place(const setpoint_t *setpoint) {
-    const setpoint_mode_t *mode = &setpoint->mode;
-    return mode->x == modeAbs && mode->y == modeAbs && mode->z == modeAbs && !setpoint->velocity_body;
+    const setpoint_mode_t *modes = &setpoint->mode;
+    return modes->x == modeAbs && modes->y == modeAbs && modes->z == modeAbs && !setpoint->velocity_body;
+}
+
+static void obey_parameters(void) {
+    uint32_t found = guard_replace(&limits);
+    if (mode >= MODES) {
+        mode = OFF;
+        found |= 0x80000000u;
+    }
+    replaced |= found;
+    untold |= found;
+    if (selected) chosen = mode == BENCH && supervisorIsFlying() ? SHADOW : mode;
+    if (mode == OFF) chosen = OFF;
+    selected = false;
 }
 
 #define BROKEN(name) policy_broken(signals.name, sizeof signals.name / sizeof(float))
 
 void controllerOutOfTree(control_t *control, const setpoint_t *setpoint, const sensorData_t *sensors,
-                         const state_t *state, const stabilizerStep_t step) {
-    signals_read(&signals, setpoint, sensors, state);
+                         const state_t *estimate, const stabilizerStep_t step) {
+    const bool ran = piloted, did_compute = computed;
+    now = xTaskGetTickCount();
+    piloted = computed = false;
+    signals_read(&signals, setpoint, sensors, estimate);
+    obey_parameters();
+    look();
     const bool place = names_a_place(setpoint);
-    age = xTaskGetTickCount() - setpoint->timestamp;
+    age = now - setpoint->timestamp;
     const bool blind = BROKEN(position) || BROKEN(rotation) || BROKEN(linear_velocity) || BROKEN(angular_velocity);
-    if (blind || (place && (BROKEN(target_position) || BROKEN(target_velocity)))) {
+    const bool lost = place && (BROKEN(target_position) || BROKEN(target_velocity));
+    const bool fresh = place && !lost && age <= M2T(OLDEST_MS);
+    computed = did_compute;
+    if ((blind || lost) && chosen == FLY && did_compute) reason = GUARD_ESTIMATE;
+    if (blind || (lost && !(chosen == FLY && reason != GUARD_FINE))) {
+        state = STOPPED;
+        computed = false;
         stop(control);
-    } else if (!(enabled && sound && !failed && place && age <= M2T(OLDEST_MS))) {
-        hand_over(control, setpoint, sensors, state, step);
-    } else if (!fly(control)) {
-        failed = 1;
-        hand_over(control, setpoint, sensors, state, step);
+    } else if (chosen == FLY && reason != GUARD_FINE) {
+        come_down(control, sensors, estimate, ran, step);
+    } else if (chosen == FLY && sound && fresh) {
+        if (!fly(control, setpoint, sensors, estimate, ran, step)) come_down(control, sensors, estimate, ran, step);
+    } else if (chosen == BENCH) {
+        begin();
+        const setpoint_t place_held = stay(watched.home, watched.home[2]);
+        fly_pid(control, fresh ? setpoint : &place_held, sensors, estimate, ran, step);
+        consider(fresh);
+        state = ON_BENCH;
+        stop(control);
+    } else {
+        fly_pid(control, setpoint, sensors, estimate, ran, step);
+        state = chosen == SHADOW ? AS_SHADOW : BY_PID;
+        if (chosen == SHADOW) {
+            begin();
+            consider(fresh);
+        } else {
+            computed = false;
+        }
     }
-    flying = pilot == POLICY;
+    flying = state == TAKING_OVER || state == FLYING;
+}
+
+/* What may take its time: what is to be said, and to keep the supervisor's watchdog calm when the client that streamed
+ * set points is gone while the vehicle lands (the motors would stop in the air). */
+static void attend(void) {
+    static uint8_t told;
+    if (reason != told && reason != GUARD_FINE) {
+        DEBUG_PRINT("%s: %s\n", chosen == FLY ? "handed back" : "would hand back", guard_says(reason));
+    }
+    told = reason;
+    const uint32_t tell = untold;
+    uint32_t bit = 1;
+    untold &= ~tell;
+#define TELL(name, usual, least, most) \
+    if (tell & bit) DEBUG_PRINT("policy." #name " is not within " #least ".." #most ", now " #usual "\n"); \
+    bit <<= 1;
+    GUARD_LIMITS(TELL)
+    if (tell & 0x80000000u) DEBUG_PRINT("policy.mode is 0..3, now 0\n");
+    if ((state == HOLDING || state == SINKING) && age > M2T(OLDEST_MS)) commanderRelaxPriority();
 }
 
 void appMain(void) {
     const policy_information *info = policy_info();
     DEBUG_PRINT("%s for %s, self-test %s\n", info->name, info->robot, sound ? "passed" : "FAILED");
     paramSetInt(paramGetVarId("stabilizer", "controller"), ControllerTypePID);
-    while (true) vTaskDelay(M2T(10000));
+    while (true) {
+        vTaskDelay(M2T(ATTEND_MS));
+        attend();
+    }
 }
 
+#define PARAM_LIMIT(name, usual, least, most) PARAM_ADD(PARAM_FLOAT, name, &limits.name)
+
 PARAM_GROUP_START(policy)
-PARAM_ADD(PARAM_UINT8, enabled, &enabled) /* 0: the PID controller flies */
+PARAM_ADD(PARAM_UINT8, mode, &mode)
+GUARD_LIMITS(PARAM_LIMIT)
 PARAM_ADD(PARAM_FLOAT, thrust0, &thrust[0])
 PARAM_ADD(PARAM_FLOAT, thrust1, &thrust[1])
 PARAM_ADD(PARAM_FLOAT, thrust2, &thrust[2])
@@ -189,6 +369,9 @@ LOG_GROUP_START(policy)
 LOG_ADD(LOG_UINT8, flying, &flying)
 LOG_ADD(LOG_UINT8, sound, &sound)
 LOG_ADD(LOG_UINT8, failed, &failed)
+LOG_ADD(LOG_UINT8, state, &state)
+LOG_ADD(LOG_UINT8, reason, &reason)
+LOG_ADD(LOG_UINT32, replaced, &replaced)
 LOG_ADD(LOG_FLOAT, selftest, &selftest)
 LOG_ADD(LOG_UINT32, age, &age)
 LOG_ADD(LOG_UINT32, duration, &duration)
@@ -208,4 +391,6 @@ LOG_3(motor_command, commands.motor_command)
 LOG_ADD(LOG_FLOAT, motor_command_3, &commands.motor_command[3])
 LOG_3(force, force)
 LOG_ADD(LOG_FLOAT, force_3, &force[3])
+LOG_3(pid, pid)
+LOG_ADD(LOG_FLOAT, pid_3, &pid[3])
 LOG_GROUP_STOP(policy)

@@ -4,16 +4,15 @@ import ctypes
 import math
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy import cli, export
 from deploy.codegen import toolchain
 from deploy.crazyflie import app
+from deploy.crazyflie.guard import ESTIMATE, FLY
 from deploy.crazyflie.simulator.sensed import Sensed
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -22,103 +21,28 @@ from sim.robots import robot
 from sim.spec import Signal
 from sim.tasks import make
 from tests.deploy.codegen.native import Native
+from tests.deploy.crazyflie.board import (
+    ANY_SPEED,
+    FORCE,
+    HEADERS,
+    LEGACY,
+    NOTHING,
+    PLACE,
+    QUAD_ANY,
+    SOURCES,
+    Firmware,
+    Input,
+    build,
+    written,
+)
 from tests.deploy.sample_policy import exported, linear_hover, small
 
-QUAD_ANY = "deploy/pretrained/quad_any.onnx"
-HEADERS = Path(__file__).parent / "headers"
-SOURCES = ("flight.c", "signals.c", "policy.c")
-FORCE, LEGACY = 2, 0  # control modes
 THRUST_MAX = 0.12
-PLACE, ANY_SPEED, NOTHING = (1, 1, 1), (2, 2, 2), (0, 0, 0)  # modes of x, y, z
-
-
-class Input(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_float * 3) for name in ("position", "velocity")),
-        ("quaternion", ctypes.c_float * 4),
-        *((name, ctypes.c_float * 3) for name in ("gyro", "target_position", "target_velocity")),
-        ("modes", ctypes.c_int * 3),
-        ("velocity_body", ctypes.c_int),
-        *((name, ctypes.c_uint32) for name in ("timestamp", "now", "step")),
-    ]
-
-
-class Entry(ctypes.Structure):
-    """Of the tables of parameters and log variables."""
-
-    _fields_ = [("type", ctypes.c_uint8), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
-
-
-KINDS = {
-    "logs": {1: ctypes.c_uint8, 3: ctypes.c_uint32, 7: ctypes.c_float},
-    "params": {8: ctypes.c_uint8, 6: ctypes.c_float},
-}
-
-
-def write(folder: Path, path: str = QUAD_ANY) -> Path:
-    assert cli.call(export.main, [f"policy={path}", "target=crazyflie", f"out={folder}"]) == 0
-    return folder / "src"
-
-
-def build(source: Path, *flags: str) -> Path:
-    _, command = toolchain.choose("zig", "cc")
-    library = source / "app.so"
-    files = [*(source / name for name in SOURCES), HEADERS / "bench.c"]
-    include = ["-I", source, "-I", HEADERS]
-    toolchain.run([*command, *toolchain.FLAGS, *toolchain.HOST, *flags, *include, *files, "-o", library])
-    return library
-
-
-class Firmware:
-    """The app as the firmware runs it: booted, and called every millisecond."""
-
-    def __init__(self, library: Path) -> None:
-        self.library = ctypes.CDLL(str(library))
-        self.library.controllerOutOfTreeTest.restype = ctypes.c_bool
-        self.now, self.forces = 5000, (ctypes.c_float * 4)()
-        self.boot()
-
-    def boot(self) -> bool:
-        self.library.controllerOutOfTreeInit()
-        self.forget()
-        self.sound = self.library.controllerOutOfTreeTest()
-        return self.sound
-
-    def forget(self) -> None:
-        ctypes.c_int.in_dll(self.library, "pid_calls").value = 0
-
-    def table(self, kind: str) -> dict[str, Entry]:
-        table, found = (Entry * 100).in_dll(self.library, f"{kind}_policy"), {}
-        for entry in table:
-            if entry.type == 0:
-                break
-            found[entry.name.decode()] = KINDS[kind][entry.type].from_address(entry.address)
-        return found
-
-    def logged(self, name: str) -> float:
-        return self.table("logs")[name].value
-
-    def call(self, modes=PLACE, age=0, **values) -> tuple[int, np.ndarray]:
-        """One call: the control mode and the normalised forces."""
-        self.now += 1
-        given = {"quaternion": (0, 0, 0, 1), "position": (0, 0, 1), "target_position": (0, 0, 1), **values}
-        given = {name: tuple(value) if np.ndim(value) else value for name, value in given.items()}
-        data = Input(modes=modes, timestamp=self.now - age, now=self.now, step=self.now, **given)
-        mode = self.library.bench_step(ctypes.byref(data), self.forces)
-        return mode, np.array(self.forces)
-
-    def pid(self) -> list[tuple[int, int]]:
-        """(mode of x, step) of the PID controller's calls since the last question, at most four."""
-        calls = ctypes.c_int.in_dll(self.library, "pid_calls").value
-        modes = (ctypes.c_int * 4).in_dll(self.library, "pid_modes")
-        steps = (ctypes.c_uint32 * 4).in_dll(self.library, "pid_steps")
-        self.forget()
-        return [(modes[k], steps[k]) for k in range(min(calls, 4))]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    return build(write(tmp_path_factory.mktemp("app")))
+    return build(written(tmp_path_factory.mktemp("app")))
 
 
 @pytest.fixture
@@ -181,7 +105,7 @@ def test_the_inverted_pitch_stays_outside(library, angle):
 
 
 def random_state(rng):
-    x, y, z, w = unit(rng.normal(size=4) + np.array([0, 0, 0, 3]))
+    x, y, z, w = unit(0.5 * rng.normal(size=4) + np.array([0, 0, 0, 3]))
     return {
         "position": rng.normal(size=3),
         "velocity": rng.normal(size=3),
@@ -216,7 +140,7 @@ def test_forces_are_the_thrusts_of_the_policy_s_commands(firmware):
 def test_the_airframe_s_thrust_curve_is_used_and_can_be_tuned(tmp_path):
     policy = exported(tmp_path / "p.onnx", linear_hover())
     assert policy.robot == "crazyflie"
-    firmware = Firmware(build(write(tmp_path / "app", str(policy.path))))
+    firmware = Firmware(build(written(tmp_path / "app", str(policy.path))))
     state = random_state(np.random.default_rng(2))
 
     def forces_and_speeds():
@@ -231,12 +155,13 @@ def test_the_airframe_s_thrust_curve_is_used_and_can_be_tuned(tmp_path):
         firmware.table("params")[name].value = value
     forces, speeds = forces_and_speeds()
     np.testing.assert_allclose(forces, (0.01 + 0.02 * speeds + 0.03 * speeds**2) / THRUST_MAX, rtol=1e-5)
-    firmware.table("params")["thrust2"].value = math.nan
-    assert forces_and_speeds()[0].max() == 0.0
+    firmware.write("thrust2", math.nan)
+    firmware.select()
+    assert firmware.call(**state)[0] == LEGACY  # handed back
 
 
 def test_without_compensation_rotor_speeds_go_out_as_they_are(tmp_path):
-    firmware = Firmware(build(write(tmp_path), "-DWITHOUT_COMPENSATION"))
+    firmware = Firmware(build(written(tmp_path), "-DWITHOUT_COMPENSATION"))
     _, forces = firmware.call(**random_state(np.random.default_rng(3)))
     np.testing.assert_array_equal(forces, [firmware.logged(f"motor_command_{k}") for k in range(4)])
 
@@ -299,15 +224,18 @@ def test_the_age_survives_the_clock_s_overflow(firmware):
 
 
 def test_the_policy_can_be_switched_off(firmware):
-    firmware.table("params")["enabled"].value = 0
+    assert firmware.call()[0] == FORCE
+    firmware.write("mode", 0)
     assert firmware.call()[0] == LEGACY
-    firmware.table("params")["enabled"].value = 1
+    firmware.write("mode", FLY)
+    assert firmware.call()[0] == LEGACY  # not before it is selected
+    firmware.select()
     assert firmware.call()[0] == FORCE
 
 
 @settings(max_examples=30)
 @given(
-    name=st.sampled_from(["position", "velocity", "quaternion", "gyro", "target_position", "target_velocity"]),
+    name=st.sampled_from(["position", "velocity", "quaternion", "gyro"]),
     index=st.integers(0, 2),
     bad=st.sampled_from([math.nan, math.inf, -math.inf]),
 )
@@ -325,6 +253,19 @@ def test_motors_off_while_something_is_not_finite_then_pid(library, name, index,
     assert firmware.logged("failed") == 1
     firmware.library.controllerOutOfTreeInit()  # selected again
     assert firmware.call(**state)[0] == FORCE
+
+
+@pytest.mark.parametrize("name", ["target_position", "target_velocity"])
+def test_a_place_that_is_not_finite_hands_back_to_pid_that_stays(firmware, name):
+    assert firmware.call()[0] == FORCE
+    for _ in range(3):
+        assert firmware.call(**{name: (0, math.nan, 0)})[0] == LEGACY
+    assert firmware.logged("reason") == ESTIMATE
+    np.testing.assert_array_equal(firmware.told(), (0, 0, 1))
+    firmware.select()
+    mode, forces = firmware.call(**{name: (0, math.nan, 0)})  # PID flies, or would
+    assert mode == FORCE and forces.tolist() == [0.0] * 4
+    assert firmware.call()[0] == FORCE and firmware.logged("flying")
 
 
 def test_a_quaternion_of_zeros_stops_the_motors(firmware):
@@ -346,7 +287,7 @@ def test_a_result_that_is_not_finite_hands_over_to_pid(firmware):
 
 
 def test_a_build_that_computes_wrongly_refuses_to_fly(tmp_path):
-    source = write(tmp_path)
+    source = written(tmp_path)
     head, _, rest = (source / "policy.c").read_text().partition("static const float weights_0[")
     declared, _, numbers = rest.partition("{\n")
     (source / "policy.c").write_text(f"{head}static const float weights_0[{declared}{{\n0.7f + {numbers}")
@@ -384,7 +325,7 @@ def test_names_fit_into_the_radio_s_packets_and_cover_every_signal(firmware):
 
 
 def test_it_compiles_for_the_chip(tmp_path):
-    source = write(tmp_path)
+    source = written(tmp_path)
     kind, command = toolchain.choose("auto", "arm-none-eabi-gcc")
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wdouble-promotion", "-Os", "-ffreestanding"]
     for name in SOURCES:
@@ -395,7 +336,7 @@ def test_it_compiles_for_the_chip(tmp_path):
 
 
 def test_a_signal_that_the_app_lacks_does_not_compile(tmp_path):
-    source = write(tmp_path)
+    source = written(tmp_path)
     header = source / "policy.h"
     header.write_text(header.read_text().replace("target_velocity", "target_preview"))
     with pytest.raises(toolchain.ToolchainError, match="target_preview"):
@@ -403,7 +344,7 @@ def test_a_signal_that_the_app_lacks_does_not_compile(tmp_path):
 
 
 def test_the_folder_is_an_app_of_the_firmware(tmp_path, capsys):
-    source = write(tmp_path)
+    source = written(tmp_path)
     said = capsys.readouterr().out
     assert said.count("wrote ") == sum(path.is_file() for path in tmp_path.rglob("*"))
     assert "git clone --recursive" in said and "cf2_defconfig all" in said and said.rstrip().endswith(" cload")

@@ -265,7 +265,7 @@ def test_a_policy_that_fails_on_board_is_landed_by_pid(policy: PolicyFile, simul
         run(policy, driver)
     finally:
         onboard.runtime = sound
-    assert any("the policy on board failed" in note for note in driver.report()) and driver.done
+    assert any("handed back on board: the policy's command" in note for note in driver.report()) and driver.done
     assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.policy_failed
     driver = Crazyflie(100.0, Settings(uri=uri, height=0.3))  # selecting it anew is another chance
     assert run(policy, driver, steps=300).steps == 300

@@ -5,7 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from deploy.crazyflie import guard
 from tests.deploy.crazyflie.bench import Bench
+from tests.deploy.sample_policy import exported, linear_hover
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
@@ -106,7 +108,10 @@ def test_commands_reach_the_rotors_as_through_the_real_firmware(robot: str, comm
     bench = Bench(policy=QUAD_ANY, robot=robot)
     bench.fly(1.0)
     airframe, policy = bench.world.robot, bench.firmware.policy
-    policy.curve, policy.runtime = airframe.thrust_curve, Constant(command)  # as a policy for this very airframe
+    policy.runtime = Constant(command)
+    for k, value in enumerate(airframe.thrust_curve):  # as a policy for this very airframe
+        bench.firmware.parameters[f"policy.thrust{k}"] = value
+    bench.firmware.parameters["policy.ramp"] = 0.0
     select(bench, 6)
     idle = bench.firmware.parameters["powerDist.idleThrust"] / 65535
     for ratio in bench.firmware.ratios:
@@ -117,6 +122,87 @@ def test_commands_reach_the_rotors_as_through_the_real_firmware(robot: str, comm
 
 def test_a_policy_for_any_robot_commands_shares_of_the_platforms_thrust(flying: Bench):
     flying.firmware.policy.runtime = Constant(0.5)
+    flying.firmware.parameters["policy.ramp"] = 0.0
     select(flying, 6)
     for ratio in flying.firmware.ratios:
         assert flying.world.robot.thrust(ratio) == pytest.approx(0.25 * 0.12)
+
+
+def test_it_takes_over_smoothly_and_within_its_cap(flying: Bench):
+    firmware = flying.firmware
+    firmware.policy.runtime = Constant(1.0)
+    firmware.parameters.update({"policy.cap": 0.7, "policy.ramp": 0.5, "policy.height": 20.0, "policy.speed": 10.0})
+    select(flying, 6)
+    own, app = max(firmware.app.pid), firmware.app
+    assert app.state == guard.TAKING_OVER and app.force == (0.7, 0.7, 0.7, 0.7)
+    assert max(firmware.ratios) == pytest.approx(firmware._speed(0.12 * own), rel=1e-2)
+    flying.run(0.5)
+    assert app.state == guard.FLYING
+    assert max(firmware.ratios) == pytest.approx(firmware._speed(0.7 * 0.12))
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "reason"),
+    [("seconds", 1.0, guard.TIME), ("fence", 0.2, guard.FENCE), ("voltage", 3.98, guard.BATTERY)],
+)
+def test_what_the_guard_on_board_finds_lands_it(flying: Bench, limit: str, value: float, reason: int):
+    """The client that streamed the set points falls silent as it happens: no watchdog stops the motors in the air."""
+    firmware = flying.firmware
+    firmware.parameters[f"policy.{limit}"] = value
+    select(flying, 6)
+    for _ in range(30):
+        if firmware.policy_failed:
+            break
+        flying.run(0.1, lambda: flying.client.commander.send_position_setpoint(0.5, 0.0, 1.0, 0.0))
+    assert firmware.app.reason == reason and firmware.app.state == guard.HOLDING
+    x = flying.position[0]
+    flying.run(5.5)
+    assert firmware.app.state == guard.DOWN and firmware.ratios == (0.0, 0.0, 0.0, 0.0)
+    assert flying.position[2] == pytest.approx(0.0, abs=1e-3) and abs(flying.position[0] - x) < 0.3
+    assert flying.state in ("FLYING", "LANDED")  # not locked
+
+
+def test_a_shadow_computes_while_pid_flies(tmp_path):
+    """A policy without memory: one with a memory finds that nobody obeys it, and asks for something else."""
+    flying = Bench(policy=str(exported(tmp_path / "p.onnx", linear_hover()).path))
+    flying.fly(1.0)
+    firmware = flying.firmware
+    firmware.parameters["policy.mode"] = guard.SHADOW
+    select(flying, 6)
+    flying.run(2.0)
+    app = firmware.app
+    assert app.state == guard.AS_SHADOW and app.reason == guard.FINE and not firmware.policy_flies
+    assert max(firmware.ratios) == pytest.approx(firmware._speed(0.12 * max(app.pid)), rel=1e-6)
+    assert np.abs(np.subtract(app.force, app.pid)).max() < 0.2 and app.force != app.pid
+    firmware.parameters["policy.speed"] = 0.1
+    flying.client.plan.go_to(0.5, 0.0, 1.0, 0.0, 1.0)
+    flying.run(1.0)
+    assert app.reason == guard.SPEED and app.state == guard.AS_SHADOW  # said, no more
+    flying.close()
+
+
+@pytest.mark.parametrize("auto_arm", [True, False])
+def test_on_the_bench_the_motors_stay_off(auto_arm: bool):
+    bench = Bench(policy=QUAD_ANY, auto_arm=auto_arm)
+    bench.firmware.parameters["policy.mode"] = guard.BENCH
+    select(bench, 6)
+    bench.run(0.5, lambda: bench.client.commander.send_position_setpoint(0.0, 0.0, 1.0, 0.0))
+    app = bench.firmware.app
+    assert app.state == guard.ON_BENCH and bench.firmware.ratios == (0.0, 0.0, 0.0, 0.0)
+    assert max(app.force) > 0.03 and min(app.pid) > 0.3
+    bench.close()
+
+
+def test_the_bench_mode_is_a_shadow_in_the_air(flying: Bench):
+    flying.firmware.parameters["policy.mode"] = guard.BENCH
+    select(flying, 6)
+    flying.run(0.5)
+    assert flying.firmware.app.state == guard.AS_SHADOW and flying.position[2] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_parameter_that_is_not_allowed_is_replaced_and_said(flying: Bench):
+    firmware = flying.firmware
+    firmware.parameters.update({"policy.cap": 2.0, "policy.seconds": -1.0})
+    select(flying, 6)
+    assert firmware.parameters["policy.cap"] == 1.0 and firmware.parameters["policy.seconds"] == 30.0
+    assert "policy.cap is not within 0.3..1.0, now 1" in firmware._text.decode()

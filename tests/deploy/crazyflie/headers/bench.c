@@ -1,8 +1,15 @@
 /* The rest of the firmware, for the tests: numbers in, numbers out. */
+#include "app.h"
+#include "commander.h"
 #include "controller.h"
 #include "controller_pid.h"
+#include "guard.h"
+#include "landing.h"
+#include "log.h"
 #include "param.h"
+#include "pm.h"
 #include "signals.h"
+#include "supervisor.h"
 #include "task.h"
 #include "usec_time.h"
 
@@ -18,17 +25,47 @@ int pid_calls, pid_inits, pid_sound = 1, selected;
 uint32_t pid_steps[CALLS];
 int pid_modes[CALLS]; /* of x in the set point */
 
+float pid_thrust, pid_roll, pid_pitch, pid_yaw; /* what the PID controller answers */
+float pid_place[3];                              /* m: where it was last told to be */
+float voltage = 4.0f, variance = 1e-4f;          /* V, m^2 */
+int in_the_air, relaxed;
+char said[2000]; /* on the console, since somebody looked */
+uint32_t step_us;                                /* how long everything takes between two looks at the clock */
+
+static int turns; /* that the app's task may take; 0: it sleeps for good */
+static _Alignas(16) unsigned char out[512];
 static uint32_t ticks;
 static control_t control; /* as in the firmware: it keeps what was last written */
 
 int pause(void);
+int _setjmp(void *) __attribute__((returns_twice));
+void longjmp(void *, int) __attribute__((noreturn));
+int vsnprintf(char *to, __SIZE_TYPE__ size, const char *format, __builtin_va_list values);
 TickType_t xTaskGetTickCount(void) { return ticks; }
-uint64_t usecTimestamp(void) { return 0; }
+uint64_t usecTimestamp(void) {
+    static uint64_t time;
+    return time += step_us;
+}
 void vTaskDelay(const TickType_t count) {
     (void)count;
-    pause(); /* the app's task sleeps for good */
+    if (turns == 0) pause(); /* the app's task sleeps for good */
+    if (--turns == 0) longjmp(out, 1);
 }
-void consolePrintf(const char *format, ...) { (void)format; }
+void consolePrintf(const char *format, ...) {
+    __builtin_va_list values;
+    __builtin_va_start(values, format);
+    __SIZE_TYPE__ end = 0;
+    while (said[end] != 0) ++end;
+    vsnprintf(said + end, sizeof said - end, format, values);
+    __builtin_va_end(values);
+}
+float pmGetBatteryVoltage(void) { return voltage; }
+bool supervisorIsFlying(void) { return in_the_air != 0; }
+void commanderRelaxPriority(void) { ++relaxed; }
+logVarId_t logGetVarId(const char *group, const char *name) {
+    return (logVarId_t)(group[0] == 'k' && name[0] == 'v' ? name[3] - 'X' : 0xffff); /* kalman.varX, varY, varZ */
+}
+float logGetFloat(logVarId_t varid) { return varid == 1 ? variance : 1e-6f; }
 void paramSetInt(paramVarId_t varid, int valuei) { selected = varid.id == 6 ? valuei : -1; }
 
 paramVarId_t paramGetVarId(const char *group, const char *name) {
@@ -43,6 +80,13 @@ void controllerPid(control_t *to, const setpoint_t *setpoint, const sensorData_t
     (void)sensors;
     (void)state;
     to->controlMode = controlModeLegacy;
+    to->thrust = pid_thrust;
+    to->roll = (int16_t)pid_roll;
+    to->pitch = (int16_t)pid_pitch;
+    to->yaw = (int16_t)pid_yaw;
+    pid_place[0] = setpoint->position.x;
+    pid_place[1] = setpoint->position.y;
+    pid_place[2] = setpoint->position.z;
     if (pid_calls < CALLS) {
         pid_steps[pid_calls] = step;
         pid_modes[pid_calls] = (int)setpoint->mode.x;
@@ -91,4 +135,12 @@ void bench_signals(const bench_input *in, crazyflie_signals *signals) {
     state_t state;
     unpack(in, &setpoint, &sensors, &state);
     signals_read(signals, &setpoint, &sensors, &state);
+}
+
+/* One turn of the app's task. */
+void bench_attend(void);
+void bench_attend(void) {
+    turns = 2;
+    if (_setjmp(out) == 0) appMain();
+    turns = 0;
 }

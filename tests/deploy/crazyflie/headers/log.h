@@ -1,5 +1,11 @@
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
+
+typedef uint16_t logVarId_t;
+logVarId_t logGetVarId(const char *group, const char *name);
+float logGetFloat(logVarId_t varid);
+static inline bool logVarIdIsValid(logVarId_t varId) { return varId != 0xffffu; }
 
 struct log_s {
     uint8_t type;

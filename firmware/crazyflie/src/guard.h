@@ -1,0 +1,88 @@
+/* When a policy on board must not fly on. Numbers in, a reason out: nothing is allocated, nothing is called back, and
+ * whatever is not a number is a reason. deploy/crazyflie/guard.py says the same in Python: change both. */
+#ifndef GUARD_H
+#define GUARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Name, what holds when nobody says otherwise, least, most. What is outside, or no number, becomes the first. */
+#define GUARD_LIMITS(X)                                                                            \
+    X(fence, 1.5, 0.1, 20.0)       /* m, along x and along y, from where the policy took over */   \
+    X(height, 1.0, 0.1, 20.0)      /* m, up and down from there */                                 \
+    X(tilt, 60.0, 10.0, 80.0)      /* degrees between the body's z axis and the world's */         \
+    X(speed, 3.0, 0.1, 10.0)       /* m/s */                                                       \
+    X(rate, 15.0, 1.0, 35.0)       /* rad/s, of the body */                                        \
+    X(voltage, 3.0, 2.8, 4.0)      /* V */                                                         \
+    X(spread, 0.5, 0.001, 10.0)    /* m: standard deviation of the estimated position, per axis */ \
+    X(slow, 500.0, 50.0, 900.0)    /* us, of one step of the policy */                             \
+    X(cap, 1.0, 0.3, 1.0)          /* largest force that it may ask of a rotor, of THRUST_MAX */   \
+    X(ramp, 1.0, 0.0, 10.0)        /* s in which it takes over from the PID controller */          \
+    X(seconds, 30.0, 1.0, 600.0)   /* s that it may fly for */
+
+#define GUARD_OLD_MS 30 /* an estimate that has not changed at all for that long is stale */
+#define GUARD_LOW_MS 30 /* a battery has to be low for that long */
+
+typedef enum {
+    GUARD_FINE,
+    GUARD_COMMAND,  /* not finite */
+    GUARD_ESTIMATE, /* or the set point: not finite */
+    GUARD_STALE,    /* the estimate */
+    GUARD_SPREAD,   /* the estimate is uncertain */
+    GUARD_FENCE,
+    GUARD_TILT,
+    GUARD_SPEED,
+    GUARD_RATE,
+    GUARD_BATTERY,
+    GUARD_SLOW, /* the policy */
+    GUARD_TIME, /* over */
+    GUARD_REASONS
+} guard_reason;
+
+#define GUARD_MEMBER(name, usual, least, most) float name;
+typedef struct {
+    GUARD_LIMITS(GUARD_MEMBER)
+} guard_limits;
+#define GUARD_USUAL(name, usual, least, most) usual##f,
+#define GUARD_DEFAULTS {GUARD_LIMITS(GUARD_USUAL)}
+
+typedef struct {
+    float position[3];         /* m, world */
+    float rotation[9];         /* body to world, row-major */
+    float linear_velocity[3];  /* m/s, world */
+    float angular_velocity[3]; /* rad/s, body */
+    float voltage;             /* V */
+    float variance;            /* m^2, of the estimated position: the axis with the largest */
+} guard_seen;
+
+enum { GUARD_MOTION = 18 }; /* floats of the estimate, the first of guard_seen */
+
+typedef struct {
+    float home[3];            /* m, world: where the policy took over */
+    float motion[GUARD_MOTION]; /* the last estimate */
+    uint32_t began, changed, charged; /* ms: it took over; the estimate changed; the battery was not low */
+} guard_memory;
+
+/* Puts the usual value in place of every one that is not allowed; a bit for each, in the order of GUARD_LIMITS. */
+uint32_t guard_replace(guard_limits *limits);
+
+/* The policy begins to be watched, at `now` (ms, of a clock that may run over). */
+void guard_begin(guard_memory *memory, const guard_seen *seen, uint32_t now);
+
+/* At every call of the controller. What `seen` shows is a reason within 1 ms, a stale estimate or a low battery within
+ * 30 ms. */
+guard_reason guard_look(guard_memory *memory, const guard_limits *limits, const guard_seen *seen, uint32_t now);
+
+/* GUARD_TIME when it has flown for long enough. */
+guard_reason guard_time(const guard_memory *memory, const guard_limits *limits, uint32_t now);
+
+/* Of one step of the policy: the forces (4) that it asks for, and how many microseconds it took. */
+guard_reason guard_step(const guard_limits *limits, const float *force, uint32_t duration);
+
+/* How much of the command is the policy's (0..1) that took over `elapsed` ms ago; the rest is the PID controller's. */
+float guard_share(const guard_limits *limits, uint32_t elapsed);
+
+/* For people. */
+const char *guard_says(guard_reason reason);
+
+#endif

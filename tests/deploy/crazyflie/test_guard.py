@@ -1,0 +1,297 @@
+"""The guard on board: the C against its Python, and in the app every fault within 50 ms."""
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.crazyflie import guard
+from deploy.crazyflie.guard import LIMITS, REASONS, Guard, Landing, Seen, allowed
+from tests.deploy.crazyflie.board import FORCE, LEGACY, PLACE, Firmware, build, written
+
+WITHIN_MS = 50
+NAN = math.nan
+
+
+class Limits(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_float) for name in LIMITS]
+
+
+class Watched(ctypes.Structure):
+    _fields_ = [
+        ("home", ctypes.c_float * 3),
+        ("motion", ctypes.c_float * 18),
+        *((name, ctypes.c_uint32) for name in ("began", "changed", "charged")),
+    ]
+
+
+class Descent(ctypes.Structure):
+    _fields_ = [
+        ("place", ctypes.c_float * 3),
+        ("began", ctypes.c_uint32),
+        ("restless", ctypes.c_uint32),
+        ("down", ctypes.c_bool),
+    ]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    path = build(written(tmp_path_factory.mktemp("app")))
+    native = ctypes.CDLL(str(path))
+    native.guard_share.restype = native.landing_height.restype = ctypes.c_float
+    native.guard_says.restype = ctypes.c_char_p
+    return path, native
+
+
+@pytest.fixture
+def firmware(library):
+    made = Firmware(library[0])
+    for name, (usual, _, _) in LIMITS.items():
+        made.write(name, usual)
+    made.write("ramp", 0.0)
+    assert made.sound
+    return made
+
+
+def single(x):
+    return float(np.float32(x))
+
+
+def row(seen: Seen):
+    return (ctypes.c_float * 20)(*seen.motion, seen.voltage, seen.variance)
+
+
+def seen_of(place, lean, speed, spin, voltage, spread) -> Seen:
+    """An estimate of which every number is a float32, as on board."""
+    rotation = [0.0] * 8 + [single(math.cos(math.radians(lean)))]
+    three = ([single(v) for v in group] for group in (place, (speed, 0, 0), (0, spin, 0)))
+    position, velocity, rate = three
+    return Seen(position, rotation, velocity, rate, single(voltage), single(spread * spread))
+
+
+BAD = [NAN, math.inf, -math.inf]
+SHARE = st.sampled_from([-2.0, -1.01, -0.99, 0.0, 0.5, 0.99, 1.01, 2.0, 1e30, *BAD])
+LOOK = st.tuples(st.integers(1, 40), st.booleans(), *[SHARE] * 8)
+
+
+@settings(max_examples=60)
+@given(
+    limits=st.fixed_dictionaries(
+        {name: st.floats(least, most).map(single) for name, (_, least, most) in LIMITS.items()}
+    ),
+    began=st.sampled_from([1000, 2**32 - 40]),
+    looks=st.lists(LOOK, min_size=1, max_size=25),
+)
+def test_the_c_and_its_python_find_the_same_reasons(library, limits, began, looks):
+    """Estimates whose numbers are given as shares of the limits, with pauses of 1..40 ms between them."""
+    _, native = library
+    c_limits, watched, reference = Limits(**limits), Watched(), Guard(dict(limits))
+    seen = seen_of((0, 0, 0), 0, 0, 0, 4.2, 0)
+    native.guard_begin(ctypes.byref(watched), row(seen), began)
+    reference.begin(seen, 0.0)
+    now = 0
+    for pause, same, *share in looks:
+        now += pause
+        if not same:
+            x, y, z, lean, speed, spin, volts, spread = share
+            fence = limits["fence"]
+            seen = seen_of(
+                (x * fence, y * fence, z * limits["height"]),
+                lean * limits["tilt"] if math.isfinite(lean) and abs(lean) < 3 else 0.0,
+                speed * limits["speed"],
+                spin * limits["rate"],
+                volts * limits["voltage"],
+                spread * limits["spread"] if abs(spread) < 3 else 0.0,
+            )
+        found = native.guard_look(ctypes.byref(watched), ctypes.byref(c_limits), row(seen), (began + now) % 2**32)
+        assert REASONS[found] == REASONS[reference.look(seen, 1e-3 * now)]
+        over = native.guard_time(ctypes.byref(watched), ctypes.byref(c_limits), (began + now) % 2**32)
+        assert over == reference.time(1e-3 * now)
+
+
+@given(share=SHARE, force=st.sampled_from([0.0, 1.0, *BAD]), elapsed=st.integers(0, 12_000), ramp=st.floats(0, 10))
+def test_so_they_do_of_a_step_and_of_the_ramp(library, share, force, elapsed, ramp):
+    _, native = library
+    reference = Guard()
+    reference.limits["ramp"] = single(ramp)
+    limits = Limits(**reference.limits)
+    duration = round(share * 500) if 0.0 <= share < 3.0 else 0
+    forces = (ctypes.c_float * 4)(0, 0, force, 0)
+    assert native.guard_step(ctypes.byref(limits), forces, duration) == reference.step(list(forces), duration)
+    got = native.guard_share(ctypes.byref(limits), elapsed)
+    assert got == pytest.approx(reference.share(1e-3 * elapsed), abs=1e-5)
+
+
+@given(heights=st.lists(st.floats(-0.1, 2.0), min_size=1, max_size=60), speed=st.floats(-3, 3))
+def test_landings_are_the_same(library, heights, speed):
+    """Whatever the heights: the same height is asked for, and both say at the same time that it is down."""
+    _, native = library
+    start, velocity = (0.5, -0.25, 1.0), (single(speed), 0.0, 0.0)
+    descent, reference = Descent(), Landing(start, velocity, 0.0)
+    three = ctypes.c_float * 3
+    native.landing_begin(ctypes.byref(descent), three(*start), three(*velocity), 7)
+    np.testing.assert_allclose(list(descent.place), reference.place, atol=1e-6)
+    for step, height in enumerate(heights):
+        now, climb = 100 * step, (0.0, 0.0, 0.0 if step % 7 else 0.04)
+        place = (0.5, -0.25, single(height))
+        got = native.landing_height(ctypes.byref(descent), three(*place), three(*climb), 7 + now)
+        assert got == pytest.approx(reference.height(place, climb, 1e-3 * now), abs=1e-5)
+        if abs(got - (place[2] - guard.BELOW)) < 1e-4:
+            return  # on the edge, where rounding decides
+        assert descent.down == reference.down
+
+
+def test_the_words_for_people_are_the_same(library):
+    _, native = library
+    assert tuple(native.guard_says(k).decode() for k in range(len(REASONS))) == REASONS
+
+
+def test_the_parameters_are_those_of_the_table(library):
+    made = Firmware(library[0])
+    names = list(made.table("params"))
+    assert names == ["mode", *LIMITS, "thrust0", "thrust1", "thrust2"]
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("bad", [-1.0, 1e9, NAN, math.inf])
+def test_a_parameter_that_is_not_allowed_is_replaced_and_said(firmware, name, bad):
+    firmware.attend()
+    firmware.write(name, bad)
+    firmware.call()
+    usual = LIMITS[name][0]
+    assert firmware.parameter(name) == pytest.approx(usual) and allowed(name, bad) == usual
+    assert int(firmware.logged("replaced")) >> list(LIMITS).index(name) & 1
+    (said,) = firmware.attend()
+    assert f"policy.{name} is not within " in said and said.endswith(f", now {usual}")
+    assert not firmware.attend()
+
+
+def test_a_mode_that_there_is_none_of_is_off(firmware):
+    firmware.attend()
+    firmware.write("mode", 9)
+    assert firmware.call()[0] == LEGACY
+    assert firmware.parameter("mode") == guard.OFF == allowed("mode", 9)
+    assert firmware.attend() == ["POLICY: policy.mode is 0..3, now 0"]
+
+
+def sway(k: int) -> dict:
+    """A flight that is never twice the same."""
+    return {"position": (0.01 * math.sin(k), 0, 1), "gyro": (math.sin(0.3 * k), 0, 0)}
+
+
+def leaning(degrees: float) -> tuple:
+    half = math.radians(degrees) / 2
+    return (math.sin(half), 0, 0, math.cos(half))
+
+
+# Fault -> what the firmware says from then on, and the reason.
+FAULTS = {
+    "command": ({}, guard.COMMAND),
+    "estimate": ({"position": (0, NAN, 1)}, guard.ESTIMATE),
+    "gyroscope": ({"gyro": (0, math.inf, 0)}, guard.ESTIMATE),
+    "set point": ({"target_position": (0, NAN, 1)}, guard.ESTIMATE),
+    "frozen": ({"position": (0.5, 0, 1), "gyro": (0, 0, 0)}, guard.STALE),
+    "uncertain": ({}, guard.SPREAD),
+    "variance unknown": ({}, guard.SPREAD),
+    "fence": ({"position": (0, -1.6, 1)}, guard.FENCE),
+    "too high": ({"position": (0, 0, 2.1)}, guard.FENCE),
+    "too low": ({"position": (0, 0, -0.1)}, guard.FENCE),
+    "tilt": ({"quaternion": leaning(61)}, guard.TILT),
+    "upside down": ({"quaternion": leaning(180)}, guard.TILT),
+    "speed": ({"velocity": (0, 3, 0.5)}, guard.SPEED),
+    "endless speed": ({"velocity": (0, 3e38, 0)}, guard.SPEED),
+    "rate": ({"gyro": (0, 0, 900)}, guard.RATE),
+    "battery": ({}, guard.BATTERY),
+    "battery unknown": ({}, guard.BATTERY),
+    "slow": ({}, guard.SLOW),
+}
+SETTINGS = {
+    "uncertain": ("variance", 0.26),
+    "variance unknown": ("variance", NAN),
+    "battery": ("voltage", 2.9),
+    "battery unknown": ("voltage", NAN),
+    "slow": ("step_us", 501),
+}
+
+
+@settings(max_examples=60)
+@given(fault=st.sampled_from(sorted(FAULTS)), before=st.integers(1, 70))
+def test_every_fault_hands_back_within_50_ms(library, fault, before):
+    """`before`: calls of 1 ms until it happens. Then the PID controller flies, and stays where the vehicle was."""
+    made = Firmware(library[0])
+    for name, (usual, _, _) in LIMITS.items():
+        made.write(name, usual)
+    for k in range(before):
+        made.call(**sway(k))
+    assert made.logged("flying") and made.logged("reason") == guard.FINE
+    change, reason = FAULTS[fault]
+    if fault in SETTINGS:
+        made.set(*SETTINGS[fault])
+    if fault == "command":
+        made.write("thrust2", NAN)
+    for k in range(WITHIN_MS):
+        mode, forces = made.call(**{**sway(before + k), **change})
+        if made.logged("reason") != guard.FINE:
+            break
+    assert REASONS[int(made.logged("reason"))] == REASONS[reason]
+    assert not made.logged("flying")
+    mode, forces = made.call(**{**sway(before + k), **change})
+    blind = fault in ("estimate", "gyroscope")
+    assert mode == (FORCE if blind else LEGACY)
+    if blind:
+        assert forces.tolist() == [0.0] * 4  # nobody can fly: motors off, then the PID controller
+    made.call(**sway(0), target_position=(5, 5, 5))
+    mode, _ = made.call(**sway(1), target_position=(5, 5, 5))
+    assert mode == LEGACY and abs(made.told()[0]) < 1.01 and made.logged("failed")  # nobody's set point but its own
+    made.write("thrust2", 0.12)
+
+
+def test_a_flight_ends_with_its_time(firmware):
+    firmware.write("seconds", 2.0)
+    for k in range(2001):
+        firmware.call(**sway(k))
+    assert firmware.logged("flying")
+    firmware.call(**sway(0))
+    assert not firmware.logged("flying") and firmware.logged("reason") == guard.TIME
+
+
+def test_its_time_runs_on_while_pid_flies_in_between(firmware):
+    firmware.write("seconds", 2.0)
+    for k in range(2003):
+        firmware.call(**sway(k), age=300 if 100 < k < 1900 else 0)
+    assert firmware.logged("reason") == guard.TIME
+
+
+def test_handed_back_it_brakes_stays_sinks_and_rests(firmware):
+    """The vehicle follows what the PID controller is told, down to a floor at 0.3 m."""
+    firmware.call(**sway(0))
+    height, states = 1.0, []
+    firmware.set("voltage", 2.9)
+    for k in range(6000):
+        mode, forces = firmware.call(position=(0.001 * (k % 2), 0, height))
+        states.append(int(firmware.logged("state")))
+        if mode == LEGACY:
+            height = max(0.3, float(firmware.told()[2]))
+    assert list(dict.fromkeys(states)) == [guard.FLYING, guard.HOLDING, guard.SINKING, guard.DOWN]
+    assert height == pytest.approx(0.3)
+    assert abs(states.index(guard.DOWN) - (1000 + 30 + 1e3 * (0.7 + guard.BELOW) / guard.SINK + 300)) < 20
+    assert mode == FORCE and forces.tolist() == [0.0] * 4
+    firmware.select()
+    firmware.set("voltage", 4.0)
+    firmware.call(**sway(1))
+    assert firmware.logged("flying") and firmware.logged("reason") == guard.FINE
+
+
+def test_the_watchdog_is_kept_calm_while_it_lands_without_a_client(firmware):
+    firmware.call(**sway(0))
+    firmware.attend()
+    assert firmware.of("relaxed").value == 0
+    firmware.call(**sway(1), velocity=(9, 0, 0))
+    firmware.attend()
+    assert firmware.of("relaxed").value == 0  # the client is there
+    firmware.call(**sway(2), age=201, modes=PLACE)
+    firmware.attend()
+    assert firmware.of("relaxed").value > 0

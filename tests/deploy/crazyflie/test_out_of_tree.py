@@ -1,0 +1,128 @@
+"""The app's C and its Python in the simulated vehicle do the same, whatever happens around them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.crazyflie.guard import LIMITS, REASONS, STATES
+from deploy.crazyflie.out_of_tree import OutOfTree, parameters
+from deploy.crazyflie.simulator.onboard import Onboard
+from deploy.crazyflie.simulator.sensed import Sensed
+from deploy.crazyflie.simulator.setpoints import PLACE as NAMED
+from deploy.crazyflie.simulator.setpoints import Modes, Setpoint
+from sim.robots import robot
+from sim.rotations import rotation_matrix
+from tests.deploy.crazyflie.board import FORCE, NOTHING, PLACE, QUAD_ANY, Firmware, build, written
+
+HOVER = 36000  # what the PID controller answers, of 65535
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build(written(tmp_path_factory.mktemp("app")))
+
+
+class Twin:
+    """The app in C and in Python, called with the same every millisecond."""
+
+    def __init__(self, library, limits: dict[str, float], mode: int) -> None:
+        self.board = Firmware(library)
+        self.policy = Onboard(QUAD_ANY, robot("crazyflie"), 1000.0)
+        self.parameters = {name: default for name, (_, default) in parameters(self.policy).items()}
+        self.told = None
+        self.app = OutOfTree(self.policy, self.parameters, self.pid, lambda text: None)
+        for name, (usual, _, _) in LIMITS.items():
+            self.write(name, limits.get(name, usual))
+        self.write("mode", mode)
+        self.board.set("pid_thrust", HOVER)
+        self.began = self.board.now
+        self.select()
+
+    def pid(self, setpoint, ran):
+        self.told = setpoint.position
+        return (HOVER / 65535,) * 4
+
+    def write(self, name: str, value: float) -> None:
+        self.board.write(name, value)
+        self.parameters[f"policy.{name}"] = self.board.parameter(name)
+
+    def select(self) -> None:
+        self.board.select()
+        self.app.select()
+
+    def call(self, place=True, age=0, voltage=4.0, variance=1e-4, in_the_air=0, target=(0.0, 0.0, 1.0), **state):
+        """One millisecond of both, whose states, reasons and forces are compared."""
+        board, app = self.board, self.app
+        for name, value in (("voltage", voltage), ("variance", variance), ("in_the_air", in_the_air)):
+            board.set(name, value)
+        kept = {name: [float(np.float32(v)) for v in values] for name, values in state.items()}
+        mode, forces = board.call(PLACE if place else NOTHING, age, target_position=target, **kept)
+        x, y, z, w = kept["quaternion"]
+        sensed = Sensed(
+            tuple(kept["position"]),
+            tuple(kept["velocity"]),
+            (0.0, 0.0, 0.0),
+            np.asarray(rotation_matrix(w, x, y, z), float).ravel().tolist(),
+            [w, x, y, z],
+            tuple(math.radians(r) for r in kept["gyro"]),
+            [0.0] * 4,
+        )
+        now = 1e-3 * (board.now - self.began)
+        setpoint = Setpoint(now - 1e-3 * age, NAMED if place else Modes(), target)
+        shares = app.update(setpoint, sensed, now, voltage, variance, bool(in_the_air))
+        assert STATES[int(board.logged("state"))] == STATES[app.state]
+        assert REASONS[int(board.logged("reason"))] == REASONS[app.reason]
+        assert (board.logged("flying"), board.logged("failed")) == (app.flying, app.failed)
+        if mode == FORCE:
+            np.testing.assert_allclose(forces, shares, atol=2e-4)
+        else:
+            np.testing.assert_allclose(board.told(), self.told, atol=1e-4)
+        np.testing.assert_allclose([board.logged(f"pid_{k}") for k in range(4)], app.pid, atol=1e-6)
+        return app
+
+
+EVENT = st.sampled_from(
+    [
+        ("fly on", {}),
+        ("no place", {"place": False}),
+        ("old", {"age": 201}),
+        ("fast", {"velocity": (0.0, 5.0, 0.0)}),
+        ("spinning", {"gyro": (0.0, 0.0, 2000.0)}),
+        ("on its side", {"quaternion": (0.7, 0.0, 0.0, 0.714)}),
+        ("far", {"position": (4.0, 0.0, 1.0)}),
+        ("blind", {"position": (math.nan, 0.0, 1.0)}),
+        ("uncertain", {"variance": 1.0}),
+        ("empty", {"voltage": 2.5}),
+        ("flying", {"in_the_air": 1}),
+        ("selected", {}),
+        ("switched off", {}),
+    ]
+)
+
+
+@settings(max_examples=10)
+@given(
+    mode=st.integers(0, 4),
+    limits=st.fixed_dictionaries({"ramp": st.sampled_from([0.0, 0.02, 5.0]), "seconds": st.sampled_from([1.0, -3.0])})
+    | st.just({"cap": 0.5, "ramp": 0.0}),
+    events=st.lists(st.tuples(EVENT, st.integers(1, 45)), min_size=1, max_size=6),
+)
+def test_the_c_and_the_simulated_vehicle_do_the_same(library, mode, limits, events):
+    twin, k = Twin(library, limits, mode), 0
+    for (name, change), count in events:
+        if name == "selected":
+            twin.select()
+        if name == "switched off":
+            twin.write("mode", 0)
+        for _ in range(count):
+            k += 1
+            state = {
+                "position": (0.01 * math.sin(k), 0.0, 1.0),
+                "velocity": (0.01, 0.0, 0.0),
+                "quaternion": (0.0, 0.0, 0.0, 1.0),
+                "gyro": (math.cos(k), 0.0, 0.0),
+            }
+            twin.call(**{**state, **change})
