@@ -107,7 +107,8 @@ class Logs:
         return 0
 
     def _append(self, block: Block, data: bytes) -> int:
-        for kind, index in struct.iter_unpack("<BH", data):
+        whole = data[: len(data) // 3 * 3]  # cflib leaves a variable's first byte behind in a packet that is full
+        for kind, index in struct.iter_unpack("<BH", whole):
             form = FORMS.get(kind & 0x0F)
             if form and block.size + SPANS[form] > MOST_BYTES:
                 return errno.E2BIG

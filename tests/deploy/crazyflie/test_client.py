@@ -160,6 +160,16 @@ def test_log_blocks_arrive_at_their_rate(scf: SyncCrazyflie):
     assert values["supervisor.info"] & 1
 
 
+def test_a_block_of_more_variables_than_a_packet_holds(scf: SyncCrazyflie):
+    config = LogConfig("many", 10)
+    names = [f"{group}.{axis}" for group in ("stateEstimate", "gyro", "acc", "ctrltarget") for axis in "xyz"]
+    for name in names:
+        config.add_variable(name, "FP16")
+    with SyncLogger(scf, config) as logger:
+        _, values, _ = next(iter(logger))
+    assert [*values] == names and values["acc.z"] == pytest.approx(1.0, abs=1e-2)
+
+
 def test_motion_commander(scf: SyncCrazyflie, simulation: Simulation):
     armed(scf)
     with MotionCommander(scf, default_height=0.4) as motion:
