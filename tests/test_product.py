@@ -12,7 +12,7 @@ from policies.algorithms.bc import BaseConfig
 from policies.evaluate import evaluate
 from policies.models.export import export
 from sim.env import game_of
-from sim.spec import pictures
+from sim.spec import pictures, tokens
 from sim.tasks import TASKS, EngineTask, HasExpert, HasTeacher, agents_of, make
 from sim.tasks.abilities import Differentiable, HasSensedReward, HasWords
 from tests.policies.language.spoken_words import kept_encoder
@@ -22,6 +22,7 @@ SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictu
 WITHOUT_EYES = {name: "shows pictures, which only a base can see" for name in ("rlpd", "wsrl")} | {
     name: "corrections are kept as numbers, but .* shows pictures" for name in ("dagger", "hg_dagger")
 }
+WITHOUT_WORDS = ("dsrl", "dsrl_na")  # which steer a base that was told: of a file
 IN_SHORT = {"quad_hover", "arm_reach", "soccer_1v1", SEEN}  # one of each kind; the others take minutes together
 SHORT: dict[str, dict[str, Any]] = {
     "quad_hover": {"episode_s": 3.0},
@@ -83,6 +84,10 @@ def check_cell(task: Any, name: str, tmp_path: Path) -> None:
     check_needs(name, algorithm_class(name), task)
     if pictures(task.policy) and name in WITHOUT_EYES:
         with pytest.raises(ValueError, match=WITHOUT_EYES[name]):
+            learner(task, name)
+        return
+    if tokens(task.policy) and name in WITHOUT_WORDS:
+        with pytest.raises(ValueError, match="tells its policy in words, and no such base is cloned here"):
             learner(task, name)
         return
     if name == "advised_sac" and not isinstance(task, HasExpert):  # others than the expert might advise

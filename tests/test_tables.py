@@ -18,7 +18,7 @@ from policies.advisers.advice import AdviceConfig
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.algorithms.bc import BaseConfig
 from policies.algorithms.vla import VlaConfig
-from policies.learning.vla.tiny import TinyConfig
+from policies.learning.vla.looking import TinyConfig
 from policies.models.export import export
 from policies.models.vision import EncoderConfig
 from policies.runner import checkpoint

@@ -4,11 +4,15 @@ A file that plans with a base says in its metadata, under "base", between which 
 "seen", the vector made of the signals; "observation" and "noise", what the base takes; "chunk", what it makes of them,
 in [-1, 1]; and with "mean" and "deviation" what the observations were like that it learned from. The graph is cut at
 these tensors, and the piece runs in onnxruntime like the whole.
+
+A base that is told in words says under "told" besides what is made of the words ("heard"), what is kept of them until
+others are told ("kept"), and how many "numbers" of its observation, after those that are measured, say it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile, PolicyFileError, bounded, open_session
 from sim import spec
+from sim.spec import Signal
 
 Array = NDArray[np.float32]
 
@@ -67,8 +72,29 @@ class Part:
         return made
 
 
+def unconditional(model: Any) -> Any:
+    """The same graph, in which all is worked out that stands in the first branch of an `If`."""
+    from onnx import helper
+
+    made = type(model)()
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    for node in model.graph.node:
+        branch = next((a.g for a in node.attribute if a.name == "then_branch"), None)
+        if branch is None:
+            made.graph.node.append(node)
+        else:
+            made.graph.node.extend(branch.node)
+            made.graph.node.append(helper.make_node("Identity", [branch.output[0].name], [*node.output]))
+    return made
+
+
 class FileBase:
     """The base of a policy file, by its samples alone."""
+
+    words = 0  # numbers of its observation, after those measured, that say what it was told
+    told: Signal  # its words, if it is told in words
+    kept: int  # numbers that are kept of them
 
     def __init__(self, policy: PolicyFile) -> None:
         """PolicyFileError when the file has no base that noise steers."""
@@ -78,8 +104,9 @@ class FileBase:
         named, plan = policy.metadata.get("base"), policy.metadata.get("plan", {})
         if named is None:
             raise PolicyFileError(
-                f"{path} has no base that is steered by noise; algorithm=diffusion makes files that have (those of "
-                "older versions do not say where: resume=FOLDER of such a run exports it again)"
+                f"{path} has no base that is steered by noise; algorithm=diffusion makes files that have, and "
+                "algorithm=vla with algorithm.head=flow (those of older versions do not say where: resume=FOLDER of "
+                "such a run exports it again)"
             )
         if delay := plan.get("delay", 0):
             raise PolicyFileError(
@@ -91,13 +118,26 @@ class FileBase:
             model = onnx.load_from_string(policy.content())
             sources = {named["observation"]: (self.observed,), named["noise"]: (self.noise_size,)}
             self.part = Part(path, model, sources, named["chunk"])
-            signals = {s.name: s.shape for s in policy.inputs}
-            self.look = Part(path, model, signals, named["seen"]) if spec.pictures(policy.inputs) else None
-        except (KeyError, TypeError) as error:
+            self.hear, self.look = self._senses(model, named)
+        except (KeyError, TypeError, IndexError) as error:
             raise PolicyFileError(f"{path}: what the metadata say of its base is malformed: {error}") from None
         nothing = (np.zeros((2, size), np.float32) for size in (self.observed, self.noise_size))
         if self.sample(*nothing).shape != (2, self.size):
             raise PolicyFileError(f"{path}: its base does not make chunks of {self.horizon} x {self.actions}")
+
+    def _senses(self, model: Any, named: Mapping[str, Any]) -> tuple[Part | None, Part | None]:
+        """What makes of words what is kept of them, and of signals, and of that, what the base observes."""
+        path, signals = self.policy.path, {s.name: s.shape for s in self.policy.inputs}
+        told = named.get("told")
+        if told is None:
+            return None, Part(path, model, signals, named["seen"]) if spec.pictures(self.policy.inputs) else None
+        self.told = spec.tokens(self.policy.inputs)[0]
+        self._kept: dict[bytes, Array] = {}
+        self.words = index(told["numbers"])
+        self.kept = {s.name: s.initial.size for s in self.policy.state}["told"]
+        whole = unconditional(model)
+        hear = Part(path, whole, {self.told.name: self.told.shape}, told["heard"])
+        return hear, Part(path, whole, {told["kept"]: (self.kept,), **signals}, named["seen"])
 
     @property
     def observed(self) -> int:
@@ -118,7 +158,17 @@ class FileBase:
         """The observations (n, observed) of signals (n, *shape) by name."""
         if self.look is None:
             return spec.pack(self.policy.inputs, signals)
-        return self.look.run(*(np.asarray(signals[s.name], s.dtype) for s in self.policy.inputs))
+        kept = [] if self.hear is None else [self.remembered(signals[self.told.name])]
+        return self.look.run(*kept, *(np.asarray(signals[s.name], s.dtype) for s in self.policy.inputs))
+
+    def remembered(self, tokens: NDArray[Any]) -> Array:
+        """What is kept (n, k) of words (n, *shape). What it was told once it remembers."""
+        assert self.hear is not None
+        rows = np.ascontiguousarray(tokens, np.int64)
+        for row in rows:
+            if row.tobytes() not in self._kept:
+                self._kept[row.tobytes()] = self.hear.run(row[None])
+        return np.concatenate([self._kept[row.tobytes()] for row in rows])
 
     def sample(self, observation: Array, noise: Array) -> Array:
         """Chunks (n, horizon * actions) in [-1, 1], for observations (n, observed) and noise (n, noise_size)."""

@@ -117,6 +117,7 @@ class Cloning(Stateful):
     """Trains a base on demonstrations; with `delay`, one that goes on from up to so many actions of a chunk."""
 
     provenance: dict[str, Any] = {}  # of a base that comes from elsewhere
+    words = 0  # numbers of what is seen, after those measured, that say what it was told
     state_parts: tuple[str, ...] = ("network", "average", "normalizer", "optimizer")
     state_values = ("done",)
 
@@ -273,7 +274,7 @@ class Cloning(Stateful):
         """Rows and columns of what a chunk is made of."""
         return self.config.horizon, self.actions
 
-    def controller(self, chosen: Steering | NoiseTable, planner: Planner | None = None) -> ChunkPolicy:
+    def controller(self, chosen: Steering | NoiseTable, planner: Planner | None = None) -> Policy:
         """Of the base, whose plans are carried out to their end, with that noise."""
         return ChunkPolicy.from_task(self.task, self.denoiser(), chosen, self.config.horizon, planner)
 

@@ -44,6 +44,7 @@ class Dsrl(OnlineLearner):
     """An actor that steers a base which was cloned before; see `policies.learning.online`."""
 
     Config: type[DsrlConfig] = DsrlConfig
+    takes: tuple[str, ...] = ("tokens",)  # of a base out of a file that is told in words
     Run: type[OnlineFinetuning] = OnlineFinetuning
     state_parts: tuple[str, ...] = ("run", "training", "critics", "memory")
 

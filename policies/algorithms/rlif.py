@@ -47,6 +47,7 @@ class Rlif(DsrlNa):
     """An actor that steers a base so that nobody intervenes."""
 
     Config = RlifConfig
+    takes: tuple[str, ...] = ()
     state_values = ("due", "heard")
     Run = Supervision
     config: RlifConfig

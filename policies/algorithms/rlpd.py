@@ -82,6 +82,7 @@ class Rlpd(Dsrl):
     """An actor that chooses chunks."""
 
     Config: type[RlpdConfig] = RlpdConfig
+    takes: tuple[str, ...] = ()
     state_parts: tuple[str, ...] = (*Dsrl.state_parts, "before")
     config: RlpdConfig
     Run = Alone

@@ -25,10 +25,12 @@ from sim.spec import Group
 class AsymmetricObservation:
     """The parts of a learner's vector: numbers, then points in pictures, which the policy sees; privileged signals."""
 
-    def __init__(self, signals: Group, observed: int, privileged: Group = ()) -> None:
-        """`signals`: the policy's, numbers and pictures; `observed`: how many elements it sees."""
+    def __init__(self, signals: Group, observed: int, privileged: Group = (), words: int = 0) -> None:
+        """`signals`: the policy's, numbers and pictures; `observed`: how many elements it sees, of which `words`, after
+        the numbers, say what it was told: critics see those, too.
+        """
         self.signals, self.observed, self.privileged = spec.numbers(signals), observed, privileged
-        self.measured = spec.size(self.signals)
+        self.measured = spec.size(self.signals) + words
         self.normalizer = Normalizer(spec.size(privileged))
 
     @property

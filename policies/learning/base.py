@@ -18,8 +18,10 @@ from policies.algorithms import LearningError
 from policies.algorithms.bc import BaseConfig, Cloning
 from policies.learning.demonstrations import Demonstrations, Shown
 from policies.learning.networks import Normalizer
+from policies.learning.vla.steered import ToldPolicy
 from policies.models.chunking import ChunkPolicy, NoiseTable, Planner, Steering
-from policies.models.pretrained import ServerBase, Stored, fit, front
+from policies.models.controller import Policy
+from policies.models.pretrained import Look, ServerBase, Stored, fit, front
 from sim import spec
 from sim.tasks import Task
 
@@ -57,6 +59,7 @@ class Given(Cloning):
         self.task, self.config, self.generator = task, config, generator
         self.base = Stored.load(config.policy, task, config.horizon)
         self.actions, self.observed, self.size = self.base.actions, self.base.observed, self.base.size
+        self.words = self.base.words
         self.normalizer = _normalizer(self.base.mean, self.base.deviation)
 
     @property
@@ -70,6 +73,11 @@ class Given(Cloning):
 
     def denoiser(self, delay: int = 0) -> Stored:  # type: ignore[override]
         return self.base
+
+    def controller(self, chosen: Steering | NoiseTable, planner: Planner | None = None) -> Policy:
+        if self.base.hear is None:
+            return super().controller(chosen, planner)
+        return ToldPolicy.from_task(self.task, self.base, Look(self.base), chosen, planner)
 
     def state_dict(self) -> dict[str, Any]:
         return {"policy": self.base.policy.sha256}

@@ -21,7 +21,7 @@ from policies.algorithms import LearningError
 from policies.algorithms.bc import Cloning, check
 from policies.collect import DEMONSTRATIONS
 from policies.learning.asymmetric import AsymmetricObservation
-from policies.learning.base import Origin, Served, origin
+from policies.learning.base import Given, Origin, Served, origin
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout, Transition
 from policies.learning.demonstrations import Demonstrations, chunked, demonstrated
 from policies.learning.hindsight import Hindsight
@@ -30,8 +30,10 @@ from policies.models.chunking import Base
 from policies.models.controller import Array
 from policies.models.success import success_file
 from policies.models.vision import ObservationEncoder
+from sim import spec
 from sim.env import NoExpertError, stream
 from sim.rollout import Episode
+from sim.spec import Group
 from sim.tasks import Task, remembering
 
 if TYPE_CHECKING:
@@ -90,6 +92,11 @@ class OnlineFinetuning:
         """`kind`: of the base, unless the settings name one that is given."""
         check(task, device)
         kind = origin(config.base, kind)
+        if spec.tokens(task.policy) and not issubclass(kind, Given):
+            raise ValueError(
+                f"{task.name} tells its policy in words, and no such base is cloned here: set algorithm.base.policy to "
+                "a file of algorithm=vla with algorithm.head=flow"
+            )
         task = task if issubclass(kind, Served) else remembering(task)
         self.task, self.config, self.seed = task, config, seed
         self.generator = torch.Generator().manual_seed(seed)
@@ -97,7 +104,7 @@ class OnlineFinetuning:
         self.hindsight: Hindsight | None = None
         self.judge: PolicyFile | None = None  # says what succeeded in the simulator's place
         self.every_step = False  # transitions from within chunks, too, of which nothing was chosen
-        self.insight = AsymmetricObservation(task.policy, self.cloning.observed)
+        self.insight = self._insight(())
         self.env_steps = 0
         self.learning = False  # the warm-up is over
         self.scenes: ChunkRollout | None = None
@@ -146,7 +153,11 @@ class OnlineFinetuning:
 
     def reveal(self) -> None:
         """Let critics see what is privileged, if anything is."""
-        self.insight = AsymmetricObservation(self.task.policy, self.cloning.observed, self.task.privileged)
+        self.insight = self._insight(self.task.privileged)
+
+    def _insight(self, privileged: Group) -> AsymmetricObservation:
+        clone = self.cloning
+        return AsymmetricObservation(self.task.policy, clone.observed, privileged, clone.words)
 
     @functools.cached_property
     def base(self) -> Base:

@@ -170,6 +170,12 @@ class NoiseTable:
         first: Array = np.floor((turns - np.floor(turns)) * np.float32(len(self.table)))
         return first
 
+    def drawn(self, observation: Array, draw: Array, fresh: NDArray[np.bool_]) -> tuple[Array, Array]:
+        """The noise (n, noise_size) at the row `draw` (n, 1), and the next row, where it is `fresh`."""
+        row = np.where(draw < 0.0, self.begin(observation), draw)
+        following = (row + np.float32(1.0)) % np.float32(len(self.table))
+        return self.table[row[:, 0].astype(np.int64)], np.where(fresh, following, draw)
+
     def write(self, graph: Graph, observation: str, fresh: str) -> str:
         """The noise (n, noise_size) as ONNX nodes, the state's next value included."""
         rows, one = graph.constant(float(len(self.table))), graph.constant([1], np.int64)
@@ -292,10 +298,7 @@ class ChunkPolicy:
         if isinstance(self.chosen, Steering):
             noise = self.chosen.noise(observation)
         else:
-            row = np.where(state["draw"] < 0.0, self.chosen.begin(observation[:, : self._eye.measured]), state["draw"])
-            noise = self.chosen.table[row[:, 0].astype(np.int64)]
-            following = (row + np.float32(1.0)) % np.float32(len(self.chosen.table))
-            after["draw"] = np.where(fresh, following, state["draw"])
+            noise, after["draw"] = self.chosen.drawn(observation[:, : self._eye.measured], state["draw"], fresh)
         chunk, k = np.where(fresh, self._planned(observation, noise, state), state["chunk"]), self.base.actions
         action, rest = carried_out(chunk, state["left"], fresh, self.replan, k)
         if self.history:

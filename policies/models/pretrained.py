@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.remote.client import Client, ServerError
 from deploy.remote.subgraph import FileBase
+from deploy.teleop.instruction import tokeniser_of
 from policies.algorithms import LostBaseError
 from policies.models.chunking import ChunkPolicy, NoiseTable, Planner, Steering, contract, tell
 from policies.models.controller import Array, normalised
@@ -38,22 +40,55 @@ def fit(where: str, task: Task, contract: Mapping[str, Any]) -> None:
 
 
 class Look(ObservationEncoder):
-    """What makes a base's observation of pictures and numbers, as it stands in the base's file."""
+    """What makes a base's observation of pictures and numbers, as it stands in the base's file.
+
+    Of one that is told in words it is a `policies.learning.vla.steered.ToldEye`.
+    """
 
     def __init__(self, base: FileBase) -> None:
         self.inputs, self.base = base.policy.inputs, base
         self.pictures, self.numbers = spec.pictures(self.inputs), spec.numbers(self.inputs)
+        self.words = base.words
 
     @property
     def size(self) -> int:
         return self.base.observed
 
+    @property
+    def kept(self) -> int:
+        """Numbers that are kept of an instruction."""
+        return self.base.kept
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Of the tokeniser of instructions."""
+        return tokeniser_of(self.base.policy)[1].vocabulary
+
     def see(self, signals: Mapping[str, Any]) -> Array:
         return self.base.see(signals)
+
+    def hear(self, tokens: NDArray[np.int64]) -> Array:
+        """What is kept (n, kept) of tokens (n, k)."""
+        return self.base.remembered(tokens)
+
+    def look(self, signals: Mapping[str, Any], kept: Array) -> Array:
+        """Observations (n, size) of signals, of whose instruction that is kept."""
+        assert self.base.look is not None
+        return self.base.look.run(kept, *(np.asarray(signals[s.name], s.dtype) for s in self.inputs))
 
     def write(self, graph: Graph) -> str:
         assert self.base.look is not None
         return graph.inline(self.base.look, *(s.name for s in self.inputs))
+
+    def write_hear(self, graph: Graph) -> str:
+        """`hear` as ONNX nodes."""
+        assert self.base.hear is not None
+        return graph.inline(self.base.hear, self.base.told.name)
+
+    def write_look(self, graph: Graph, kept: str) -> str:
+        """`look` as ONNX nodes."""
+        assert self.base.look is not None
+        return graph.inline(self.base.look, kept, *(s.name for s in self.inputs))
 
 
 class Stored(FileBase):

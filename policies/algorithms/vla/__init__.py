@@ -1,8 +1,9 @@
 """Vision, language, action: pictures and a sentence in, action tokens out (RT-2, OpenVLA), small enough for a laptop.
 
 Cloning: the likelihood of the tokens of an expert's chunks under any of the sentences that ask for the same. Bins are
-softened over their neighbours; FAST tokens have none, and are said one after the other until the end. A clone that has
-not converged makes whatever improves it look good: the loss is reported.
+softened over their neighbours; FAST tokens have none, and are said one after the other until the end. Or, `head=flow`,
+a flow from noise to the chunks (as pi0), which `dsrl` can steer. A clone that has not converged makes whatever improves
+it look good: the loss is reported.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.bc import check
+from policies.algorithms.vla.heads import HEADS, Head
 from policies.language.minilm import SentenceEncoder
 from policies.learning import cosine
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
 from policies.learning.encoders import shifted
 from policies.learning.networks import Stateful
-from policies.learning.vla.controller import SpokenPolicy
-from policies.learning.vla.shown import Sentences, Told, asked_of, held
-from policies.learning.vla.tiny import TinyConfig, TinyVla
-from policies.models.controller import Array, Policy
-from policies.models.tokens import KINDS, ActionTokens
-from policies.models.tokens.bins import BinTokens
-from policies.models.tokens.fast import FastTokens
+from policies.learning.vla.flow import FlowConfig
+from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.shown import Sentences, Told, asked_of
+from policies.models.controller import Policy
+from policies.models.tokens import KINDS
 from policies.models.vision import EncoderConfig
 from sim import spec
 from sim.rollout import Episode
@@ -39,6 +39,7 @@ REPORT = 50  # updates between two reports
 RISE = 50  # updates in which the rate rises
 LAST = 0.02  # of the rate, in the end
 STEEPEST = 1.0  # norm of a gradient
+USUAL = 256  # steps of the demonstrations, which say what is usual
 
 
 @dataclass
@@ -47,6 +48,7 @@ class VlaConfig(Shown):
 
     horizon: int = 5  # control steps of a chunk
     parts: int = 1  # actions that are said per chunk, each held for an equal part of it
+    head: str = "tokens"  # or "flow": chunks are made of noise; parts, tokens, bins and softness are of tokens
     tokens: str = "bins"  # or "fast": the actions of a chunk compressed (needs network.parallel=false)
     bins: int = 64  # tokens per number
     vocabulary: int = 256  # tokens of fast, at most
@@ -55,6 +57,7 @@ class VlaConfig(Shown):
     network: TinyConfig = field(
         default_factory=lambda: TinyConfig(parallel=True, patch=2, sight=EncoderConfig(strides=[2, 2, 1], shift=3))
     )
+    flow: FlowConfig = field(default_factory=FlowConfig)  # of head=flow
     updates: int = 4500
     batch_size: int = 64
     learning_rate: float = 2e-3
@@ -70,6 +73,13 @@ class VlaConfig(Shown):
             raise ValueError(
                 "parts, updates and batch_size are at least 1, and parts divide the horizon; "
                 f"got {self.parts}, {self.updates}, {self.batch_size} and {self.horizon}"
+            )
+        if self.head not in HEADS:
+            raise ValueError(f"head {self.head!r} is not one of {', '.join(HEADS)}")
+        if self.head == "flow" and (self.parts > 1 or self.tokens != "bins"):
+            raise ValueError(
+                f"head=flow makes every action of a chunk and says no tokens: parts={self.parts} and "
+                f"tokens={self.tokens} are of head=tokens"
             )
         if self.tokens not in KINDS:
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
@@ -90,6 +100,8 @@ class Vla(Stateful):
     takes: tuple[str, ...] = ("tokens",)
     state_parts = ("policy", "average", "optimizer")
     state_values = ("seed", "done")
+    policy: Any  # of its head: `policies.learning.vla.looking.Looking`
+    average: Any  # the same
 
     def __init__(self, task: HasWords, config: VlaConfig, seed: int, device: str = "cpu") -> None:
         check(task, device)
@@ -98,19 +110,12 @@ class Vla(Stateful):
         self.encoder = SentenceEncoder(task.encoder)
         (self.told,) = spec.tokens(task.policy)
         self._seen: tuple[list[Episode], Demonstrations] | None = None
-        self.tokens: ActionTokens = BinTokens(config.parts, spec.size(task.commands), config.bins)
-        if config.tokens == "fast":
-            chunks = self._parts(self._demonstrations()[1])
-            self.tokens = FastTokens.fit(chunks, config.parts, vocabulary=config.vocabulary).shortened(chunks)
-        numbers, pictures = spec.size(spec.numbers(task.policy)), spec.pictures(task.policy)
-        self.policy = TinyVla(self.tokens, numbers, pictures, self.encoder.size, config.network, seed)
+        self.head: Head = HEADS[config.head](task, config, lambda: self._demonstrations()[1].chunk)
+        self.policy = self.head.network(self.encoder.size, seed)
         self.average = copy.deepcopy(self.policy)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(), config.learning_rate, weight_decay=config.weight_decay
         )
-        places = torch.arange(config.bins)
-        apart = (places[:, None] - places).float() / config.softness
-        self._soft = torch.softmax(-0.5 * apart**2, 1)
 
     def learn(self) -> Iterator[dict[str, float]]:
         shown, sentences = self._shown()
@@ -118,9 +123,7 @@ class Vla(Stateful):
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
-        floor = 0.0  # of who knew the labels: those of bins are soft
-        if self.tokens.end is None:
-            floor = float(torch.special.entr(self._soft).sum(1)[shown.tokens].sum(1).mean())
+        floor = self.head.floor(shown.wanted)
         total, since = torch.zeros(()), 0
         while self.done < self.config.updates:
             rate = cosine(self.done / self.config.updates, 1.0, LAST) * min(1.0, (self.done + 1) / RISE)
@@ -136,13 +139,15 @@ class Vla(Stateful):
             with torch.no_grad():
                 kept = max(1.0 - self.config.ema_decay, 1.0 / self.done)
                 torch._foreach_lerp_([*self.average.parameters()], [*self.policy.parameters()], kept)
+            if self.done == self.config.updates:
+                self._settle(shown, sentences, weight)
             total += loss.detach()
             if self.done % REPORT == 0 or self.done == self.config.updates:
                 yield {
                     "progress": self.done / self.config.updates,
                     "env_steps": 0.0,
                     "loss": float(total) / since,
-                    "loss_floor": floor,
+                    **floor,
                 }
                 total, since = torch.zeros(()), 0
 
@@ -152,8 +157,8 @@ class Vla(Stateful):
         self._seen = None
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
-        tokens = self.tokens.encode(self._parts(shown))
-        return Told.of(shown, asked, tokens), Sentences.of(self.encoder, said, self.told.shape[0])
+        wanted = self.head.wanted(shown.chunk)
+        return Told.of(shown, asked, wanted), Sentences.of(self.encoder, said, self.told.shape[0])
 
     def _demonstrations(self) -> tuple[list[Episode], Demonstrations]:
         """Episodes, and every step of theirs; kept until they are learned from."""
@@ -162,12 +167,8 @@ class Vla(Stateful):
             self._seen = episodes, Demonstrations.of(episodes, self.task, self.config.horizon)
         return self._seen
 
-    def _parts(self, shown: Demonstrations) -> Array:
-        """The mean actions of the chunks' parts, which are said (n, parts * actions)."""
-        return held(shown.chunk, self.config.horizon, self.config.parts)
-
     def _loss(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
-        """Nats per chunk; the softened labels of bins do not let it fall below their own entropy."""
+        """Of some steps, some words of whose sentences are left out."""
         generator, config = self.generator, self.config
         words, there = sentences.draw(shown.asked[index], generator)
         unheard = torch.rand(there.shape, generator=generator) < config.unheard
@@ -176,14 +177,20 @@ class Vla(Stateful):
         numbers = numbers + config.jitter * self.policy.deviation * torch.randn(numbers.shape, generator=generator)
         shift = config.network.sight.shift
         pictures = {name: shifted(some[index], shift, generator) for name, some in shown.pictures.items()}
-        prefix = self.policy.encode(self.policy.tell(words, there & ~unheard), numbers, pictures)
-        tokens = shown.tokens[index]
-        if self.tokens.end is not None:
-            return -self.policy.evaluate(prefix, tokens).log_probability.sum(1).mean()
-        return -(self._soft[tokens] * self.policy.likely(prefix, tokens)).sum((1, 2)).mean()
+        told = self.policy.tell(words, there & ~unheard)
+        return self.head.loss(self.policy, told, numbers, pictures, shown.wanted[index], generator)
+
+    @torch.no_grad()
+    def _settle(self, shown: Told, sentences: Sentences, weight: Tensor) -> None:
+        """What has been learned is told what is usual."""
+        index = torch.multinomial(weight, USUAL, True, generator=self.generator)
+        told = self.average.tell(*sentences.draw(shown.asked[index], self.generator))
+        self.head.settle(
+            self.average, told, shown.numbers[index], {name: some[index] for name, some in shown.pictures.items()}
+        )
 
     def controller(self) -> Policy:
-        return SpokenPolicy.from_task(self.task, self.encoder, self.average, self.config.horizon)
+        return self.head.controller(self.average, self.encoder)
 
     def dump_to(self, folder: Path) -> None:
         """Nothing is flown."""

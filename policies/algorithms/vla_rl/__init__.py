@@ -20,6 +20,7 @@ from torch import Tensor
 
 from policies.algorithms import LearningError
 from policies.algorithms.vla import Vla, VlaConfig
+from policies.algorithms.vla.heads import TokenHead
 from policies.algorithms.vla_rl.critic import Critic, explained
 from policies.algorithms.vla_rl.curriculum import Curriculum
 from policies.algorithms.vla_rl.exploration import blurred
@@ -32,8 +33,8 @@ from policies.algorithms.vla_rl.start import take
 from policies.learning.demonstrations import demonstrated
 from policies.learning.networks import Stateful
 from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla.looking import Told
 from policies.learning.vla.shown import Sentences
-from policies.learning.vla.tiny import Told
 from policies.models.controller import Array, Policy
 from policies.models.tokens.bins import BinTokens
 from sim.env import make_env, stream
@@ -112,7 +113,10 @@ class VlaRl(Stateful):
             self.started = take(self.cloning.average, config.start)
             self.cloning.done = config.clone.updates
         self.generator = torch.Generator().manual_seed(seed)
-        tokens = self.cloning.tokens
+        head = self.cloning.head
+        if not isinstance(head, TokenHead):
+            raise ValueError("vla_rl practises what says tokens: algorithm.clone.head=tokens; dsrl steers a flow")
+        tokens = head.tokens
         if not isinstance(tokens, BinTokens):
             raise ValueError("vla_rl tries neighbouring bins, which FAST tokens have not: algorithm.clone.tokens=bins")
         blur = blurred(tokens, config.blur)

@@ -17,8 +17,9 @@ from policies.algorithms import LearningError
 from policies.algorithms.vla_rl.practice import Chunks
 from policies.learning import cosine
 from policies.learning.networks import Stateful
+from policies.learning.vla.looking import Prefix
 from policies.learning.vla.shown import Sentences
-from policies.learning.vla.tiny import Prefix, TinyVla
+from policies.learning.vla.tiny import TinyVla
 
 if TYPE_CHECKING:
     from policies.algorithms.vla_rl import VlaRlConfig

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from deploy.teleop.instruction import KEY as TOKENISER
 from policies.language.minilm import SentenceEncoder
+from policies.learning.vla.hearing import Listener, described, heard, nothing_told, some, write_heard
+from policies.learning.vla.looking import Told
 from policies.learning.vla.reading import reader
-from policies.learning.vla.tiny import TinyVla, Told
+from policies.learning.vla.tiny import TinyVla
 from policies.models.chunking import carried_out, contract, write_carried_out
 from policies.models.controller import Array, physical
 from policies.models.graph import spliced
@@ -29,21 +31,6 @@ from sim.tasks import Task
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
-
-NOTHING = -1.0  # in the place of tokens: nothing has been said yet
-
-
-class Listener(nn.Module):
-    """What is kept of an instruction: from its tokens (n, words), 0 where there are none, to numbers (n, k)."""
-
-    def __init__(self, encoder: SentenceEncoder, policy: TinyVla) -> None:
-        super().__init__()
-        self.encoder, self.policy = encoder, policy
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        there = tokens != 0
-        told = self.policy.tell(self.encoder(tokens, there), there)
-        return torch.cat([told.words.flatten(1), told.heard], 1)
 
 
 class Speaker(nn.Module):
@@ -126,10 +113,9 @@ class SpokenPolicy:
 
     def initial_state(self, n: int) -> dict[str, Array]:
         """Nothing told and nothing planned yet: name -> (n, k)."""
-        words, width = self._told.shape[0], self.policy.config.width
+        kept = (self._told.shape[0] + 1) * self.policy.config.width
         return {
-            "words": np.full((n, words), NOTHING, np.float32),
-            "told": np.zeros((n, (words + 1) * width), np.float32),
+            **nothing_told(n, self._told, kept),
             "chunk": np.zeros((n, self._size), np.float32),
             "left": np.zeros((n, 1), np.float32),
             **{name: np.zeros((n, 1), np.float32) for name in self._thoughts},
@@ -142,38 +128,28 @@ class SpokenPolicy:
     @torch.no_grad()
     def act(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Commands name -> (n, *shape) and the next state, from signals and state name -> (n, *shape)."""
-        tokens = torch.from_numpy(np.ascontiguousarray(signals[self._told.name], np.int64))
-        words = tokens.numpy().astype(np.float32)
-        new = (words != state["words"]).any(1, keepdims=True)
-        kept = ("chunk", *self._thoughts)
-        told, plan = state["told"], np.concatenate([state[name] for name in kept], axis=1)
-        if new.any():
-            told = np.where(new, self._listener(tokens).numpy(), told)
+        new, told = heard(signals, self._told, state, self._listener.hear)
+        plan = np.concatenate([state[name] for name in ("chunk", *self._thoughts)], axis=1)
         fresh = new | (state["left"] <= 0.0)
         if fresh.any():
             numbers = torch.from_numpy(spec.pack(self._numbers, signals))
             shown = tuple(torch.from_numpy(np.ascontiguousarray(signals[s.name])) for s in self._pictures)
-            said = self._speaker(tokens, torch.from_numpy(told), numbers, shown).numpy()[:, : plan.shape[1]]
-            plan = np.where(fresh, said, plan)
+            tokens = torch.from_numpy(np.ascontiguousarray(signals[self._told.name], np.int64))
+            said = self._speaker(tokens, torch.from_numpy(told["told"]), numbers, shown).numpy()
+            plan = np.where(fresh, said[:, : plan.shape[1]], plan)
         chunk, *thoughts = np.split(plan, [self._size + k for k in range(len(self._thoughts))], axis=1)
         action, rest = carried_out(chunk, state["left"], fresh, self.horizon, self.actions)
-        after = {"words": words, "told": told, **rest, **dict(zip(self._thoughts, thoughts, strict=True))}
-        return physical(self.outputs, action), after
+        return physical(self.outputs, action), told | rest | dict(zip(self._thoughts, thoughts, strict=True))
 
     def write(self, graph: Graph) -> str:
         """The whole as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
-        one = graph.constant([1], np.int64)
-        words = graph.add("Identity", graph.real(self._told.name), to="next_state.words")
-        differs = graph.real(graph.add("Not", graph.add("Equal", words, "state.words")))
-        changed = graph.add("Greater", graph.add("ReduceMax", differs, one, keepdims=1), graph.constant(0.0))
-        fresh = graph.add("Or", changed, graph.add("LessOrEqual", "state.left", graph.constant(0.0)))
         words_of = torch.ones(2, *self._told.shape, dtype=torch.int64)
 
         def listen() -> str:
             return spliced(graph, self._listener, (words_of,), (self._told.name,))
 
-        heard = graph.when(self._any(graph, changed), listen, "state.told")
-        told = graph.add("Where", changed, heard, "state.told", to="next_state.told")
+        changed, _, told = write_heard(graph, self._told, listen)
+        fresh = graph.add("Or", changed, graph.add("LessOrEqual", "state.left", graph.constant(0.0)))
         numbers = graph.join([s.name for s in self._numbers])
         shown = tuple(s.name for s in self._pictures)
 
@@ -185,20 +161,10 @@ class SpokenPolicy:
             return graph.columns(said, 0, self._size + len(self._thoughts))
 
         before = graph.join(["state.chunk", *(f"state.{name}" for name in self._thoughts)])
-        plan = graph.add("Where", fresh, graph.when(self._any(graph, fresh), speak, before), before)
+        plan = graph.add("Where", fresh, graph.when(some(graph, fresh), speak, before), before)
         chunk = graph.columns(plan, 0, self._size)
         for place, name in enumerate(self._thoughts, self._size):
             graph.columns(plan, place, place + 1, to=f"next_state.{name}")
-        graph.metadata[TOKENISER] = {
-            "kind": "wordpiece",
-            "signal": self._told.name,
-            "vocabulary": [*self.encoder.words.vocabulary],
-        }
+        graph.metadata[TOKENISER] = described(self._told, self.encoder.words.vocabulary)
         graph.metadata["action_tokens"] = self.policy.tokens.described()
         return write_carried_out(graph, chunk, fresh, self.horizon, self.actions, self._size)
-
-    @staticmethod
-    def _any(graph: Graph, rows: str) -> str:
-        """Whether it is so in some row: a scalar of (n, 1)."""
-        most = graph.add("ReduceMax", graph.real(rows), keepdims=0)
-        return graph.add("Greater", most, graph.constant(0.0))

@@ -49,21 +49,21 @@ class Sentences:
 
 @dataclass
 class Told:
-    """Every step of demonstrations: what was measured and seen, which thing was asked for, and the tokens to say."""
+    """Every step of demonstrations: what was measured and seen, which thing was asked for, and what is to be said."""
 
     numbers: Tensor  # (n, k)
     pictures: dict[str, Tensor]  # (n, height, width, 3) uint8
     asked: Tensor  # (n,) by its number
-    tokens: Tensor  # (n, length)
+    wanted: Tensor  # (n, k): tokens, or the chunk itself
 
     @classmethod
-    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], tokens: NDArray[np.int64]) -> Told:
-        """Of demonstrations, what was asked for (n,) and the tokens to say (n, length) at all of their steps."""
+    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor) -> Told:
+        """Of demonstrations, what was asked for (n,) and what is to be said (n, k) at all of their steps."""
         return cls(
             torch.from_numpy(shown.observation),
             {name: torch.from_numpy(pictures) for name, pictures in shown.pictures.items()},
             torch.from_numpy(asked),
-            torch.from_numpy(tokens),
+            wanted,
         )
 
 

@@ -8,8 +8,8 @@ import torch
 
 from policies.algorithms import algorithm_for
 from policies.algorithms.vla import Vla, VlaConfig
+from policies.learning.vla.looking import TinyConfig
 from policies.learning.vla.shown import Sentences, asked_of, held
-from policies.learning.vla.tiny import TinyConfig
 from policies.models.vision import EncoderConfig
 from sim.tasks import make
 from tests.policies.language.spoken_words import encoder
@@ -74,7 +74,7 @@ def test_it_goes_on_exactly_from_where_it_was_saved(task, shown, monkeypatch):
 
 def test_what_is_learned_from(task, shown):
     told, sentences = shown
-    assert sorted(set(told.asked.tolist())) == [0, 1] and len(told.tokens) == len(told.numbers)
+    assert sorted(set(told.asked.tolist())) == [0, 1] and len(told.wanted) == len(told.numbers)
     words, there = sentences.draw(torch.tensor([0, 1, 1]), torch.Generator().manual_seed(0))
     assert words.shape[:2] == there.shape == (3, 24) and not words[~there].any()
 

@@ -12,7 +12,7 @@ from policies.algorithms.vla import Vla, VlaConfig
 from policies.datasets import Dataset, DatasetError, Writer
 from policies.datasets.images import to_png
 from policies.learning.demonstrations import Demonstrations, demonstrated
-from policies.learning.vla.tiny import TinyConfig
+from policies.learning.vla.looking import TinyConfig
 from policies.models.vision import EncoderConfig
 from sim.tasks import make
 from tests.policies.language.spoken_words import encoder
@@ -128,16 +128,16 @@ def test_fast_tokens_are_fitted_to_what_is_shown_and_learned(task, ours):
     )
     made = Vla(task, config, 0)
     shown = Demonstrations.of(demonstrated(task, config, 0), task, config.horizon)
-    tokens = made.tokens.encode(shown.chunk)  # every action is said: five of four numbers
-    longest = int((tokens != made.tokens.end).sum(axis=1).max())
-    assert made.tokens.vocabulary <= 80 and made.tokens.length == min(longest + 1, 20)
-    assert np.abs(made.tokens.decode(tokens)[0] - shown.chunk).max() < 0.12
+    tokens = made.head.tokens.encode(shown.chunk)  # every action is said: five of four numbers
+    longest = int((tokens != made.head.tokens.end).sum(axis=1).max())
+    assert made.head.tokens.vocabulary <= 80 and made.head.tokens.length == min(longest + 1, 20)
+    assert np.abs(made.head.tokens.decode(tokens)[0] - shown.chunk).max() < 0.12
     told = [*made.learn()]
     first, last = (metrics["loss"] for metrics in told)
-    assert 0.0 == told[0]["loss_floor"] < last < first - 1.0 and first < made.tokens.length * np.log(80.0)
+    assert 0.0 == told[0]["loss_floor"] < last < first - 1.0 and first < made.head.tokens.length * np.log(80.0)
     again = Vla(task, config, 0)  # who goes on fits the same tokens to the same demonstrations
     again.load_state_dict(made.state_dict())
-    assert again.tokens == made.tokens and again.done == 100
+    assert again.head.tokens == made.head.tokens and again.done == 100
     signals = demonstrated(task, config, 0)[0].signals
     controller = again.controller()
     _, state = controller.act({name: signals[name][:8] for name in signals}, controller.initial_state(8))

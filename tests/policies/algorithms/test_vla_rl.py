@@ -17,7 +17,7 @@ from policies.algorithms.vla_rl.practice import Practice
 from policies.algorithms.vla_rl.progress import Progress, shares
 from policies.algorithms.vla_rl.returns import estimated, grouped, levelled, rewarded
 from policies.learning.demonstrations import demonstrated
-from policies.learning.vla.tiny import TinyConfig
+from policies.learning.vla.looking import TinyConfig
 from policies.models.tokens.bins import BinTokens
 from policies.models.vision import EncoderConfig
 from policies.runner import checkpoint

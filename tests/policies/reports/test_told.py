@@ -7,7 +7,7 @@ import pytest
 
 from policies import evaluate
 from policies.algorithms.vla import Vla, VlaConfig
-from policies.learning.vla.tiny import TinyConfig
+from policies.learning.vla.looking import TinyConfig
 from policies.models.export import export
 from policies.models.vision import EncoderConfig
 from policies.reports import told

@@ -8,7 +8,8 @@ from deploy.policy_file import PolicyFile
 from deploy.teleop.instruction import tokeniser_of
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.controller import SpokenPolicy
-from policies.learning.vla.tiny import TinyConfig, TinyVla
+from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.tiny import TinyVla
 from policies.models.export import export
 from policies.models.tokens import BinTokens, FastTokens, tokens_of
 from policies.models.vision import EncoderConfig

@@ -4,7 +4,8 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from policies.language.minilm import SentenceEncoder
-from policies.learning.vla.tiny import TinyConfig, TinyVla
+from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.tiny import TinyVla
 from policies.models.tokens import BinTokens, FastTokens
 from policies.models.vision import EncoderConfig
 from sim.spec import Signal

@@ -1,0 +1,152 @@
+"""How a cloned policy decides: by action tokens, or by a flow from noise to actions. What cloning needs of either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from policies.language.minilm import SentenceEncoder
+from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla.flow import FlowEye, TinyFlow
+from policies.learning.vla.looking import Told
+from policies.learning.vla.shown import held
+from policies.learning.vla.steered import ToldPolicy
+from policies.learning.vla.tiny import TinyVla
+from policies.models.chunking import NoiseTable
+from policies.models.controller import Array, Policy
+from policies.models.tokens import ActionTokens
+from policies.models.tokens.bins import BinTokens
+from policies.models.tokens.fast import FastTokens
+from sim import spec
+from sim.tasks.abilities import HasWords
+
+if TYPE_CHECKING:
+    from policies.algorithms.vla import VlaConfig
+
+Pictures = Mapping[str, Tensor]
+
+
+class Head(Protocol):
+    """A way to decide."""
+
+    def network(self, words: int, seed: int) -> Any:
+        """A new policy, which is told in words of so many numbers each: `Looking`."""
+
+    def wanted(self, chunk: Array) -> Tensor:
+        """What is to be learned of chunks (n, horizon * actions): (n, k)."""
+
+    def floor(self, wanted: Tensor) -> dict[str, float]:
+        """Metrics: "loss_floor", below which the loss cannot fall, where that is known."""
+
+    def loss(
+        self, policy: Any, told: Told, numbers: Tensor, pictures: Pictures, wanted: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Of what is wanted (n, k) where that is told, measured and seen."""
+
+    def settle(self, policy: Any, told: Told, numbers: Tensor, pictures: Pictures) -> None:
+        """The policy has been learned, and that was usual."""
+
+    def controller(self, policy: Any, encoder: SentenceEncoder) -> Policy:
+        """What is exported."""
+
+
+class TokenHead:
+    """A chunk's parts in bins, softened over their neighbours; or FAST tokens, until the end."""
+
+    def __init__(self, task: HasWords, config: VlaConfig, chunks: Callable[[], Array]) -> None:
+        """`chunks`: those demonstrated, to which FAST tokens are fitted."""
+        self.task, self.config = task, config
+        self.tokens: ActionTokens = BinTokens(config.parts, spec.size(task.commands), config.bins)
+        if config.tokens == "fast":
+            shown = self._parts(chunks())
+            self.tokens = FastTokens.fit(shown, config.parts, vocabulary=config.vocabulary).shortened(shown)
+        places = torch.arange(config.bins)
+        apart = (places[:, None] - places).float() / config.softness
+        self._soft = torch.softmax(-0.5 * apart**2, 1)
+
+    def network(self, words: int, seed: int) -> TinyVla:
+        numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
+        return TinyVla(self.tokens, numbers, pictures, words, self.config.network, seed)
+
+    def wanted(self, chunk: Array) -> Tensor:
+        """Tokens (n, length) of the mean actions of the chunks' parts."""
+        return torch.from_numpy(self.tokens.encode(self._parts(chunk)))
+
+    def _parts(self, chunk: Array) -> Array:
+        return held(chunk, self.config.horizon, self.config.parts)
+
+    def floor(self, wanted: Tensor) -> dict[str, float]:
+        """Of who knew the labels: those of bins are soft."""
+        if self.tokens.end is not None:
+            return {"loss_floor": 0.0}
+        return {"loss_floor": float(torch.special.entr(self._soft).sum(1)[wanted].sum(1).mean())}
+
+    def loss(
+        self,
+        policy: TinyVla,
+        told: Told,
+        numbers: Tensor,
+        pictures: Pictures,
+        wanted: Tensor,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Nats per chunk; the softened labels of bins do not let it fall below their own entropy."""
+        prefix = policy.encode(told, numbers, pictures)
+        if self.tokens.end is not None:
+            return -policy.evaluate(prefix, wanted).log_probability.sum(1).mean()
+        return -(self._soft[wanted] * policy.likely(prefix, wanted)).sum((1, 2)).mean()
+
+    def settle(self, policy: TinyVla, told: Told, numbers: Tensor, pictures: Pictures) -> None:
+        """Nobody steers it."""
+
+    def controller(self, policy: TinyVla, encoder: SentenceEncoder) -> Policy:
+        return SpokenPolicy.from_task(self.task, encoder, policy, self.config.horizon)
+
+
+class FlowHead:
+    """A chunk of actions out of noise: where experts differ it is one of theirs, not their mean."""
+
+    def __init__(self, task: HasWords, config: VlaConfig, chunks: Callable[[], Array]) -> None:
+        self.task, self.config = task, config
+        self.chunk = config.horizon, spec.size(task.commands)
+
+    def network(self, words: int, seed: int) -> TinyFlow:
+        numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
+        return TinyFlow(self.chunk, numbers, pictures, words, self.config.network, self.config.flow, seed)
+
+    def wanted(self, chunk: Array) -> Tensor:
+        """The chunks (n, horizon * actions)."""
+        return torch.from_numpy(chunk)
+
+    def floor(self, wanted: Tensor) -> dict[str, float]:
+        """Unknown: it is how far experts and noise leave open what is meant."""
+        return {}
+
+    def loss(
+        self,
+        policy: TinyFlow,
+        told: Told,
+        numbers: Tensor,
+        pictures: Pictures,
+        wanted: Tensor,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Mean squared error of the velocity from noise to the chunk."""
+        return policy.loss(policy.observe(told, numbers, pictures), wanted, generator)
+
+    @torch.no_grad()
+    def settle(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> None:
+        """Who steers it is told what its observations are usually like."""
+        policy.settle(policy.observe(told, numbers, pictures))
+
+    def controller(self, policy: TinyFlow, encoder: SentenceEncoder) -> Policy:
+        eye = FlowEye(self.task.policy, encoder, policy)
+        base = policy.base(eye)
+        noise = NoiseTable.none if self.config.flow.noise == "none" else NoiseTable.normal
+        return ToldPolicy.from_task(self.task, base, eye, noise(base.noise_size))
+
+
+HEADS: dict[str, type[TokenHead] | type[FlowHead]] = {"tokens": TokenHead, "flow": FlowHead}
