@@ -67,25 +67,44 @@ def constants(path):
     return [onnx.numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer]
 
 
-@pytest.mark.parametrize("pretrain", ["iql", "calql"])
-def test_it_continues_exactly(pretrain):
-    base = dataclasses.replace(TINY.base, eyes=dataclasses.replace(EYES, pretrain=pretrain, offline_updates=110))
-    config = dataclasses.replace(TINY, base=base)
+def test_it_continues_exactly():
+    eyes = dataclasses.replace(EYES, pretrain="calql", offline_updates=101, batch_size=4)
+    config = dataclasses.replace(
+        TINY, base=dataclasses.replace(TINY.base, eyes=eyes), total_steps=40, warmup_episodes=1
+    )
     whole = Rlpd(ToySight(), config, 0)
-    rows, (first, second, *_) = learned(whole, lambda: Rlpd(ToySight(), config, 0))
-    assert [row["progress"] for row in rows[:2]] == pytest.approx([0.2 * 100 / 110, 0.2])
-    for again in (first, second):
-        assert list(again.learn())[-1] == rows[-1]
-        assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True))
+    rows, (first, *_) = learned(whole, lambda: Rlpd(ToySight(), config, 0))
+    assert [row["progress"] for row in rows[:2]] == pytest.approx([0.2 * 100 / 101, 0.2])
+    assert list(first.learn())[-1] == rows[-1]
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(first), strict=True))
 
 
-def test_what_offline_learning_asks_of_pictures_trains_the_eyes():
-    """Only the picture says where the goal is: what is found in it tells that better than before."""
-    base = dataclasses.replace(TINY.base, eyes=dataclasses.replace(EYES, episodes=40, offline_updates=300))
-    learner = Rlpd(ToySight(), dataclasses.replace(TINY, base=base, task_reward=0.0), 0)
-    running = learner.learn()
-    first, *_, last = (next(running) for _ in range(3))
-    assert last["loss"] < first["loss"]
+def test_the_encoder_follows_what_is_asked_of_its_numbers():
+    still = dataclasses.replace(EYES, sight=dataclasses.replace(EYES.sight, shift=0), offline_updates=1)
+    learner = Rlpd(ToySight(), dataclasses.replace(TINY, base=dataclasses.replace(TINY.base, eyes=still)), 0)
+    eyes, direction = learner.cloning.eyes, torch.linspace(-1.0, 1.0, learner.cloning.observed)
+    asked = []
+
+    class Asking:
+        def update(self, batch):
+            asked.append(batch)
+            (batch["x"] @ direction).sum().backward()
+            return {}
+
+    eyes.offline = Asking()
+    shown = learner.run.demonstrations
+    list(eyes.learn(shown, learner.run.rewards, 1))
+    found = [p.grad.clone() for p in eyes.encoders.parameters()]
+    learner = Rlpd(ToySight(), learner.config, 0)  # as it was
+    pictures = np.concatenate([e.signals["camera"] for e in shown])
+    position = np.concatenate([e.signals["position"] for e in shown])
+    mean, std = position.mean(0), position.std(0)
+    which = [int(np.abs((position - mean) / std - x[:2].detach().numpy()).sum(1).argmin()) for x in asked[0]["x"]]
+    eyes = learner.cloning.eyes
+    looked = eyes.encoders({"camera": torch.from_numpy(pictures[which])})
+    torch.testing.assert_close(looked, asked[0]["x"][:, 2:].detach())
+    wanted = torch.autograd.grad((looked @ direction[2:]).sum(), [*eyes.encoders.parameters()])
+    torch.testing.assert_close(found, [*wanted])
 
 
 def test_an_action_goes_on_from_the_one_before():
