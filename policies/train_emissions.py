@@ -111,10 +111,10 @@ def learned(config: Config, where: Array, judgement: Array) -> tuple[FeaturePoli
     """
     import torch
 
-    from policies.learning.emissions import FEATURES, RANGES, Fit, Fitting
+    from policies.learning.emissions import RANGES, Fit, Fitting
     from policies.models.controller import FeaturePolicy
     from policies.runner.log import Progress
-    from sim.engines.sumo.surrogate import NAMES, Surrogate
+    from sim.engines.sumo.surrogate import FEATURES, NAMES, Surrogate
     from sim.spec import Signal
 
     torch.set_num_threads(1)

@@ -81,31 +81,31 @@ class RlpdConfig(DsrlConfig):
 class Unaided(Measured):
     """In the place of a base: a chunk is its noise, or each action goes on from the one before by so much."""
 
-    config: SeenConfig
+    config: SeenConfig  # type: ignore[assignment]  # demonstrations, and no base
 
     def __init__(self, task: Task, config: Any, generator: torch.Generator) -> None:
         super().__init__(task, config, generator)
-        self.eyes: Eyes | None = None
+        self.seeing: Eyes | None = None
         self.last = last_action(task) if config.change else None
         self.observed = spec.size(spec.numbers(task.policy))
         if spec.pictures(task.policy):
-            self.eyes = Eyes(task, config.eyes, self.size, generator)
-            self.observed += self.eyes.encoders.size
+            self.seeing = Eyes(task, config.eyes, self.size, generator)
+            self.observed += self.seeing.encoders.size
             smallest = torch.full((self.observed,), 1e-3)
-            smallest[-self.eyes.encoders.size :] = STILL
+            smallest[-self.seeing.encoders.size :] = STILL
             self.normalizer = Normalizer(self.observed, smallest_std=smallest)
-            self.state_parts += ("eyes",)
+            self.state_parts += ("seeing",)
 
     def learn(self, data: Demonstrations, report: int = 100) -> Iterator[dict[str, float]]:
         """The normaliser, of what eyes find, too."""
-        seen = [torch.from_numpy(data.observation), *([self.eyes.look(data.pictures)] if self.eyes else [])]
+        seen = [torch.from_numpy(data.observation), *([self.seeing.look(data.pictures)] if self.seeing else [])]
         self.normalizer.update(torch.cat(seen, -1))
         self.done = 1
         yield from ()
 
     def denoiser(self, delay: int = 0) -> Denoiser | Onward:  # type: ignore[override]
         """A sampler of no steps."""
-        eye = ObservationEncoder(self.task.policy, self.eyes.encoders.exported()) if self.eyes else None
+        eye = ObservationEncoder(self.task.policy, self.seeing.encoders.exported()) if self.seeing else None
         if self.last is not None:
             return self._onward(*self.last, eye)
         none, see, look = (np.zeros(shape, np.float32) for shape in (0, (0, self.observed), (0, self.size)))
@@ -130,7 +130,7 @@ class Alone(OnlineFinetuning):
 
     def begin(self) -> Iterator[dict[str, float]]:
         """Before anything else, eyes learn; of other episodes than anybody practises."""
-        eyes = self.cloning.eyes
+        eyes = self.cloning.seeing
         if eyes is not None and not eyes.finished:
             base = self.cloning.config
             elsewhere = replace(base, demonstrations=eyes.config.demonstrations, episodes=eyes.config.episodes)

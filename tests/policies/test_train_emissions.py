@@ -8,14 +8,14 @@ import pytest
 
 from deploy.policy_file import PolicyFile
 from policies import train_emissions
-from policies.learning.emissions import FEATURES, RANGES, anywhere, features, moments
+from policies.learning.emissions import RANGES, anywhere, moments
 from policies.learning.emissions.network import Emission
 from policies.train_emissions import Config, asked, judged
 from sim.engines.sumo import emissions
 from sim.engines.sumo.context import Arm, Context
 from sim.engines.sumo.emissions import QUANTITIES, EmissionClassError, emitted, trips
 from sim.engines.sumo.installed import tool
-from sim.engines.sumo.surrogate import Surrogate
+from sim.engines.sumo.surrogate import FEATURES, Surrogate, features
 
 PETROL = "HBEFA4/PC_petrol_Euro-6ab"
 CO2 = QUANTITIES.index("CO2")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from policies.learning.actor_critic import Actor, ActorCriticConfig, ActorTrainer, Critics, executed
-from policies.learning.chunk_rollout import ChunkRewards
+from policies.learning.chunk_rollout import ChunkRewards, Transition
 from policies.learning.demonstrations import Demonstrations
 from policies.learning.encoders import SHARP, Encoders
 from policies.learning.networks import Normalizer, Stateful
@@ -96,10 +96,11 @@ class Eyes(Stateful):
         shown = Demonstrations.of([*episodes], self.task, horizon)
         if self.done == 0:
             self.usual.update(torch.from_numpy(shown.observation))
-        made, begun = [], 0
+        made: list[Transition] = []
+        begun = 0
         for episode in episodes:
             data = Demonstrations.of([episode], self.task, horizon)
-            moments = np.arange(begun, begun + len(data.chunk), dtype=np.float64)[:, None]
+            moments = np.arange(begun, begun + len(data.chunk), dtype=np.float32)[:, None]
             begun += len(moments)
             success = int(episode.success.argmax()) if episode.succeeded else None
             numbered = Demonstrations(moments, data.chunk)  # which moment it was, in the place of what was seen

@@ -34,7 +34,7 @@ def racing(**changes):
 
 
 def weights(learner):
-    return [p.detach().clone() for p in learner.cloning.eyes.encoders.parameters()]
+    return [p.detach().clone() for p in learner.cloning.seeing.encoders.parameters()]
 
 
 def test_eyes_learn_offline_and_are_then_left_alone(tmp_path):
@@ -51,7 +51,7 @@ def test_eyes_learn_offline_and_are_then_left_alone(tmp_path):
 
     file: PolicyFile = export(learner.controller(), tmp_path / "policy.onnx")
     file.verify()
-    (eye,) = learner.cloning.eyes.encoders.exported().values()
+    (eye,) = learner.cloning.seeing.encoders.exported().values()
     for weight, _ in eye.layers:  # the encoder is in the file, as it is
         assert any(np.array_equal(weight, held) for held in constants(tmp_path / "policy.onnx"))
     report = evaluate(file, episodes=2)
@@ -82,7 +82,7 @@ def test_it_continues_exactly():
 def test_the_encoder_follows_what_is_asked_of_its_numbers():
     still = dataclasses.replace(EYES, sight=dataclasses.replace(EYES.sight, shift=0), offline_updates=1)
     learner = Rlpd(ToySight(), dataclasses.replace(TINY, base=dataclasses.replace(TINY.base, eyes=still)), 0)
-    eyes, direction = learner.cloning.eyes, torch.linspace(-1.0, 1.0, learner.cloning.observed)
+    eyes, direction = learner.cloning.seeing, torch.linspace(-1.0, 1.0, learner.cloning.observed)
     asked = []
 
     class Asking:
@@ -100,7 +100,7 @@ def test_the_encoder_follows_what_is_asked_of_its_numbers():
     position = np.concatenate([e.signals["position"] for e in shown])
     mean, std = position.mean(0), position.std(0)
     which = [int(np.abs((position - mean) / std - x[:2].detach().numpy()).sum(1).argmin()) for x in asked[0]["x"]]
-    eyes = learner.cloning.eyes
+    eyes = learner.cloning.seeing
     looked = eyes.encoders({"camera": torch.from_numpy(pictures[which])})
     torch.testing.assert_close(looked, asked[0]["x"][:, 2:].detach())
     wanted = torch.autograd.grad((looked @ direction[2:]).sum(), [*eyes.encoders.parameters()])
