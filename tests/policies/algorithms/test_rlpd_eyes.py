@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from deploy.policy_file import PolicyFile
+from policies.algorithms.rlif import RlifConfig
 from policies.algorithms.rlpd import Rlpd, RlpdConfig, SeenConfig
 from policies.evaluate import evaluate
 from policies.learning.offline.eyes import EyesConfig
@@ -126,6 +127,8 @@ def test_an_action_goes_on_from_the_one_before():
         (lambda: SeenConfig(change=3.0), r"change, of an action in \[-1, 1\], must be between 0 and 2, got 3.0"),
         (lambda: Rlpd(ToyReach(), RlpdConfig(base=SeenConfig(change=0.1)), 0), "which velocity it told last"),
         (lambda: Rlpd(ToyReach(), RlpdConfig(every_step=True, task_reward=1.0), 0), "every_step=true keeps no"),
+        (lambda: Rlpd(ToyReach(), RlpdConfig(hindsight=2, task_reward=1.0), 0), "what a task pays under another goal"),
+        (lambda: RlifConfig(task_reward=1.0), "RLIF's reward is that nobody intervenes"),
         (lambda: EyesConfig(episodes=0), "needs episodes >= 1 and batch_size >= 1, got 0 and 64"),
     ],
 )
