@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy import cli
+from deploy.system.files import write_atomic
 
 if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
     from policies.models.controller import FeaturePolicy
     from sim.engines.sumo.emissions import Trips
+    from sim.engines.sumo.surrogate import Surrogate
 
 Array = NDArray[np.float64]
 
@@ -36,6 +38,7 @@ class Config:
 
     out: str = field(metadata={"help": "the file (.onnx)"})
     emission_class: str = field(default="HBEFA4/PC_petrol_Euro-6ab", metadata={"help": "SUMO's name of it"})
+    numbers: str = field(default="", metadata={"help": "write it for task=traffic_eco task.emissions=FILE, too (.npz)"})
     quantities: str = field(default="CO2,fuel", metadata={"help": "NAME,NAME of CO, CO2, HC, PMx, NOx, fuel"})
     moments: int = field(default=60_000, metadata={"help": "to learn from"})
     updates: int = field(default=12_000, metadata={"help": "of the network"})
@@ -48,6 +51,8 @@ class Config:
             raise ValueError("needs moments >= 1000, unseen >= 100, updates >= 1, seconds >= 10 and seed >= 0")
         if not self.out.endswith(".onnx"):
             raise ValueError(f"out={self.out}: the name of the file ends in .onnx")
+        if self.numbers and not self.numbers.endswith(".npz"):
+            raise ValueError(f"numbers={self.numbers}: the name of the file ends in .npz")
 
 
 @dataclass
@@ -100,13 +105,16 @@ def _simulated(config: Config) -> Trips:
     return trips(context, config.emission_class, config.seconds, config.seed)
 
 
-def learned(config: Config, where: Array, judgement: Array) -> tuple[FeaturePolicy, float]:
-    """The model that learned from moments (n, 3) and what is emitted there (n, q), g/s; and the CPU time, in s."""
+def learned(config: Config, where: Array, judgement: Array) -> tuple[FeaturePolicy, Surrogate, float]:
+    """The model that learned from moments (n, 3) and what is emitted there (n, q), g/s; the same as numbers; and the
+    CPU time, in s.
+    """
     import torch
 
-    from policies.learning.emissions import FEATURES, NAMES, RANGES, Fit, Fitting
+    from policies.learning.emissions import RANGES, Fit, Fitting
     from policies.models.controller import FeaturePolicy
     from policies.runner.log import Progress
+    from sim.engines.sumo.surrogate import FEATURES, NAMES, Surrogate
     from sim.spec import Signal
 
     torch.set_num_threads(1)
@@ -116,6 +124,7 @@ def learned(config: Config, where: Array, judgement: Array) -> tuple[FeaturePoli
     with Progress("emissions", ready) as bar:
         for metrics in fit.learn():
             bar.update(metrics)
+    network = fit.exported()
     sees = zip(NAMES, UNITS, RANGES.tolist(), strict=True)
     says = zip(config.quantities.split(","), fit.most.tolist(), strict=True)
     made = FeaturePolicy(
@@ -128,9 +137,13 @@ def learned(config: Config, where: Array, judgement: Array) -> tuple[FeaturePoli
         features=FEATURES,
         history=0,
         initial_action=0.0,
-        network=fit.exported(),
+        network=network,
     )
-    return made, time.process_time() - began
+    most = fit.most.astype(np.float32)
+    numbers = Surrogate(
+        config.emission_class, tuple(config.quantities.split(",")), most, network.low, network.high, network.layers
+    )
+    return made, numbers, time.process_time() - began
 
 
 def train(config: Config) -> tuple[PolicyFile, dict[str, Error]]:
@@ -146,10 +159,12 @@ def train(config: Config) -> tuple[PolicyFile, dict[str, Error]]:
     judgement, true = (emitted(config.emission_class, *where.T)[:, chosen] for where in (seen, unseen))
     if not judgement.max(axis=0).all():
         raise ValueError(f"{config.emission_class} emits no {config.quantities}")
-    model, spent = learned(config, seen, judgement)
+    model, numbers, spent = learned(config, seen, judgement)
     training: dict[str, Any] = {"seed": config.seed, "moments": config.moments, "updates": config.updates}
     training |= {"cpu_seconds": round(spent, 1), "commit": git_commit(), "made": made_at(), "versions": versions()}
     file = export(model, config.out, training=training)
+    if config.numbers:
+        write_atomic(config.numbers, numbers.content())
     said, way = asked(file, unseen), _simulated(config)
     driven = asked(file, np.column_stack([way.speed, way.acceleration, way.grade]))
     errors = {

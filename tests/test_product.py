@@ -16,12 +16,10 @@ from sim.spec import pictures, tokens
 from sim.tasks import TASKS, EngineTask, HasExpert, HasTeacher, agents_of, make
 from sim.tasks.abilities import Differentiable, HasSensedReward, HasWords
 from tests.policies.language.spoken_words import kept_encoder
-from tests.test_tables import BASE, PRACTICE, SMALL
+from tests.test_tables import BASE, PRACTICE, SMALL, unaided
 
 SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
-WITHOUT_EYES = {name: "shows pictures, which only a base can see" for name in ("rlpd", "wsrl")} | {
-    name: "corrections are kept as numbers, but .* shows pictures" for name in ("dagger", "hg_dagger")
-}
+WITHOUT_EYES = dict.fromkeys(("dagger", "hg_dagger"), "corrections are kept as numbers, but .* shows pictures")
 WITHOUT_WORDS = ("dsrl", "dsrl_na")  # which steer a base that was told: of a file
 IN_SHORT = {"quad_hover", "arm_reach", "soccer_1v1", SEEN}  # one of each kind; the others take minutes together
 SHORT: dict[str, dict[str, Any]] = {
@@ -59,7 +57,8 @@ def learner(task: Any, name: str) -> Any:
     if agents_of(task) > 1:
         wanted["num_envs"] = 16 * agents_of(task)
     known = cls.Config.__dataclass_fields__
-    return cls(task, cls.Config(**{key: value for key, value in wanted.items() if key in known}), 0)
+    kept = {key: value for key, value in wanted.items() if key in known}
+    return cls(task, cls.Config(**kept | unaided(cls, few)), 0)
 
 
 @pytest.mark.slow

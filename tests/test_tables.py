@@ -17,7 +17,10 @@ from deploy.safety.envelope import Envelope
 from policies.advisers.advice import AdviceConfig
 from policies.algorithms import ALGORITHMS, algorithm_class
 from policies.algorithms.bc import BaseConfig
+from policies.algorithms.rlpd import RlpdConfig, SeenConfig
 from policies.algorithms.vla import VlaConfig
+from policies.learning.demonstrations import Shown
+from policies.learning.offline.eyes import EyesConfig
 from policies.learning.vla.looking import TinyConfig
 from policies.models.export import export
 from policies.models.vision import EncoderConfig
@@ -177,8 +180,17 @@ def learner(name: str, seed: int = 0) -> Any:
     if not {EngineTask, Differentiable} & {*cls.needs}:
         wanted = SMALL.get(name, BASE if issubclass(cls.Config, BaseConfig) else PRACTICE)
         known = {key: value for key, value in wanted.items() if key in cls.Config.__dataclass_fields__}
-        return cls(ToyReach(), cls.Config(**known), seed)
+        return cls(ToyReach(), cls.Config(**known | unaided(cls, BASE)), seed)
     return cls(tasks.make("quad_hover"), cls.Config(**SMALL.get(name, {})), seed)
+
+
+def unaided(cls: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """The demonstrations of algorithms that clone no base of them."""
+    if not issubclass(cls.Config, RlpdConfig):
+        return {}
+    eyes = EyesConfig(episodes=2, offline_updates=5, batch_size=8, hidden=[16])
+    shown = {name: value for name, value in told.items() if name in Shown.__dataclass_fields__}
+    return {"base": SeenConfig(**shown, eyes=eyes)}
 
 
 def advance(algorithm: Any, updates: int) -> list[dict[str, float]]:

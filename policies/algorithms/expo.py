@@ -83,7 +83,7 @@ class Expo(OnlineLearner):
     def __init__(self, task: Task, config: ExpoConfig, seed: int, device: str = "cpu") -> None:
         self.run = OnlineFinetuning(task, config, seed, device)
         self.run.believe(config.success)
-        self.run.every_step = config.every_step
+        self.run.look_within(config.every_step)
         self.task, self.config, self.generator = self.run.task, config, self.run.generator
         self.cloning = self.run.cloning
         if isinstance(self.cloning, Served):

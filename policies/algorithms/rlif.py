@@ -41,6 +41,8 @@ class RlifConfig(Watch, DsrlNaConfig):
         Watch.__post_init__(self)
         if not self.cost > 0.0:
             raise ValueError(f"an intervention needs cost > 0, got {self.cost}")
+        if self.task_reward:
+            raise ValueError("RLIF's reward is that nobody intervenes: set task_reward=0")
 
 
 class Rlif(DsrlNa):

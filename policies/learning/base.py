@@ -90,7 +90,7 @@ class Given(Cloning):
 class Measured(Cloning):
     """In the place of cloning: what is seen is normalised as the demonstrations show it, and that is all."""
 
-    state_parts = ("normalizer",)
+    state_parts: tuple[str, ...] = ("normalizer",)
 
     def __init__(self, task: Task, config: Any, generator: torch.Generator) -> None:
         self.task, self.config, self.generator = task, config, generator

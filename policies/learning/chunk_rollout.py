@@ -33,11 +33,16 @@ class ChunkRewards:
     step: float  # for every other chunk
     gamma: float  # per whole chunk
     n_step: int  # chunks in a transition
+    task: float = 0.0  # what the task's own reward counts, of every control step
 
-    def over(self, chunks: int, success: bool) -> float:
-        """The discounted sum of so many chunks, of which the last one succeeds or none does."""
+    def over(self, chunks: int, success: bool, earned: Array | None = None) -> float:
+        """The discounted sum of so many chunks, of which the last one succeeds or none does.
+
+        `earned` (chunks,): what the task itself paid in each.
+        """
         got = [self.step] * (chunks - 1) + [self.success if success else self.step]
-        return float(sum(self.gamma**k * reward for k, reward in enumerate(got)))
+        own = np.zeros(chunks) if earned is None else self.task * earned
+        return float(sum(self.gamma**k * (reward + own[k]) for k, reward in enumerate(got)))
 
     @property
     def worst(self) -> float:
@@ -151,8 +156,10 @@ class ChunkRollout:
         for row in range(self.num):
             over = bool(outcome.success[row] or outcome.terminated[row])
             self._pending[row][-1].steps += 1
+            if self.rewards.task:
+                self._pending[row][-1].reward += self.rewards.task * float(outcome.reward[row])
             if over or out_of_time[row] or self._left[row] == 0:
-                self._pending[row][-1].reward = self._reward(bool(outcome.success[row]), over)
+                self._pending[row][-1].reward += self._reward(bool(outcome.success[row]), over)
             if over or out_of_time[row]:
                 made += [self._transition(row, first, over) for first in range(len(self._pending[row]))]
                 made += self._more(row, bool(outcome.success[row]))

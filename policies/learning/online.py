@@ -55,6 +55,7 @@ class OnlineConfig:
     head_start: int = 800  # critic updates after them
     success_reward: float = 10.0
     step_reward: float = 0.0  # per chunk without success
+    task_reward: float = 0.0  # what the task's own reward counts, of every control step
     gamma: float = 0.97  # per chunk
     n_step: int = 4  # chunks whose rewards are summed before the critic is asked
     success: str = ""  # file of a classifier that says it in the simulator's place: python -m policies.train_success
@@ -126,7 +127,7 @@ class OnlineFinetuning:
             data = Demonstrations.of([episode], self.task, horizon)
             data.observation = self.see(episode.signals)
             success = int(episode.success.argmax()) if episode.succeeded else None
-            made += _transitions(data, success, self.rewards, horizon)
+            made += transitions(data, success, self.rewards, horizon, episode.reward)
             if self.hindsight is not None:
                 starts = [*enumerate(data.chunk[:-1])]
                 made += self.hindsight.transitions((DEMONSTRATIONS, episode.number), data.observation, starts)
@@ -136,13 +137,21 @@ class OnlineFinetuning:
         """Of an episode's steps at which no chunk began, as of a demonstration."""
         horizon = self.config.base.horizon
         data = Demonstrations(seen[:-1], chunked(action, horizon))
-        made = _transitions(data, len(action) - 1 if succeeded else None, self.rewards, horizon)
+        made = transitions(data, len(action) - 1 if succeeded else None, self.rewards, horizon)
         return [transition for first, transition in enumerate(made) if first % horizon]
+
+    def look_within(self, every_step: bool) -> None:
+        """Make transitions from every step of an episode, not from the beginnings of chunks alone."""
+        if every_step and self.config.task_reward:
+            raise ValueError("every_step=true keeps no task's own reward: set task_reward=0")
+        self.every_step = every_step
 
     def look_back(self, count: int) -> None:
         """Make so many transitions more of each, with other goals; ValueError when the task has none."""
         if count < 0:
             raise ValueError(f"hindsight, the copies of each transition, must be at least 0, got {count}")
+        if count and self.config.task_reward:
+            raise ValueError("nobody knows what a task pays under another goal: set hindsight=0, or task_reward=0")
         if count:
             horizon, where = self.config.base.horizon, self.insight.where()
             self.hindsight = Hindsight(self.task, count, self.rewards, horizon, self.seed, where)
@@ -177,7 +186,7 @@ class OnlineFinetuning:
     def rewards(self) -> ChunkRewards:
         """What the settings say of them."""
         config = self.config
-        return ChunkRewards(config.success_reward, config.step_reward, config.gamma, config.n_step)
+        return ChunkRewards(config.success_reward, config.step_reward, config.gamma, config.n_step, config.task_reward)
 
     def begin(self) -> Iterator[dict[str, float]]:
         """Clone the base, unless that is done."""
@@ -269,19 +278,23 @@ class OnlineLearner(Stateful):
         """Nothing is dumped: a scene that is not finite ends its episode."""
 
 
-def _transitions(
-    shown: Demonstrations, success: int | None, rewards: ChunkRewards, horizon: int
+def transitions(
+    shown: Demonstrations, success: int | None, rewards: ChunkRewards, horizon: int, paid: Array | None = None
 ) -> Iterator[Transition]:
-    """Of one episode, which ends at the step `success`, if it does well."""
+    """Of one episode, which ends at the step `success`, if it does well; `paid` (steps,): the task's own reward."""
     end = len(shown.observation) if success is None else success + 1
     for first in range(end):
         after = first + rewards.n_step * horizon
         over = after >= end
         if over and success is None:
             return
-        value = rewards.worst if success is None else rewards.over(math.ceil((end - first) / horizon), True)
-        chunks = math.ceil((end - first) / horizon) if over else rewards.n_step
-        reward = rewards.over(chunks, over)
+        left = math.ceil((end - first) / horizon)
+        earned = None
+        if paid is not None and rewards.task:
+            earned = np.add.reduceat(paid[first:end], np.arange(0, end - first, horizon))
+        value = rewards.worst if success is None else rewards.over(left, True, earned)
+        chunks = left if over else rewards.n_step
+        reward = rewards.over(chunks, over, earned)
         discount = 0.0 if over else rewards.gamma**chunks
         x, next_x = shown.observation[first], shown.observation[min(after, end - 1)]
         yield Transition(x, np.zeros(0, np.float32), shown.chunk[first], reward, discount, next_x, value)

@@ -8,13 +8,14 @@ import pytest
 
 from deploy.policy_file import PolicyFile
 from policies import train_emissions
-from policies.learning.emissions import FEATURES, RANGES, anywhere, features, moments
+from policies.learning.emissions import RANGES, anywhere, moments
 from policies.learning.emissions.network import Emission
 from policies.train_emissions import Config, asked, judged
 from sim.engines.sumo import emissions
 from sim.engines.sumo.context import Arm, Context
 from sim.engines.sumo.emissions import QUANTITIES, EmissionClassError, emitted, trips
 from sim.engines.sumo.installed import tool
+from sim.engines.sumo.surrogate import FEATURES, Surrogate, features
 
 PETROL = "HBEFA4/PC_petrol_Euro-6ab"
 CO2 = QUANTITIES.index("CO2")
@@ -24,7 +25,8 @@ CO2 = QUANTITIES.index("CO2")
 def made(tmp_path_factory):
     """A file of fewer moments and updates than usual, and its errors."""
     out = str(tmp_path_factory.mktemp("emissions") / "petrol.onnx")
-    return train_emissions.train(Config(out=out, moments=20_000, updates=2000, unseen=2000, seconds=60.0))
+    few = {"moments": 20_000, "updates": 2000, "unseen": 2000, "seconds": 60.0}
+    return train_emissions.train(Config(out=out, numbers=out.replace(".onnx", ".npz"), **few))
 
 
 def test_moments_are_what_sumos_map_says(tmp_path):
@@ -68,6 +70,14 @@ def test_the_file_says_what_sumo_says(made):
         assert error.moments < 0.06 and error.vehicles < 0.15 and abs(error.total) < 0.15, error
     told = file.metadata["evaluation"]
     assert told["errors"]["CO2"]["total"] == errors["CO2"].total and told["vehicles"] > 5
+
+
+def test_as_numbers_it_says_the_same(made):
+    file, _ = made
+    numbers = Surrogate.load(file.path.replace(".onnx", ".npz"))
+    where = anywhere(500, np.random.default_rng(8))
+    assert numbers.emission_class == PETROL and numbers.quantities == ("CO2", "fuel")
+    np.testing.assert_allclose(numbers.co2(where), asked(file, where)[:, 0], atol=1e-4)
 
 
 def test_what_lies_beyond_is_taken_for_the_edge(made):

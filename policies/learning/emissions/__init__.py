@@ -18,22 +18,13 @@ from torch.nn import functional
 from policies.learning import cosine
 from policies.learning.emissions.network import Emission
 from policies.learning.networks import Normalizer, descend, linear_layers, mlp
-from sim.terms import Feature
+from sim.engines.sumo.surrogate import FEATURES, features
 
 # m/s, m/s^2, rise over run. To 130 km/h; SUMO's usual cars brake with 4.5 and start with 2.6 m/s^2.
 RANGES = np.array([(0.0, 36.0), (-4.5, 2.6), (-0.1, 0.1)])
 STEADY, CREEPING, STANDING = 0.25, 0.2, 0.05  # shares of the moments
 CREEP = 2.0  # m/s
 SPREADS = (0.5, 0.03)  # of acceleration and grade in traffic
-# The speed twice: below half a metre per second SUMO's engines are not dragged along, so much happens there.
-FEATURES = (Feature("speed"), Feature("speed", squash=0.5), Feature("acceleration"), Feature("grade"))
-NAMES = ("speed", "acceleration", "grade")
-
-
-def features(where: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What the network sees (n, 4) of moments (n, 3)."""
-    values = {name: where[:, k : k + 1] for k, name in enumerate(NAMES)}
-    return np.concatenate([feature.evaluate(values) for feature in FEATURES], axis=1)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policies.models.controller import Array, Layer, chained
+from sim.engines.sumo.surrogate import shares
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
@@ -41,14 +42,7 @@ class Emission:
         return {}
 
     def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        x = np.clip(features, self.low, self.high)
-        for weight, bias in self.layers[:-1]:
-            x = np.tanh(x @ weight.T + bias)
-        weight, bias = self.layers[-1]
-        amount, gate = np.split(x @ weight.T + bias, 2, axis=-1)
-        one = np.float32(1.0)
-        share = np.where(gate > 0.0, np.clip(amount, np.float32(0.0), one), np.float32(0.0))
-        return np.float32(2.0) * share - one, {}
+        return np.float32(2.0) * shares(self.layers, self.low, self.high, features) - np.float32(1.0), {}
 
     def write(self, graph: Graph, x: str) -> str:
         x = graph.add("Min", graph.add("Max", x, graph.constant(self.low)), graph.constant(self.high))

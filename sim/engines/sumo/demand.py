@@ -54,6 +54,7 @@ class Demand:
     movement: NDArray[np.int64]  # which of the network's
     equipped: NDArray[np.bool_]
     length: NDArray[np.float64]  # m
+    kind: NDArray[np.str_]  # of DRIVERS
 
 
 def called(number: int) -> str:
@@ -113,7 +114,7 @@ def drawn(
         who = {"id": called(number), "type": str(kind), "route": str(way), "depart": f"{depart:.2f}"}
         ElementTree.SubElement(root, "vehicle", {**who, **how})
     length = np.array([float(DRIVERS[str(kind)]["length"]) for kind in kinds])
-    return Demand(movement, equipped, length), root
+    return Demand(movement, equipped, length, kinds), root
 
 
 def write(root: Element, path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from sim.engines.sumo import FAR, RANGE, STEP
 from sim.engines.sumo.demand import EMISSIONS
+from sim.engines.sumo.surrogate import SURROGATE, Surrogate, surrogates
 from sim.env import Array, Env
 from sim.experts.traffic import glosa, idm
 from sim.robots import Robot
@@ -56,14 +57,16 @@ class TrafficConfig:
     inflow: float = 400.0  # veh/h and lane of a network that does not say it
     penetration: float = 1.0 / 3.0  # share of vehicles that are equipped
     places: int = 24  # for equipped vehicles at one time; who finds none drives as if he were not
-    emissions: str = "hbefa4"  # hbefa4 | phemlight5, of which two cars are free
+    # hbefa4 | phemlight5, of which two cars are free | FILE.npz[,FILE.npz], as policies.train_emissions numbers= writes
+    emissions: str = field(default="hbefa4", metadata={PLACE: True})
     steps: int = 600  # of an episode, half a second each
     warmup: int = 120  # steps before it, in which all drive as their drivers do
 
     def __post_init__(self) -> None:
-        for name, choices in (("family", FAMILIES), ("emissions", EMISSIONS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if self.family not in FAMILIES:
+            raise ValueError(f"family {self.family!r} is not one of {', '.join(FAMILIES)}")
+        if self.emissions not in EMISSIONS and not self.emissions.endswith(SURROGATE):
+            raise ValueError(f"emissions {self.emissions!r} is not one of {', '.join(EMISSIONS)}, nor FILE{SURROGATE}")
         if not 0.0 <= self.penetration <= 1.0:
             raise ValueError(f"penetration must be between 0 and 1, got {self.penetration}")
         if not 0.0 <= self.inflow <= 1800.0:
@@ -125,6 +128,9 @@ class TrafficEco:
         self.config = config or TrafficConfig()
         self.episode_steps, self.agents = self.config.steps, self.config.places
         self.teams = (0,) * self.agents
+        self.fleet, self.surrogates = self.config.emissions, dict[str, Surrogate]()
+        if self.fleet not in EMISSIONS:
+            self.fleet, self.surrogates = surrogates(self.fleet, EMISSIONS)
         self.folder = ""  # where networks are written: that of a process with one intersection
 
     @property

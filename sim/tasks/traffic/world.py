@@ -79,9 +79,10 @@ class Intersection:
         network, flows, fleet = self._drawn(episode)
         seconds = (config.warmup + config.steps) * STEP
         seeds = [self.seed, episode, 1]
-        demand, routes = drawn(flows, network, fleet, config.emissions, seconds, seeds)
+        demand, routes = drawn(flows, network, fleet, self.task.fleet, seconds, seeds)
         write(routes, self._routes)
-        simulation.begin(network, demand, self._routes, int(np.random.default_rng(seeds).integers(2**31)))
+        number = int(np.random.default_rng(seeds).integers(2**31))
+        simulation.begin(network, demand, self._routes, number, self.task.surrogates)
         self._at, self._told, self._begun = {}, set(), True
         for _ in range(config.warmup):
             self._advance()

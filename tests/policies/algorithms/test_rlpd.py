@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from policies.algorithms import LearningError
-from policies.algorithms.rlpd import Rlpd, RlpdConfig
-from policies.learning.demonstrations import Shown
+from policies.algorithms.rlpd import Rlpd, RlpdConfig, SeenConfig
 from tests.policies.algorithms.test_dsrl import success
 from tests.policies.algorithms.test_expo import agree
 from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 QUICK = RlpdConfig(
-    base=Shown(horizon=2, episodes=60, corruption=1.6), total_steps=1600, head_start=200, hidden=[48, 48], batch_size=64
+    base=SeenConfig(horizon=2, episodes=60, corruption=1.6),
+    total_steps=1600,
+    head_start=200,
+    hidden=[48, 48],
+    batch_size=64,
 )
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from deploy.policy_file import PolicyFile
+from policies.algorithms.rlpd import SeenConfig
 from policies.algorithms.wsrl import Wsrl, WsrlConfig
-from policies.learning.demonstrations import Shown
 from policies.runner.config import compose
 from policies.train import train
 from tests.policies.algorithms.test_dsrl import success
@@ -17,7 +17,7 @@ from tests.policies.resumed import learned
 from tests.policies.toy_reach import ToyReach
 
 QUICK = WsrlConfig(
-    base=Shown(horizon=2, episodes=60, corruption=1.6),
+    base=SeenConfig(horizon=2, episodes=60, corruption=1.6),
     total_steps=1600,
     offline_updates=300,
     hidden=[48, 48],

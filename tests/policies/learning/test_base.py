@@ -14,7 +14,7 @@ from policies.algorithms.dsrl import Dsrl
 from policies.algorithms.dsrl_na import DsrlNa
 from policies.algorithms.expo import Expo, Residual
 from policies.algorithms.rlif import Rlif
-from policies.algorithms.rlpd import Rlpd
+from policies.algorithms.rlpd import Rlpd, SeenConfig
 from policies.learning.base import Origin
 from policies.models.action_selection import BestOfN
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
@@ -200,7 +200,7 @@ def test_a_base_that_does_not_fit_is_refused(task, horizon, message, file):
 
 
 def test_files_without_a_base_are_refused(tmp_path):
-    alone = Rlpd(ToyReach(), Rlpd.Config(base=BASE, **TINY), 0)
+    alone = Rlpd(ToyReach(), Rlpd.Config(base=SeenConfig(horizon=2), **TINY), 0)
     late = Cloning(ToyReach(), BASE, torch.Generator().manual_seed(0), delay=1).denoiser(1)
     refused = {
         "has no base that is steered by noise; algorithm=diffusion makes files": [plain(), alone.controller()],

@@ -1,10 +1,14 @@
 """Scenes that execute chunks: transitions as the definition has them, and an exact continuation."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
-from tests.policies.toy_reach import Config, ToyReach
+from policies.learning.demonstrations import Demonstrations
+from policies.learning.online import transitions as recorded
+from tests.policies.toy_reach import Cell, Config, ToyReach
 
 HORIZON, GAMMA, N_STEP = 4, 0.9, 3
 REWARDS = ChunkRewards(success=10.0, step=-0.5, gamma=GAMMA, n_step=N_STEP)
@@ -59,6 +63,45 @@ def test_a_lost_scene_ends_without_a_future_and_is_worth_no_more_than_one_that_g
             scenes.plan(0, np.zeros(1, np.float32), np.ones(2 * HORIZON, np.float32))
         made += scenes.step()
     assert [t.discount for t in made[-3:]] == [0.0] * 3 and made[-1].reward == pytest.approx(REWARDS.worst)
+
+
+class Paid(ToyReach):
+    """It pays what lacks to the goal."""
+
+    def open(self, num, seed):
+        return PaidCell(self, num, seed)
+
+
+class PaidCell(Cell):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.paid = []
+
+    def step(self, command):
+        step = super().step(command)
+        self.paid.append(-np.linalg.norm(self.goal - self.position, axis=1).astype(np.float32))
+        return dataclasses.replace(step, reward=self.paid[-1])
+
+
+def test_what_the_task_pays_counts_of_every_control_step_in_scenes_and_recordings():
+    rewards = dataclasses.replace(REWARDS, task=0.3)
+    scenes, rng = ChunkRollout(Paid(), 3, 1, HORIZON, rewards), np.random.default_rng(0)
+    made = drive(scenes, rng, 1)
+    while not scenes.finished:
+        made += drive(scenes, rng, 1)
+    paid = np.concatenate(scenes.worlds.paid)
+    assert scenes.outcomes == [True] and len(paid) > 2 * HORIZON
+    shown = Demonstrations(np.arange(len(paid))[:, None], np.zeros((len(paid), 2 * HORIZON)))
+    told = [*recorded(shown, len(paid) - 1, rewards, HORIZON, paid)]
+    for k, transition in enumerate(made):
+        own = [paid[s : s + HORIZON].sum() for s in range(HORIZON * k, len(paid), HORIZON)]
+        rest = [-0.5] * (len(own) - 1) + [10.0]
+        wanted = sum(GAMMA**j * (rest[j] + 0.3 * own[j]) for j in range(min(N_STEP, len(own))))
+        assert transition.reward == pytest.approx(wanted, abs=1e-5)
+        assert told[HORIZON * k].reward == pytest.approx(wanted, abs=1e-5)
+        assert told[HORIZON * k].discount == pytest.approx(transition.discount)
+    whole = sum(GAMMA**j * (-0.5 + 0.3 * paid[HORIZON * j : HORIZON * j + HORIZON].sum()) for j in range(len(made)))
+    assert told[0].value == pytest.approx(whole + 10.5 * GAMMA ** (len(made) - 1), abs=1e-5)
 
 
 def test_an_episode_is_the_same_in_any_batch():

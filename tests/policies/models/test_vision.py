@@ -13,7 +13,6 @@ from deploy import run
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.runtimes import CompiledPolicy
 from policies import collect
-from policies.algorithms import ALGORITHMS
 from policies.algorithms.bc import BaseConfig, Bc, BcConfig, Cloning
 from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.algorithms.dsrl_na import DsrlNa
@@ -28,7 +27,6 @@ from policies.models.export import export, random_signals, serialise
 from policies.models.vision import EncoderConfig, ObservationEncoder
 from policies.runner import checkpoint
 from policies.runner.config import compose
-from sim.registry import load
 from sim.spec import Signal
 from sim.tasks.arm.push import ArmPush
 from sim.tasks.arm.reach import ArmReach, ReachConfig
@@ -300,10 +298,3 @@ def test_wrong_settings_are_named():
         ObservationEncoder(ToySight.policy)
     with pytest.raises(ValueError, match="camera 'ceiling' is not one of wrist_camera, scene_camera"):
         ReachConfig(cameras=["ceiling"])
-
-
-@pytest.mark.parametrize("name", ["rlpd", "wsrl"])
-def test_learners_without_a_base_refuse_pictures(name):
-    kind = load("algorithm", name, ALGORITHMS)
-    with pytest.raises(ValueError, match="toy_sight shows pictures, which only a base can see; see algorithm=dsrl_na"):
-        kind(ToySight(), kind.Config(), 0)

@@ -133,6 +133,19 @@ def test_who_passes_gets_a_place_only_with_a_length_more():
     assert places == 1.0 and max(leads) > 1.0
 
 
+def test_what_one_of_them_wins_another_loses():
+    env = opened(1, track="oval", vary=False, opponent="self", touch="costs")
+    put(env.field, 0, [2.0, 2.4, 6.0], [0.4, -0.4, 0.0], [3.0, 0.0, 0.0])
+    places = np.zeros(3)
+    for _ in range(20):
+        step = env.step({"steering": np.zeros((3, 1)), "speed": np.array([[3.0], [0.0], [0.0]])})
+        places += step.terms["places"]
+        if places.any():
+            break
+    assert places.tolist() == [1.0, -1.0, 0.0] and env.field.weights["places"] > 0.0
+    assert step.reward[0] > 0.0 > step.reward[1]
+
+
 def test_who_runs_into_a_car_is_lost_and_who_is_hit_is_not():
     env = opened(1, track="oval", cars=2, vary=False, opponent="self")
     put(env.field, 0, [2.0, 3.0], [0.0, 0.0], [5.0, 0.0])
