@@ -7,6 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]  # where our packages lie
 
 GROUPS = {
+    "begin": {
+        "demo": "policies.demo",
+    },
     "train": {
         "train": "policies.train",
         "train_world": "policies.train_world",
