@@ -1,6 +1,6 @@
-"""python -m policies.demo [key=value ...]: throw racing quadrotors, let the shipped policy catch them, draw the flights.
+"""python -m policies.demo [key=value ...]: throw racing quadrotors; the shipped policy catches them; a picture of it.
 
-The policy file `quad_any` was trained on random quadrotors and never on this one. It flies in MuJoCo.
+The policy file `quad_any` was trained on random quadrotors not on this one. It flies in MuJoCo.
 """
 
 from __future__ import annotations
@@ -49,11 +49,9 @@ def main(argv: Sequence[str]) -> None:
     policy = PolicyFile.load(POLICY)
     task = task_for(policy, None, ROBOT, False, {})
     made = evaluate(policy, task=task, engine=ENGINE, episodes=config.episodes, seed=config.seed)
-    error = made.score["position_error"].median
+    error = 1e2 * (made.score["position_error"].median or 0.0)
     caught = round(made.success * made.episodes)
-    print(
-        f"{caught} of {made.episodes} were caught; median distance to the goal at the end: {1e2 * (error or 0.0):.1f} cm"
-    )
+    print(f"{caught} of {made.episodes} were caught; median distance to the goal at the end: {error:.1f} cm")
     print(f"picture: {printable(reports.plot(made, f'{config.out}.png'))}", flush=True)
     if config.video:
         reports.video(made, f"{config.out}.mp4")
