@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[2]  # where our packages lie
 GROUPS = {
     "begin": {
         "demo": "policies.demo",
+        "list": "deploy.command.listing",
+        "completion": "deploy.command.completion",
     },
     "train": {
         "train": "policies.train",
