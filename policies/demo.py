@@ -44,11 +44,12 @@ def main(argv: Sequence[str]) -> None:
     from deploy.policy_file import PolicyFile
     from policies.evaluate import evaluate
     from policies.runner import report as reports
+    from sim.env import with_engine
 
-    print(f"{config.episodes} quadrotors ({ROBOT}) are thrown; {POLICY}, which never saw one, flies them", flush=True)
     policy = PolicyFile.load(POLICY)
-    task = task_for(policy, None, ROBOT, False, {})
-    made = evaluate(policy, task=task, engine=ENGINE, episodes=config.episodes, seed=config.seed)
+    task = with_engine(task_for(policy, None, ROBOT), ENGINE)  # says now what is not installed
+    print(f"{config.episodes} quadrotors ({ROBOT}) are thrown; {POLICY}, which never saw one, flies them", flush=True)
+    made = evaluate(policy, task=task, episodes=config.episodes, seed=config.seed)
     error = 1e2 * (made.score["position_error"].median or 0.0)
     caught = round(made.success * made.episodes)
     print(f"{caught} of {made.episodes} were caught; median distance to the goal at the end: {error:.1f} cm")

@@ -48,9 +48,10 @@ def _dict(module: str, name: str) -> dict[str, str]:
     """The literal entries of a table."""
     for node in ast.walk(tree(module)):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(target, ast.Name) and target.id == name and isinstance(node.value, ast.Dict):  # type: ignore[attr-defined]
-            pairs = zip(node.value.keys, node.value.values, strict=True)  # type: ignore[attr-defined]
-            return {k.value: v.value for k, v in pairs if isinstance(k, ast.Constant) and isinstance(v, ast.Constant)}
+        table = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and target.id == name and isinstance(table, ast.Dict):
+            pairs = zip(table.keys, table.values, strict=True)
+            return {ast.literal_eval(key): ast.literal_eval(place) for key, place in pairs if key is not None}
     return {}
 
 
@@ -96,9 +97,10 @@ def _said(module: str, attribute: str, numbers: bool) -> str:
     for node in tree(module).body:
         if isinstance(node, ast.ClassDef) and node.name == attribute:
             return ast.get_docstring(node) or ""
-        of_robot = numbers and isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == attribute
-        if of_robot and isinstance(node.value, ast.Call):
-            sources = [k.value for k in node.value.keywords if k.arg == "source"]
+        assigned = numbers and isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == attribute
+        value = getattr(node, "value", None) if assigned else None
+        if isinstance(value, ast.Call):
+            sources = [k.value for k in value.keywords if k.arg == "source"]
             text = sources[0].value if sources and isinstance(sources[0], ast.Constant) else ""
             return str(text).partition(": ")[0]
     return ""

@@ -101,6 +101,23 @@ def test_a_folder_of_the_users_hides_none_of_ours(tmp_path):
     assert "consistent" in done.stdout
 
 
+@pytest.mark.parametrize(("module", "hidden"), [("deploy.inspect", "sim"), ("policies.evaluate", "deploy")])
+def test_python_m_says_what_hides_ours(tmp_path, module, hidden):
+    (tmp_path / hidden).mkdir()
+    (tmp_path / hidden / "__init__.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", module, "policy=quad_any"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert f"{hidden}/__init__.py hides the package '{hidden}' of sim2metal: use the command sim2metal" in last
+
+
 def test_a_task_that_the_command_line_names_is_found_in_the_working_directory(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
