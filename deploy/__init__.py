@@ -1,5 +1,26 @@
 """From a policy file to a moving robot: numpy and onnxruntime, no learning framework."""
 
-from deploy.policy_file import PolicyFile, PolicyFileError
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deploy.policy_file import PolicyFile, PolicyFileError
 
 __all__ = ["PolicyFile", "PolicyFileError"]
+
+# `python -m` looks into the working directory first, and there may be a `sim` of the user's.
+_HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+for _found in filter(None, map(find_spec, ("sim",))):
+    if _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
+        _hidden = f"{_found.origin} hides the package {_found.name!r} of sim2metal"
+        raise ImportError(f"{_hidden}: use the command sim2metal, or python -P -m")
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when asked for: numpy takes longer than a command that only prints its help."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from deploy import policy_file
+
+    return getattr(policy_file, name)

@@ -1,4 +1,4 @@
-"""python -m deploy.hil policy=FILE [port=emulated|qemu|/dev/ttyACM0] [key=value ...]: the chip flies, the physics here.
+"""python -m deploy.hil policy=FILE [port=emulated|qemu|/dev/ttyACM0] [key=value ...]: the policy runs on a chip.
 
 The one control loop of `deploy.loop`, with the simulated robot as its driver and a policy that runs on the chip. Every
 episode is flown twice, by the chip and by onnxruntime, from the same start. What sees pictures, whose bytes turn the

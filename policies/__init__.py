@@ -1,6 +1,14 @@
 """Learning, evaluation and export: from a task in simulation to one policy file. Never imported on a robot."""
 
 import os
+from importlib.util import find_spec
+
+# `python -m` looks into the working directory first, and there may be a `sim` or `deploy` of the user's.
+_HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+for _found in filter(None, map(find_spec, ("sim", "deploy"))):
+    if _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
+        _hidden = f"{_found.origin} hides the package {_found.name!r} of sim2metal"
+        raise ImportError(f"{_hidden}: use the command sim2metal, or python -P -m")
 
 # numpy's matrices are small here: its threads cost more than they bring, and beside a busy process they hardly advance.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,4 +1,4 @@
-"""python -m policies.collect task=metaworld/pick-place-v3 out=DIR [key=value ...]: episodes into a dataset.
+"""python -m policies.collect task=metaworld/pick-place-v3 out=DIR [key=value ...]: collect episodes into a dataset.
 
 By the task's scripted expert, by a policy file, or by hand (policy=teleop). A corrupted expert misjudges where things
 are, by an offset per episode, and its hand trembles: `corruption` = 1 is what the task declares as mediocre. What is in

@@ -1,4 +1,4 @@
-"""Train a controller and write its policy file: `python -m policies.train task=quad_hover [KEY=VALUE ...]`.
+"""python -m policies.train task=quad_hover [key=value ...]: train a controller and write its policy file.
 
 Each run has a folder: config.yaml, metrics.jsonl and TensorBoard's events, checkpoint.npz, policy.onnx, timing.json and
 the report. Ctrl-C leaves a checkpoint; `resume=FOLDER` continues exactly.

@@ -1,4 +1,4 @@
-"""python -m policies.train_emissions out=FILE.onnx [key=value ...]: what a vehicle emits, without SUMO.
+"""python -m policies.train_emissions out=FILE.onnx [key=value ...]: learn what a vehicle emits, without SUMO.
 
 A small network learns it from moments (speed, acceleration, grade) that SUMO's own emission model judged, and is
 written as one file. Its errors are measured on moments anywhere in its range that it never saw, and on all vehicles of

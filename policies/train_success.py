@@ -1,4 +1,4 @@
-"""python -m policies.train_success task=metaworld/pick-place-v3 data=DIR out=FILE.onnx [key=value ...]: a classifier.
+"""python -m policies.train_success task=NAME data=DIR out=FILE.onnx [key=value ...]: a classifier of success.
 
 It learns from the labelled frames of a dataset (`policies.datasets.labels`) to say from the robot's own signals whether
 the task is done. The threshold is chosen, and everything that is reported was measured, on episodes held out by

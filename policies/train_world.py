@@ -1,4 +1,4 @@
-"""python -m policies.train_world task=metaworld/door-open-v3 data=DIR[,DIR] out=world.npz [key=value ...]: a world.
+"""python -m policies.train_world task=NAME data=DIR[,DIR] out=FILE.npz [key=value ...]: learn a world from episodes.
 
 It learns from recorded episodes, failures among them, what commands change and what success looks like. What is
 reported was measured on episodes that were held out. Then any algorithm learns inside, without a simulator:

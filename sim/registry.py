@@ -1,4 +1,7 @@
-"""Tables of contents: name -> "module:Attribute", imported lazily. Every package's table is looked up through here."""
+"""Tables of contents: name -> "module:Attribute", imported lazily. Every package's table is looked up through here.
+
+Another's package adds names by entry points, in the groups of GROUPS. It is imported when a name of its is asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,19 @@ import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+# Kind -> the group of entry points in which a package of others declares such names.
+GROUPS = {
+    "task": "sim2metal.tasks",
+    "robot": "sim2metal.robots",
+    "engine": "sim2metal.engines",
+    "algorithm": "sim2metal.algorithms",
+    "driver": "sim2metal.drivers",
+}
 
 # While names come from a file: what the file is called, and the names that a person typed beside it.
 _stranger: ContextVar[tuple[str, frozenset[str]] | None] = ContextVar("_stranger", default=None)
@@ -41,19 +56,51 @@ def check_named(kind: str, name: str) -> None:
         )
 
 
-def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
-    """The object that `name` stands for: an entry of the table, or "package.module:Attribute" from outside the project.
+def plugins(kind: str) -> dict[str, list[EntryPoint]]:
+    """What installed packages of others declare: name -> who does. Nothing of theirs is imported."""
+    from importlib.metadata import entry_points  # which takes longer to import than most tables do
 
-    Raises ValueError with the choices (and the nearest one) when there is no such entry, StrangerError for a module
-    that nobody typed (`names_from`).
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUPS[kind]) if kind in GROUPS else ():
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def package_of(point: EntryPoint) -> str:
+    """The distribution that declares it, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+
+
+def _plugged(kind: str, name: str, points: list[EntryPoint]) -> Any:
+    """The object that another's package declares; ValueError, which names the package, where it cannot be had."""
+    check_named(kind, name)
+    if len(points) > 1:
+        raise ValueError(f"{kind} {name!r} is declared by {' and by '.join(map(package_of, points))}: keep one of them")
+    try:
+        return points[0].load()
+    except Exception as error:
+        what = f"{kind} {name!r} of the package {package_of(points[0])} ({points[0].value})"
+        raise ValueError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
+    """The object that `name` stands for.
+
+    It is an entry of the table, one that another's package declares (`plugins`), or "package.module:Attribute" from
+    outside the project. Raises ValueError with the choices (and the nearest one) when there is no such entry, and where
+    another's package is broken; StrangerError for what is not ours and nobody typed (`names_from`).
     """
     if not isinstance(name, str):
         raise ValueError(f"{kind} {name!r} is no name; choices: {', '.join(sorted(table))}")
     target = table.get(name, name)
     if ":" not in target:
-        near = difflib.get_close_matches(name[:100], table, n=1)
+        others = plugins(kind)
+        if name in others:
+            return _plugged(kind, name, others[name])
+        choices = sorted({*table, *others})
+        near = difflib.get_close_matches(name[:100], choices, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"unknown {kind} {name!r}{hint}; choices: {', '.join(sorted(table))}, or module:Attribute")
+        raise ValueError(f"unknown {kind} {name!r}{hint}; choices: {', '.join(choices)}, or module:Attribute")
     if name not in table:
         check_named(kind, name)
     module_name, attribute = target.split(":", 1)

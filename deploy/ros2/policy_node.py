@@ -1,4 +1,7 @@
-"""python -m deploy.ros2.policy_node --ros-args -p NAME:=VALUE ...: see `deploy/ros2/policy.py`."""
+"""python -m deploy.ros2.policy_node --ros-args -p NAME:=VALUE ...: fly a policy file on ROS 2 topics.
+
+See `deploy/ros2/policy.py`.
+"""
 
 import sys
 

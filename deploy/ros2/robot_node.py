@@ -1,4 +1,7 @@
-"""python -m deploy.ros2.robot_node --ros-args -p NAME:=VALUE ...: see `deploy/ros2/robot.py`."""
+"""python -m deploy.ros2.robot_node --ros-args -p NAME:=VALUE ...: a simulated robot on ROS 2 topics.
+
+See `deploy/ros2/robot.py`.
+"""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""python -m deploy.ros2.supervisor_node --ros-args -p NAME:=VALUE ...: see `deploy/ros2/supervisor.py`."""
+"""python -m deploy.ros2.supervisor_node --ros-args -p NAME:=VALUE ...: say on ROS 2 who may fly.
+
+See `deploy/ros2/supervisor.py`.
+"""
 
 import sys
 

@@ -18,7 +18,7 @@ from policies.algorithms import algorithm_class, goes_by
 from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
 from sim.engines import BENCHES, ENGINES
-from sim.registry import StrangerError, names_from
+from sim.registry import StrangerError, names_from, plugins
 from sim.tasks import recipes_of as recipes_of_task
 from sim.tasks import task_class
 
@@ -59,7 +59,8 @@ class Options:
 
     def __post_init__(self) -> None:
         engines = ENGINES | BENCHES
-        if self.engine and self.engine not in engines and ":" not in self.engine:
+        others = self.engine and self.engine not in engines and ":" not in self.engine
+        if others and self.engine not in plugins("engine"):
             raise SettingsError(unknown("engine", self.engine, engines) + ", or module:Class")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")

@@ -21,6 +21,13 @@ DATASET = "tests/golden/lerobot_v3"
 # Command -> what is missing, and the extras that bring it; "" where the base is enough.
 COMMANDS = {
     "deploy.inspect policy=quad_any": "",
+    "deploy.command help": "",
+    "deploy.command list": "",
+    "deploy.command inspect policy=quad_any": "",
+    "deploy.command datasets --help": "",
+    "deploy.command datasets folder={data}": "'pyarrow' .*[datasets]",
+    "deploy.command completion of train task=": "",
+    "policies.demo": "mujoco is not installed: .*[train]|'mujoco' .*[train]",
     "deploy.run policy=quad_any robot=racer": "'numba' .*[train]",
     "deploy.run policy=quad_any driver=crazyflie": "cflib: .*[crazyflie]",
     "deploy.run policy=quad_any driver=ros2": "rclpy: .*[ros]",

@@ -7,7 +7,6 @@ import json
 import shlex
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from deploy.remote.online import END, FLIGHT, LARGEST, POLICY, STEPS, Layout
 from deploy.remote.online import KEPT as SAFE
+from deploy.trust.interpreter import python
 from policies.algorithms import LearningError, LostBaseError
 
 Array = NDArray[Any]
@@ -75,7 +75,7 @@ class RobotProcess:
         first.write_bytes(policy)
         ours, theirs = socket.socketpair()
         kept = folder / KEPT.format(session)
-        command = [sys.executable, "-m", "deploy.remote.online", f"link={theirs.fileno()}", f"kept={kept}"]
+        command = [*python(), "-m", "deploy.remote.online", f"link={theirs.fileno()}", f"kept={kept}"]
         command += [f"policy={first}", f"noise_seed={session}", *shlex.split(settings)]
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process lives
         self._process = subprocess.Popen(
