@@ -33,6 +33,7 @@ GROUPS = {
         "serve": "deploy.serve",
         "sign": "deploy.sign",
         "crazyflie_sim": "deploy.crazyflie_sim",
+        "crazyflie_plot": "deploy.crazyflie.plot",
     },
     "policies of others, policies of several": {
         "adopt": "policies.adopt",
