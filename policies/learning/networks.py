@@ -193,6 +193,11 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
                 state[name] = torch.empty_like(parameter.detach()).copy_(value)
 
 
+def learned(network: nn.Module) -> list[nn.Parameter]:
+    """Its parameters that learn."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
 class Stateful:
     """Saves and restores what it names: attributes with a `state_dict` of their own, and plain values and arrays."""
 

@@ -18,7 +18,7 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.system.files import write_atomic
 from deploy.trust.content import HEADER, KEY, SCHEMA, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
-from policies.models.controller import Array, FeaturePolicy, Planning, Policy
+from policies.models.controller import Array, FeaturePolicy, Planning, Policy, Unwritten
 from policies.models.graph import OPSET, Graph, spliced
 from sim import spec
 from sim.spec import Group, numbers
@@ -229,6 +229,8 @@ def to_bytes(
     reference: Reference | None = None,
 ) -> bytes:
     """What `export` writes; `path` names it in errors."""
+    if isinstance(controller, Unwritten):
+        raise ValueError(controller.why_unwritten())
     rng = np.random.default_rng(0)
     steps = FEWEST_STEPS if spec.tokens(controller.inputs) else STEPS  # a sentence takes as long as many steps
     signals = _recorded(controller, vectors_from) if vectors_from else random_signals(controller.inputs, steps, rng)
