@@ -87,14 +87,6 @@ class Planning(Protocol):
         """What the policy file says of its plans, in control steps."""
 
 
-@runtime_checkable
-class Unwritten(Protocol):
-    """A controller that acts here and cannot become a policy file."""
-
-    def why_unwritten(self) -> str:
-        """One sentence."""
-
-
 def check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> int:
     """How many outputs a layer has; ValueError unless it takes so many `inputs` (None: any) and is finite."""
     if weight.ndim != 2 or bias.shape != (weight.shape[0],):

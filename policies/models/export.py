@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.system.files import write_atomic
 from deploy.trust.content import HEADER, KEY, SCHEMA, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
-from policies.models.controller import Array, FeaturePolicy, Planning, Policy, Unwritten
+from policies.models.controller import Array, FeaturePolicy, Planning, Policy
 from policies.models.graph import OPSET, Graph, spliced
 from sim import spec
 from sim.spec import Group, numbers
@@ -217,6 +217,14 @@ def seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
     content = serialise(model, metadata)
     PolicyFile.from_bytes(content, path)
     return content
+
+
+@runtime_checkable
+class Unwritten(Protocol):
+    """A controller that acts here and cannot become a policy file."""
+
+    def why_unwritten(self) -> str:
+        """One sentence."""
 
 
 def to_bytes(

@@ -41,7 +41,7 @@ def whole(folder):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_trainer_clones_it(task, folders, kind):
-    made = Vla(task, cloned(folders[kind], updates=50), 0)
+    made = Vla(task, cloned(folders[kind], updates=50, learning_rate=0.02), 0)
     begun = copy.deepcopy(made.policy)
     shown, sentences = made._shown()
 
