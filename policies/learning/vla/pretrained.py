@@ -115,6 +115,7 @@ class PretrainedVla(nn.Module):
 
     mean: Tensor
     deviation: Tensor
+    begun: Tensor
 
     def __init__(
         self, tokens: ActionTokens, numbers: int, pictures: Group, model: Any, processor: Any, config: PretrainedConfig
@@ -134,6 +135,8 @@ class PretrainedVla(nn.Module):
         nn.init.zeros_(self.worth.bias)
         self.register_buffer("mean", torch.zeros(numbers))
         self.register_buffer("deviation", torch.ones(numbers))
+        head = model.get_output_embeddings().weight.detach()[self.places]
+        self.register_buffer("begun", head.double().abs().sum())  # by which a folder is known again
 
     @property
     def device(self) -> torch.device:
@@ -188,7 +191,7 @@ class PretrainedVla(nn.Module):
             raise ValueError(f"temperature is positive, got {temperature}")
         held = self._held(prefix, tokens)
         likely = saying.likely(self._logits(held), temperature, blur)
-        return Judged(*saying.judged(tokens, likely, self.tokens), self._worth(held))
+        return Judged(*saying.judged(tokens, likely, self.tokens), self._worth(held[:, 0]))
 
     def likely(self, prefix: Prefix, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Tensor:
         """Log-probabilities of every token (n, length, vocabulary), given those before it."""
@@ -196,7 +199,7 @@ class PretrainedVla(nn.Module):
 
     def value(self, prefix: Prefix) -> Tensor:
         """(n,) of what is seen."""
-        return self._worth(self._read(prefix.numbers, prefix.there, prefix.pixels)[0])
+        return self._worth(self._read(prefix.numbers, prefix.there, prefix.pixels)[0][:, -1])
 
     def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         return self.tokens.decode(tokens.cpu().numpy())
@@ -245,9 +248,8 @@ class PretrainedVla(nn.Module):
         return logits if most is None else most * torch.tanh(logits / most)
 
     def _worth(self, held: Tensor) -> Tensor:
-        """(n,) of what is held before the first token; the layer is the CPU's."""
-        before = held[:, -self.tokens.length] if held.shape[1] == self.tokens.length else held[:, -1]
-        worth: Tensor = self.worth(before.float().cpu())
+        """(n,) of what is held before the first token (n, width); the layer is the CPU's."""
+        worth: Tensor = self.worth(held.float().cpu())
         return worth.squeeze(-1)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PretrainedVla:
@@ -265,9 +267,11 @@ class PretrainedVla(nn.Module):
         return {name: value for name, value in super().state_dict(*args, **kwargs).items() if name not in still}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Of what learns; KeyError unless that is all of it."""
+        """Of what learns; ValueError unless that is all of it, and belongs to the model out of the same folder."""
         if strict and (apart := self.state_dict().keys() ^ state.keys()):
-            raise KeyError(f"{sorted(apart)[0]} is not in both: another model, or another lora_rank")
+            raise ValueError(f"{sorted(apart)[0]} is not in both: another model, or another lora_rank")
+        if not torch.equal(state["begun"].cpu(), self.begun.cpu()):
+            raise ValueError(f"what was learned belongs to another model than that of {self.config.folder}")
         return super().load_state_dict(state, strict=False, assign=assign)
 
 

@@ -63,6 +63,7 @@ def prefix_of(hearing, policy, said=SAID, names=("camera",), seed=0):
 @pytest.mark.parametrize("tokens", [BINS, FAST], ids=["bins", "fast"])
 def test_what_was_said_is_judged_as_it_was_drawn(folder, tokens):
     hearing, policy = made(folder, tokens)
+    torch.nn.init.normal_(policy.worth.weight, generator=torch.Generator().manual_seed(1))
     prefix = prefix_of(hearing, policy)
     spread = torch.rand(tokens.length, tokens.vocabulary, tokens.vocabulary, generator=torch.Generator().manual_seed(3))
     for temperature, blur in ((0.5, None), (1.6, spread / spread.sum(2, keepdim=True))):
@@ -70,6 +71,7 @@ def test_what_was_said_is_judged_as_it_was_drawn(folder, tokens):
         judged = policy.evaluate(prefix, said.tokens, temperature, blur)
         assert said.tokens.shape == (ROWS, tokens.length) and judged.value.shape == (ROWS,)
         assert torch.allclose(said.log_probability, judged.log_probability, atol=1e-5)
+        assert torch.allclose(policy.value(prefix), judged.value, atol=1e-5) and judged.value.std() > 0.01
         assert torch.allclose(said.entropy, judged.entropy, atol=1e-5) and said.entropy.max() > 0.1
     greedy = policy.generate(prefix, 0.0).tokens
     assert torch.equal(greedy, policy.generate(prefix, 1e-4, torch.Generator().manual_seed(0)).tokens)
@@ -143,11 +145,13 @@ def test_lora_learns_alone_and_copies_share_the_rest(folder):
     for (name, one), (_, two) in zip(policy.named_parameters(), other.named_parameters(), strict=True):
         assert (one is two) == (name not in learns)
     state = policy.state_dict()
-    assert {*state} == {*learns, "mean", "deviation"}
+    assert {*state} == {*learns, "mean", "deviation", "begun"}
     other.load_state_dict(state)
     assert torch.equal(other.likely(prefix, tokens), policy.likely(prefix, tokens))
-    with pytest.raises(KeyError, match="another model, or another lora_rank"):
+    with pytest.raises(ValueError, match="another model, or another lora_rank"):
         plain.load_state_dict(state)
+    with pytest.raises(ValueError, match="belongs to another model than that of"):
+        other.load_state_dict({**state, "begun": state["begun"] + 1.0})
 
 
 @pytest.mark.parametrize("rank", [0, 2])
