@@ -73,10 +73,10 @@ class TokenPolicy(Protocol):
     ) -> Spoken:
         """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with probabilities at 1."""
 
-    def evaluate(self, prefix: Any, tokens: Tensor, temperature: float, blur: Tensor | None = None) -> Judged:
+    def evaluate(self, prefix: Any, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Judged:
         """Of tokens (n, length), with gradients; the temperature is positive."""
 
-    def likely(self, prefix: Any, tokens: Tensor, temperature: float, blur: Tensor | None = None) -> Tensor:
+    def likely(self, prefix: Any, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Tensor:
         """Log-probabilities of every token in each place (n, length, vocabulary), with gradients."""
 
     def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Protocol
+
 from policies.language.minilm import SentenceEncoder
-from policies.learning.vla import Hearing
+from policies.learning.networks import HasParameters
+from policies.learning.vla import Hearing, TokenPolicy
 from policies.learning.vla.controller import SpokenPolicy
 from policies.learning.vla.in_torch import TorchSpokenPolicy, graded
 from policies.learning.vla.pretrained import PretrainedConfig, PretrainedVla, opened
@@ -14,7 +18,15 @@ from sim import spec
 from sim.language.folder import tokeniser
 from sim.tasks.abilities import HasWords
 
-Speaking = TinyVla | PretrainedVla
+
+class Speaking(TokenPolicy, HasParameters, Protocol):
+    """A policy that speaks and learns."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it learned."""
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> Any:
+        """Go on from there."""
 
 
 def begun(
@@ -32,7 +44,7 @@ def controller_of(task: HasWords, hearing: Hearing, policy: Speaking, horizon: i
     """The controller of a task with what was learned."""
     if isinstance(policy, PretrainedVla):
         return TorchSpokenPolicy.from_task(task, hearing, policy, horizon)
-    assert isinstance(hearing, SentenceEncoder)
+    assert isinstance(hearing, SentenceEncoder) and isinstance(policy, TinyVla)
     return SpokenPolicy.from_task(task, hearing, policy, horizon)
 
 

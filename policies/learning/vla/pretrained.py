@@ -261,7 +261,7 @@ class PretrainedVla(nn.Module):
         made.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
         return made
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Of what learns."""
         still = {n for n, p in self.named_parameters(remove_duplicate=False) if not p.requires_grad}
         return {name: value for name, value in super().state_dict(*args, **kwargs).items() if name not in still}
