@@ -30,7 +30,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("metaworld", "gymnasium_robotics"), ("manipulation",)),
     **dict.fromkeys(("mujoco_warp", "warp"), ("warp",)),
     **dict.fromkeys(("libsumo", "sumo"), ("traffic",)),
-    "transformers": ("vlm",),
+    "transformers": ("vlm", "vla"),
+    "peft": ("vla",),
 }
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from policies.advisers import LEVELS, SPREAD, AdviserConfig, Answer, Array
-from sim.registry import check_named
+from policies.language.checkpoints import LOCAL, folder_of, quiet
 from sim.spec import pictures, size
 from sim.tasks import Task
 
@@ -27,12 +26,10 @@ class VisionLanguage:
     """It is shown the first of the pictures that the task's policy sees."""
 
     def __init__(self, task: Task, config: AdviserConfig) -> None:
-        self.folder, seen = Path(config.model), pictures(task.policy)
+        seen = pictures(task.policy)
         if not seen:
             raise ValueError(f"adviser=vlm: {task.name} shows its policy no pictures that a model could look at")
-        check_named("model", config.model)
-        if not (self.folder / "config.json").is_file() or not [*self.folder.glob("*.safetensors")]:
-            raise ValueError(f"adviser=vlm: model={config.model!r} is no folder with config.json and *.safetensors")
+        self.folder = folder_of("adviser=vlm: model", config.model)
         if (count := config.levels ** size(task.commands)) > MOST:
             raise ValueError(
                 f"adviser=vlm chooses among {MOST} options at most; {config.levels} levels of each command of "
@@ -51,16 +48,13 @@ class VisionLanguage:
             AutoModelForImageTextToText,
             AutoModelForZeroShotImageClassification,
         )
-        from transformers.utils import logging
 
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
+        quiet()
         torch.set_num_threads(1)
-        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        writes = type(AutoConfig.from_pretrained(self.folder, **local)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        writes = type(AutoConfig.from_pretrained(self.folder, **LOCAL)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         kind = AutoModelForImageTextToText if writes else AutoModelForZeroShotImageClassification
-        self.processor: Any = AutoProcessor.from_pretrained(self.folder, **local)
-        self.model: Any = kind.from_pretrained(self.folder, use_safetensors=True, dtype=torch.float32, **local).eval()
+        self.processor: Any = AutoProcessor.from_pretrained(self.folder, **LOCAL)
+        self.model: Any = kind.from_pretrained(self.folder, use_safetensors=True, dtype=torch.float32, **LOCAL).eval()
         self.letters = self._letters() if writes else []
 
     def _letters(self) -> list[int]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -191,6 +191,18 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
         for name, value in state.items():
             if value.shape == parameter.shape:
                 state[name] = torch.empty_like(parameter.detach()).copy_(value)
+
+
+class HasParameters(Protocol):
+    """A network, as its learner knows it."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All of them."""
+
+
+def learned(network: HasParameters) -> list[Tensor]:
+    """Its parameters that learn."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 class Stateful:

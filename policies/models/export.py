@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,6 +219,14 @@ def seal(model: onnx.ModelProto, metadata: dict[str, Any], path: str) -> bytes:
     return content
 
 
+@runtime_checkable
+class Unwritten(Protocol):
+    """A controller that acts here and cannot become a policy file."""
+
+    def why_unwritten(self) -> str:
+        """One sentence."""
+
+
 def to_bytes(
     controller: Policy,
     path: str,
@@ -229,6 +237,8 @@ def to_bytes(
     reference: Reference | None = None,
 ) -> bytes:
     """What `export` writes; `path` names it in errors."""
+    if isinstance(controller, Unwritten):
+        raise ValueError(controller.why_unwritten())
     rng = np.random.default_rng(0)
     steps = FEWEST_STEPS if spec.tokens(controller.inputs) else STEPS  # a sentence takes as long as many steps
     signals = _recorded(controller, vectors_from) if vectors_from else random_signals(controller.inputs, steps, rng)

@@ -20,13 +20,16 @@ from torch import Tensor
 
 from policies.algorithms.bc import check
 from policies.algorithms.vla.heads import HEADS, Head
-from policies.language.minilm import SentenceEncoder
 from policies.learning import cosine
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
 from policies.learning.encoders import shifted
-from policies.learning.networks import Stateful
+from policies.learning.networks import Stateful, learned
+from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowConfig
+from policies.learning.vla.kinds import final
 from policies.learning.vla.looking import TinyConfig
+from policies.learning.vla.memory import enough
+from policies.learning.vla.pretrained import PretrainedConfig
 from policies.learning.vla.shown import Sentences, Told, asked_of
 from policies.models.controller import Policy
 from policies.models.tokens import KINDS
@@ -58,8 +61,10 @@ class VlaConfig(Shown):
         default_factory=lambda: TinyConfig(parallel=True, patch=2, sight=EncoderConfig(strides=[2, 2, 1], shift=3))
     )
     flow: FlowConfig = field(default_factory=FlowConfig)  # of head=flow
+    pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)  # in the place of the network
     updates: int = 4500
     batch_size: int = 64
+    micro_batch: int = 0  # of a batch at a time, its gradients added up; 0: all of it
     learning_rate: float = 2e-3
     weight_decay: float = 1e-3
     ema_decay: float = 0.998  # kept of the averaged weights per update
@@ -81,9 +86,13 @@ class VlaConfig(Shown):
                 f"head=flow makes every action of a chunk and says no tokens: parts={self.parts} and "
                 f"tokens={self.tokens} are of head=tokens"
             )
+        if self.head == "flow" and self.pretrained.folder:
+            raise ValueError("a pretrained policy says tokens: algorithm.pretrained goes with algorithm.head=tokens")
         if self.tokens not in KINDS:
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
-        if self.tokens == "fast" and self.network.parallel:
+        if self.micro_batch < 0:
+            raise ValueError(f"micro_batch must not be negative, got {self.micro_batch}")
+        if self.tokens == "fast" and self.network.parallel and not self.pretrained.folder:
             raise ValueError("tokens=fast are said one after the other: set algorithm.network.parallel=false")
         if not (0.0 <= self.ema_decay < 1.0 and 0.0 <= self.unheard < 1.0 and self.softness > 0.0 <= self.jitter):
             raise ValueError(
@@ -102,20 +111,20 @@ class Vla(Stateful):
     state_values = ("seed", "done")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
     average: Any  # the same
+    encoder: Hearing
 
     def __init__(self, task: HasWords, config: VlaConfig, seed: int, device: str = "cpu") -> None:
-        check(task, device)
+        if not config.pretrained.folder:
+            check(task, device)
         self.task, self.config, self.seed, self.done = task, config, seed, 0
         self.generator = torch.Generator().manual_seed(seed)
-        self.encoder = SentenceEncoder(task.encoder)
         (self.told,) = spec.tokens(task.policy)
         self._seen: tuple[list[Episode], Demonstrations] | None = None
         self.head: Head = HEADS[config.head](task, config, lambda: self._demonstrations()[1].chunk)
-        self.policy = self.head.network(self.encoder.size, seed)
-        self.average = copy.deepcopy(self.policy)
-        self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), config.learning_rate, weight_decay=config.weight_decay
-        )
+        with enough():
+            self.encoder, self.policy = self.head.begin(seed, device)
+            self.average = copy.deepcopy(self.policy)
+        self.optimizer = torch.optim.AdamW(learned(self.policy), config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(self) -> Iterator[dict[str, float]]:
         shown, sentences = self._shown()
@@ -130,18 +139,13 @@ class Vla(Stateful):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate * rate
             index = torch.multinomial(weight, self.config.batch_size, True, generator=self.generator)
-            loss = self._loss(shown, sentences, index)
-            self.optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
-            self.optimizer.step()
+            total += self._descend(shown, sentences, index)
             self.done, since = self.done + 1, since + 1
             with torch.no_grad():
                 kept = max(1.0 - self.config.ema_decay, 1.0 / self.done)
-                torch._foreach_lerp_([*self.average.parameters()], [*self.policy.parameters()], kept)
+                torch._foreach_lerp_(learned(self.average), learned(self.policy), kept)
             if self.done == self.config.updates:
                 self._settle(shown, sentences, weight)
-            total += loss.detach()
             if self.done % REPORT == 0 or self.done == self.config.updates:
                 yield {
                     "progress": self.done / self.config.updates,
@@ -150,6 +154,21 @@ class Vla(Stateful):
                     **floor,
                 }
                 total, since = torch.zeros(()), 0
+        if told := final(self.task, self.controller(), self.config.pretrained, self.seed):
+            yield {"progress": 1.0, "env_steps": 0.0, **told}
+
+    def _descend(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
+        """One update with these samples (n,), a micro-batch at a time; their loss."""
+        whole = torch.zeros(())
+        self.optimizer.zero_grad()
+        with enough():
+            for rows in index.split(self.config.micro_batch or len(index)):
+                loss = self._loss(shown, sentences, rows) * (len(rows) / len(index))
+                loss.backward()
+                whole += loss.detach()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
+            self.optimizer.step()
+        return whole
 
     def _shown(self) -> tuple[Told, Sentences]:
         """What is learned from, and what may have been said."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from policies.language.minilm import SentenceEncoder
-from policies.learning.vla.controller import SpokenPolicy
+from policies.learning.vla import Hearing
 from policies.learning.vla.flow import FlowEye, TinyFlow
+from policies.learning.vla.kinds import Speaking, begun, controller_of
 from policies.learning.vla.looking import Told
 from policies.learning.vla.shown import held
 from policies.learning.vla.steered import ToldPolicy
-from policies.learning.vla.tiny import TinyVla
 from policies.models.chunking import NoiseTable
 from policies.models.controller import Array, Policy
 from policies.models.tokens import ActionTokens
@@ -32,8 +32,8 @@ Pictures = Mapping[str, Tensor]
 class Head(Protocol):
     """A way to decide."""
 
-    def network(self, words: int, seed: int) -> Any:
-        """A new policy, which is told in words of so many numbers each: `Looking`."""
+    def begin(self, seed: int, device: str) -> tuple[Hearing, Any]:
+        """What hears, and a new policy: `Looking`, or a `TokenPolicy`. ValueError where its folder does not fit."""
 
     def wanted(self, chunk: Array) -> Tensor:
         """What is to be learned of chunks (n, horizon * actions): (n, k)."""
@@ -49,7 +49,7 @@ class Head(Protocol):
     def settle(self, policy: Any, told: Told, numbers: Tensor, pictures: Pictures) -> None:
         """The policy has been learned, and that was usual."""
 
-    def controller(self, policy: Any, encoder: SentenceEncoder) -> Policy:
+    def controller(self, policy: Any, hearing: Hearing) -> Policy:
         """What is exported."""
 
 
@@ -67,9 +67,8 @@ class TokenHead:
         apart = (places[:, None] - places).float() / config.softness
         self._soft = torch.softmax(-0.5 * apart**2, 1)
 
-    def network(self, words: int, seed: int) -> TinyVla:
-        numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
-        return TinyVla(self.tokens, numbers, pictures, words, self.config.network, seed)
+    def begin(self, seed: int, device: str) -> tuple[Hearing, Speaking]:
+        return begun(self.task, self.tokens, self.config.network, self.config.pretrained, seed, device)
 
     def wanted(self, chunk: Array) -> Tensor:
         """Tokens (n, length) of the mean actions of the chunks' parts."""
@@ -86,8 +85,8 @@ class TokenHead:
 
     def loss(
         self,
-        policy: TinyVla,
-        told: Told,
+        policy: Speaking,
+        told: Any,
         numbers: Tensor,
         pictures: Pictures,
         wanted: Tensor,
@@ -99,11 +98,11 @@ class TokenHead:
             return -policy.evaluate(prefix, wanted).log_probability.sum(1).mean()
         return -(self._soft[wanted] * policy.likely(prefix, wanted)).sum((1, 2)).mean()
 
-    def settle(self, policy: TinyVla, told: Told, numbers: Tensor, pictures: Pictures) -> None:
+    def settle(self, policy: Speaking, told: Any, numbers: Tensor, pictures: Pictures) -> None:
         """Nobody steers it."""
 
-    def controller(self, policy: TinyVla, encoder: SentenceEncoder) -> Policy:
-        return SpokenPolicy.from_task(self.task, encoder, policy, self.config.horizon)
+    def controller(self, policy: Speaking, hearing: Hearing) -> Policy:
+        return controller_of(self.task, hearing, policy, self.config.horizon)
 
 
 class FlowHead:
@@ -113,9 +112,10 @@ class FlowHead:
         self.task, self.config = task, config
         self.chunk = config.horizon, spec.size(task.commands)
 
-    def network(self, words: int, seed: int) -> TinyFlow:
+    def begin(self, seed: int, device: str) -> tuple[SentenceEncoder, TinyFlow]:
+        encoder, config = SentenceEncoder(self.task.encoder), self.config
         numbers, pictures = spec.size(spec.numbers(self.task.policy)), spec.pictures(self.task.policy)
-        return TinyFlow(self.chunk, numbers, pictures, words, self.config.network, self.config.flow, seed)
+        return encoder, TinyFlow(self.chunk, numbers, pictures, encoder.size, config.network, config.flow, seed)
 
     def wanted(self, chunk: Array) -> Tensor:
         """The chunks (n, horizon * actions)."""
@@ -142,8 +142,9 @@ class FlowHead:
         """Who steers it is told what its observations are usually like."""
         policy.settle(policy.observe(told, numbers, pictures))
 
-    def controller(self, policy: TinyFlow, encoder: SentenceEncoder) -> Policy:
-        eye = FlowEye(self.task.policy, encoder, policy)
+    def controller(self, policy: TinyFlow, hearing: Hearing) -> Policy:
+        assert isinstance(hearing, SentenceEncoder)
+        eye = FlowEye(self.task.policy, hearing, policy)
         base = policy.base(eye)
         noise = NoiseTable.none if self.config.flow.noise == "none" else NoiseTable.normal
         return ToldPolicy.from_task(self.task, base, eye, noise(base.noise_size))

@@ -32,8 +32,8 @@ from policies.algorithms.vla_rl.returns import estimated, grouped, levelled, rew
 from policies.algorithms.vla_rl.start import take
 from policies.learning.demonstrations import demonstrated
 from policies.learning.networks import Stateful
-from policies.learning.vla.controller import SpokenPolicy
-from policies.learning.vla.looking import Told
+from policies.learning.vla.kinds import controller_of, final
+from policies.learning.vla.memory import enough
 from policies.learning.vla.shown import Sentences
 from policies.models.controller import Array, Policy
 from policies.models.tokens.bins import BinTokens
@@ -146,6 +146,8 @@ class VlaRl(Stateful):
                 self.iteration += 1
                 done = begun + (1.0 - begun) * self.iteration / config.iterations
                 yield {"progress": done, "env_steps": float(self.env_steps), **metrics}
+        if told := final(self.task, self.controller(), config.clone.pretrained, self.seed):
+            yield {"progress": 1.0, "env_steps": float(self.env_steps), **told}
 
     def _prepare(self) -> None:
         """What is usual of what critics see, and how far a task is done, as demonstrations have it."""
@@ -179,7 +181,9 @@ class VlaRl(Stateful):
         kept = chunks if counted.all() else chunks.some(counted)
         done = self.iteration / config.iterations
         told = said[kept.episode]
-        return metrics | self.improvement.step(kept, self.sentences, told, advantage[counted], done, self.generator)
+        with enough():
+            learned = self.improvement.step(kept, self.sentences, told, advantage[counted], done, self.generator)
+        return metrics | learned
 
     def _speaker(self, said: Tensor) -> Speak:
         """What the policy says in episodes that are told these sentences (episodes,)."""
@@ -192,9 +196,9 @@ class VlaRl(Stateful):
         def speak(
             episodes: NDArray[np.int64], numbers: Tensor, pictures: Mapping[str, Tensor]
         ) -> tuple[Tensor, Tensor, Array]:
-            here = Told(told.words[episodes], told.there[episodes], told.heard[episodes])
-            prefix = policy.encode(here, numbers, pictures)
-            spoken = policy.generate(prefix, config.temperature, self.generator, self.improvement.blur)
+            with enough("num_envs"):
+                prefix = policy.encode(told.at(episodes), numbers, pictures)
+                spoken = policy.generate(prefix, config.temperature, self.generator, self.improvement.blur)
             chunk = policy.detokenise(spoken.tokens)[0].reshape(len(episodes), config.clone.parts, -1)
             return spoken.tokens, spoken.log_probability.sum(1), chunk.repeat(hold, axis=1)
 
@@ -233,7 +237,7 @@ class VlaRl(Stateful):
 
     def controller(self) -> Policy:
         average = self.improvement.average if self.ready else self.cloning.average
-        return SpokenPolicy.from_task(self.task, self.cloning.encoder, average, self.config.clone.horizon)
+        return controller_of(self.task, self.cloning.encoder, average, self.config.clone.horizon)
 
     def baselines(self) -> dict[str, Policy]:
         """The clone."""

@@ -7,8 +7,7 @@ practised, and a weak pull leads back to the clone. Pictures are not shifted her
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +15,13 @@ from torch import Tensor, nn
 from policies.algorithms import LearningError
 from policies.algorithms.vla_rl.practice import Chunks
 from policies.learning import cosine
-from policies.learning.networks import Stateful
-from policies.learning.vla.looking import Prefix
+from policies.learning.networks import Stateful, learned
+from policies.learning.vla.kinds import Speaking
 from policies.learning.vla.shown import Sentences
-from policies.learning.vla.tiny import TinyVla
 
 if TYPE_CHECKING:
     from policies.algorithms.vla_rl import VlaRlConfig
 
-AGREEMENT = 1e-4  # nats per chunk between what was drawn and what is judged
 TOO_FAR = 3.0  # divergence of a minibatch, in targets, with which an iteration ends early
 WIDE = 1.5  # from the target: within that factor the rate stays
 SLOWER, FASTER = 1.0 / 1.4, 1.3  # the rate otherwise
@@ -39,11 +36,11 @@ class Improvement(Stateful):
     state_parts = ("policy", "average", "optimizer")
     state_values = ("factor",)
 
-    def __init__(self, clone: TinyVla, config: VlaRlConfig, blur: Tensor) -> None:
+    def __init__(self, clone: Speaking, config: VlaRlConfig, blur: Tensor) -> None:
         self.clone, self.config, self.blur = clone, config, blur
         self.policy, self.average = copy.deepcopy(clone), copy.deepcopy(clone)
         self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(), config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
+            learned(self.policy), config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
         self.factor = 1.0  # of the rate, by the divergence
 
@@ -52,7 +49,7 @@ class Improvement(Stateful):
         for network in (self.policy, self.average):
             network.load_state_dict(self.clone.state_dict())
 
-    def likely(self, policy: TinyVla, prefix: Prefix, tokens: Tensor) -> Tensor:
+    def likely(self, policy: Speaking, prefix: Any, tokens: Tensor) -> Tensor:
         """Log-probabilities of every token (n, length, bins), as they are drawn in practice."""
         return policy.likely(prefix, tokens, self.config.temperature, self.blur)
 
@@ -69,31 +66,25 @@ class Improvement(Stateful):
         config, every = self.config, torch.arange(len(advantage))
         old, clones = [], []
         with torch.no_grad():
-            for rows in every.split(config.batch_size):
+            for rows in every.split(self._at_once(config.batch_size)):
                 old.append(_chosen(self._judged(self.policy, chunks, sentences, said, rows), chunks.tokens[rows]))
                 if config.anchor > 0.0:
                     clones.append(self._judged(self.clone, chunks, sentences, said, rows))
         log, clone = torch.cat(old), torch.cat(clones) if clones else None
         apart = float((log - chunks.logs).abs().max())
-        if not apart <= AGREEMENT:
+        if not apart <= self.policy.agreement:
             raise LearningError(
                 f"a chunk is judged {apart:.2g} nats from how it was drawn: what a ratio compares is not the same"
             )
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * self.factor * cosine(done, 1.0, LAST)
-        found: list[Mapping[str, Tensor]] = []
+        found: list[dict[str, Tensor]] = []
         for _ in range(config.epochs):
             for rows in torch.randperm(len(every), generator=generator).split(config.batch_size):
-                likely = self._judged(self.policy, chunks, sentences, said, rows)
-                loss, metrics = self._loss(likely, chunks.tokens[rows], log[rows], advantage[rows])
-                found.append(metrics)
-                if metrics["kl"] > TOO_FAR * config.target_kl:
+                found.append(self._pull(chunks, sentences, said, rows, log, advantage, clone))
+                if found[-1]["kl"] > TOO_FAR * config.target_kl:
                     break
-                if clone is not None:
-                    away = _divergence(likely, clone[rows])
-                    loss = loss + config.anchor * away
-                    found[-1] = {**metrics, "clone_kl": away.detach()}
-                self._descend(loss)
+                self._descend()
             else:
                 continue
             break
@@ -101,14 +92,41 @@ class Improvement(Stateful):
         self._adapt(told["kl"], float(found[-1]["kl"]))
         return {**told, "learning_rate": self.optimizer.param_groups[0]["lr"], "disagreement": apart}
 
-    def _judged(self, policy: TinyVla, chunks: Chunks, sentences: Sentences, said: Tensor, rows: Tensor) -> Tensor:
+    def _at_once(self, count: int) -> int:
+        """Of so many chunks, how many are judged at a time."""
+        return min(count, self.config.clone.micro_batch or count)
+
+    def _pull(
+        self,
+        chunks: Chunks,
+        sentences: Sentences,
+        said: Tensor,
+        rows: Tensor,
+        log: Tensor,
+        advantage: Tensor,
+        clone: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """The gradient of the chunks `rows`, a micro-batch at a time; what is told of them."""
+        told: dict[str, Tensor] = {}
+        self.optimizer.zero_grad()
+        for some in rows.split(self._at_once(len(rows))):
+            likely = self._judged(self.policy, chunks, sentences, said, some)
+            loss, metrics = self._loss(likely, chunks.tokens[some], log[some], advantage[some])
+            if clone is not None:
+                away = _divergence(likely, clone[some])
+                loss = loss + self.config.anchor * away
+                metrics["clone_kl"] = away.detach()
+            share = len(some) / len(rows)
+            (loss * share).backward()
+            told = {name: value * share + told.get(name, 0.0) for name, value in metrics.items()}
+        return told
+
+    def _judged(self, policy: Speaking, chunks: Chunks, sentences: Sentences, said: Tensor, rows: Tensor) -> Tensor:
         pictures = {name: shown[rows] for name, shown in chunks.pictures.items()}
         prefix = policy.encode(policy.tell(*sentences.at(said[rows])), chunks.numbers[rows], pictures)
         return self.likely(policy, prefix, chunks.tokens[rows])
 
-    def _loss(
-        self, likely: Tensor, tokens: Tensor, old: Tensor, advantage: Tensor
-    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def _loss(self, likely: Tensor, tokens: Tensor, old: Tensor, advantage: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
         change = _chosen(likely, tokens) - old
         ratio = change.exp()
@@ -121,14 +139,12 @@ class Improvement(Stateful):
         loss = -gain - config.entropy * entropy
         return loss, {"loss": loss.detach(), "entropy": entropy.detach(), "kl": kl, "clipped": clipped}
 
-    def _descend(self, loss: Tensor) -> None:
-        self.optimizer.zero_grad()
-        loss.backward()
+    def _descend(self) -> None:
         nn.utils.clip_grad_norm_(self.policy.parameters(), STEEPEST)
         self.optimizer.step()
         with torch.no_grad():
             share = 1.0 - self.config.ema_decay
-            torch._foreach_lerp_([*self.average.parameters()], [*self.policy.parameters()], share)
+            torch._foreach_lerp_(learned(self.average), learned(self.policy), share)
 
     def _adapt(self, mean: float, last: float) -> None:
         """The rate of the next iteration, by the divergences (nats per chunk) of this one."""

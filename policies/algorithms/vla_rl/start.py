@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from torch import nn
-
+from policies.learning.vla.kinds import Speaking
 from policies.runner import checkpoint
 from policies.runner.folder import CHECKPOINT
 
 
-def take(network: nn.Module, start: str) -> str:
+def take(network: Speaking, start: str) -> str:
     """Give a network the weights of the run in that folder, or of that checkpoint; the SHA-256 of the file.
 
     ValueError, one sentence, where there is none, or where it is another network's.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from policies.models.tokens import ActionTokens
+from sim.language.wordpiece import WordPiece
 
 
 @dataclass
@@ -32,6 +33,17 @@ class Judged:
     value: Tensor  # (n,) of what is seen, in whatever unit the learner gives it
 
 
+class Hearing(Protocol):
+    """What makes words of sentences, in the form that a policy is told."""
+
+    @property
+    def words(self) -> WordPiece:
+        """Of the task's instructions."""
+
+    def states(self, sentences: list[str], most: int) -> tuple[Tensor, Tensor]:
+        """Words (n, k, size) of sentences of at most `most` pieces, and which are there (n, k)."""
+
+
 class TokenPolicy(Protocol):
     """A policy whose actions are tokens; only action tokens can be said.
 
@@ -41,9 +53,17 @@ class TokenPolicy(Protocol):
     """
 
     tokens: ActionTokens
+    agreement: float  # nats per chunk by which what it generates and how it judges that may differ
+    deviation: Tensor  # (k,) of the numbers that it learned from
+
+    def normalise(self, numbers: Tensor) -> None:
+        """From now on numbers (n, k) like these are usual."""
 
     def tell(self, words: Tensor, there: Tensor) -> Any:
-        """What it keeps of instructions: token states (n, words, size) of a sentence encoder, and which are there."""
+        """What it keeps of instructions, which `at(rows)` gives of some: words (n, k, size), and which are there.
+
+        Of `Hearing`: the token states of a sentence encoder, or what else it reads.
+        """
 
     def encode(self, told: Any, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Any:
         """What it keeps of numbers (n, k) and pictures name -> (n, height, width, 3) uint8."""
@@ -53,10 +73,10 @@ class TokenPolicy(Protocol):
     ) -> Spoken:
         """Tokens drawn at a temperature; at 0 the likeliest, without a generator, with probabilities at 1."""
 
-    def evaluate(self, prefix: Any, tokens: Tensor, temperature: float, blur: Tensor | None = None) -> Judged:
+    def evaluate(self, prefix: Any, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Judged:
         """Of tokens (n, length), with gradients; the temperature is positive."""
 
-    def likely(self, prefix: Any, tokens: Tensor, temperature: float, blur: Tensor | None = None) -> Tensor:
+    def likely(self, prefix: Any, tokens: Tensor, temperature: float = 1.0, blur: Tensor | None = None) -> Tensor:
         """Log-probabilities of every token in each place (n, length, vocabulary), with gradients."""
 
     def detokenise(self, tokens: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -49,6 +51,10 @@ class Told:
     words: Tensor  # (n, words, width)
     there: Tensor  # (n, words)
     heard: Tensor  # (n, width) the words that count
+
+    def at(self, rows: NDArray[np.int64]) -> Told:
+        """Of these rows."""
+        return Told(self.words[rows], self.there[rows], self.heard[rows])
 
 
 @dataclass

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from policies.language.minilm import SentenceEncoder
 from policies.learning.demonstrations import Demonstrations
+from policies.learning.vla import Hearing
 from policies.models.controller import Array
 from sim import spec
 from sim.language.wordpiece import WordPiece
@@ -21,14 +21,14 @@ from sim.tasks.abilities import HasWords
 
 @dataclass
 class Sentences:
-    """What may be said for the same thing: token states of each sentence, once."""
+    """What may be said for the same thing: the words of each sentence, once."""
 
     words: Tensor  # (sentences, k, size)
     there: Tensor  # (sentences, k)
     first: Tensor  # (things + 1,): the sentences of a thing follow one another
 
     @classmethod
-    def of(cls, encoder: SentenceEncoder, said: Sequence[Sequence[str]], most: int) -> Sentences:
+    def of(cls, encoder: Hearing, said: Sequence[Sequence[str]], most: int) -> Sentences:
         """Of the sentences for each thing."""
         states, there = encoder.states([sentence for some in said for sentence in some], most)
         return cls(states, there, torch.from_numpy(np.cumsum([0, *map(len, said)])))
