@@ -48,7 +48,7 @@ def test_the_same_trainer_clones_it(task, folders, kind):
     @torch.no_grad()
     def loss(policy):
         prefix = policy.encode(policy.tell(*sentences.at(sentences.first[shown.asked])), shown.numbers, shown.pictures)
-        return float(-policy.evaluate(prefix, shown.tokens).log_probability.sum(1).mean())
+        return float(-policy.evaluate(prefix, shown.wanted).log_probability.sum(1).mean())
 
     told = [*made.learn()]
     begun.normalise(shown.numbers)
