@@ -1,12 +1,16 @@
 """Settings for all tests: hypothesis without time limits and with the same examples on every machine."""
 
 import os
+import signal
 from collections import Counter
 
 import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads wait for each other when another process is busy
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script: what is started inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("sim2metal", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("sim2metal")
