@@ -12,6 +12,7 @@ from deploy.policy_file import PolicyFile
 from policies import collect, train_success
 from policies.algorithms import algorithm_class
 from policies.algorithms.bc import BaseConfig
+from policies.algorithms.rlpd import SeenConfig
 from policies.datasets import Dataset, DatasetError
 from policies.datasets.labels import UNKNOWN, labelled
 from policies.learning.chunk_rollout import ChunkRewards, ChunkRollout
@@ -47,7 +48,9 @@ def small(name, path, env_steps):
         "hidden": [16],
         "success": path,
     }
-    wanted |= {"base": BaseConfig(horizon=2, hidden=[16], updates=5, episodes=10, corruption=0.3)}
+    shown = {"horizon": 2, "episodes": 10, "corruption": 0.3}
+    clones = name not in ("rlpd", "wsrl")
+    wanted |= {"base": BaseConfig(**shown, hidden=[16], updates=5) if clones else SeenConfig(**shown)}
     wanted |= {"offline_updates": 10} if name == "wsrl" else {}
     cls = algorithm_class(name)
     return cls(ToyReach(), cls.Config(**wanted), 0)

@@ -18,6 +18,8 @@ STARTED_BY_US = {"deploy.recording.writer", "deploy.remote.online", "deploy.comm
 def called(monkeypatch, *words):
     """The exit status of `sim2metal WORDS`."""
     monkeypatch.setattr(sys, "argv", ["sim2metal", *words])
+    for module in COMMANDS.values():  # other tests may have imported it
+        monkeypatch.delitem(sys.modules, module, raising=False)
     try:
         return command.main()
     except SystemExit as left:

@@ -377,7 +377,8 @@ def test_where_there_is_a_display_the_window_is_opened(policy, tmp_path, capsys,
     monkeypatch.setattr("deploy.recording.page.subprocess.Popen", start)
     with held:
         address = watch.window()
-    ((_, _, module, *options),) = started
+    (words,) = started
+    module, *options = words[words.index("-m") + 1 :]
     assert (module, options[:2]) == ("rerun", ["--bind", "127.0.0.1"])
     assert address == f"rerun+http://127.0.0.1:{options[3]}/proxy"
     monkeypatch.setattr(watch, "window", lambda: "rerun+http://127.0.0.1:1/proxy")
