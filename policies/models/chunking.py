@@ -374,6 +374,11 @@ def contract(task: Task) -> dict[str, Any]:
     }
 
 
+def told_contract(task: Task) -> dict[str, Any]:
+    """The same of a controller that is told no past actions."""
+    return {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
+
+
 def tell(graph: Graph, between: tuple[str, str, str], mean: Array, deviation: Array) -> None:
     """The graph where its base stands: observation, noise, chunk; and what its observations were like in training."""
     names = dict(zip(("observation", "noise", "chunk"), between, strict=True))

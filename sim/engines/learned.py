@@ -6,17 +6,15 @@ of an ensemble learned the same from other weights and samples: where they disag
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engines.archive import Archive
 from sim.spec import Group, place_pairs, slices
 
 Array = NDArray[np.float32]
@@ -29,6 +27,9 @@ MOST = 64.0  # deviations from what was recorded, beyond which nothing is told a
 
 class WorldFileError(ValueError):
     """The file is not a learned world, is damaged, or is of another task."""
+
+
+FILE = Archive(KIND, VERSION, LARGEST, "learned world", "not a learned world", "policies.train_world", WorldFileError)
 
 
 @dataclass(frozen=True)
@@ -130,40 +131,21 @@ class LearnedWorld:
 
     def content(self) -> bytes:
         """The file."""
-        about = {"kind": KIND, "version": VERSION, "task": self.task}
-        about |= {"names": [*self.names], "bar": self.bar, "cut": self.cut, "report": dict(self.report)}
-        arrays: dict[str, NDArray[Any]] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+        about = {"task": self.task, "names": [*self.names], "bar": self.bar, "cut": self.cut}
+        about["report"] = dict(self.report)
+        arrays: dict[str, NDArray[Any]] = {}
         for name, net in (("moves", self.moves), ("success", self.success)):
             arrays |= {f"{name}.shift": net.shift, f"{name}.scale": net.scale}
             arrays |= {f"{name}.w{k}": weight for k, weight in enumerate(net.weights)}
             arrays |= {f"{name}.b{k}": bias for k, bias in enumerate(net.biases)}
         arrays |= {"change": self.change, "moments": self.moments, "changes": self.changes, "first": self.first}
         arrays |= {"low": self.low, "high": self.high}
-        made = io.BytesIO()
-        np.savez(made, allow_pickle=False, **arrays)
-        return made.getvalue()
+        return FILE.content(about, arrays)
 
     @classmethod
     def load(cls, path: str | Path, group: Group, actions: int) -> LearnedWorld:
         """Of a world with these signals and so many numbers in a command; WorldFileError says what is wrong."""
-        path = Path(path)
-        if not path.is_file():
-            raise WorldFileError(f"{path}: there is no such file; make it with: python -m policies.train_world")
-        if path.stat().st_size > LARGEST:
-            raise WorldFileError(f"{path}: larger than {LARGEST // 2**20} MiB, so no learned world")
-        try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                if sum(info.file_size for info in file.zip.infolist()) > LARGEST:
-                    raise WorldFileError(f"{path}: unpacks to more than {LARGEST // 2**20} MiB")
-                arrays = {name: file[name] for name in file.files}
-            about = json.loads(arrays.pop("about").tobytes())
-            if about["kind"] != KIND or about["version"] != VERSION:
-                raise WorldFileError(f"{path}: not a {KIND} of version {VERSION}")
-            return cls._of(about, arrays, group, actions)
-        except WorldFileError:
-            raise
-        except (BadZipFile, EOFError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
-            raise WorldFileError(f"{path}: not a learned world, or damaged ({error})") from None
+        return FILE.load(path, lambda about, arrays: cls._of(about, arrays, group, actions))
 
     @classmethod
     def _of(cls, about: dict[str, Any], arrays: dict[str, Any], group: Group, actions: int) -> LearnedWorld:

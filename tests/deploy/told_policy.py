@@ -7,7 +7,7 @@ import numpy as np
 
 from deploy.policy_file import PolicyFile
 from deploy.teleop.instruction import KEY
-from policies.models.chunking import carried_out, contract, write_carried_out
+from policies.models.chunking import carried_out, told_contract, write_carried_out
 from policies.models.controller import physical
 from policies.models.export import export
 from sim import spec
@@ -72,6 +72,6 @@ class Obedient:
 def obedient(path: Any) -> PolicyFile:
     """Its file."""
     task = ArmReach()
-    about = {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
+    about = told_contract(task)
     seen = tuple(s for s in task.policy if s.name in ("hand_position", "goal_position"))
     return export(Obedient(**{**about, "name": "obedient", "inputs": (*seen, TOLD)}), path)

@@ -22,7 +22,7 @@ from policies.learning.vla.hearing import Listener, described, heard, nothing_to
 from policies.learning.vla.looking import Told
 from policies.learning.vla.reading import reader
 from policies.learning.vla.tiny import TinyVla
-from policies.models.chunking import carried_out, contract, write_carried_out
+from policies.models.chunking import carried_out, told_contract, write_carried_out
 from policies.models.controller import Array, physical
 from policies.models.graph import spliced
 from sim import spec
@@ -100,8 +100,7 @@ class SpokenPolicy:
         cls, task: Task, encoder: SentenceEncoder, policy: TinyVla, horizon: int, values: bool = False
     ) -> SpokenPolicy:
         """The controller of `task` with a trained policy."""
-        about = {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
-        return cls(**about, encoder=encoder, policy=policy, horizon=horizon, values=values)
+        return cls(**told_contract(task), encoder=encoder, policy=policy, horizon=horizon, values=values)
 
     def plan(self) -> dict[str, int]:
         """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from policies.learning.vla import Hearing
 from policies.learning.vla.pretrained import PretrainedVla
-from policies.models.chunking import carried_out, contract
+from policies.models.chunking import carried_out, told_contract
 from policies.models.controller import Array, Policy, physical
 from sim import spec
 from sim.env import make_env, stream
@@ -57,8 +57,7 @@ class TorchSpokenPolicy:
     @classmethod
     def from_task(cls, task: Task, hearing: Hearing, policy: PretrainedVla, horizon: int) -> TorchSpokenPolicy:
         """The controller of `task` with what was learned."""
-        about = {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
-        return cls(**about, hearing=hearing, policy=policy, horizon=horizon)
+        return cls(**told_contract(task), hearing=hearing, policy=policy, horizon=horizon)
 
     def plan(self) -> dict[str, int]:
         """For a policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""

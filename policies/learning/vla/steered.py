@@ -22,7 +22,7 @@ from policies.models.chunking import (
     Planner,
     Steering,
     carried_out,
-    contract,
+    told_contract,
     write_carried_out,
 )
 from policies.models.controller import Array, physical
@@ -106,8 +106,7 @@ class ToldPolicy:
         planner: Planner | None = None,
     ) -> ToldPolicy:
         """The controller of `task` with a trained base."""
-        about = {name: value for name, value in contract(task).items() if name not in ("history", "initial_action")}
-        return cls(**about, base=base, eye=eye, chosen=chosen, planner=planner)
+        return cls(**told_contract(task), base=base, eye=eye, chosen=chosen, planner=planner)
 
     def plan(self) -> dict[str, int]:
         """For the policy file: "horizon", the actions in a plan; "replan", the control steps between two plans."""

@@ -5,17 +5,15 @@ One file of numbers (`.npz`, nothing in it runs) for one emission class.
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engines.archive import Archive
 from sim.registry import check_named
 from sim.terms import Feature
 
@@ -32,6 +30,10 @@ FEATURES = (Feature("speed"), Feature("speed", squash=0.5), Feature("acceleratio
 
 class SurrogateError(ValueError):
     """A file that holds no such network, or one for vehicles that are not there."""
+
+
+NO = "no model of emissions"
+FILE = Archive(KIND, VERSION, LARGEST, "model of emissions", NO, "policies.train_emissions", SurrogateError)
 
 
 def features(where: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -73,36 +75,18 @@ class Surrogate:
 
     def content(self) -> bytes:
         """The file."""
-        about = {"kind": KIND, "version": VERSION, "class": self.emission_class, "quantities": [*self.quantities]}
-        arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
-        arrays |= {"most": self.most, "low": self.low, "high": self.high}
+        about = {"class": self.emission_class, "quantities": [*self.quantities]}
+        arrays = {"most": self.most, "low": self.low, "high": self.high}
         for k, (weight, bias) in enumerate(self.layers):
             arrays |= {f"w{k}": weight, f"b{k}": bias}
-        made = io.BytesIO()
-        np.savez(made, allow_pickle=False, **arrays)
-        return made.getvalue()
+        return FILE.content(about, arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Surrogate:
         """From its file; SurrogateError says what is wrong with it."""
-        path = Path(path)
-        if not path.is_file():
-            raise SurrogateError(f"{path}: there is no such file; make it with: python -m policies.train_emissions")
-        if path.stat().st_size > LARGEST:
-            raise SurrogateError(f"{path}: larger than {LARGEST // 2**20} MiB, so no model of emissions")
-        try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                if sum(info.file_size for info in file.zip.infolist()) > LARGEST:
-                    raise SurrogateError(f"{path}: unpacks to more than {LARGEST // 2**20} MiB")
-                arrays = {name: file[name] for name in file.files}
-            about = json.loads(arrays.pop("about").tobytes())
-            if about["kind"] != KIND or about["version"] != VERSION:
-                raise SurrogateError(f"{path}: not {KIND} of version {VERSION}")
-            return cls._of(about, {name: values.astype(np.float32) for name, values in arrays.items()})
-        except SurrogateError:
-            raise
-        except (BadZipFile, EOFError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
-            raise SurrogateError(f"{path}: no model of emissions, or damaged ({error})") from None
+        return FILE.load(
+            path, lambda about, arrays: cls._of(about, {name: v.astype(np.float32) for name, v in arrays.items()})
+        )
 
     @classmethod
     def _of(cls, about: Mapping[str, Any], arrays: Mapping[str, Array]) -> Surrogate:
