@@ -175,6 +175,16 @@ class Graph:
         """A transition of the policy node's lifecycle; whether it succeeded."""
         return bool(self.call(ChangeState, "policy/change_state", transition=Transition(id=transition)).success)
 
+    def refused(self, reason: str) -> None:
+        """Told to fly it does not, in the end for this reason: before all topics are found it names others."""
+
+        def named() -> bool:
+            assert not self.change(ACTIVATE)
+            self.rest(0.3)
+            return reason in self.says("policy")
+
+        self.until(named, f"refused: {reason}")
+
     @property
     def state(self) -> str:
         """Of the policy node's lifecycle."""

@@ -176,12 +176,12 @@ def test_policies_that_must_not_fly_here(tmp_path: Path):
         lab.ready()
         lab.until(lambda: lab.arm().success, "armed")
         resealed(PolicyFile.load(PRETRAINED / "quad_any.onnx"), ours, robot="racer")
-        refused(lab, "has changed since it was configured")
+        lab.refused("has changed since it was configured")
         assert lab.change(CLEANUP) and lab.change(CONFIGURE)
-        refused(lab, "the policy is for the robot 'racer', here is 'crazyflie'")
+        lab.refused("the policy is for the robot 'racer', here is 'crazyflie'")
         resealed(PolicyFile.load(PRETRAINED / "quad_any.onnx"), ours, rate_hz=400.0)
         assert lab.change(CLEANUP) and lab.change(CONFIGURE)
-        refused(lab, "Hz, the policy runs at 400 Hz")
+        lab.refused("Hz, the policy runs at 400 Hz")
         ours.write_bytes(ours.read_bytes()[:-1])
         assert lab.change(CLEANUP) and not lab.change(CONFIGURE)
         assert "damaged" in lab.says("policy")
@@ -190,17 +190,6 @@ def test_policies_that_must_not_fly_here(tmp_path: Path):
         lab.until(lambda: lab.change(ACTIVATE), "active")
         lab.until(lambda: any("/proc/nowhere" in v.value for v in lab.status["policy"].values), "it says so")
         assert lab.state == "active"  # a log that cannot be written is no reason not to fly
-
-
-def refused(lab: Graph, reason: str) -> None:
-    """The policy node does not become active, for that reason."""
-
-    def asked() -> bool:
-        assert not lab.change(ACTIVATE)
-        lab.rest(0.05)
-        return reason in lab.says("policy")
-
-    lab.until(asked, reason)
 
 
 @pytest.mark.timed
