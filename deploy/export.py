@@ -96,17 +96,18 @@ def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Co
 
 def write_crazyflie(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
     """The app, and how to build it in a checkout of the Crazyflie's firmware."""
-    from deploy.crazyflie import app
+    from deploy.crazyflie import app, budget
 
     app.check(policy)
     source = c_source.Source(policy, content, config.weights)
-    said = budget_of(app.BUDGET, config).check(Demand.estimated(source))
-    files = app.around(policy, source)
+    given = None if config.budget_us is None else budget_of(budget.STABILIZER, config)
+    where = budget.place(policy, source, given)
+    files = app.around(policy, source, where)
     replace_all([(folder / name, text.encode()) for name, text in files.items()])
     make = f"make -C {shlex.quote(str(folder))} CRAZYFLIE_BASE=$PWD/crazyflie-firmware"
     return [
         *(f"wrote {folder / name}" for name in files),
-        said,
+        where.said,
         "to build and flash it (a Brushless: cf21bl_defconfig):",
         "  git clone --recursive https://github.com/bitcraze/crazyflie-firmware",
         f"  {make} cf2_defconfig all",
