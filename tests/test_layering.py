@@ -87,6 +87,7 @@ HOMES = {
         "deploy/remote/subgraph.py",
     ],
     "cryptography": ["deploy/trust/signature.py"],
+    "huggingface_hub": ["deploy/hub/__main__.py"],
     "websockets": ["deploy/remote/client.py", "deploy/serve.py"],
     "msgpack": ["deploy/remote/client.py", "deploy/serve.py"],
     "unicorn": ["deploy/mcu/emulator.py"],

@@ -32,6 +32,7 @@ GROUPS = {
         "hil": "deploy.hil",
         "serve": "deploy.serve",
         "sign": "deploy.sign",
+        "hub": "deploy.hub",
         "crazyflie_sim": "deploy.crazyflie_sim",
         "crazyflie_plot": "deploy.crazyflie.plot",
     },

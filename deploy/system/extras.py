@@ -19,6 +19,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ziglang", "unicorn", "elftools", "capstone"), ("firmware",)),
     "cflib": ("crazyflie",),
     "cryptography": ("trust",),
+    "huggingface_hub": ("hub",),
     **dict.fromkeys(("rclpy", "std_msgs", "std_srvs", "geometry_msgs", "nav_msgs", "sensor_msgs"), ("ros",)),
     **dict.fromkeys(("trajectory_msgs", "diagnostic_msgs", "lifecycle_msgs", "rcl_interfaces"), ("ros",)),
     **dict.fromkeys(("tf2_msgs", "rosgraph_msgs", "ament_index_python"), ("ros",)),
