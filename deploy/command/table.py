@@ -43,6 +43,7 @@ GROUPS = {
     "data": {
         "collect": "policies.collect",
         "datasets": "policies.datasets",
+        "recordings": "policies.datasets.recordings",
         "minari": "policies.datasets.minari",
         "identify": "policies.identify",
     },

@@ -24,6 +24,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("trajectory_msgs", "diagnostic_msgs", "lifecycle_msgs", "rcl_interfaces"), ("ros",)),
     **dict.fromkeys(("tf2_msgs", "rosgraph_msgs", "ament_index_python"), ("ros",)),
     "rerun": ("watch",),
+    "rosbags": ("bags",),
     "PIL": ("train", "datasets"),
     **dict.fromkeys(("pyarrow", "h5py"), ("datasets",)),
     **dict.fromkeys(("open3d", "libusb_package"), ("perception",)),
