@@ -1,4 +1,4 @@
-"""python -m policies.adopt FILE from=onnx|sb3|rsl_rl|mjlab [key=value ...]: somebody else's policy as a policy file.
+"""python -m policies.adopt FILE from=LIBRARY [key=value ...]: somebody else's policy as a policy file.
 
 First `draft=adopt.yaml` (with task=NAME task.SETTING=VALUE, where a task of ours fits) writes what the file tells; then
 `description=adopt.yaml out=policy.onnx` bakes what it says into one file: terms, their order, history, normalisation,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from policies.adoption.adopted import AdoptedPolicy
     from policies.adoption.found import Found
 
-SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab")
+SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab", "rl_tools")
 
 
 @dataclass
@@ -58,10 +58,16 @@ class Config:
 
 def read(config: Config, told: Mapping[str, str]) -> Found:
     """The network in the file, and what the file tells beside it."""
-    from policies.adoption import mjlab, rsl_rl, sb3
+    from policies.adoption.formats import mjlab, rl_tools, rsl_rl, sb3
     from policies.adoption.found import from_onnx
 
-    sources = {"onnx": from_onnx, "sb3": sb3.from_sb3, "rsl_rl": rsl_rl.from_rsl_rl, "mjlab": mjlab.from_mjlab}
+    sources = {
+        "onnx": from_onnx,
+        "sb3": sb3.from_sb3,
+        "rsl_rl": rsl_rl.from_rsl_rl,
+        "mjlab": mjlab.from_mjlab,
+        "rl_tools": rl_tools.from_rl_tools,
+    }
     return sources[config.source](config.file, told)
 
 

@@ -65,7 +65,7 @@ HOMES = {
     "yaml": ["sim/scenes/occupancy.py", "policies/adoption/description.py", "policies/adoption/draft.py"],
     "contourpy": ["sim/scenes/corridor.py"],
     "pyarrow": ["policies/datasets/*.py"],
-    "h5py": ["policies/datasets/minari.py"],
+    "h5py": ["policies/datasets/hdf5.py"],
     "onnxruntime": ["deploy/policy_file.py"],
     "mcap": ["deploy/recording/*.py"],
     "zstandard": ["deploy/recording/records.py"],
@@ -110,7 +110,7 @@ HOMES = {
         "sim/vec_world.py",
         "sim/channel.py",
         "sim/terms.py",
-        "policies/adoption/tensors.py",
+        "policies/adoption/formats/tensors.py",
         "policies/advisers/advice.py",
         "policies/advisers/vision_language.py",
         "policies/algorithms/*.py",
@@ -127,7 +127,7 @@ HOMES = {
 # Where torch may not be imported before it is needed: it costs seconds.
 TORCH_LATER = [
     "sim/terms.py",
-    "policies/adoption/tensors.py",
+    "policies/adoption/formats/tensors.py",
     "policies/advisers/vision_language.py",
     "policies/models/export.py",
     "policies/runner/checkpoint.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -29,7 +29,7 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     if found.about:
         sections.append(("of the network", {"network": found.about}))
     made = contract.made if contract else None
-    terms = found.observation or (_terms(made) if made else [{"signal": UNKNOWN}])
+    terms = _without(found.observation, contract) or (_terms(made) if made else [{"signal": UNKNOWN}])
     history = found.history or ({"newest": "first"} if made and history_of(made) > 1 else {})
     sections.append((f"these make the {found.network.inputs} numbers that the network takes", {"observation": terms}))
     if history:
@@ -44,8 +44,15 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     return f"{HEAD.format(unknown=repr(UNKNOWN))}# Made from {path!r}.\n{remarks}\n{body}"
 
 
+def _without(terms: Sequence[Mapping[str, Any]], contract: Contract | None) -> list[dict[str, Any]]:
+    """The terms, without what is subtracted where the task has no such signal: there it is always zero."""
+    known = {s.name for s in contract.inputs} if contract else {term.get("minus") for term in terms}
+    return [{k: v for k, v in term.items() if k != "minus" or v in known} for term in terms]
+
+
 def _yaml(values: Mapping[str, Any]) -> str:
-    written: str = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None, width=110)
+    style = None if any(isinstance(value, (dict, list)) for value in values.values()) else False  # never all in {}
+    written: str = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=style, width=110)
     return written
 
 

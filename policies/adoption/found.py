@@ -8,7 +8,8 @@ from typing import Any
 
 from deploy.policy_file import PolicyFileError
 from policies.adoption.description import Normalisation
-from policies.adoption.networks import ACTIVATIONS, ForeignGraph, Network, Perceptron
+from policies.adoption.layers import ACTIVATIONS, Network, Perceptron
+from policies.adoption.networks import ForeignGraph
 from policies.models.controller import Array, Layer
 
 UNKNOWN = "?"  # in a draft: what a person must say

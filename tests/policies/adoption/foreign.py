@@ -5,6 +5,7 @@ import json
 import zipfile
 from itertools import pairwise
 
+import h5py
 import numpy as np
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -72,4 +73,56 @@ def write_rsl_rl(path, layers, mean=None, std=None, old=False):
     if mean is not None:
         held |= {f"{norm}._mean": torch.tensor([mean]), f"{norm}._std": torch.tensor([std])}
     torch.save({"model_state_dict" if old else "actor_state_dict": held, "iter": 1, "infos": None}, path)
+    return str(path)
+
+
+def write_rl_tools(path, seen="", seed=0, inputs=22, hidden=5, squash=False, spoil=0.0, **attributes):
+    """A dense layer, a gated unit and a dense layer (then, with `squash`, tanh of a mean) as rl_tools keeps them.
+
+    The file's example comes from equations written down here once more. Groups, names, shapes and attributes are those
+    of the checkpoint in foundation-policy 1.0.2.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = {"into": (hidden, inputs), "inward": (3 * hidden, hidden), "across": (3 * hidden, hidden)}
+    sizes |= {"out": (8 if squash else 4, hidden)}
+    w = {name: rng.normal(0.0, 0.5, size).astype(np.float32) for name, size in sizes.items()}
+    b = {name: rng.normal(0.0, 0.2, size[0]).astype(np.float32) for name, size in sizes.items()}
+    first = rng.normal(0.0, 0.3, hidden).astype(np.float32)
+    x = rng.normal(0.0, 0.5, (6, 2, inputs)).astype(np.float32)
+    h, made = np.tile(first, (2, 1)), []
+    for step in x:
+        z = step @ w["into"].T + b["into"]
+        z = np.clip(z, -3, 3) * (27 + np.clip(z, -3, 3) ** 2) / (27 + 9 * np.clip(z, -3, 3) ** 2)
+        i, a = z @ w["inward"].T + b["inward"], h @ w["across"].T + b["across"]
+        gate = 1.0 / (1.0 + np.exp(-(i + a)[:, : 2 * hidden]))
+        new = np.tanh(i[:, 2 * hidden :] + gate[:, :hidden] * a[:, 2 * hidden :])
+        h = gate[:, hidden:] * h + (1.0 - gate[:, hidden:]) * new
+        y = h @ w["out"].T + b["out"]
+        made.append(np.tanh(y[:, :4]) if squash else y)
+    with h5py.File(path, "w") as file:
+        dense = {"type": "dense", "activation_function": "FAST_TANH"}
+        layers = [
+            (dense, {"weights": w["into"], "biases": b["into"][None]}),
+            (
+                {"type": "gru"},
+                {
+                    "weights_input": w["inward"],
+                    "biases_input": b["inward"],
+                    "weights_hidden": w["across"],
+                    "biases_hidden": b["across"],
+                    "initial_hidden_state": first,
+                },
+            ),
+            ({**dense, "activation_function": "IDENTITY"}, {"weights": w["out"], "biases": b["out"][None]}),
+            *([({"type": "sample_and_squash"}, {})] if squash else []),
+        ]
+        actor = file.create_group("actor")
+        meta = json.dumps({"environment": {"name": "l2f", "observation": seen}})
+        actor.attrs.update({"type": "sequential", "meta": meta, **attributes})
+        for k, (about, arrays) in enumerate(layers):
+            group = actor.create_group(f"layers/{k}")
+            group.attrs.update(about)
+            for name, value in arrays.items():
+                group.create_dataset(f"{name}/parameters", data=value)
+        file["example/input"], file["example/output"] = x, np.array(made, np.float32) + spoil
     return str(path)

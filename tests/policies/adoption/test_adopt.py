@@ -16,7 +16,8 @@ from deploy import cli
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.runtimes import CompiledPolicy
 from policies import adopt
-from policies.adoption import draft, sb3
+from policies.adoption import draft
+from policies.adoption.formats import sb3
 from policies.adoption.networks import ForeignGraph
 from sim.spec import limits
 from sim.tasks import make
@@ -127,7 +128,7 @@ def test_sb3s_own_policies_are_read_as_they_are(tmp_path):
         learner = getattr(library, name)("MlpPolicy", env, policy_kwargs=dict(keywords), device="cpu", seed=0)
         learner.save(tmp_path / f"{name}.zip")
         found = sb3.from_sb3(str(tmp_path / f"{name}.zip"), {})
-        y = found.network.forward(x)
+        y = found.network.forward(x, {})[0]
         if "squash" in found.action:
             y = np.tanh(y) * found.action["scale"] + found.action["offset"]
         else:
@@ -299,10 +300,10 @@ def test_a_field_that_is_given_twice_is_refused(tmp_path, capsys):
 def test_a_graph_of_another_opset_and_one_with_its_weights_beside_are_read(tmp_path):
     net, x = foreign.layers([6, 8, 3]), np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     want = pytest.approx(foreign.apply(net, x, np.tanh), abs=1e-5)
-    assert ForeignGraph(foreign.write_onnx(tmp_path / "old.onnx", net, opset=11)).forward(x) == want
+    assert ForeignGraph(foreign.write_onnx(tmp_path / "old.onnx", net, opset=11)).forward(x, {})[0] == want
     model = onnx.load(foreign.write_onnx(tmp_path / "net.onnx", net))
     onnx.save(model, tmp_path / "b.onnx", save_as_external_data=True, location="b.onnx.data", size_threshold=0)
-    assert ForeignGraph(str(tmp_path / "b.onnx")).forward(x) == want
+    assert ForeignGraph(str(tmp_path / "b.onnx")).forward(x, {})[0] == want
     model = onnx.load(tmp_path / "net.onnx")
     onnx.save(model, tmp_path / "c.onnx", save_as_external_data=True, location="elsewhere", size_threshold=0)
     with pytest.raises(PolicyFileError, match="its weights are in 'elsewhere', which is not read"):

@@ -9,7 +9,7 @@ from policies.adoption import trial
 from policies.adoption.adopted import AdoptedPolicy
 from policies.adoption.contract import contract_of
 from policies.adoption.description import parse
-from policies.adoption.networks import Perceptron
+from policies.adoption.layers import Perceptron
 
 EASY = {"tilt": 20.0, "position": 0.3, "velocity": 0.2, "body_rate": 0.2, "noise": 0.0, "delay_high": 0.0}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from deploy.policy_file import PolicyFileError
 from deploy.trust.onnx_limits import Limits
-from policies.adoption import tensors
+from policies.adoption.formats import tensors
 from policies.adoption.found import Found, Told, layers_of, only, perceptron
 from policies.adoption.networks import onnx_content
 from policies.models.controller import Array, Layer
