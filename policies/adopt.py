@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from policies.adoption.adopted import AdoptedPolicy
     from policies.adoption.found import Found
 
-SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab", "rl_tools")
+SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab", "rl_tools", "cleanrl")
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Config:
 
 def read(config: Config, told: Mapping[str, str]) -> Found:
     """The network in the file, and what the file tells beside it."""
-    from policies.adoption.formats import mjlab, rl_tools, rsl_rl, sb3
+    from policies.adoption.formats import cleanrl, mjlab, rl_tools, rsl_rl, sb3
     from policies.adoption.found import from_onnx
 
     sources = {
@@ -67,6 +67,7 @@ def read(config: Config, told: Mapping[str, str]) -> Found:
         "rsl_rl": rsl_rl.from_rsl_rl,
         "mjlab": mjlab.from_mjlab,
         "rl_tools": rl_tools.from_rl_tools,
+        "cleanrl": cleanrl.from_cleanrl,
     }
     return sources[config.source](config.file, told)
 

@@ -252,6 +252,8 @@ def _beside(fields: Fields, folder: Path) -> Path:
     file = (folder.resolve() / fields.text("file")).resolve()
     if not file.is_relative_to(folder.resolve()):
         raise fields.error("file", "must be in the folder of the description, or below")
+    if not file.is_file():
+        raise fields.error("file", f"there is no {fields.text('file')!r:.80} beside the description")
     return file
 
 

@@ -34,6 +34,8 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     sections.append((f"these make the {found.network.inputs} numbers that the network takes", {"observation": terms}))
     if history:
         sections.append(("how what was seen before is laid out", {"history": history}))
+    if found.normalisation:
+        sections.append(("the whole input, normalised", {"normalisation": found.normalisation}))
     sections.append(
         (f"what the {found.network.outputs} numbers that it returns do", {"action": _action(found, contract)})
     )
@@ -86,6 +88,8 @@ def _action(found: Found, contract: Contract | None) -> dict[str, Any]:
         if told.get("means") == "position":
             told["means"] = "value"  # of a robot that is told positions
         return told
+    if told.get("clip") == [UNKNOWN, UNKNOWN] and contract.made is not None:
+        told["clip"] = [-1.0, 1.0]  # what Gymnasium's environments of our tasks take
     if "means" not in told:
         told["means"] = "range" if told.get("clip") == [-1.0, 1.0] or "tanh" in told.values() else "value"
         if told["means"] == "range" and {"scale", "offset"} & told.keys():

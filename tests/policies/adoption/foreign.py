@@ -126,3 +126,20 @@ def write_rl_tools(path, seen="", seed=0, inputs=22, hidden=5, squash=False, spo
                 group.create_dataset(f"{name}/parameters", data=value)
         file["example/input"], file["example/output"] = x, np.array(made, np.float32) + spoil
     return str(path)
+
+
+def cleanrl(layers, kind="ppo", scale=1.0, bias=0.0):
+    """A state_dict of CleanRL's Agent (PPO) or Actor (SAC, TD3): names and shapes of vwxyzjn/cleanrl@fe8d8a03."""
+    outputs = len(layers[-1][1])
+    if kind == "ppo":
+        held = tensors(layers, "actor_mean") | tensors(layers, "critic")
+        return held | {"actor_logstd": torch.zeros(1, outputs)}
+    names = ("fc1", "fc2", "fc_mu" if kind == "td3" else "fc_mean")
+    held = {
+        f"{name}.{part}": torch.from_numpy(value)
+        for name, pair in zip(names, layers, strict=True)
+        for part, value in zip(("weight", "bias"), pair, strict=True)
+    }
+    if kind == "sac":
+        held |= {f"fc_logstd.{part}": held[f"fc_mean.{part}"] for part in ("weight", "bias")}
+    return held | {"action_scale": torch.full((outputs,), scale), "action_bias": torch.full((outputs,), bias)}
