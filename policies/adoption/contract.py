@@ -75,6 +75,11 @@ def contract_of(description: Description, typed: Mapping[str, Any] | None = None
         raise DescriptionError(
             f"task_settings: an episode lasts {made.episode_steps / made.rate_hz:.4g} s, at most {LONGEST:g} do"
         )
+    if description.trained_hz is not None and abs(description.trained_hz - made.rate_hz) > 1e-3 * made.rate_hz:
+        raise DescriptionError(
+            f"rate_hz: the policy was trained at {description.trained_hz:.4g} Hz, {made.name} runs at "
+            f"{made.rate_hz:.4g}: say it in task_settings, where the task has a rate"
+        )
     return of_task(made)
 
 

@@ -23,7 +23,7 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     """The YAML text. `contract`: of the task that was named, with these settings, if one was."""
     sections: list[tuple[str, dict[str, Any]]] = []
     if contract is not None:
-        sections.append(("a task of ours: its signals, commands and rate", _task(contract, typed)))
+        sections.append(("a task of ours: its signals, commands and rate", _task(contract, typed) | _rate(found)))
     else:
         sections.append(("the robot: what it senses and takes", _robot(found)))
     if found.about:
@@ -67,7 +67,11 @@ def _robot(found: Found) -> dict[str, Any]:
     commands = found.commands or [
         {"name": UNKNOWN, "size": found.network.outputs, "unit": "1", "limits": [UNKNOWN, UNKNOWN]}
     ]
-    return {"robot": UNKNOWN, "rate_hz": UNKNOWN, "signals": signals, "commands": commands}
+    return {"robot": UNKNOWN, "rate_hz": UNKNOWN, **_rate(found), "signals": signals, "commands": commands}
+
+
+def _rate(found: Found) -> dict[str, float]:
+    return {} if found.rate_hz is None else {"rate_hz": found.rate_hz}
 
 
 def _terms(task: Task) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ class Found:
     observation: list[dict[str, Any]] = field(default_factory=list)  # terms; empty: the task's
     signals: list[dict[str, Any]] = field(default_factory=list)  # where it is of no task of ours
     commands: list[dict[str, Any]] = field(default_factory=list)
+    rate_hz: float | None = None  # at which it was trained
     history: dict[str, str] = field(default_factory=dict)
     normalisation: dict[str, Any] = field(default_factory=dict)  # what a person must say of it
     remarks: list[str] = field(default_factory=list)  # what a person should know who reads the draft

@@ -143,3 +143,53 @@ def cleanrl(layers, kind="ppo", scale=1.0, bias=0.0):
     if kind == "sac":
         held |= {f"fc_logstd.{part}": held[f"fc_mean.{part}"] for part in ("weight", "bias")}
     return held | {"action_scale": torch.full((outputs,), scale), "action_bias": torch.full((outputs,), bias)}
+
+
+def descriptors(joints, pose, terms=(), action=None, dt=0.02):
+    """What Isaac Lab's export_io_descriptors.py writes; fields and their order as in its documentation.
+
+    `terms`: (name, shape, fields of its own, fields of `overloads`), after angular velocity, joints, and last action.
+    """
+
+    def term(name, size, more=None, overloads=None):
+        usual = {"clip": None, "flatten_history_dim": True, "history_length": 0, "scale": None}
+        return {
+            "dtype": "torch.float32",
+            "extras": {"description": "...", "modifiers": None},
+            "full_path": f"isaaclab.envs.mdp.observations.{name}",
+            "mdp_type": "Observation",
+            "name": name,
+            "observation_type": "JointState",
+            "overloads": usual | (overloads or {}),
+            "shape": [size],
+            **(more or {}),
+        }
+
+    size = len(joints)
+    robot = {f"default_joint_{key}": [value] * size for key, value in (("stiffness", 25.0), ("damping", 0.5))}
+    command = {
+        "action_type": "JointAction",
+        "clip": None,
+        "dtype": "torch.float32",
+        "extras": {"description": "..."},
+        "full_path": "isaaclab.envs.mdp.actions.joint_actions.JointPositionAction",
+        "joint_names": joints,
+        "mdp_type": "Action",
+        "name": "joint_position_action",
+        "offset": pose,
+        "scale": 0.25,
+        "shape": [size],
+    }
+    seen = [
+        term("base_ang_vel", 3, None, {"scale": 0.2}),
+        term("joint_pos_rel", size, {"joint_names": joints, "joint_pos_offsets": pose}, {"clip": [-1.0, 1.0]}),
+        term("joint_vel_rel", size, {"joint_names": joints, "joint_vel_offsets": [0.0] * size}, {"history_length": 2}),
+        term("last_action", size),
+        *(term(*each) for each in terms),
+    ]
+    return {
+        "actions": [command | (action or {})],
+        "articulations": {"robot": robot | {"joint_names": joints, "default_joint_pos": pose}},
+        "observations": {"policy": seen},
+        "scene": {"decimation": 4, "dt": dt, "physics_dt": dt / 4},
+    }
