@@ -97,8 +97,8 @@ def test_an_sb3_policy_of_our_environment_commands_what_sb3_does(tmp_path):
     assert cli.call(adopt.main, words) == 0
     mean, var = np.linspace(-0.2, 0.3, 30), np.linspace(0.5, 2.0, 30)
     np.savez(tmp_path / "stats.npz", mean=mean, var=var, epsilon=1e-8, clip=10.0)
-    with (tmp_path / "a.yaml").open("a") as stream:
-        stream.write("normalisation: {file: stats.npz}\n")
+    drafted = (tmp_path / "a.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(drafted.replace("file: '?'", "file: stats.npz"))
     status, out = run(tmp_path, file, "sb3", tmp_path / "a.yaml")
     assert status == 0
     policy = PolicyFile.load(out)
