@@ -63,9 +63,9 @@ class Config:
 def read(config: Config, told: Mapping[str, str]) -> Found:
     """The network in the file, and what the file tells beside it."""
     from policies.adoption.formats import cleanrl, isaaclab, mjlab, rl_tools, rsl_rl, sb3
-    from policies.adoption.found import from_onnx
+    from policies.adoption.found import Source, from_onnx
 
-    sources = {
+    sources: dict[str, Source] = {
         "onnx": from_onnx,
         "sb3": sb3.from_sb3,
         "rsl_rl": rsl_rl.from_rsl_rl,

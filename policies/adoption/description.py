@@ -108,6 +108,7 @@ class Description:
     task: str = ""  # one of ours; "": what is `declared`
     task_settings: dict[str, Any] = field(default_factory=dict)
     declared: Declared | None = None
+    estimated: tuple[str, ...] = ()  # what no sensor of the task tells, but an estimator on the robot
     trained_hz: float | None = None  # where a task of ours must run at this rate
     history: History = field(default_factory=History)
     normalisation: Normalisation = field(default_factory=Normalisation)
@@ -172,6 +173,7 @@ def parse(path: str, found: Any) -> Description:
         task=task,
         task_settings=settings,
         declared=None if task else _declared(fields),
+        estimated=tuple(map(str, fields.elements("estimated") or ())) if task else (),
         trained_hz=fields.number("rate_hz", low=0.0, above=True) if task and fields.has("rate_hz") else None,
         history=_history(fields.inner("history")),
         normalisation=_normalisation(fields.inner("normalisation"), Path(path).parent),

@@ -26,6 +26,8 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
         sections.append(("a task of ours: its signals, commands and rate", _task(contract, typed) | _rate(found)))
     else:
         sections.append(("the robot: what it senses and takes", _robot(found)))
+    if contract is not None and (hidden := _hidden(found.observation, contract)):
+        sections.append(("no sensor of the task tells it: an estimator on the robot must", {"estimated": hidden}))
     if found.about:
         sections.append(("of the network", {"network": found.about}))
     made = contract.made if contract else None
@@ -50,6 +52,12 @@ def _without(terms: Sequence[Mapping[str, Any]], contract: Contract | None) -> l
     """The terms, without what is subtracted where the task has no such signal: there it is always zero."""
     known = {s.name for s in contract.inputs} if contract else {term.get("minus") for term in terms}
     return [{k: v for k, v in term.items() if k != "minus" or v in known} for term in terms]
+
+
+def _hidden(terms: Sequence[Mapping[str, Any]], contract: Contract) -> list[str]:
+    """What the terms read of the signals that the task's policies are not told."""
+    names = [term.get("signal") for term in terms]
+    return [name for name in contract.hidden if name in names]
 
 
 def _yaml(values: Mapping[str, Any]) -> str:

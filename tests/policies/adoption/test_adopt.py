@@ -210,6 +210,30 @@ def test_joint_positions_of_a_legged_robot_are_told_from_where_it_begins(tmp_pat
     assert policy.step(signals)["position_offset"] == pytest.approx(np.full(len(joints), 0.1), abs=1e-5)
 
 
+def test_what_an_estimator_tells_is_an_input_only_where_it_is_named(tmp_path, capsys):
+    task = make("velocity", vary=0.0, steps=20)
+    size = task.commands[0].size
+    file = foreign.write_onnx(tmp_path / "net.onnx", foreign.layers([5, size]))
+    description = {
+        "task": "velocity",
+        "task_settings": {"vary": 0.0, "steps": 20},
+        "observation": [{"signal": "target_velocity"}, {"signal": "linear_velocity"}],
+        "action": {"command": "position_offset", "scale": 0.1},
+    }
+    for told, said in (
+        ({}, "unless `estimated` names it"),
+        ({"estimated": ["wind"]}, "estimated: 'wind': what velocity"),
+    ):
+        (tmp_path / "a.yaml").write_text(yaml.safe_dump(description | told))
+        status, out = run(tmp_path, file, "onnx", tmp_path / "a.yaml")
+        assert (status, out.exists()) == (2, False)
+        assert said in capsys.readouterr().err
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(description | {"estimated": ["linear_velocity"]}))
+    status, out = run(tmp_path, file, "onnx", tmp_path / "a.yaml")
+    assert status == 0
+    assert [s.name for s in PolicyFile.load(out).inputs] == ["target_velocity", "linear_velocity"]
+
+
 class Bomb:
     def __reduce__(self):
         return os.mkdir, ("exploded",)
@@ -304,6 +328,10 @@ def test_a_graph_of_another_opset_and_one_with_its_weights_beside_are_read(tmp_p
     model = onnx.load(foreign.write_onnx(tmp_path / "net.onnx", net))
     onnx.save(model, tmp_path / "b.onnx", save_as_external_data=True, location="b.onnx.data", size_threshold=0)
     assert ForeignGraph(str(tmp_path / "b.onnx")).forward(x, {})[0] == want
+    model = onnx.load(tmp_path / "net.onnx")
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))  # as tf2onnx declares it, without a node of it
+    onnx.save(model, tmp_path / "d.onnx")
+    assert ForeignGraph(str(tmp_path / "d.onnx")).forward(x, {})[0] == want
     model = onnx.load(tmp_path / "net.onnx")
     onnx.save(model, tmp_path / "c.onnx", save_as_external_data=True, location="elsewhere", size_threshold=0)
     with pytest.raises(PolicyFileError, match="its weights are in 'elsewhere', which is not read"):

@@ -64,13 +64,14 @@ def test_the_descriptors_make_the_whole_description(tmp_path):
 def test_a_task_of_ours_that_runs_at_another_rate_is_refused(tmp_path, capsys):
     task = make("velocity", vary=0.0)
     joints = list(reversed(task.elements()["position_offset"]))
-    net = foreign.layers([3 + 4 * len(joints), len(joints)])
+    net = foreign.layers([6 + 4 * len(joints), len(joints)])
     file = foreign.write_onnx(tmp_path / "policy.onnx", net)
-    said = foreign.descriptors(joints, [0.1] * len(joints))
+    said = foreign.descriptors(joints, [0.1] * len(joints), [("base_lin_vel", 3)])
     said["observations"]["policy"][3]["overloads"]["clip"] = [-100.0, 100.0]
     assert draft(tmp_path, said, file, "task=velocity", "task.vary=0.0", "task.steps=20") == 0
     made = yaml.safe_load((tmp_path / "a.yaml").read_text())
     assert (made["action"]["command"], made["action"]["means"]) == ("position_offset", "position")
+    assert made["estimated"] == ["linear_velocity"]
     assert adopted(tmp_path, file) == 0
     assert draft(tmp_path, {**said, "scene": {"dt": 0.01}}, file, "task=velocity", "task.vary=0.0") == 0
     (tmp_path / "a.onnx").unlink()
