@@ -1,4 +1,4 @@
-"""python -m policies.adopt FILE from=onnx|sb3|rsl_rl|mjlab [key=value ...]: somebody else's policy as a policy file.
+"""python -m policies.adopt FILE from=LIBRARY [key=value ...]: somebody else's policy as a policy file.
 
 First `draft=adopt.yaml` (with task=NAME task.SETTING=VALUE, where a task of ours fits) writes what the file tells; then
 `description=adopt.yaml out=policy.onnx` bakes what it says into one file: terms, their order, history, normalisation,
@@ -12,6 +12,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from policies.adoption.adopted import AdoptedPolicy
     from policies.adoption.found import Found
 
-SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab")
+SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab", "rl_tools", "cleanrl", "isaaclab")
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Config:
     description: str = field(default="", metadata={"help": "what the network takes and returns (.yaml)"})
     out: str = field(default="", metadata={"help": "the policy file to write (.onnx)"})
     draft: str = field(default="", metadata={"help": "write a description to begin with (.yaml), and nothing else"})
+    descriptors: str = field(default="", metadata={"help": "for the draft: IO descriptors of Isaac Lab (.yaml)"})
     task: str = field(default="", metadata={"help": "the task of ours that it is for; needed for the draft"})
     check: bool = field(default=False, metadata={"help": "try it in the simulator, and what else could be meant"})
     episodes: int = field(default=20, metadata={"help": "of every reading that is tried"})
@@ -52,16 +54,26 @@ class Config:
             raise ValueError(f"out={self.out}: the name of the file ends in .onnx")
         if self.draft and not self.draft.endswith((".yaml", ".yml")):
             raise ValueError(f"draft={self.draft}: the name of the file ends in .yaml")
+        if bool(self.descriptors) != (self.source == "isaaclab" and bool(self.draft)):
+            raise ValueError("descriptors=FILE.yaml goes with from=isaaclab and draft=FILE.yaml, which needs it")
         if self.episodes < 1 or self.seed < 0:
             raise ValueError(f"needs episodes >= 1 and seed >= 0, got {self.episodes} and {self.seed}")
 
 
 def read(config: Config, told: Mapping[str, str]) -> Found:
     """The network in the file, and what the file tells beside it."""
-    from policies.adoption import mjlab, rsl_rl, sb3
-    from policies.adoption.found import from_onnx
+    from policies.adoption.formats import cleanrl, isaaclab, mjlab, rl_tools, rsl_rl, sb3
+    from policies.adoption.found import Source, from_onnx
 
-    sources = {"onnx": from_onnx, "sb3": sb3.from_sb3, "rsl_rl": rsl_rl.from_rsl_rl, "mjlab": mjlab.from_mjlab}
+    sources: dict[str, Source] = {
+        "onnx": from_onnx,
+        "sb3": sb3.from_sb3,
+        "rsl_rl": rsl_rl.from_rsl_rl,
+        "mjlab": mjlab.from_mjlab,
+        "rl_tools": rl_tools.from_rl_tools,
+        "cleanrl": cleanrl.from_cleanrl,
+        "isaaclab": partial(isaaclab.from_isaaclab, descriptors=config.descriptors),
+    }
     return sources[config.source](config.file, told)
 
 

@@ -71,7 +71,7 @@ HOMES = {
     "rosbags": ["policies/datasets/recordings/bags.py"],
     "contourpy": ["sim/scenes/corridor.py"],
     "pyarrow": ["policies/datasets/*.py"],
-    "h5py": ["policies/datasets/minari.py"],
+    "h5py": ["policies/datasets/hdf5.py"],
     "onnxruntime": ["deploy/policy_file.py"],
     "mcap": ["deploy/recording/*.py"],
     "zstandard": ["deploy/recording/records.py"],
@@ -117,7 +117,7 @@ HOMES = {
         "sim/vec_world.py",
         "sim/channel.py",
         "sim/terms.py",
-        "policies/adoption/tensors.py",
+        "policies/adoption/formats/tensors.py",
         "policies/advisers/advice.py",
         "policies/advisers/vision_language.py",
         "policies/algorithms/*.py",
@@ -134,7 +134,7 @@ HOMES = {
 # Where torch may not be imported before it is needed: it costs seconds.
 TORCH_LATER = [
     "sim/terms.py",
-    "policies/adoption/tensors.py",
+    "policies/adoption/formats/tensors.py",
     "policies/advisers/vision_language.py",
     "policies/models/export.py",
     "policies/runner/checkpoint.py",

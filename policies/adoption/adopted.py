@@ -11,7 +11,7 @@ import numpy as np
 from policies.adoption.contract import Contract, Piece, pieces_of, response_of
 from policies.adoption.description import Description, spread
 from policies.adoption.fields import EVERYTHING, DescriptionError
-from policies.adoption.networks import Network
+from policies.adoption.layers import Network
 from policies.models.controller import Array, physical
 from policies.models.graph import Graph
 from sim import spec
@@ -95,7 +95,7 @@ class AdoptedPolicy:
             made[BEGUN] = np.zeros((n, 1), np.float32)
         if self._looks_back:
             made[LAST] = np.full((n, self.network.outputs), self.description.action.initial, np.float32)
-        return made
+        return made | self.network.initial_state(n)
 
     def _frames(self, now: list[Any], past: Mapping[int, list[Any]]) -> list[Any]:
         """What is joined into the network's input: the frames of all terms (index 0 is newest) in the order told."""
@@ -144,7 +144,8 @@ class AdoptedPolicy:
 
     def act(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
         x, after = self.see(signals, state)
-        y = self.network.forward(x)
+        y, remembered = self.network.forward(x, state)
+        after |= remembered
         if self.description.action.squash == "tanh":
             y = np.tanh(y)
         action = _within(y, self.description.action.clip)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,19 @@ def contract_of(description: Description, typed: Mapping[str, Any] | None = None
         raise DescriptionError(
             f"task_settings: an episode lasts {made.episode_steps / made.rate_hz:.4g} s, at most {LONGEST:g} do"
         )
-    return of_task(made)
+    if description.trained_hz is not None and abs(description.trained_hz - made.rate_hz) > 1e-3 * made.rate_hz:
+        raise DescriptionError(
+            f"rate_hz: the policy was trained at {description.trained_hz:.4g} Hz, {made.name} runs at "
+            f"{made.rate_hz:.4g}: say it in task_settings, where the task has a rate"
+        )
+    contract = of_task(made)
+    if unknown := [name for name in description.estimated if name not in contract.hidden]:
+        raise DescriptionError(
+            f"estimated: {unknown[0]!r:.80}: what {made.name} knows and no policy is told: {', '.join(contract.hidden)}"
+        )
+    more = tuple(s for s in made.privileged if s.name in description.estimated)
+    hidden = tuple(name for name in contract.hidden if name not in description.estimated)
+    return replace(contract, inputs=(*contract.inputs, *more), hidden=hidden)
 
 
 def of_task(task: Task) -> Contract:
@@ -120,7 +132,7 @@ def pieces_of(description: Description, contract: Contract, actions: int) -> lis
 def _piece(term: Term, contract: Contract, sizes: Mapping[str, int], actions: int, where: str) -> Piece:
     for name in (*term.signals, *filter(None, [term.minus])):
         if name not in sizes:
-            sensed = "no policy is told it, it is known in simulation only; " if name in contract.hidden else ""
+            sensed = "no policy is told it, unless `estimated` names it; " if name in contract.hidden else ""
             raise DescriptionError(f"{where}.signal: {name!r}: {sensed}there are: {', '.join(sizes)}")
     whole = sum(sizes[name] for name in term.signals) if term.signals else len(term.constant) or actions
     places = None

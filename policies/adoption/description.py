@@ -108,6 +108,8 @@ class Description:
     task: str = ""  # one of ours; "": what is `declared`
     task_settings: dict[str, Any] = field(default_factory=dict)
     declared: Declared | None = None
+    estimated: tuple[str, ...] = ()  # what no sensor of the task tells, but an estimator on the robot
+    trained_hz: float | None = None  # where a task of ours must run at this rate
     history: History = field(default_factory=History)
     normalisation: Normalisation = field(default_factory=Normalisation)
     network: dict[str, str] = field(default_factory=dict)  # activation, last: of files that hold weights alone
@@ -133,16 +135,20 @@ def once_each(text: str) -> None:
             nodes += node.value
 
 
-def read(path: str) -> Description:
-    """The description in a file; DescriptionError names file and field."""
+def load(path: str) -> Any:
+    """What a file of YAML holds: numbers, texts, lists and fields, each given once. DescriptionError."""
     try:
         text = read_regular(path, LARGEST_FILE).decode()
         once_each(text)
-        found = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DescriptionError(f"{path}: is not YAML: {' '.join(str(error).split())[:200]}") from None
+        raise DescriptionError(f"is not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def read(path: str) -> Description:
+    """The description in a file; DescriptionError names file and field."""
     try:
-        return parse(path, found)
+        return parse(path, load(path))
     except DescriptionError as error:
         raise DescriptionError(f"{path}: {error}") from None
 
@@ -167,6 +173,8 @@ def parse(path: str, found: Any) -> Description:
         task=task,
         task_settings=settings,
         declared=None if task else _declared(fields),
+        estimated=tuple(map(str, fields.elements("estimated") or ())) if task else (),
+        trained_hz=fields.number("rate_hz", low=0.0, above=True) if task and fields.has("rate_hz") else None,
         history=_history(fields.inner("history")),
         normalisation=_normalisation(fields.inner("normalisation"), Path(path).parent),
         network=about,
@@ -252,6 +260,8 @@ def _beside(fields: Fields, folder: Path) -> Path:
     file = (folder.resolve() / fields.text("file")).resolve()
     if not file.is_relative_to(folder.resolve()):
         raise fields.error("file", "must be in the folder of the description, or below")
+    if not file.is_file():
+        raise fields.error("file", f"there is no {fields.text('file')!r:.80} beside the description")
     return file
 
 

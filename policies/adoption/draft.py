@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -23,17 +23,21 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     """The YAML text. `contract`: of the task that was named, with these settings, if one was."""
     sections: list[tuple[str, dict[str, Any]]] = []
     if contract is not None:
-        sections.append(("a task of ours: its signals, commands and rate", _task(contract, typed)))
+        sections.append(("a task of ours: its signals, commands and rate", _task(contract, typed) | _rate(found)))
     else:
         sections.append(("the robot: what it senses and takes", _robot(found)))
+    if contract is not None and (hidden := _hidden(found.observation, contract)):
+        sections.append(("no sensor of the task tells it: an estimator on the robot must", {"estimated": hidden}))
     if found.about:
         sections.append(("of the network", {"network": found.about}))
     made = contract.made if contract else None
-    terms = found.observation or (_terms(made) if made else [{"signal": UNKNOWN}])
+    terms = _without(found.observation, contract) or (_terms(made) if made else [{"signal": UNKNOWN}])
     history = found.history or ({"newest": "first"} if made and history_of(made) > 1 else {})
     sections.append((f"these make the {found.network.inputs} numbers that the network takes", {"observation": terms}))
     if history:
         sections.append(("how what was seen before is laid out", {"history": history}))
+    if found.normalisation:
+        sections.append(("the whole input, normalised", {"normalisation": found.normalisation}))
     sections.append(
         (f"what the {found.network.outputs} numbers that it returns do", {"action": _action(found, contract)})
     )
@@ -44,8 +48,21 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     return f"{HEAD.format(unknown=repr(UNKNOWN))}# Made from {path!r}.\n{remarks}\n{body}"
 
 
+def _without(terms: Sequence[Mapping[str, Any]], contract: Contract | None) -> list[dict[str, Any]]:
+    """The terms, without what is subtracted where the task has no such signal: there it is always zero."""
+    known = {s.name for s in contract.inputs} if contract else {term.get("minus") for term in terms}
+    return [{k: v for k, v in term.items() if k != "minus" or v in known} for term in terms]
+
+
+def _hidden(terms: Sequence[Mapping[str, Any]], contract: Contract) -> list[str]:
+    """What the terms read of the signals that the task's policies are not told."""
+    names = [term.get("signal") for term in terms]
+    return [name for name in contract.hidden if name in names]
+
+
 def _yaml(values: Mapping[str, Any]) -> str:
-    written: str = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None, width=110)
+    style = None if any(isinstance(value, (dict, list)) for value in values.values()) else False  # never all in {}
+    written: str = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=style, width=110)
     return written
 
 
@@ -58,7 +75,11 @@ def _robot(found: Found) -> dict[str, Any]:
     commands = found.commands or [
         {"name": UNKNOWN, "size": found.network.outputs, "unit": "1", "limits": [UNKNOWN, UNKNOWN]}
     ]
-    return {"robot": UNKNOWN, "rate_hz": UNKNOWN, "signals": signals, "commands": commands}
+    return {"robot": UNKNOWN, "rate_hz": UNKNOWN, **_rate(found), "signals": signals, "commands": commands}
+
+
+def _rate(found: Found) -> dict[str, float]:
+    return {} if found.rate_hz is None else {"rate_hz": found.rate_hz}
 
 
 def _terms(task: Task) -> list[dict[str, Any]]:
@@ -79,6 +100,8 @@ def _action(found: Found, contract: Contract | None) -> dict[str, Any]:
         if told.get("means") == "position":
             told["means"] = "value"  # of a robot that is told positions
         return told
+    if told.get("clip") == [UNKNOWN, UNKNOWN] and contract.made is not None:
+        told["clip"] = [-1.0, 1.0]  # what Gymnasium's environments of our tasks take
     if "means" not in told:
         told["means"] = "range" if told.get("clip") == [-1.0, 1.0] or "tanh" in told.values() else "value"
         if told["means"] == "range" and {"scale", "offset"} & told.keys():

@@ -22,6 +22,10 @@ class Fields:
             raise DescriptionError(f"{where}: needs fields and values (KEY: VALUE), got {found!r:.80}")
         self.where, self._found, self._known = where, found, [""]
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of its fields."""
+        return iter(self._found)
+
     def error(self, key: str, what: str) -> DescriptionError:
         """One that names the field."""
         return DescriptionError(f"{self.where}{key}: {what}")

@@ -8,7 +8,8 @@ from typing import Any
 
 from deploy.policy_file import PolicyFileError
 from policies.adoption.description import Normalisation
-from policies.adoption.networks import ACTIVATIONS, ForeignGraph, Network, Perceptron
+from policies.adoption.layers import ACTIVATIONS, Network, Perceptron
+from policies.adoption.networks import ForeignGraph
 from policies.models.controller import Array, Layer
 
 UNKNOWN = "?"  # in a draft: what a person must say
@@ -25,7 +26,9 @@ class Found:
     observation: list[dict[str, Any]] = field(default_factory=list)  # terms; empty: the task's
     signals: list[dict[str, Any]] = field(default_factory=list)  # where it is of no task of ours
     commands: list[dict[str, Any]] = field(default_factory=list)
+    rate_hz: float | None = None  # at which it was trained
     history: dict[str, str] = field(default_factory=dict)
+    normalisation: dict[str, Any] = field(default_factory=dict)  # what a person must say of it
     remarks: list[str] = field(default_factory=list)  # what a person should know who reads the draft
 
 

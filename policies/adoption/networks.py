@@ -1,11 +1,10 @@
-"""Networks that somebody else trained: weights as numpy data, or the nodes of their ONNX graph."""
+"""Networks in the ONNX files of others, and what else such a file says."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,95 +16,8 @@ from deploy.trust.onnx_limits import Limits
 from deploy.trust.onnx_reader import OnnxError
 from deploy.trust.onnx_reader import read as read_graph
 from deploy.trust.reading import read_regular
-from policies.models.controller import Array, Layer, chained, sigmoid
+from policies.models.controller import Array
 from policies.models.graph import OPSET, Graph
-
-ONE = np.float32(1.0)
-SELU = np.float32(1.67326319217681884765625), np.float32(1.05070102214813232421875)  # of ONNX's and torch's Selu
-
-
-def _exp_below(x: Array) -> Array:
-    """exp(x) - 1 of what is below zero."""
-    return np.exp(np.minimum(x, np.float32(0.0))) - ONE
-
-
-def _elu(x: Array) -> Array:
-    return np.where(x > 0.0, x, _exp_below(x))
-
-
-def _selu(x: Array) -> Array:
-    return SELU[1] * np.where(x > 0.0, x, SELU[0] * _exp_below(x))
-
-
-def _leaky(x: Array) -> Array:
-    return np.where(x > 0.0, x, np.float32(0.01) * x)
-
-
-def _silu(x: Array) -> Array:
-    return x * sigmoid(x)
-
-
-# Name -> its meaning, and ONNX's operator (silu has none: x times sigmoid).
-ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], str]] = {
-    "tanh": (np.tanh, "Tanh"),
-    "relu": (lambda x: np.maximum(x, np.float32(0.0)), "Relu"),
-    "elu": (_elu, "Elu"),
-    "selu": (_selu, "Selu"),
-    "leaky_relu": (_leaky, "LeakyRelu"),
-    "sigmoid": (sigmoid, "Sigmoid"),
-    "silu": (_silu, ""),
-}
-
-
-class Network(Protocol):
-    """Any finite numbers (n, inputs) in, any (n, outputs) out; without a state."""
-
-    @property
-    def inputs(self) -> int: ...
-
-    @property
-    def outputs(self) -> int: ...
-
-    def forward(self, x: Array) -> Array: ...
-
-    def write(self, graph: Graph, x: str) -> str:
-        """The same as ONNX nodes; the name of the result."""
-
-
-@dataclass
-class Perceptron:
-    """Fully connected layers; `activation` after each but the last."""
-
-    layers: list[Layer]
-    activation: str
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"network.activation: {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if not self.layers:
-            raise ValueError("a network needs at least one layer")
-        self.layers = chained(self.layers)
-
-    @property
-    def inputs(self) -> int:
-        return int(self.layers[0][0].shape[1])
-
-    @property
-    def outputs(self) -> int:
-        return int(self.layers[-1][0].shape[0])
-
-    def forward(self, x: Array) -> Array:
-        for weight, bias in self.layers[:-1]:
-            x = ACTIVATIONS[self.activation][0](x @ weight.T + bias)
-        weight, bias = self.layers[-1]
-        return x @ weight.T + bias
-
-    def write(self, graph: Graph, x: str) -> str:
-        operator = ACTIVATIONS[self.activation][1]
-        for layer in self.layers[:-1]:
-            x = graph.linear(x, *layer)
-            x = graph.add(operator, x) if operator else graph.add("Mul", x, graph.add("Sigmoid", x))
-        return graph.linear(x, *self.layers[-1])
 
 
 class ForeignGraph:
@@ -162,8 +74,11 @@ class ForeignGraph:
     def outputs(self) -> int:
         return self._outputs
 
-    def forward(self, x: Array) -> Array:
-        return self._part.run(x)
+    def initial_state(self, n: int) -> dict[str, Array]:
+        return {}
+
+    def forward(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        return self._part.run(x), {}
 
     def write(self, graph: Graph, x: str) -> str:
         return graph.inline(self._part, x)
@@ -221,6 +136,10 @@ def _strip(model: onnx.ModelProto) -> None:
     """Leave out what tells where in somebody's code a node comes from; every node has a name of its own."""
     for number, node in enumerate(model.graph.node):
         node.name = f"node_{number}"
+    used = {"", *(node.domain for node in model.graph.node)}
+    for index in reversed(range(len(model.opset_import))):
+        if model.opset_import[index].domain not in used:  # tf2onnx declares ai.onnx.ml in every file
+            del model.opset_import[index]
     for holder in (model, model.graph):
         holder.ClearField("metadata_props")
         holder.ClearField("doc_string")

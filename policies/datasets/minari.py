@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from deploy import cli
-from policies.datasets import bounds, images
+from policies.datasets import bounds, hdf5, images
 from policies.datasets.features import Array, DatasetError, Feature, to_numpy
 from policies.datasets.writer import Writer
 
@@ -30,7 +30,6 @@ Signal = tuple[str, ...]  # the keys under which an episode has it
 Tree = Mapping[str, Any]
 NUMBERS = ("Box", "Discrete", "MultiDiscrete")  # other spaces are left out
 REWARD, DONE = Feature("float32", (1,)), Feature("bool", (1,))
-DEEPEST = 8  # groups of HDF5 in each other
 SUCCESS = ("infos", "success")
 
 
@@ -83,13 +82,9 @@ def _episodes(folder: Path, form: str, count: int) -> Iterator[Tree]:
         for index in range(count):
             yield {name: _tree(column) for name, column in _table(folder, index, form)}
         return
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise DatasetError("Minari's HDF5 format needs h5py: pip install 'sim2metal[datasets]'") from None
-    with h5py.File(bounds.inside(folder, "main_data.hdf5")) as file:
+    with hdf5.opened(bounds.inside(folder, "main_data.hdf5")) as file:
         for index in range(count):
-            yield _held(file, f"episode_{index}")
+            yield hdf5.tree(file, f"episode_{index}")
 
 
 def _table(folder: Path, index: int, form: str) -> Iterator[tuple[str, pa.Array]]:
@@ -107,30 +102,6 @@ def _table(folder: Path, index: int, form: str) -> Iterator[tuple[str, pa.Array]
         raise DatasetError(f"{folder}: episode {index} has {table.nbytes} bytes, at most {bounds.LARGEST} are read")
     for name in table.column_names:
         yield name, table[name].combine_chunks()
-
-
-def _held(group: Any, name: str, depth: int = 0) -> Any:
-    """What a group of HDF5 holds under a name: nested maps, with datasets at their ends. All of it lies in this file.
-
-    Links to other files, data kept in other files and objects are refused; so is what memory could not hold.
-    """
-    import h5py
-
-    if name not in group:
-        raise DatasetError(f"{group.file.filename}: there is no {name!r}")
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise DatasetError(f"{group.file.filename}: {name!r} is a link, which is not followed")
-    held = group[name]
-    if isinstance(held, h5py.Group):
-        if depth > DEEPEST:
-            raise DatasetError(f"{group.file.filename}: its groups are nested too deeply")
-        return {each: _held(held, each, depth + 1) for each in held}
-    if not isinstance(held, h5py.Dataset) or held.is_virtual or held.external:
-        raise DatasetError(f"{group.file.filename}: {name!r} keeps its data in another file, or is none")
-    jpeg = h5py.check_vlen_dtype(held.dtype) == np.dtype(np.uint8)
-    if held.size is None or held.size > bounds.VALUES or not (jpeg or held.dtype.kind in "biufS"):
-        raise DatasetError(f"{group.file.filename}: {name!r} holds {held.dtype} of shape {held.shape}")
-    return held
 
 
 def _tree(column: pa.Array) -> Any:

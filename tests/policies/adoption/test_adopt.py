@@ -16,7 +16,8 @@ from deploy import cli
 from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.runtimes import CompiledPolicy
 from policies import adopt
-from policies.adoption import draft, sb3
+from policies.adoption import draft
+from policies.adoption.formats import sb3
 from policies.adoption.networks import ForeignGraph
 from sim.spec import limits
 from sim.tasks import make
@@ -96,8 +97,8 @@ def test_an_sb3_policy_of_our_environment_commands_what_sb3_does(tmp_path):
     assert cli.call(adopt.main, words) == 0
     mean, var = np.linspace(-0.2, 0.3, 30), np.linspace(0.5, 2.0, 30)
     np.savez(tmp_path / "stats.npz", mean=mean, var=var, epsilon=1e-8, clip=10.0)
-    with (tmp_path / "a.yaml").open("a") as stream:
-        stream.write("normalisation: {file: stats.npz}\n")
+    drafted = (tmp_path / "a.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(drafted.replace("file: '?'", "file: stats.npz"))
     status, out = run(tmp_path, file, "sb3", tmp_path / "a.yaml")
     assert status == 0
     policy = PolicyFile.load(out)
@@ -127,7 +128,7 @@ def test_sb3s_own_policies_are_read_as_they_are(tmp_path):
         learner = getattr(library, name)("MlpPolicy", env, policy_kwargs=dict(keywords), device="cpu", seed=0)
         learner.save(tmp_path / f"{name}.zip")
         found = sb3.from_sb3(str(tmp_path / f"{name}.zip"), {})
-        y = found.network.forward(x)
+        y = found.network.forward(x, {})[0]
         if "squash" in found.action:
             y = np.tanh(y) * found.action["scale"] + found.action["offset"]
         else:
@@ -207,6 +208,30 @@ def test_joint_positions_of_a_legged_robot_are_told_from_where_it_begins(tmp_pat
     policy = PolicyFile.load(out)
     signals = {name: value[0] for name, value in policy.vectors.inputs.items()}
     assert policy.step(signals)["position_offset"] == pytest.approx(np.full(len(joints), 0.1), abs=1e-5)
+
+
+def test_what_an_estimator_tells_is_an_input_only_where_it_is_named(tmp_path, capsys):
+    task = make("velocity", vary=0.0, steps=20)
+    size = task.commands[0].size
+    file = foreign.write_onnx(tmp_path / "net.onnx", foreign.layers([5, size]))
+    description = {
+        "task": "velocity",
+        "task_settings": {"vary": 0.0, "steps": 20},
+        "observation": [{"signal": "target_velocity"}, {"signal": "linear_velocity"}],
+        "action": {"command": "position_offset", "scale": 0.1},
+    }
+    for told, said in (
+        ({}, "unless `estimated` names it"),
+        ({"estimated": ["wind"]}, "estimated: 'wind': what velocity"),
+    ):
+        (tmp_path / "a.yaml").write_text(yaml.safe_dump(description | told))
+        status, out = run(tmp_path, file, "onnx", tmp_path / "a.yaml")
+        assert (status, out.exists()) == (2, False)
+        assert said in capsys.readouterr().err
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(description | {"estimated": ["linear_velocity"]}))
+    status, out = run(tmp_path, file, "onnx", tmp_path / "a.yaml")
+    assert status == 0
+    assert [s.name for s in PolicyFile.load(out).inputs] == ["target_velocity", "linear_velocity"]
 
 
 class Bomb:
@@ -299,10 +324,14 @@ def test_a_field_that_is_given_twice_is_refused(tmp_path, capsys):
 def test_a_graph_of_another_opset_and_one_with_its_weights_beside_are_read(tmp_path):
     net, x = foreign.layers([6, 8, 3]), np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     want = pytest.approx(foreign.apply(net, x, np.tanh), abs=1e-5)
-    assert ForeignGraph(foreign.write_onnx(tmp_path / "old.onnx", net, opset=11)).forward(x) == want
+    assert ForeignGraph(foreign.write_onnx(tmp_path / "old.onnx", net, opset=11)).forward(x, {})[0] == want
     model = onnx.load(foreign.write_onnx(tmp_path / "net.onnx", net))
     onnx.save(model, tmp_path / "b.onnx", save_as_external_data=True, location="b.onnx.data", size_threshold=0)
-    assert ForeignGraph(str(tmp_path / "b.onnx")).forward(x) == want
+    assert ForeignGraph(str(tmp_path / "b.onnx")).forward(x, {})[0] == want
+    model = onnx.load(tmp_path / "net.onnx")
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))  # as tf2onnx declares it, without a node of it
+    onnx.save(model, tmp_path / "d.onnx")
+    assert ForeignGraph(str(tmp_path / "d.onnx")).forward(x, {})[0] == want
     model = onnx.load(tmp_path / "net.onnx")
     onnx.save(model, tmp_path / "c.onnx", save_as_external_data=True, location="elsewhere", size_threshold=0)
     with pytest.raises(PolicyFileError, match="its weights are in 'elsewhere', which is not read"):

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from policies.adoption import trial
+from policies.adoption import readings, trial
 from policies.adoption.adopted import AdoptedPolicy
 from policies.adoption.contract import contract_of
 from policies.adoption.description import parse
-from policies.adoption.networks import Perceptron
+from policies.adoption.layers import Perceptron
 
 EASY = {"tilt": 20.0, "position": 0.3, "velocity": 0.2, "body_rate": 0.2, "noise": 0.0, "delay_high": 0.0}
 
@@ -40,7 +40,7 @@ def hovering(**action):
 
 def few(policy, monkeypatch, kinds):
     """Only those other readings whose names contain one of these: the rest is left out to save time."""
-    every = trial.readings
+    every = readings.readings
 
     def some(described, contract):
         return [r for r in every(described, contract) if any(kind in r[0] for kind in kinds)]
@@ -100,10 +100,10 @@ def test_what_is_clearly_better(others, found):
 
 def test_of_joints_every_usual_order_is_tried():
     names = tuple(f"{leg}_{joint}" for leg in ("FR", "FL", "RR", "RL") for joint in ("hip", "thigh", "calf"))
-    orders = trial._orders(names, names)
+    orders = readings._orders(names, names)
     by_joint = [f"{leg}_{joint}" for joint in ("hip", "thigh", "calf") for leg in ("FR", "FL", "RR", "RL")]
     assert [names[k] for k in orders["joint by joint, leg within it"]] == by_joint
-    mixed = trial._orders(tuple(by_joint), names)
+    mixed = readings._orders(tuple(by_joint), names)
     assert [by_joint[k] for k in mixed["as the robot has them"]] == list(names)
     assert all(sorted(order) == list(range(12)) for order in (*orders.values(), *mixed.values()))
     swapped = [names[k] for k in orders["left and right exchanged"]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from deploy.policy_file import PolicyFileError
-from policies.adoption import tensors
 from policies.adoption.description import Normalisation
+from policies.adoption.formats import tensors
 from policies.adoption.found import Found, Told, layers_of, only, perceptron
 from policies.adoption.networks import onnx_content
 from policies.models.controller import Array

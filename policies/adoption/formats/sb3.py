@@ -15,8 +15,8 @@ from typing import Any
 
 from deploy.policy_file import PolicyFileError
 from deploy.trust.onnx_limits import Limits
-from policies.adoption import tensors
-from policies.adoption.found import Found, Told, layers_of, only, perceptron
+from policies.adoption.formats import tensors
+from policies.adoption.found import UNKNOWN, Found, Told, layers_of, only, perceptron
 from policies.adoption.networks import onnx_content
 from policies.models.controller import Array, Layer
 
@@ -25,7 +25,7 @@ STATISTICS = (
     "Statistics of VecNormalize are a pickle, which is not read. Write them where you trust it:",
     "  v = VecNormalize.load(FILE, env); np.savez('stats.npz', mean=v.obs_rms.mean, var=v.obs_rms.var,",
     "                                             epsilon=v.epsilon, clip=v.clip_obs)",
-    "and say here: normalisation: {file: stats.npz}",
+    "and say file: stats.npz below; leave `normalisation` out where it was trained without VecNormalize.",
 )
 
 
@@ -45,6 +45,7 @@ def from_sb3(path: str, told: Told) -> Found:
         perceptron(path, layers, activation),
         about={"activation": activation},
         action=_action(squash, low, high),
+        normalisation={"file": UNKNOWN},
         remarks=list(STATISTICS),
     )
 

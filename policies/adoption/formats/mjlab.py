@@ -6,26 +6,12 @@ with the first value; actions are joint positions about the default pose. Number
 
 from __future__ import annotations
 
-from typing import Any
-
 from deploy.policy_file import PolicyFileError
-from policies.adoption.found import UNKNOWN, Found, Told, from_onnx
+from policies.adoption.formats import legged
+from policies.adoption.found import Found, Told, from_onnx
 from policies.adoption.networks import notes
 
 NEEDED = ("joint_names", "default_joint_pos", "action_scale", "observation_names")
-# mjlab's term -> the signals that say it (name, size or None: one per joint, unit, frame); Isaac Lab calls them alike.
-TERMS: dict[str, tuple[tuple[str, int | None, str, str], ...]] = {
-    "base_lin_vel": (("linear_velocity", 3, "m/s", "body"),),
-    "base_ang_vel": (("angular_velocity", 3, "rad/s", "body"),),
-    "projected_gravity": (("projected_gravity", 3, "1", "body"),),
-    "joint_pos": (("joint_position", None, "rad", ""),),
-    "joint_pos_rel": (("joint_position", None, "rad", ""),),
-    "joint_vel": (("joint_velocity", None, "rad/s", ""),),
-    "joint_vel_rel": (("joint_velocity", None, "rad/s", ""),),
-    "command": (("target_velocity", 2, "m/s", "body"), ("target_turn_rate", 1, "rad/s", "body")),
-    "velocity_commands": (("target_velocity", 2, "m/s", "body"), ("target_turn_rate", 1, "rad/s", "body")),
-}
-LAST = ("actions", "last_action")
 RELATIVE = ("joint_pos", "joint_pos_rel")
 
 
@@ -43,7 +29,7 @@ def from_mjlab(path: str, told: Told) -> Found:
     }
     terms = []
     for k, name in enumerate(names):
-        term: dict[str, Any] = _term(name, joints, pose)
+        term = legged.term(name, joints, pose if name in RELATIVE else ())
         if (scales := _numbers(path, "observation_terms_scale", lists["scale"][k].split(";"))) != [1.0]:
             term["scale"] = scales
         if lists["clip"][k] not in ("-inf;inf", "None"):
@@ -60,48 +46,12 @@ def from_mjlab(path: str, told: Told) -> Found:
         "offset": pose,
         "means": "position",
     }
-    found.signals, found.commands = _signals(names, joints), [_command(joints)]
+    found.signals, found.commands = legged.signals(names, joints), [legged.command("position_target", "rad", joints)]
     found.remarks = [
         "mjlab rounds its metadata to three decimals: write more digits where you know them.",
         *(f"{key}: {said[key]}" for key in ("joint_stiffness", "joint_damping") if key in said),
     ]
     return found
-
-
-def _term(name: str, joints: list[str], pose: list[float]) -> dict[str, Any]:
-    if name in LAST:
-        return {"last_action": True}
-    if name not in TERMS:
-        return {"signal": f"{UNKNOWN}{name}"}
-    parts = [part[0] for part in TERMS[name]]
-    term: dict[str, Any] = {"signal": parts[0] if len(parts) == 1 else parts}
-    if TERMS[name][0][1] is None:
-        term["elements"] = joints
-    if name in RELATIVE:
-        term["offset"] = pose
-    return term
-
-
-def _signals(names: list[str], joints: list[str]) -> list[dict[str, Any]]:
-    made: dict[str, dict[str, Any]] = {}
-    for name in names:
-        if name in LAST:
-            continue
-        for signal, size, unit, frame in TERMS.get(name, ((f"{UNKNOWN}{name}", 1, "1", ""),)):
-            made[signal] = {"name": signal, "size": size or len(joints), "unit": unit}
-            made[signal] |= {"frame": frame} if frame else {}
-            made[signal] |= {} if size else {"elements": joints}
-    return list(made.values())
-
-
-def _command(joints: list[str]) -> dict[str, Any]:
-    return {
-        "name": "position_target",
-        "size": len(joints),
-        "unit": "rad",
-        "limits": [UNKNOWN, UNKNOWN],
-        "elements": joints,
-    }
 
 
 def _list(path: str, said: dict[str, str], key: str, usual: str, count: int) -> list[str]:

@@ -1,0 +1,163 @@
+"""A checkpoint of rl_tools (.h5), as the published weights of "RAPTOR" come: dense layers and gated units.
+
+The file names what its network sees (`meta`), and holds an example of its inputs and outputs, which must come out.
+Its actions are -1 to 1 of the rotors' range, clipped by who flies it. The layout is read as foundation-policy 1.0.2
+reads it: actor/layers/NUMBER with a `type`, and `parameters` of each matrix.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploy.policy_file import PolicyFileError
+from policies.adoption.found import UNKNOWN, Found, Told, only
+from policies.adoption.layers import Chain, Gated, MeanOfTwo, Network, Perceptron
+from policies.adoption.networks import onnx_content
+from policies.models.controller import Array, Layer
+
+if TYPE_CHECKING:
+    import h5py
+
+MOST = 100  # layers
+CLOSE = 1e-5  # of the example's outputs
+ACTIVATIONS = {name.upper(): name for name in ("identity", "relu", "sigmoid", "tanh", "fast_tanh")}
+# What it sees -> signal, what is subtracted, size, unit, frame. Source: rl_tools' l2f environment.
+SEEN: dict[str, tuple[str, str, int, str, str]] = {
+    "Position": ("position", "target_position", 3, "m", "world"),
+    "OrientationRotationMatrix": ("rotation", "", 9, "1", "body->world"),
+    "LinearVelocity": ("linear_velocity", "target_velocity", 3, "m/s", "world"),
+    "AngularVelocity": ("angular_velocity", "", 3, "rad/s", "body"),
+    "AngularVelocityDelayed(0)": ("angular_velocity", "", 3, "rad/s", "body"),
+}
+REMARKS = (
+    "Rotors of rl_tools: front right, back right, back left, front left; 100 Hz.",
+    "PX4 flies it with limits: clip: 0.5 (m) on the first term, clip: 1.0 (m/s) on the third.",
+)
+
+
+def from_rl_tools(path: str, told: Told) -> Found:
+    """PolicyFileError for a file without an actor of such layers, or whose own example does not come out."""
+    from policies.datasets import hdf5
+    from policies.datasets.features import DatasetError
+
+    only(path, told)
+    try:
+        with hdf5.opened(io.BytesIO(onnx_content(path))) as file:
+            actor = hdf5.member(file, "actor")
+            network = _network(actor, "hidden")
+            examples = [np.asarray(hdf5.tree(file, "example")[side], np.float32) for side in ("input", "output")]
+            seen = _meta(actor)
+    except (DatasetError, KeyError, AttributeError, TypeError, OSError, RuntimeError) as error:
+        raise PolicyFileError(f"{path}: is no checkpoint of rl_tools: {' '.join(str(error).split())[:200]}") from None
+    except PolicyFileError:
+        raise
+    except ValueError as error:
+        raise PolicyFileError(f"{path}: {error}") from None
+    _check(path, network, *examples)
+    found = Found(network, action={"clip": [-1.0, 1.0], "means": "range"}, remarks=list(REMARKS))
+    for name in seen:
+        _see(found, name)
+    if found.signals:
+        found.commands = [{"name": "motor_command", "size": network.outputs, "unit": "1", "limits": [0.0, 1.0]}]
+    return found
+
+
+def _text(group: h5py.Group, name: str) -> str:
+    value: Any = group.attrs.get(name, "")
+    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value))[:10_000]
+
+
+def _array(group: h5py.Group, name: str) -> Array:
+    from policies.datasets import hdf5
+
+    inner = hdf5.member(group, name)
+    values = np.asarray(hdf5.member(inner, "parameters"), np.float32)
+    return values
+
+
+def _layer(group: h5py.Group, weights: str, biases: str) -> Layer:
+    return _array(group, weights), _array(group, biases).reshape(-1)
+
+
+def _activation(group: h5py.Group) -> str:
+    said = _text(group, "activation_function")
+    if said not in ACTIVATIONS:
+        raise ValueError(f"{group.name}: the activation {said!r:.80} is not one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[said]
+
+
+def _dense(group: h5py.Group) -> Perceptron:
+    return Perceptron([_layer(group, "weights", "biases")], "identity", _activation(group))
+
+
+def _network(group: h5py.Group, name: str, inputs: int = 0) -> Network:
+    """The layer, or the chain of layers, in a group. `name`: of what it remembers; `inputs`: what comes before."""
+    from policies.datasets import hdf5
+
+    kind = _text(group, "type")
+    if kind == "dense":
+        return _dense(group)
+    if kind == "mlp":
+        middle = range(int(group.attrs["num_layers"]) - 2)
+        names = ["input_layer", *(f"hidden_layer_{k}" for k in middle[:MOST]), "output_layer"]
+        return Chain([_dense(hdf5.member(group, each)) for each in names])
+    if kind == "gru":
+        inward, across = (_layer(group, f"weights_{side}", f"biases_{side}") for side in ("input", "hidden"))
+        return Gated(inward, across, _array(group, "initial_hidden_state").reshape(-1), name)
+    if kind == "sample_and_squash":
+        return MeanOfTwo(inputs)
+    if kind == "sequential":
+        held, parts = hdf5.member(group, "layers"), list[Network]()
+        if len(held) > MOST:
+            raise ValueError(f"{group.name}: has {len(held)} layers, at most {MOST} are read")
+        for number in range(len(held)):
+            before = parts[-1].outputs if parts else 0
+            parts.append(_network(hdf5.member(held, str(number)), f"{name}_{number}", before))
+        return Chain(parts)
+    raise ValueError(f"{group.name}: a layer of type {kind!r:.80}; those of rl_tools that are read: dense, mlp, gru")
+
+
+def _meta(actor: h5py.Group) -> list[str]:
+    """What the network sees, in its order; nothing where the file does not say it."""
+    try:
+        said = json.loads(_text(actor, "meta"))["environment"]["observation"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return said.split(".") if isinstance(said, str) else []
+
+
+def _check(path: str, network: Network, seen: Array, wanted: Array) -> None:
+    """PolicyFileError unless the network makes of the file's example (steps, n, k) what the file says it makes."""
+    if seen.ndim != 3 or wanted.shape != (*seen.shape[:2], network.outputs) or seen.shape[2] != network.inputs:
+        raise PolicyFileError(
+            f"{path}: its example is of shapes {seen.shape} and {wanted.shape}; the network takes {network.inputs} "
+            f"numbers and returns {network.outputs}"
+        )
+    state, worst = network.initial_state(seen.shape[1]), 0.0
+    for x, y in zip(seen, wanted, strict=True):
+        made, state = network.forward(x, state)
+        worst = max(worst, float(np.abs(made - y).max(initial=0.0)))
+    if not worst <= CLOSE:
+        raise PolicyFileError(f"{path}: its own example does not come out: an output is off by {worst:.3g}")
+
+
+def _see(found: Found, name: str) -> None:
+    """A term of what it sees, and the signals that this needs."""
+    if past := re.fullmatch(r"ActionHistory\((\d{1,3})\)", name):
+        steps = int(past[1])
+        found.observation.append({"last_action": True} | ({"history": steps} if steps > 1 else {}))
+        return
+    if name not in SEEN:
+        found.observation.append({"signal": f"{UNKNOWN}{name}"})
+        found.signals.append({"name": f"{UNKNOWN}{name}", "size": 1, "unit": "1"})
+        return
+    signal, minus, size, unit, frame = SEEN[name]
+    found.observation.append({"signal": signal} | ({"minus": minus} if minus else {}))
+    found.signals += [
+        {"name": each, "size": size, "unit": unit, "frame": frame} for each in filter(None, (signal, minus))
+    ]

@@ -1,0 +1,62 @@
+"""What a stranger's file of HDF5 holds. All of it lies in this file: nothing else is opened for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from policies.datasets.features import DatasetError
+
+if TYPE_CHECKING:
+    import h5py
+
+DEEPEST = 8  # groups in each other
+VALUES = 1 << 26  # numbers of a dataset
+
+
+def opened(file: Path | BinaryIO) -> h5py.File:
+    """The file, to be read. DatasetError without h5py, or where it is no HDF5."""
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise DatasetError("the HDF5 format needs h5py: pip install 'sim2metal[datasets]'") from None
+    try:
+        return h5py.File(file)
+    except OSError as error:
+        raise DatasetError(f"is no HDF5: {error}") from None
+
+
+def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """What a group holds under a name: a group, or numbers that memory can hold.
+
+    Links, data kept in other files and objects are refused. DatasetError says which name it was.
+    """
+    import h5py
+
+    if name not in group:
+        raise DatasetError(f"{group.file.filename}: there is no {name!r}")
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise DatasetError(f"{group.file.filename}: {name!r} is a link, which is not followed")
+    held = group[name]
+    if isinstance(held, h5py.Group):
+        return held
+    if not isinstance(held, h5py.Dataset) or held.is_virtual or held.external:
+        raise DatasetError(f"{group.file.filename}: {name!r} keeps its data in another file, or is none")
+    jpeg = h5py.check_vlen_dtype(held.dtype) == np.dtype(np.uint8)
+    if held.size is None or held.size > VALUES or not (jpeg or held.dtype.kind in "biufS"):
+        raise DatasetError(f"{group.file.filename}: {name!r} holds {held.dtype} of shape {held.shape}")
+    return held
+
+
+def tree(group: h5py.Group, name: str, depth: int = 0) -> Any:
+    """What a group holds under a name: nested maps, with datasets at their ends."""
+    import h5py
+
+    held = member(group, name)
+    if not isinstance(held, h5py.Group):
+        return held
+    if depth > DEEPEST:
+        raise DatasetError(f"{group.file.filename}: its groups are nested too deeply")
+    return {each: tree(held, each, depth + 1) for each in held}
