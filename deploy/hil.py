@@ -29,6 +29,7 @@ from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import CLOCK_HZ, Chip
 from deploy.mcu.policy import OnChip, Statistics
 from deploy.mcu.ports import BAUD, EmulatedPort, Port, QemuPort, SerialPort
+from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
@@ -101,12 +102,19 @@ class Report:
         return self.answered > 0 and self.compared > 0 and same and alike
 
 
-def build(policy: PolicyFile, folder: Path, compiler: str = "auto", weights: str = "float32") -> tuple[Path, Measured]:
-    """The image of a policy in `folder`, proven and measured on the emulated chip."""
-    for name, text in source.Source(policy, policy.content(), weights).files().items():
+def build(
+    policy: PolicyFile,
+    folder: Path,
+    compiler: str = "auto",
+    weights: str = "float32",
+    residual: Residual | None = None,
+) -> tuple[Path, Measured]:
+    """The image of a policy in `folder`, proven and measured on the emulated chip; with what learns beside it."""
+    files = source.Source(policy, policy.content(), weights).files()
+    for name, text in (files | (residual.files(policy) if residual else {})).items():
         (folder / name).write_text(text)
     image = toolchain.image(folder, compiler)
-    return image, measure(Chip(image, count=True), policy)
+    return image, measure(Chip(image, count=True), policy, residual=residual)
 
 
 class Listening:
@@ -240,7 +248,11 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
 
 
 def connect(
-    policy: PolicyFile, port: str, compiler: str = "auto", weights: str = "float32"
+    policy: PolicyFile,
+    port: str,
+    compiler: str = "auto",
+    weights: str = "float32",
+    residual: Residual | None = None,
 ) -> tuple[OnChip, Measured | None]:
     """The policy on an emulated chip (ours or QEMU's) that was just built, or on the board at a serial device."""
     line: Port
@@ -248,7 +260,7 @@ def connect(
         line = SerialPort(port)
         return OnChip(policy, line, patience=max(0.05, 0.5 / policy.rate_hz)), None
     with tempfile.TemporaryDirectory() as folder:
-        image, cost = build(policy, Path(folder), compiler, weights)
+        image, cost = build(policy, Path(folder), compiler, weights, residual)
         if port == "qemu":
             line = QemuPort(image)
             return OnChip(policy, line, patience=0.15), cost  # it answers in 10 to 20 ms, less than the chip's 200

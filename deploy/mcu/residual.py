@@ -79,6 +79,14 @@ class Residual:
         if not self.most <= 0.5:
             raise ValueError(f"a residual changes at most half of the command's range, not {self.most}")
 
+    def period(self, rate_hz: float) -> int:
+        """Control steps between two decisions."""
+        return max(1, round(self.period_s * rate_hz))
+
+    def begins(self, rate_hz: float) -> int:
+        """Control steps of a flight after which the actor learns."""
+        return round(self.settle_s * rate_hz) + (self.critic_alone + 2) * self.period(rate_hz)
+
     def files(self, policy: PolicyFile) -> dict[str, str]:
         """File name -> content, beside the policy's own; ValueError for a policy that it cannot be learned for."""
         names = ("residual.c", "residual.h", "streaming.h")
@@ -89,7 +97,6 @@ class Residual:
     def _header(self, policy: PolicyFile) -> str:
         place, target, speed = (_signal(policy, name) for name in (PLACE, TARGET, SPEED))
         command = _command(policy)
-        period = max(1, round(self.period_s * policy.rate_hz))
         defines = {
             "STREAM_OBSERVED": str(place.size + speed.size),
             "STREAM_HIDDEN": str(self.hidden),
@@ -102,7 +109,7 @@ class Residual:
             "STREAM_SPARSITY": number(self.sparsity),
             "STREAM_STD": number(math.log(math.expm1(self.initial_std))),
             "STREAM_CRITIC_ALONE": f"{self.critic_alone}u",
-            "RESIDUAL_PERIOD": f"{period}u",
+            "RESIDUAL_PERIOD": f"{self.period(policy.rate_hz)}u",
             "RESIDUAL_SETTLE": f"{round(self.settle_s * policy.rate_hz)}u",
             "RESIDUAL_FAR": number(self.far),
             "RESIDUAL_MOST": number(self.most),
