@@ -3,6 +3,7 @@
 The one control loop of `deploy.loop`, with the simulated robot as its driver and a policy that runs on the chip. Every
 episode is flown twice, by the chip and by onnxruntime, from the same start. What sees pictures, whose bytes turn the
 last bit of a number into another picture, is compared along onnxruntime's flight: the chip is shown the same.
+With `learn=true` the chip learns in flight what a changed robot needs more than the policy says: `deploy.mcu.learning`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from deploy.codegen.structs import struct_type
 from deploy.drivers.simulated import Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
+from deploy.mcu import learning
 from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import CLOCK_HZ, Chip
 from deploy.mcu.policy import OnChip, Statistics
@@ -33,6 +35,7 @@ from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
+from sim.conditions import Conditions
 from sim.spec import pictures
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
@@ -50,7 +53,10 @@ class Config:
         default="emulated", metadata={"help": "emulated, qemu (where installed), or the serial device of a board"}
     )
     episodes: int = field(default=10, metadata={"help": "flights, one after the other"})
-    seconds: float | None = field(default=None, metadata={"help": "length of a flight (default: the task's)"})
+    seconds: float | None = field(
+        default=None, metadata={"help": "length of a flight (default: the task's), or of the learning in it (60)"}
+    )
+    learn: bool = field(default=False, metadata={"help": "learn on the chip what the conditions below change"})
     engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
     seed: int = field(default=0, metadata={"help": "of the initial states"})
     trust: str | None = field(default=None, metadata={"help": TRUST})
@@ -157,7 +163,9 @@ def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, 
     return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
 
 
-def evaluate(policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | None) -> Report:
+def evaluate(
+    policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | None, conditions: Conditions | None = None
+) -> Report:
     """Fly all episodes by the chip and by onnxruntime, and compare."""
     task = task_for(policy)
     steps = task.episode_steps if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
@@ -166,7 +174,7 @@ def evaluate(policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | 
     apart, compared = (0.0, 0.0), 0
     wall = 0.0
     for episode in range(config.episodes):
-        flown = [Simulated(task, 1, config.engine, config.seed + episode) for _ in range(2)]
+        flown = [Simulated(task, 1, config.engine, config.seed + episode, conditions) for _ in range(2)]
         began = time.perf_counter()
         score, ours = fly(chip, flown[0], steps)
         wall += time.perf_counter() - began
@@ -270,15 +278,35 @@ def connect(
     return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost
 
 
+def learn(policy: PolicyFile, config: Config, conditions: Conditions) -> None:
+    """Let the chip learn a residual under these conditions, and report. ValueError when they change nothing."""
+    if not conditions.changed().keys() - {"noise"}:
+        raise cli.ArgumentError("learn=true needs a robot unlike the nominal one, such as mass=1.3")
+    task, residual = task_for(policy), Residual()
+    chip, cost = connect(policy, config.port, config.compiler, config.weights, residual)
+    seeds = range(config.seed, config.seed + config.episodes)
+    seconds = learning.LEARNED_S if config.seconds is None else config.seconds
+    made = learning.adapt(learning.Trial(policy, task, config.engine, conditions), chip, seeds, seconds, cost)
+    made.port = config.port
+    chip.close()
+    print("\n".join(printable(line, cli.LONGEST) for line in learning.describe(made)))
+    if config.json:
+        flights = [asdict(f) | {"gone": f.gone} for f in made.flights]
+        Path(config.json).write_text(json.dumps(asdict(made) | {"flights": flights}, indent=1) + "\n")
+
+
 def main(argv: Sequence[str]) -> None:
     """Build, connect, fly, report."""
     if cli.wants_help(argv):
-        print(f"{__doc__}\n\n{cli.usage(Config)}")
+        print(f"{__doc__}\n\n{cli.usage(Config, Conditions)}")
         return
-    (config,) = cli.parse(argv, Config)
+    config, conditions = cli.parse(argv, Config, Conditions)
     policy = PolicyFile.load(config.policy, config.trust)
+    if config.learn:
+        learn(policy, config, conditions)
+        return
     chip, cost = connect(policy, config.port, config.compiler, config.weights)
-    report = evaluate(policy, chip, config, cost)
+    report = evaluate(policy, chip, config, cost, conditions)
     chip.close()
     print("\n".join(printable(line, cli.LONGEST) for line in describe(report, policy)))
     if config.json:

@@ -1,4 +1,4 @@
-"""A residual that learns on the chip beside a verified policy: the C around firmware/learning, made for one policy file.
+"""A residual that learns on the chip beside a verified policy: C for one policy file, around firmware/learning.
 
 The policy's own C stays as it is. Stream AC(lambda) (firmware/learning/streaming.h) learns one number, a share of the
 command's range that is added to every element of the command, from how far the robot is from its target: for a

@@ -66,7 +66,7 @@ bool residual_step(policy_state *state, const policy_signals *signals, policy_co
         interrupt();
         return false;
     }
-    if (!flies || tick++ < RESIDUAL_SETTLE) return true;
+    if (!flies || ++tick <= RESIDUAL_SETTLE) return true;
     if (status == RESIDUAL_LEARNING && tick > last) {
         status = RESIDUAL_KEPT;
         decided = false;

@@ -196,7 +196,7 @@ static POLICY_UNUSED float stream_learn(stream_learner *learner, const float *se
     stream_forward(&learner->critic, seen, &before, 1);
     const float error = scaled + STREAM_GAMMA * worth - before;
     const float size = stream_remember(&learner->critic, &one, 1);
-    if (learner->updates >= STREAM_CRITIC_ALONE) {
+    if (learner->updates + 1u > STREAM_CRITIC_ALONE) {
         stream_forward(&learner->actor, seen, made, 2);
         const float inverse = 1.0f / (1.0f + policy_size(made[0])), deviation = policy_softplus(made[1]);
         const float away = (action - stream_bounded(made[0])) / deviation;

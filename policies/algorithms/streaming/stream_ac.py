@@ -1,9 +1,9 @@
 """Stream AC(lambda) with ObGD: an actor and a critic that learn from every step as it happens, and keep none of them.
 
-Elsayed, Vasan and Mahmood 2024, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606): sparse initial
-weights, layer norm before each LeakyReLU, running normalisation of what is seen, rewards divided by the deviation of
-their discounted sum, eligibility traces, and a step that is bounded so that it does not overshoot. In numpy, with the
-gradients written out; `firmware/streaming.h` is the same in C.
+Elsayed, Vasan and Mahmood 2024, "Streaming Deep Reinforcement Learning Finally Works" (arXiv 2410.14606): sparse
+initial weights, layer norm before each LeakyReLU, running normalisation of what is seen, rewards divided by the
+deviation of their discounted sum, eligibility traces, and a step that is bounded so that it does not overshoot. In
+numpy, with the gradients written out; `firmware/learning/streaming.h` is the same in C.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rules:
 
 
 class Perceptron:
-    """Linear layers; before all but the first a layer norm without learned scale, and LeakyReLU. One input at a time."""
+    """Linear layers; between them a layer norm without learned scale, then LeakyReLU. One input at a time."""
 
     def __init__(self, sizes: Sequence[int], rng: np.random.Generator, sparsity: float) -> None:
         self.weights: list[Array] = []  # W (out, in) and b (out,), layer by layer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from deploy.policy_file import PolicyFile
 PROBE = """
 void *probe_learner(void) { return &learner; }
 int probe_size(void) { return sizeof learner; }
+float probe_action(void) { return action; }
+void probe_tell(residual_report *report) { *report = residual_tell(); }
 """
 
 
@@ -33,6 +34,7 @@ class Beside:
         self.library: Any = ctypes.CDLL(str(toolchain.host_library(folder)))
         self.library.probe_learner.restype = ctypes.c_void_p
         self.library.residual_step.restype = ctypes.c_bool
+        self.library.probe_action.restype = ctypes.c_float
         self.policy, self.steps, self.seed = policy, steps, 0
         self.path, self.robot, self.rate_hz, self.vectors = policy.path, policy.robot, policy.rate_hz, policy.vectors
         self.inputs, self.outputs = policy.inputs, policy.outputs
