@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.codegen import source, toolchain
 from deploy.codegen.structs import struct_type
-from deploy.drivers.simulated import Simulated
+from deploy.drivers.simulated import Changed, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
 from deploy.mcu import learning
@@ -35,7 +35,6 @@ from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
-from sim.conditions import Conditions
 from sim.spec import pictures
 
 SAME_COMMAND = 5e-3  # of its range: how far two flights may differ; the loop multiplies what float32 rounds
@@ -164,7 +163,7 @@ def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, 
 
 
 def evaluate(
-    policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | None, conditions: Conditions | None = None
+    policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | None, conditions: Changed | None = None
 ) -> Report:
     """Fly all episodes by the chip and by onnxruntime, and compare."""
     task = task_for(policy)
@@ -278,15 +277,14 @@ def connect(
     return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost
 
 
-def learn(policy: PolicyFile, config: Config, conditions: Conditions) -> None:
+def learn(policy: PolicyFile, config: Config, conditions: Changed) -> None:
     """Let the chip learn a residual under these conditions, and report. ValueError when they change nothing."""
     if not conditions.changed().keys() - {"noise"}:
         raise cli.ArgumentError("learn=true needs a robot unlike the nominal one, such as mass=1.3")
-    task, residual = task_for(policy), Residual()
-    chip, cost = connect(policy, config.port, config.compiler, config.weights, residual)
+    chip, cost = connect(policy, config.port, config.compiler, config.weights, Residual())
     seeds = range(config.seed, config.seed + config.episodes)
     seconds = learning.LEARNED_S if config.seconds is None else config.seconds
-    made = learning.adapt(learning.Trial(policy, task, config.engine, conditions), chip, seeds, seconds, cost)
+    made = learning.adapt(learning.Trial(policy, config.engine, conditions), chip, seeds, seconds, cost)
     made.port = config.port
     chip.close()
     print("\n".join(printable(line, cli.LONGEST) for line in learning.describe(made)))
@@ -298,9 +296,9 @@ def learn(policy: PolicyFile, config: Config, conditions: Conditions) -> None:
 def main(argv: Sequence[str]) -> None:
     """Build, connect, fly, report."""
     if cli.wants_help(argv):
-        print(f"{__doc__}\n\n{cli.usage(Config, Conditions)}")
+        print(f"{__doc__}\n\n{cli.usage(Config, Changed)}")
         return
-    config, conditions = cli.parse(argv, Config, Conditions)
+    config, conditions = cli.parse(argv, Config, Changed)
     policy = PolicyFile.load(config.policy, config.trust)
     if config.learn:
         learn(policy, config, conditions)

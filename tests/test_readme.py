@@ -133,7 +133,7 @@ def test_the_pages_name_everything_too() -> None:
 
     own = [name for name in TASKS if isinstance(make(name), OwnWorld)]
     vehicles = [name for name in TASKS if name not in own]
-    steppers = ("advised_sac", "apg", "distill", "online_sac", "ppo", "sac", "student")
+    steppers = ("advised_sac", "apg", "distill", "online_sac", "ppo", "sac", "streaming", "student")
     games = [name for name in own if name.startswith("soccer")]
     races = [name for name in own if name.startswith("car")]
     roads = [name for name in own if name.startswith("traffic")]

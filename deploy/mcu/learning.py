@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from deploy.drivers.simulated import Simulated
+from deploy.drivers.simulated import Changed, Simulated
+from deploy.drivers.tasks import task_for
 from deploy.guard import Guard
 from deploy.loop import Policy, run
 from deploy.mcu.cost import Measured
@@ -20,9 +22,8 @@ from deploy.mcu.emulator import CLOCK_HZ
 from deploy.mcu.policy import OnChip
 from deploy.mcu.residual import PLACE, TARGET
 from deploy.policy_file import PolicyFile
-from sim.conditions import Conditions
-from sim.randomize import Array
-from sim.tasks import Task
+
+Floats = NDArray[np.float32]
 
 LEARNED_S = 60.0  # s of learning, unless said otherwise
 SETTLED_S = 10.0  # s of a flight without learning
@@ -69,13 +70,13 @@ class Adaptation:
     wall_seconds: float = 0.0  # of the chip's flights
 
 
-def error(flight: Mapping[str, Array]) -> Array:
+def error(flight: Mapping[str, Floats]) -> Floats:
     """How far the robot was from its target, (steps,), m."""
-    away: Array = np.linalg.norm(flight[PLACE][:, 0] - flight[TARGET][:, 0], axis=-1)
+    away: Floats = np.linalg.norm(flight[PLACE][:, 0] - flight[TARGET][:, 0], axis=-1)
     return away
 
 
-def halved(errors: Array, level: float, window: int) -> int | None:
+def halved(errors: Floats, level: float, window: int) -> int | None:
     """Control steps after which the mean over a window stays at or below `level`; None: it does not."""
     means = [float(errors[k : k + window].mean()) for k in range(0, len(errors) - window + 1, window)]
     above = [k for k, mean in enumerate(means) if not mean <= level]
@@ -86,13 +87,13 @@ def halved(errors: Array, level: float, window: int) -> int | None:
 class Trial:
     """A task's flights under conditions, from the starts of evaluation."""
 
-    def __init__(self, policy: PolicyFile, task: Task, engine: str, conditions: Conditions) -> None:
-        self.policy, self.task, self.engine, self.conditions = policy, task, engine, conditions
-        self.nominal = Conditions(noise=conditions.noise)
+    def __init__(self, policy: PolicyFile, engine: str, conditions: Changed) -> None:
+        self.policy, self.task, self.engine, self.conditions = policy, task_for(policy), engine, conditions
+        self.nominal = Changed(noise=conditions.noise)
         self.window = round(WINDOW_S * policy.rate_hz)
         self.interventions: dict[str, int] = {}
 
-    def fly(self, policy: Policy, seed: int, conditions: Conditions, seconds: float) -> Array:
+    def fly(self, policy: Policy, seed: int, conditions: Changed, seconds: float) -> Floats:
         """One flight's errors (steps,), m."""
         driver = Simulated(self.task, 1, self.engine, seed, conditions)
         guard = Guard(policy.inputs, policy.outputs, self.policy.envelope)
