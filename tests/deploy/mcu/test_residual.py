@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from deploy import cli, hil
+from deploy import cli, export, hil
 from deploy.codegen import toolchain
 from deploy.codegen.source import Source
 from deploy.codegen.structs import packed
@@ -223,6 +223,20 @@ def test_policies_that_it_cannot_be_learned_for_are_refused(tmp_path):
 def test_nothing_to_learn_is_said(policy):
     with pytest.raises(cli.ArgumentError, match=r"such as mass=1\.3"):
         hil.main([f"policy={policy.path}", "learn=true", "noise=1"])
+
+
+def test_only_the_chips_image_can_learn(policy, tmp_path):
+    with pytest.raises(cli.ArgumentError, match="learn=true is for target=stm32f405; target=c learns nothing"):
+        export.main([f"policy={policy.path}", "target=c", "learn=true", f"out={tmp_path}"])
+
+
+@pytest.mark.long
+def test_an_image_that_learns_is_exported(policy, tmp_path, capsys):
+    export.main([f"policy={policy.path}", "target=stm32f405", "learn=true", f"out={tmp_path}"])
+    names = {"residual.c", "residual.h", "residual_policy.h", "streaming.h", "policy.elf"}
+    assert names <= {path.name for path in tmp_path.iterdir()}
+    assert "residual_begin" in Chip(tmp_path / "policy.elf").symbols
+    assert "the control period at 100 Hz" in capsys.readouterr().out
 
 
 @pytest.mark.long
