@@ -189,6 +189,8 @@ def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.Mon
             configs.append(driver_class(cli.value_of(arguments, "driver", "simulated")).Config)
         if module == "policies.collect":
             configs.append(importlib.import_module("policies.teleop.session").Settings)
+        if module == "deploy.hil":
+            configs.append(importlib.import_module("deploy.drivers.simulated").Changed)
         if module in ("policies.collect", "policies.evaluate"):
             arguments, _ = cli.split(arguments, "task")
         if module == "policies.adopt":  # python -m policies.adopt FILE from=...
