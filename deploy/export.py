@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,6 +39,9 @@ class Config:
     out: str = field(metadata={"help": "the folder to write into"})
     trust: str | None = field(default=None, metadata={"help": TRUST})
     weights: str = field(default="float32", metadata={"help": f"one of: {', '.join(c_source.WEIGHTS)}"})
+    learn: bool = field(
+        default=False, metadata={"help": "stm32f405: with what learns in flight, see docs/microcontroller.md"}
+    )
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
     budget_us: float | None = field(
         default=None,
@@ -57,9 +60,9 @@ def budget_of(target: Budget, config: Config) -> Budget:
     return replace(target, us=config.budget_us, why="as budget_us says")
 
 
-def written(source: c_source.Source, folder: Path) -> list[str]:
-    """Write policy.h, policy.c and what they include; what to say of it."""
-    files = source.files()
+def written(source: c_source.Source, folder: Path, beside: Mapping[str, str] | None = None) -> list[str]:
+    """Write policy.h, policy.c and what they include, and what is `beside` them; what to say of it."""
+    files = source.files() | dict(beside or {})
     replace_all([(folder / name, text.encode()) for name, text in files.items()])
     change = f"{source.rounding:.2g} of their range"
     said = f"{source.weights} weights change the test vectors' commands and states by up to {change}"
@@ -77,16 +80,19 @@ def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Co
     """The C files, and policy.elf: they and the serial link of firmware/stm32f405. Proven on the emulator."""
     from deploy.mcu.cost import measure
     from deploy.mcu.emulator import Chip
+    from deploy.mcu.residual import Residual
 
     source = c_source.Source(policy, content, config.weights)
+    residual = Residual() if config.learn else None
+    beside = residual.files(policy) if residual else {}
     with tempfile.TemporaryDirectory() as scratch:
-        written(source, Path(scratch))
+        written(source, Path(scratch), beside)
         image = toolchain.image(Path(scratch), config.compiler)
-        cost = measure(Chip(image, count=True), policy)
+        cost = measure(Chip(image, count=True), policy, residual=residual)
         built = image.read_bytes()
     period = Budget(1e6 / policy.rate_hz, f"the control period at {policy.rate_hz:g} Hz")
     said = budget_of(period, config).check(Demand.measured(cost))
-    lines = written(source, folder)
+    lines = written(source, folder, beside)
     replace_all([(folder / image.name, built)])
     return [
         *lines,
@@ -177,6 +183,8 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     if config.target not in TARGETS:
         raise cli.ArgumentError(f"unknown target {config.target!r}; choices: {', '.join(TARGETS)}")
+    if config.learn and config.target != "stm32f405":
+        raise cli.ArgumentError(f"learn=true is for target=stm32f405; target={config.target} learns nothing in flight")
     content = content_of(config.policy)
     policy = PolicyFile.from_bytes(content, config.policy, config.trust)
     print(printable(f"{policy.name}: {policy.standing}"))

@@ -3,6 +3,7 @@
 The one control loop of `deploy.loop`, with the simulated robot as its driver and a policy that runs on the chip. Every
 episode is flown twice, by the chip and by onnxruntime, from the same start. What sees pictures, whose bytes turn the
 last bit of a number into another picture, is compared along onnxruntime's flight: the chip is shown the same.
+With `learn=true` the chip learns in flight what a changed robot needs more than the policy says: `deploy.mcu.learning`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.codegen import source, toolchain
 from deploy.codegen.structs import struct_type
-from deploy.drivers.simulated import Simulated
+from deploy.drivers.simulated import Changed, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
+from deploy.mcu import learning
 from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import CLOCK_HZ, Chip
 from deploy.mcu.policy import OnChip, Statistics
 from deploy.mcu.ports import BAUD, EmulatedPort, Port, QemuPort, SerialPort
+from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
 from deploy.trust.text import printable
@@ -49,7 +52,10 @@ class Config:
         default="emulated", metadata={"help": "emulated, qemu (where installed), or the serial device of a board"}
     )
     episodes: int = field(default=10, metadata={"help": "flights, one after the other"})
-    seconds: float | None = field(default=None, metadata={"help": "length of a flight (default: the task's)"})
+    seconds: float | None = field(
+        default=None, metadata={"help": "length of a flight (default: the task's), or of the learning in it (60)"}
+    )
+    learn: bool = field(default=False, metadata={"help": "learn on the chip what the conditions below change"})
     engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})
     seed: int = field(default=0, metadata={"help": "of the initial states"})
     trust: str | None = field(default=None, metadata={"help": TRUST})
@@ -101,12 +107,19 @@ class Report:
         return self.answered > 0 and self.compared > 0 and same and alike
 
 
-def build(policy: PolicyFile, folder: Path, compiler: str = "auto", weights: str = "float32") -> tuple[Path, Measured]:
-    """The image of a policy in `folder`, proven and measured on the emulated chip."""
-    for name, text in source.Source(policy, policy.content(), weights).files().items():
+def build(
+    policy: PolicyFile,
+    folder: Path,
+    compiler: str = "auto",
+    weights: str = "float32",
+    residual: Residual | None = None,
+) -> tuple[Path, Measured]:
+    """The image of a policy in `folder`, proven and measured on the emulated chip; with what learns beside it."""
+    files = source.Source(policy, policy.content(), weights).files()
+    for name, text in (files | (residual.files(policy) if residual else {})).items():
         (folder / name).write_text(text)
     image = toolchain.image(folder, compiler)
-    return image, measure(Chip(image, count=True), policy)
+    return image, measure(Chip(image, count=True), policy, residual=residual)
 
 
 class Listening:
@@ -149,7 +162,9 @@ def _differences(policy: PolicyFile, ours: dict[str, Floats], theirs: dict[str, 
     return commands, float(np.abs(ours["position"] - theirs["position"]).max()) if "position" in ours else 0.0
 
 
-def evaluate(policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | None) -> Report:
+def evaluate(
+    policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | None, conditions: Changed | None = None
+) -> Report:
     """Fly all episodes by the chip and by onnxruntime, and compare."""
     task = task_for(policy)
     steps = task.episode_steps if config.seconds is None else max(1, round(config.seconds * policy.rate_hz))
@@ -158,7 +173,7 @@ def evaluate(policy: PolicyFile, chip: OnChip, config: Config, cost: Measured | 
     apart, compared = (0.0, 0.0), 0
     wall = 0.0
     for episode in range(config.episodes):
-        flown = [Simulated(task, 1, config.engine, config.seed + episode) for _ in range(2)]
+        flown = [Simulated(task, 1, config.engine, config.seed + episode, conditions) for _ in range(2)]
         began = time.perf_counter()
         score, ours = fly(chip, flown[0], steps)
         wall += time.perf_counter() - began
@@ -240,7 +255,11 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
 
 
 def connect(
-    policy: PolicyFile, port: str, compiler: str = "auto", weights: str = "float32"
+    policy: PolicyFile,
+    port: str,
+    compiler: str = "auto",
+    weights: str = "float32",
+    residual: Residual | None = None,
 ) -> tuple[OnChip, Measured | None]:
     """The policy on an emulated chip (ours or QEMU's) that was just built, or on the board at a serial device."""
     line: Port
@@ -248,7 +267,7 @@ def connect(
         line = SerialPort(port)
         return OnChip(policy, line, patience=max(0.05, 0.5 / policy.rate_hz)), None
     with tempfile.TemporaryDirectory() as folder:
-        image, cost = build(policy, Path(folder), compiler, weights)
+        image, cost = build(policy, Path(folder), compiler, weights, residual)
         if port == "qemu":
             line = QemuPort(image)
             return OnChip(policy, line, patience=0.15), cost  # it answers in 10 to 20 ms, less than the chip's 200
@@ -258,15 +277,34 @@ def connect(
     return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost
 
 
+def learn(policy: PolicyFile, config: Config, conditions: Changed) -> None:
+    """Let the chip learn a residual under these conditions, and report. ValueError when they change nothing."""
+    if not conditions.changed().keys() - {"noise"}:
+        raise cli.ArgumentError("learn=true needs a robot unlike the nominal one, such as mass=1.3")
+    chip, cost = connect(policy, config.port, config.compiler, config.weights, Residual())
+    seeds = range(config.seed, config.seed + config.episodes)
+    seconds = learning.LEARNED_S if config.seconds is None else config.seconds
+    made = learning.adapt(learning.Trial(policy, config.engine, conditions), chip, seeds, seconds, cost)
+    made.port = config.port
+    chip.close()
+    print("\n".join(printable(line, cli.LONGEST) for line in learning.describe(made)))
+    if config.json:
+        flights = [asdict(f) | {"gone": f.gone} for f in made.flights]
+        Path(config.json).write_text(json.dumps(asdict(made) | {"flights": flights}, indent=1) + "\n")
+
+
 def main(argv: Sequence[str]) -> None:
     """Build, connect, fly, report."""
     if cli.wants_help(argv):
-        print(f"{__doc__}\n\n{cli.usage(Config)}")
+        print(f"{__doc__}\n\n{cli.usage(Config, Changed)}")
         return
-    (config,) = cli.parse(argv, Config)
+    config, conditions = cli.parse(argv, Config, Changed)
     policy = PolicyFile.load(config.policy, config.trust)
+    if config.learn:
+        learn(policy, config, conditions)
+        return
     chip, cost = connect(policy, config.port, config.compiler, config.weights)
-    report = evaluate(policy, chip, config, cost)
+    report = evaluate(policy, chip, config, cost, conditions)
     chip.close()
     print("\n".join(printable(line, cli.LONGEST) for line in describe(report, policy)))
     if config.json:

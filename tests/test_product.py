@@ -20,6 +20,7 @@ from tests.test_tables import BASE, PRACTICE, SMALL, unaided
 
 SEEN = "tests.policies.toy_sight:ToySight"  # a task that shows its policy pictures
 WITHOUT_EYES = dict.fromkeys(("dagger", "hg_dagger"), "corrections are kept as numbers, but .* shows pictures")
+WITHOUT_EYES["streaming"] = "streaming learns from numbers; .* shows pictures"
 WITHOUT_WORDS = ("dsrl", "dsrl_na")  # which steer a base that was told: of a file
 IN_SHORT = {"quad_hover", "arm_reach", "soccer_1v1", SEEN}  # one of each kind; the others take minutes together
 SHORT: dict[str, dict[str, Any]] = {

@@ -133,7 +133,7 @@ def test_the_pages_name_everything_too() -> None:
 
     own = [name for name in TASKS if isinstance(make(name), OwnWorld)]
     vehicles = [name for name in TASKS if name not in own]
-    steppers = ("advised_sac", "apg", "distill", "online_sac", "ppo", "sac", "student")
+    steppers = ("advised_sac", "apg", "distill", "online_sac", "ppo", "sac", "streaming", "student")
     games = [name for name in own if name.startswith("soccer")]
     races = [name for name in own if name.startswith("car")]
     roads = [name for name in own if name.startswith("traffic")]
@@ -189,6 +189,8 @@ def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.Mon
             configs.append(driver_class(cli.value_of(arguments, "driver", "simulated")).Config)
         if module == "policies.collect":
             configs.append(importlib.import_module("policies.teleop.session").Settings)
+        if module == "deploy.hil":
+            configs.append(importlib.import_module("deploy.drivers.simulated").Changed)
         if module in ("policies.collect", "policies.evaluate"):
             arguments, _ = cli.split(arguments, "task")
         if module == "policies.adopt":  # python -m policies.adopt FILE from=...

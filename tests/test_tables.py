@@ -64,6 +64,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "vla_rl": {"clone": VlaConfig(**{**SPOKEN, "updates": 50}), "iterations": 4, "episodes": 4, "num_envs": 2}
     | {"critic_hidden": [16], "critic_alone": 0, "batch_size": 32},
     "sac": {"total_steps": 2048, "num_envs": 8, "warmup_steps": 64, "capacity": 4096, "batch_size": 32},
+    "streaming": {"total_steps": 200, "hidden": [16], "report_every": 20},
 }
 BASE = {"horizon": 2, "hidden": [16], "updates": 200, "episodes": 10, "corruption": 0.3}
 PRACTICE = {

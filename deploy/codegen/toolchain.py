@@ -73,19 +73,25 @@ def run(command: Sequence[str | os.PathLike[str]]) -> None:
         raise ToolchainError(f"{' '.join(map(str, command[:4]))} ...: {'; '.join(said[:3])}")
 
 
+def _sources(folder: Path) -> list[Path]:
+    """policy.c and, where something is learned beside it, residual.c."""
+    residual = folder / "residual.c"
+    return [folder / "policy.c", *[residual] * residual.exists()]
+
+
 def host_library(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()) -> Path:
-    """Build policy.c in `folder` as a shared library for this machine; the library's path."""
+    """Build policy.c in `folder`, and residual.c if it is there, as a shared library for this machine; its path."""
     _, command = choose(compiler, "cc")
     library = folder / "policy.so"
-    run([*command, *FLAGS, *HOST, *flags, folder / "policy.c", "-o", library])
+    run([*command, *FLAGS, *HOST, *flags, *_sources(folder), "-o", library])
     return library
 
 
 def image(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()) -> Path:
-    """Build policy.c in `folder` with firmware/stm32f405 into an ELF image for the STM32F405; the image's path."""
+    """Build what is in `folder` with firmware/stm32f405 into an ELF image for the STM32F405; the image's path."""
     kind, command = choose(compiler, "arm-none-eabi-gcc")
     board = FIRMWARE / "stm32f405"
-    sources = [folder / "policy.c", *sorted(board.glob("*.c"))]
+    sources = [*_sources(folder), *sorted(board.glob("*.c"))]
     script: list[str | Path] = ["-T", board / "stm32f405.ld", "-I", board, "-I", folder]
     built = folder / "policy.elf"
     run([*command, *CORTEX_M4F[kind], *FLAGS, *BARE, *flags, *script, *sources, "-o", built])

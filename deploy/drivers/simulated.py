@@ -35,7 +35,12 @@ def evaluation_seed(seed: int) -> int:
 
 
 @dataclass
-class Settings(Conditions):
+class Changed(Conditions):
+    """How a simulated robot and its world differ from the nominal ones, as settings of commands."""
+
+
+@dataclass
+class Settings(Changed):
     """Settings of the simulated driver."""
 
     engine: str = field(default="", metadata={"help": "physics engine (default: the task's own)"})

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.codegen.structs import packed, struct_type, unpacked
-from deploy.mcu.emulator import CLOCK_HZ, RAM, RAM_SIZE, Chip, EmulatorError
+from deploy.mcu.emulator import CLOCK_HZ, RAM, RAM_SIZE, Chip, Cost, EmulatorError
+from deploy.mcu.residual import PLACE, SPEED, TARGET, Residual
 from deploy.policy_file import PolicyFile
 
 STATE, SIGNALS, COMMANDS = RAM + 0x10000, RAM + 0x11000, RAM + 0x18000  # beyond what the image uses itself
@@ -27,6 +28,7 @@ LIBRARY = (
     "weights_",
     "indices_",
 )
+NEAR = 0.01  # m from its target: there a residual is learned
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,11 @@ def selftest(chip: Chip) -> float:
     return float(np.frombuffer(chip.call_float("policy_selftest", STATE).to_bytes(4, "little"), "<f4")[0])
 
 
-def measure(chip: Chip, policy: PolicyFile, samples: int = 1) -> Measured:
-    """Cost and correctness of the image. `chip` counts (`count=True`). EmulatorError when the self-test fails."""
+def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual | None = None) -> Measured:
+    """Cost and correctness of the image. `chip` counts (`count=True`). EmulatorError when the self-test fails.
+
+    With the `residual` that learns in it, the costliest step is one in which it does.
+    """
     end = max((at + size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE), default=RAM)
     if end > STATE or struct_type(policy).itemsize > COMMANDS - SIGNALS:
         raise EmulatorError(f"{chip.path}: uses {end - RAM} bytes of memory; only {STATE - RAM} can be measured")
@@ -85,6 +90,8 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1) -> Measured:
         signals = {name: value[k % len(value)] for name, value in policy.vectors.inputs.items()}
         chip.write(SIGNALS, packed(policy, signals))
         costs.append(chip.measure("policy_step", STATE, SIGNALS, COMMANDS))
+    if residual is not None:
+        costs.append(_learning(chip, bench, residual))
     bench.reset()
     ours = {n: (at, size) for n, (at, size) in chip.sizes.items() if n.startswith(LIBRARY)}
     return Measured(
@@ -96,3 +103,21 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1) -> Measured:
         memory=sum(size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE),
         selftest=worst,
     )
+
+
+def _learning(chip: Chip, bench: Bench, residual: Residual) -> Cost:
+    """The costliest step of a flight on the spot in which the actor has begun to learn, too."""
+    policy, rng = bench.policy, np.random.default_rng(0)
+    signals = {name: value[0] for name, value in policy.vectors.inputs.items()}
+    begins = residual.begins(policy.rate_hz)
+    chip.call("residual_begin", 1, 10 * begins)
+    costs = []
+    for step in range(begins + 2 * residual.period(policy.rate_hz)):
+        place, speed = signals[TARGET] + NEAR * rng.uniform(-1.0, 1.0, 3), NEAR * rng.uniform(-1.0, 1.0, 3)
+        chip.write(SIGNALS, packed(policy, signals | {PLACE: place, SPEED: speed}))
+        if step < begins:
+            chip.call("residual_step", STATE, SIGNALS, COMMANDS)
+        else:
+            costs.append(chip.measure("residual_step", STATE, SIGNALS, COMMANDS))
+    chip.call("residual_reset")
+    return max(costs, key=lambda cost: cost.cycles)

@@ -21,6 +21,9 @@ from deploy.mcu.ports import LinkError, Port
 from deploy.mcu.protocol import FAULTS, OK, VERSION, Decoder, frame
 from deploy.policy_file import PolicyFile
 
+STATUS = ("off", "learning", "kept", "broken")
+REPORT = struct.Struct("<BBxxIfff")  # residual_report
+
 
 @dataclass
 class Statistics:
@@ -31,6 +34,18 @@ class Statistics:
     repeated: int = 0  # requests that had to be sent again
     lost: int = 0  # steps without an answer
     faults: dict[str, int] = field(default_factory=dict)  # refused steps, by reason
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A residual that learns on the chip (firmware/learning/residual.h). Shares are of the command's range."""
+
+    status: str  # of STATUS
+    alone: bool  # far from its target: the policy flies by itself
+    updates: int
+    share: float  # added to the command now
+    mean: float  # what is learned
+    deviation: float  # of its exploration
 
 
 class OnChip:
@@ -46,6 +61,7 @@ class OnChip:
         self.inputs, self.outputs, self.vectors = policy.inputs, policy.outputs, policy.vectors
         self.patience = 0.5 / policy.rate_hz if patience is None else patience
         self.statistics = Statistics()
+        self.lesson: tuple[int, int] | None = None  # of every flight: a seed, and for how many steps is learned
         self._number = 0
         self._answer_size = 8 + 4 * sum(s.size for s in policy.outputs)
         self._decoder = Decoder(max(self._answer_size, 6 + 64))
@@ -92,6 +108,16 @@ class OnChip:
             raise ValueError(f"a chip flies one robot, not {n}")
         if self._request("B", b"", 1.0, answer="B") is None:
             raise LinkError("the chip no longer answers")
+        if self.lesson is not None and self._request("L", struct.pack("<II", *self.lesson), 1.0, answer="L") is None:
+            raise LinkError("the chip does not learn: its image was built without")
+
+    def learned(self) -> Learned:
+        """What the chip has learned in this flight. LinkError when it does not answer."""
+        answer = self._request("M", b"", 1.0, answer="M")
+        if answer is None or len(answer) != REPORT.size:
+            raise LinkError("the chip does not say what it learned")
+        status, alone, updates, share, mean, deviation = REPORT.unpack(answer)
+        return Learned(STATUS[min(status, len(STATUS) - 1)], bool(alone), updates, share, mean, deviation)
 
     def step(self, signals: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
         """Commands (1, *shape) by name for signals (1, *shape) by name; NaN when the chip gave none."""

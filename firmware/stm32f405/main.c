@@ -6,6 +6,8 @@
  *   H            -> R: version, self-test passed, sizes of signals and commands (2 bytes each), SHA-256 of the policy (hex)
  *   B            -> B: the state is reset, a flight begins
  *   X            -> the chip restarts
+ *   L seed steps -> L: from now on a residual is learned for so many control steps (4 bytes each), where it can
+ *   M            -> M: what was learned until now (residual_report)
  *   S signals    -> C: status, 3 zeros, cycles (4 bytes), commands
  * A repeated S (the same number) gets the same answer again, without a second step. R is sent unasked ten times a second
  * until the host speaks. Status 1: no flight has begun since the last reset, or 200 ms passed between two S: the chip
@@ -13,6 +15,12 @@
  */
 #include "board.h"
 #include "policy.h"
+#if __has_include("residual.h") /* in the folder of a policy beside which something is learned */
+#include "residual.h"
+#else
+#define residual_step policy_step
+#define residual_reset() ((void)0)
+#endif
 
 #define VERSION 1
 #define FRAME_MS 20u
@@ -88,7 +96,7 @@ static void step(uint8_t sequence, uint32_t now) {
     if (reply.status == OK) {
         copy(&signals, input + HEADER, sizeof signals);
         const uint32_t began = DWT_CYCCNT;
-        if (!policy_step(&state, &signals, &reply.commands)) reply.status = NOT_FINITE;
+        if (!residual_step(&state, &signals, &reply.commands)) reply.status = NOT_FINITE;
         reply.cycles = DWT_CYCCNT - began;
         heard = now;
         flight = FLYING;
@@ -101,12 +109,27 @@ static void obey(uint8_t kind, uint8_t sequence, int count, uint32_t now) {
     if (kind == 'H' && count == 0) announce(sequence);
     if (kind == 'B' && count == 0) {
         policy_reset(&state);
+        residual_reset();
         flight = BEGUN;
         send('B', sequence, "", 0);
         answered = -1;
     }
     if (kind == 'X' && count == 0) board_restart();
     if (kind == 'S' && count == (int)sizeof signals) step(sequence, now);
+#ifdef RESIDUAL_H
+    if (kind == 'L' && count == 8) {
+        uint32_t told[2];
+        copy(told, input + HEADER, sizeof told);
+        residual_begin(told[0], told[1]);
+        send('L', sequence, "", 0);
+        answered = -1;
+    }
+    if (kind == 'M' && count == 0) {
+        const residual_report report = residual_tell();
+        send('M', sequence, &report, sizeof report);
+        answered = -1;
+    }
+#endif
 }
 
 static void drop(int count) {

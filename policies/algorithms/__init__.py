@@ -22,6 +22,7 @@ ALGORITHMS = {
     "distill": "policies.algorithms.distill:Distill",
     "ppo": "policies.algorithms.ppo:Ppo",
     "sac": "policies.algorithms.sac:Sac",
+    "streaming": "policies.algorithms.streaming:Streaming",
     "student": "policies.algorithms.student:Student",
     "dagger": "policies.algorithms.dagger:Dagger",
     "diffusion": "policies.algorithms.bc:Bc",

@@ -127,6 +127,14 @@ def test_the_chip_sees_and_whoever_gets_no_answers_is_not_equal(tmp_path):
     chip.close()
 
 
+def test_a_chip_without_a_learner_says_so(chip):
+    chip.lesson = (0, 10)
+    with pytest.raises(LinkError, match="does not learn: its image was built without"):
+        chip.reset()
+    with pytest.raises(LinkError, match="does not say what it learned"):
+        chip.learned()
+
+
 def test_the_test_vectors_come_back_over_the_line(policy, chip):
     chip.reset()
     for step in range(policy.vectors.steps):
