@@ -1,4 +1,7 @@
-"""python -m deploy.export policy=FILE target=c|stm32f405|crazyflie|wasm|page out=DIR: as C, or what flies it."""
+"""python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
+
+Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, wasm, page.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ class Config:
     target: str = field(
         metadata={
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
-            "crazyflie: an app for its own firmware; wasm: WebAssembly, and how JavaScript calls it; "
+            "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
+            "wasm: WebAssembly, and how JavaScript calls it; "
             "page: an HTML file in which a quadrotor's policy flies"
         }
     )
@@ -102,22 +106,35 @@ def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Co
 
 def write_crazyflie(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
     """The app, and how to build it in a checkout of the Crazyflie's firmware."""
-    from deploy.crazyflie import app
+    from deploy.crazyflie import app, budget
 
     app.check(policy)
     source = c_source.Source(policy, content, config.weights)
-    said = budget_of(app.BUDGET, config).check(Demand.estimated(source))
-    files = app.around(policy, source)
+    given = None if config.budget_us is None else budget_of(budget.STABILIZER, config)
+    where = budget.place(policy, source, given)
+    files = app.around(policy, source, where)
     replace_all([(folder / name, text.encode()) for name, text in files.items()])
     make = f"make -C {shlex.quote(str(folder))} CRAZYFLIE_BASE=$PWD/crazyflie-firmware"
     return [
         *(f"wrote {folder / name}" for name in files),
-        said,
+        where.said,
         "to build and flash it (a Brushless: cf21bl_defconfig):",
         "  git clone --recursive https://github.com/bitcraze/crazyflie-firmware",
         f"  {make} cf2_defconfig all",
         f"  {make} cload",
     ]
+
+
+def write_library(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """A library folder of the same C, and how it is used. The board is the user's: only the user has a budget."""
+    from deploy.libraries import LIBRARIES, USE, name_of
+
+    source = c_source.Source(policy, content, config.weights)
+    said = budget_of(Budget(), config).check(Demand.estimated(source))
+    files = LIBRARIES[config.target](policy, source)
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
+    use = USE[config.target].format(name=name_of(policy), folder=shlex.quote(str(folder)))
+    return [*(f"wrote {folder / name}" for name in files), said, f"to use it: {use}"]
 
 
 def for_browsers(config: Config) -> None:
@@ -150,6 +167,9 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "c": write_c,
     "stm32f405": write_stm32f405,
     "crazyflie": write_crazyflie,
+    "arduino": write_library,
+    "platformio": write_library,
+    "zephyr": write_library,
     "wasm": write_wasm,
     "page": write_page,
 }

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy import cli
+from deploy.hub.card import card
 from deploy.policy_file import PolicyFile
 from deploy.safety.grid import summary
 from deploy.sign import TRUST
+from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 from sim.spec import Group
 
@@ -24,6 +26,7 @@ class Config:
 
     policy: str = field(metadata={"help": "the policy file"})
     trust: str | None = field(default=None, metadata={"help": TRUST})
+    card: str | None = field(default=None, metadata={"help": "also write a model card (Markdown), to this file"})
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -91,6 +94,9 @@ def main(argv: Sequence[str]) -> None:
         f"\n{policy.standing}: {policy.vectors.steps} closed-loop test vectors agree, the worst at {worst:.2g} of the "
         f"tolerance {policy.vectors.tolerance:g} ({spent:.1f} ms)"
     )
+    if config.card is not None:
+        write_atomic(config.card, card(policy).encode())
+        print(f"wrote {config.card}")
 
 
 if __name__ == "__main__":

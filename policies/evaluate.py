@@ -305,6 +305,7 @@ def main(argv: Sequence[str]) -> None:
     finally:
         if shown:
             shown.close()
+    made.conditions.update({f"task.{name}": value for name, value in settings.items()})
     print(reports.text(made))
     if config.json:
         _write_json(config.json, made.json() | ({"opponent": config.opponent} if config.opponent else {}))

@@ -12,6 +12,7 @@ from tests import stages
 SETTINGS = """[pytest]
 markers =
     timed: last
+    slow: long
     long: only on request
 """
 PASSES = "def test_{0}(): pass\n"
@@ -50,6 +51,45 @@ def test_both_stages_are_counted_and_what_fails_is_named(staged):
     assert last.strip("=").startswith(" 2 failed, 2 passed in ")
     assert lines[-3:-1] == ["FAILED test_a.py::test_two", "FAILED test_b.py::test_three"]
     assert lines.index("== side by side") < lines.index("== timed")
+
+
+UNSTEADY = """
+import pathlib, pytest
+
+@pytest.mark.{mark}
+def test_{name}():
+    tried = pathlib.Path("{name}.tried")
+    tried.write_text("x" + (tried.read_text() if tried.exists() else ""))
+    assert len(tried.read_text()) > 1
+"""
+
+
+def test_what_is_timed_has_a_second_try_and_is_named(staged):
+    files = {"a": UNSTEADY.format(name="one", mark="timed") + PASSES.format("two")}
+    status, last, lines = staged(files)
+    assert status == 0 and last.strip("=").startswith(" 2 passed in ")
+    assert "UNSTEADY test_a.py::test_one: passed at the second try" in lines and "== timed, once more" in lines
+
+
+def test_an_error_before_a_test_has_a_second_try_too(staged):
+    fixture = ("@pytest.mark.timed\ndef test_one", "@pytest.fixture\ndef it")
+    setup = UNSTEADY.format(name="one", mark="timed").replace(*fixture)
+    status, last, _ = staged({"a": setup + "\n" + MARKED.format("", "timed") + "def test_one(it): pass\n"})
+    assert status == 0 and last.strip("=").startswith(" 1 passed in ")
+
+
+def test_what_fails_twice_or_is_not_timed_has_failed(staged):
+    twice = UNSTEADY.format(name="one", mark="timed") + (MARKED + FAILS).format("two", "timed")
+    status, last, lines = staged({"a": twice, "b": UNSTEADY.format(name="three", mark="slow")})
+    assert status == 1 and last.strip("=").startswith(" 2 failed, 1 passed in ")
+    assert lines[-3:-1] == ["FAILED test_b.py::test_three", "FAILED test_a.py::test_two"]
+    assert "UNSTEADY test_a.py::test_one: passed at the second try" in lines
+
+
+def test_many_timed_tests_that_fail_are_no_accident(staged):
+    many = "".join(UNSTEADY.format(name=name, mark="timed") for name in ("one", "two", "three", "four"))
+    status, last, lines = staged({"a": many})
+    assert status == 1 and last.strip("=").startswith(" 4 failed in ") and "== timed, once more" not in lines
 
 
 def test_a_stage_that_does_not_come_to_its_end_is_an_error(staged):

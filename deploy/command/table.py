@@ -32,6 +32,7 @@ GROUPS = {
         "hil": "deploy.hil",
         "serve": "deploy.serve",
         "sign": "deploy.sign",
+        "hub": "deploy.hub",
         "crazyflie_sim": "deploy.crazyflie_sim",
         "crazyflie_plot": "deploy.crazyflie.plot",
     },
@@ -42,6 +43,7 @@ GROUPS = {
     "data": {
         "collect": "policies.collect",
         "datasets": "policies.datasets",
+        "recordings": "policies.datasets.recordings",
         "minari": "policies.datasets.minari",
         "identify": "policies.identify",
     },

@@ -172,6 +172,8 @@ class OutOfTree:
         c0, c1, c2 = (self.parameters[f"policy.thrust{k}"] for k in range(3))
         self.policy.curve = (c0, c1, c2)
         thrusts = self.policy.update(setpoint, self._sensed)
+        if not self.policy.answered:
+            return FINE
         if thrusts is None:
             return COMMAND
         cap, most = self.guard.limits["cap"], self.policy.most
@@ -183,14 +185,14 @@ class OutOfTree:
 
     def _fly(self, computed: bool) -> Shares:
         self._begin()
-        if not computed:
+        if not computed or self.policy is None or not self.policy.answered:
             self._since = self._now
         guard = self.guard
         reason = guard.look(self._seen, self._now) or guard.time(self._now) or self._compute(self._setpoint, computed)
         if reason != FINE:
             self._find(reason)
             return self._come_down()
-        share = guard.share(self._now - self._since)
+        share = guard.share(self._now - self._since) if self.policy is not None and self.policy.answered else 0.0
         self.state = TAKING_OVER if share < 1.0 else FLYING
         if share >= 1.0:
             self._piloted = False

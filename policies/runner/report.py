@@ -80,7 +80,7 @@ class Report:
     success: float
     success_ci: tuple[float, float]
     score: dict[str, Score]
-    conditions: dict[str, Any]
+    conditions: dict[str, Any]  # what was otherwise than in nominal worlds, or than in training (task.NAME)
     interventions: dict[str, int]
     seconds: float
     rate_hz: float

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Double = NDArray[np.float64]
 SPACING = 0.1  # m between points of a centreline, about
 FEWEST = 8  # points of a file
+TEXT, LONGEST = 1 << 22, 2000.0  # of a file: bytes, and m of its track
+FURTHEST = 1e6  # m that a point may lie away
+COLUMN = np.array([1 << 31, 1])  # a cell's place in a grid -> its number
 WIDTH = 1.6  # m from wall to wall
 HEIGHT = 0.33  # m of walls: ours, about as high as the air ducts around tracks of F1TENTH
 APART = 0.3  # m that walls of different parts of a random track keep from one another
@@ -81,28 +84,46 @@ def spread(points: Double, *beside: Double, step: float = SPACING) -> tuple[Doub
 
 
 def _crossing(line: Double, other: Double) -> Double | None:
-    """Where a closed line crosses another, or itself, if it does; parts that follow one another do not count."""
+    """Where a closed line crosses another, or itself, if it does; parts that follow one another do not count.
+
+    Only pieces in the same or neighbouring cells of a grid are compared, whose cells are as large as the longest piece.
+    """
     a, b = line, np.roll(line, -1, axis=0)
     c, d = other, np.roll(other, -1, axis=0)
 
     def side(p: Double, q: Double, r: Double) -> Double:
-        """Of r (m, 2) from lines p to q (n, 2): (n, m)."""
-        way, off = (q - p)[:, None], r[None] - p[:, None]
-        made: Double = way[..., 0] * off[..., 1] - way[..., 1] * off[..., 0]
+        """Of r from lines p to q, all (n, 2): (n,)."""
+        made: Double = (q[:, 0] - p[:, 0]) * (r[:, 1] - p[:, 1]) - (q[:, 1] - p[:, 1]) * (r[:, 0] - p[:, 0])
         return made
 
-    across = (side(a, b, c) * side(a, b, d) < 0.0) & (side(c, d, a) * side(c, d, b) < 0.0).T
-    if line is other:
-        near = np.abs(np.subtract.outer(np.arange(len(a)), np.arange(len(a))))
-        across &= (near > 1) & (near < len(a) - 1)
-    found = np.argwhere(across)
-    return a[found[0, 0]] if len(found) else None
+    size = max(np.abs(b - a).max(), np.abs(d - c).max())
+    ours, theirs = (np.floor(0.5 * (p + q) / size).astype(np.int64) for p, q in ((a, b), (c, d)))
+    key = theirs @ COLUMN
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    found: list[int] = []
+    for step in np.stack(np.meshgrid((-1, 0, 1), (-1, 0, 1)), axis=-1).reshape(-1, 2):
+        wanted = (ours + step) @ COLUMN
+        first, last = np.searchsorted(key, wanted, "left"), np.searchsorted(key, wanted, "right")
+        count = last - first
+        one = np.repeat(np.arange(len(a)), count)
+        two = order[np.arange(len(one)) + np.repeat(first - np.cumsum(count) + count, count)]
+        across = (side(a[one], b[one], c[two]) * side(a[one], b[one], d[two]) < 0.0) & (
+            side(c[two], d[two], a[one]) * side(c[two], d[two], b[one]) < 0.0
+        )
+        if line is other:
+            near = np.abs(one - two)
+            across &= (near > 1) & (near < len(a) - 1)
+        found += one[across].tolist()
+    return a[min(found)] if found else None
 
 
 def track_of(name: str, points: Double, left: Double, right: Double) -> Track:
     """A track along points (n, 2) m; ValueError that begins with `name` where that is none."""
     if not (np.isfinite(points).all() and np.isfinite(left).all() and np.isfinite(right).all()):
         raise ValueError(f"{name}: holds what is not a finite number")
+    if np.abs(points).max(initial=0.0) > FURTHEST:
+        raise ValueError(f"{name}: holds a point further than {FURTHEST:g} m away")
     if len(points) > 1 and np.allclose(points[0], points[-1], atol=1e-6):  # said twice
         points, left, right = points[:-1], left[:-1], right[:-1]
     if len(points) < FEWEST:
@@ -110,6 +131,8 @@ def track_of(name: str, points: Double, left: Double, right: Double) -> Track:
     if min(left.min(), right.min()) <= 0.0:
         raise ValueError(f"{name}: distances from the centreline to the walls must be positive")
     steps = np.linalg.norm(np.roll(points, -1, axis=0) - points, axis=1)
+    if not steps.sum() <= LONGEST:
+        raise ValueError(f"{name}: is {steps.sum():.4g} m long, more than {LONGEST:g}: a 1:10 car's are 50 m, scale it")
     if steps.min() <= 0.0:
         raise ValueError(f"{name}: two points that follow one another are the same, {points[steps.argmin()].tolist()}")
     if steps[-1] > 3.0 * np.max(steps[:-1]):
@@ -195,9 +218,13 @@ def read_track(path: str | Path) -> Track:
     Lines that begin with # are comments. ValueError that names the file where it holds no track.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        with Path(path).open("rb") as stream:
+            content = stream.read(TEXT + 1)
+        lines = content.decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as a track: {error}") from None
+    if len(content) > TEXT:
+        raise ValueError(f"{path}: has more than {TEXT} bytes")
     rows: list[list[float]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -248,7 +248,7 @@ def test_mistakes_get_one_short_line(policy, capsys, argv, message):
 
 def test_settings_of_the_task_go_before_those_of_training(policy, capsys):
     assert cli.call(command.main, [f"policy={policy.path}", "episodes=5", "task.episode_s=2.0"]) == 0
-    assert "5 episodes" in capsys.readouterr().out
+    assert "5 episodes, task.episode_s=2.0\n" in capsys.readouterr().out
     made = task_for(policy, settings={"episode_s": 2.0})
     assert made.episode_steps == round(2.0 * made.rate_hz) != task_for(policy).episode_steps
 

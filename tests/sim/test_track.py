@@ -90,6 +90,8 @@ def nan() -> np.ndarray:
         (nan(), 0.5, "not a finite number"),
         (circle(), 0.0, "must be positive"),
         (circle(radius=1.0), 1.5, "walls cross near x"),
+        (circle(radius=400.0), 0.5, "is 251[0-9] m long, more than 2000: a 1:10 car's are 50 m, scale it"),
+        (circle(radius=1e300), 0.5, "holds a point further than 1e[+]06 m away"),
         (np.repeat(circle(), 2, axis=0), 0.5, "two points that follow one another are the same"),
     ],
 )
@@ -116,6 +118,20 @@ def test_lines_that_say_something_else_are_named(tmp_path: Path, text: str, said
     assert str(path) in str(refused.value)
     with pytest.raises(ValueError, match="cannot be read as a track"):
         read_track(tmp_path / "absent.csv")
+    (tmp_path / "huge.csv").write_bytes(b"0" * (1 << 22) + b"1")
+    with pytest.raises(ValueError, match="huge.csv: has more than 4194304 bytes"):
+        read_track(tmp_path / "huge.csv")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="binary.csv: cannot be read as a track"):
         read_track(tmp_path / "binary.csv")
+
+
+def test_the_longest_track_takes_little_memory():
+    """20 000 points, each of whose pieces could cross each other."""
+    import tracemalloc
+
+    tracemalloc.start()
+    made = track_of("long", circle(radius=300.0, count=400), np.full(400, 0.5), np.full(400, 0.5))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert made.length == pytest.approx(2.0 * np.pi * 300.0, rel=1e-3) and most < 100e6

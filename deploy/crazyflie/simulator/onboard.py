@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from sim.spec import ANY_ROBOT
 if TYPE_CHECKING:
     from sim.robots.quadrotors import Quadrotor
 
+Thrusts = tuple[float, float, float, float]  # N, per rotor
 OUT_OF_TREE = 6  # the value of stabilizer.controller
 SIGNALS = ("position", "rotation", "linear_velocity", "angular_velocity", "target_position", "target_velocity")
 
@@ -33,6 +35,15 @@ def calls_per_step(policy: PolicyFile, rate_hz: float) -> int:
     if abs(every * policy.rate_hz - rate_hz) > 1e-6 * rate_hz:
         raise ValueError(f"{policy.path} runs at {policy.rate_hz:g} Hz, which does not divide {rate_hz:g} Hz")
     return every
+
+
+def late_s(policy: PolicyFile) -> float:
+    """How long its commands take on board, in s: something only in a task of its own."""
+    from deploy.codegen.source import Source
+    from deploy.crazyflie.budget import place
+    from deploy.trust.content import content_of
+
+    return place(policy, Source(policy, content_of(policy.path))).late_s
 
 
 def emulated(policy: PolicyFile) -> Policy:
@@ -66,9 +77,10 @@ class Onboard:
             raise ValueError(f"{path} is for the robot {policy.robot!r}, the vehicle is {robot.name!r}")
         self.most = platform(robot.name).most  # N per rotor
         self.curve = robot.thrust_curve if policy.robot == robot.name else (0.0, 0.0, self.most)
-        self.duration = 0.0  # us of its last step: the simulated vehicle has time for everything
+        self.duration = 0.0  # us of its last step in the stabilizer's task: the simulated vehicle has time for that
         self.command = [0.0] * 4
         self.every = calls_per_step(policy, rate_hz)
+        self.late = math.ceil(late_s(policy) * rate_hz)  # calls until its commands come
         self.runtime = make(policy)
         self.stop()
 
@@ -76,29 +88,36 @@ class Onboard:
         """Begin anew at the next `update`."""
         self.runtime.reset(1)
         self._step = 0
-        self._thrusts = (0.0, 0.0, 0.0, 0.0)
+        self._coming: list[tuple[int, Thrusts | None]] = []  # at which call: what it asks for
+        self._thrusts: Thrusts | None = (0.0, 0.0, 0.0, 0.0)
+        self.answered = False  # what `update` says is what it asked for since it began
 
-    def update(self, setpoint: Setpoint, sensed: Sensed) -> tuple[float, float, float, float] | None:
+    def update(self, setpoint: Setpoint, sensed: Sensed) -> Thrusts | None:
         """The thrust in N that it wants of every rotor, by the airframe's curve as in the app; None when it fails."""
         if self._step % self.every == 0:
-            signals = {
-                "position": sensed.position,
-                "rotation": sensed.rotation,
-                "linear_velocity": sensed.velocity,
-                "angular_velocity": sensed.rate,
-                "target_position": setpoint.position,
-                "target_velocity": setpoint.velocity,
-            }
-            try:
-                command = self.runtime.step({name: np.array([v], np.float32) for name, v in signals.items()})
-            except (PolicyFileError, OSError):
-                return None
-            values = command["motor_command"][0]
-            if not np.isfinite(values).all():
-                return None
-            c0, c1, c2 = self.curve
-            self.command = np.clip(values, 0.0, 1.0).tolist()
-            a, b, c, d = (c0 + (c1 + c2 * u) * u for u in self.command)
-            self._thrusts = (a, b, c, d)
+            self._coming.append((self._step + self.late, self._asked(setpoint, sensed)))
+        while self._coming and self._coming[0][0] <= self._step:
+            (_, self._thrusts), self.answered = self._coming.pop(0), True
         self._step += 1
         return self._thrusts
+
+    def _asked(self, setpoint: Setpoint, sensed: Sensed) -> Thrusts | None:
+        signals = {
+            "position": sensed.position,
+            "rotation": sensed.rotation,
+            "linear_velocity": sensed.velocity,
+            "angular_velocity": sensed.rate,
+            "target_position": setpoint.position,
+            "target_velocity": setpoint.velocity,
+        }
+        try:
+            command = self.runtime.step({name: np.array([v], np.float32) for name, v in signals.items()})
+        except (PolicyFileError, OSError):
+            return None
+        values = command["motor_command"][0]
+        if not np.isfinite(values).all():
+            return None
+        c0, c1, c2 = self.curve
+        self.command = np.clip(values, 0.0, 1.0).tolist()
+        a, b, c, d = (c0 + (c1 + c2 * u) * u for u in self.command)
+        return a, b, c, d

@@ -49,6 +49,7 @@
 #define DEBUG_MODULE "POLICY"
 #include "debug.h"
 
+#include "compute.h"
 #include "guard.h"
 #include "landing.h"
 #include "policy.h"
@@ -70,13 +71,14 @@ enum { BY_PID, ON_BENCH, AS_SHADOW, TAKING_OVER, FLYING, HOLDING, SINKING, DOWN,
 static crazyflie_signals signals;
 static policy_signals inputs;
 static policy_commands commands;
-static policy_state memory;
 static guard_seen seen;
 static guard_memory watched;
 static landing descent;
 static uint32_t now, since;               /* ms: the clock; when the policy took over last */
 static uint32_t wait;                     /* calls until the policy's next step */
+static uint32_t waited;                   /* calls that a step was due for, and the one before was not through */
 static bool selected, begun, computed;    /* controller 6 is new; the guard watches; the policy computed in the last call */
+static bool answered;                     /* `force` is what it asked for since it began */
 static bool piloted;                      /* the PID controller ran in the last call */
 static logVarId_t variances[3];
 
@@ -92,12 +94,13 @@ static float selftest = -1.0f;        /* largest disagreement as a share of the 
 static float force[MOTORS];           /* what the policy asks of the firmware, 0..1 */
 static float pid[MOTORS];             /* what the PID controller asks, likewise */
 static uint32_t age;                  /* of the set point, ms */
-static uint32_t duration;             /* of the policy's last step, us */
+static uint32_t duration;             /* of the policy's last step, us; in a task of its own with what others took */
 
 void controllerOutOfTreeInit(void) {
     static const char *const names[3] = {"varX", "varY", "varZ"};
     for (int i = 0; i < 3; ++i) variances[i] = logGetVarId("kalman", names[i]);
     controllerPidInit();
+    compute_init();
     selected = true;
     piloted = computed = begun = false;
     failed = flying = 0;
@@ -107,7 +110,7 @@ void controllerOutOfTreeInit(void) {
 }
 
 bool controllerOutOfTreeTest(void) {
-    selftest = policy_selftest(&memory);
+    selftest = compute_selftest();
     sound = selftest >= 0.0f && selftest <= 1.0f;
     return sound && controllerPidTest();
 }
@@ -159,28 +162,37 @@ static void begin(void) {
     begun = true;
 }
 
-/* The policy's step, when it is due: what it asks for is in `force`. */
+/* What the policy's last step asks for is in `force`, if it is through. */
+static guard_reason hear(void) {
+    bool done;
+    if (!compute_answer(&commands, &done, &duration)) return GUARD_FINE;
+    if (!done) return GUARD_COMMAND;
+    float asked[MOTORS];
+    for (int i = 0; i < MOTORS; ++i) asked[i] = force_of(commands.motor_command[i]);
+    const guard_reason found = guard_step(&limits, asked, POLICY_TASK ? 0 : duration);
+    if (found != GUARD_FINE) return found;
+    copy(force, asked, MOTORS);
+    answered = true;
+    return GUARD_FINE;
+}
+
+/* The policy's step, when it is due. In a task of its own the one before has to be through by then. */
 static guard_reason compute(void) {
     if (!computed) {
-        policy_reset(&memory);
-        wait = 0;
+        compute_forget();
+        wait = waited = 0;
+        answered = false;
     }
     computed = true;
-    if (wait == 0) {
-        fill();
-        const uint64_t started = usecTimestamp();
-        const bool done = policy_step(&memory, &inputs, &commands);
-        duration = (uint32_t)(usecTimestamp() - started);
-        if (!done) return GUARD_COMMAND;
-        float asked[MOTORS];
-        for (int i = 0; i < MOTORS; ++i) asked[i] = force_of(commands.motor_command[i]);
-        const guard_reason found = guard_step(&limits, asked, duration);
-        if (found != GUARD_FINE) return found;
-        copy(force, asked, MOTORS);
-        wait = STEPS;
-    }
-    --wait;
-    return GUARD_FINE;
+    guard_reason found = hear();
+    if (found != GUARD_FINE) return found;
+    if (wait > 0) --wait;
+    if (wait > 0) return GUARD_FINE;
+    fill();
+    if (!compute_ask(&inputs)) return answered || ++waited > STEPS ? GUARD_SLOW : GUARD_FINE;
+    wait = STEPS;
+    waited = 0;
+    return hear();
 }
 
 /* PID controls attitude and position in some steps only, and begins anew when the set point's modes change: to begin at
@@ -207,12 +219,12 @@ static void fly_pid(control_t *control, const setpoint_t *setpoint, const sensor
 static bool fly(control_t *control, const setpoint_t *setpoint, const sensorData_t *sensors, const state_t *estimate,
                 bool ran, stabilizerStep_t step) {
     begin();
-    if (!computed) since = now;
+    if (!computed || !answered) since = now;
     reason = guard_look(&watched, &limits, &seen, now);
     if (reason == GUARD_FINE) reason = guard_time(&watched, &limits, now);
     if (reason == GUARD_FINE) reason = compute();
     if (reason != GUARD_FINE) return false;
-    const float share = guard_share(&limits, now - since);
+    const float share = answered ? guard_share(&limits, now - since) : 0.0f;
     state = share < 1.0f ? TAKING_OVER : FLYING;
     if (state == TAKING_OVER) fly_pid(control, setpoint, sensors, estimate, ran, step);
     control->controlMode = controlModeForce;

@@ -15,7 +15,7 @@
     X(rate, 15.0, 1.0, 35.0)       /* rad/s, of the body */                                        \
     X(voltage, 3.0, 2.8, 4.0)      /* V */                                                         \
     X(spread, 0.5, 0.001, 10.0)    /* m: standard deviation of the estimated position, per axis */ \
-    X(slow, 500.0, 50.0, 900.0)    /* us, of one step of the policy */                             \
+    X(slow, 500.0, 50.0, 900.0)    /* us, of one step of the policy in the stabilizer's task */    \
     X(cap, 1.0, 0.3, 1.0)          /* largest force that it may ask of a rotor, of THRUST_MAX */   \
     X(ramp, 1.0, 0.0, 10.0)        /* s in which it takes over from the PID controller */          \
     X(seconds, 30.0, 1.0, 600.0)   /* s that it may fly for */

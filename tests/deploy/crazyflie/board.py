@@ -12,7 +12,7 @@ from deploy.crazyflie.guard import FLY, LIMITS
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 HEADERS = Path(__file__).parent / "headers"
-SOURCES = ("flight.c", "guard.c", "landing.c", "signals.c", "policy.c")
+SOURCES = ("flight.c", "compute.c", "guard.c", "landing.c", "signals.c", "policy.c")
 FORCE, LEGACY = 2, 0  # control modes
 PLACE, ANY_SPEED, NOTHING = (1, 1, 1), (2, 2, 2), (0, 0, 0)  # modes of x, y, z
 
@@ -42,8 +42,12 @@ KINDS = {
 }
 
 
-def written(folder: Path, path: str = QUAD_ANY) -> Path:
+def written(folder: Path, path: str = QUAD_ANY, *, own_task: bool = False) -> Path:
+    """The app's sources; `own_task` for a policy that would not need one."""
     assert cli.call(export.main, [f"policy={path}", "target=crazyflie", f"out={folder}"]) == 0
+    if own_task:
+        vehicle = folder / "src" / "vehicle.h"
+        vehicle.write_text(vehicle.read_text().replace("#define POLICY_TASK 0", "#define POLICY_TASK 1"))
     return folder / "src"
 
 
@@ -63,6 +67,7 @@ class Firmware:
         self.library = ctypes.CDLL(str(library))
         self.library.controllerOutOfTreeTest.restype = ctypes.c_bool
         self.now, self.forces = 5000, (ctypes.c_float * 4)()
+        self.late, self._left = 1, 0  # ms that a step takes in a task of its own; what is left of one
         self.tables: dict[str, dict[str, Any]] = {}
         self.set("voltage", 4.0)
         self.set("variance", 1e-4)
@@ -132,7 +137,17 @@ class Firmware:
         given = {name: tuple(value) if np.ndim(value) else value for name, value in given.items()}
         data = Input(modes=modes, timestamp=self.now - age, now=self.now, step=self.now, **given)
         mode = self.library.bench_step(ctypes.byref(data), self.forces)
+        if self._left == 0 and self.of("notified").value:
+            self._left = self.late
+        if self._left == 1:
+            self.library.bench_work()
+        self._left = max(self._left - 1, 0)
         return mode, np.array(self.forces)
+
+    def finish(self) -> None:
+        """The step that is under way, now."""
+        self._left = 0
+        self.library.bench_work()
 
     def pid(self) -> list[tuple[int, int]]:
         """(mode of x, step) of the PID controller's calls since the last question, at most four."""

@@ -25,12 +25,20 @@ def library(tmp_path_factory):
     return build(written(tmp_path_factory.mktemp("app")))
 
 
+@pytest.fixture(scope="module")
+def library_with_a_task(tmp_path_factory):
+    return build(written(tmp_path_factory.mktemp("app"), own_task=True))
+
+
 class Twin:
     """The app in C and in Python, called with the same every millisecond."""
 
-    def __init__(self, library, limits: dict[str, float], mode: int) -> None:
+    def __init__(self, library, limits: dict[str, float], mode: int, late: int = 0) -> None:
+        """`late`: ms that a step takes in a task of its own; 0: it has none."""
         self.board = Firmware(library)
         self.policy = Onboard(QUAD_ANY, robot("crazyflie"), 1000.0)
+        assert self.policy.late == 0  # it fits the stabilizer's task
+        self.board.late = self.policy.late = late
         self.parameters = {name: default for name, (_, default) in parameters(self.policy).items()}
         self.told = None
         self.app = OutOfTree(self.policy, self.parameters, self.pid, lambda text: None)
@@ -50,6 +58,8 @@ class Twin:
         self.parameters[f"policy.{name}"] = self.board.parameter(name)
 
     def select(self) -> None:
+        if self.policy.late:
+            self.board.finish()
         self.board.select()
         self.app.select()
 
@@ -103,15 +113,36 @@ EVENT = st.sampled_from(
 )
 
 
+ANY_LIMITS = st.fixed_dictionaries(
+    {"ramp": st.sampled_from([0.0, 0.02, 5.0]), "seconds": st.sampled_from([1.0, -3.0])}
+) | st.just({"cap": 0.5, "ramp": 0.0})
+
+
 @settings(max_examples=10)
 @given(
     mode=st.integers(0, 4),
-    limits=st.fixed_dictionaries({"ramp": st.sampled_from([0.0, 0.02, 5.0]), "seconds": st.sampled_from([1.0, -3.0])})
-    | st.just({"cap": 0.5, "ramp": 0.0}),
+    limits=ANY_LIMITS,
     events=st.lists(st.tuples(EVENT, st.integers(1, 45)), min_size=1, max_size=6),
 )
 def test_the_c_and_the_simulated_vehicle_do_the_same(library, mode, limits, events):
-    twin, k = Twin(library, limits, mode), 0
+    happen(Twin(library, limits, mode), events)
+
+
+@settings(max_examples=10)
+@given(
+    mode=st.integers(0, 4),
+    limits=ANY_LIMITS,
+    late=st.sampled_from([1, 2, 5]),
+    events=st.lists(st.tuples(EVENT, st.integers(6, 45)), min_size=1, max_size=6),
+)
+def test_they_do_in_a_task_of_its_own_too(library_with_a_task, mode, limits, late, events):
+    """Each event lasts longer than a step, so that none is under way when the policy begins anew."""
+    happen(Twin(library_with_a_task, limits, mode, late), events)
+
+
+def happen(twin: Twin, events) -> None:
+    """Event after event, for so many ms each."""
+    k = 0
     for (name, change), count in events:
         if name == "selected":
             twin.select()

@@ -1,0 +1,1 @@
+"""Recordings of robots, rosbag2 and flight logs of ours, as datasets."""
