@@ -15,6 +15,7 @@ from pathlib import Path
 from deploy import cli
 from deploy.codegen import source as c_source
 from deploy.codegen import toolchain
+from deploy.codegen.cores import CORES
 from deploy.mcu.budget import Budget, Demand
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
@@ -43,6 +44,13 @@ class Config:
         default=False, metadata={"help": "stm32f405: with what learns in flight, see docs/microcontroller.md"}
     )
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
+    core: str | None = field(
+        default=None,
+        metadata={
+            "help": "of target=c, arduino, platformio or zephyr: prove and measure it on this core, emulated: "
+            f"{', '.join(CORES)}"
+        },
+    )
     budget_us: float | None = field(
         default=None,
         metadata={
@@ -69,11 +77,34 @@ def written(source: c_source.Source, folder: Path, beside: Mapping[str, str] | N
     return [f"wrote {folder / name}" for name in files] + [said] * (source.weights != "float32")
 
 
+def proved(policy: PolicyFile, source: c_source.Source, config: Config) -> list[str]:
+    """What a step takes: estimated for a Cortex-M4F, or on the emulated `core`, which also runs the self-test."""
+    from deploy.mcu.cost import measure
+    from deploy.mcu.emulator import Chip
+
+    if config.core is None:
+        return [budget_of(Budget(), config).check(Demand.estimated(source))]
+    if config.budget_us is not None:
+        raise cli.ArgumentError(
+            "budget_us goes without core: of other cores instructions are counted, no time is known"
+        )
+    core = CORES[config.core]
+    with tempfile.TemporaryDirectory() as scratch:
+        written(source, Path(scratch))
+        image = toolchain.image(Path(scratch), config.compiler, core=core)
+        cost = measure(Chip(image, count=True, core=core), policy)
+    return [
+        f"self-test on an emulated {core.name}: passed, the worst at {cost.selftest:.2g} of the tolerance",
+        f"one step takes {cost.instructions} instructions there, flash {cost.policy_flash}, memory {cost.memory}, "
+        f"stack {cost.stack} bytes",
+    ]
+
+
 def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
     """policy.h, policy.c and what they include. Which chip it is for we do not know: only the user has a budget."""
     source = c_source.Source(policy, content, config.weights)
-    said = budget_of(Budget(), config).check(Demand.estimated(source))
-    return [*written(source, folder), said]
+    said = proved(policy, source, config)
+    return [*written(source, folder), *said]
 
 
 def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
@@ -130,11 +161,11 @@ def write_library(policy: PolicyFile, content: bytes, folder: Path, config: Conf
     from deploy.libraries import LIBRARIES, USE, name_of
 
     source = c_source.Source(policy, content, config.weights)
-    said = budget_of(Budget(), config).check(Demand.estimated(source))
+    said = proved(policy, source, config)
     files = LIBRARIES[config.target](policy, source)
     replace_all([(folder / name, text.encode()) for name, text in files.items()])
     use = USE[config.target].format(name=name_of(policy), folder=shlex.quote(str(folder)))
-    return [*(f"wrote {folder / name}" for name in files), said, f"to use it: {use}"]
+    return [*(f"wrote {folder / name}" for name in files), *said, f"to use it: {use}"]
 
 
 def for_browsers(config: Config) -> None:
@@ -173,6 +204,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "wasm": write_wasm,
     "page": write_page,
 }
+FOR_ANY_CORE = ("c", *(name for name, write in TARGETS.items() if write is write_library))
 
 
 def main(argv: Sequence[str]) -> None:
@@ -183,6 +215,8 @@ def main(argv: Sequence[str]) -> None:
     (config,) = cli.parse(argv, Config)
     if config.target not in TARGETS:
         raise cli.ArgumentError(f"unknown target {config.target!r}; choices: {', '.join(TARGETS)}")
+    if config.core is not None and (config.core not in CORES or config.target not in FOR_ANY_CORE):
+        raise cli.ArgumentError(f"core={config.core}: one of {', '.join(CORES)}, of target={'|'.join(FOR_ANY_CORE)}")
     if config.learn and config.target != "stm32f405":
         raise cli.ArgumentError(f"learn=true is for target=stm32f405; target={config.target} learns nothing in flight")
     content = content_of(config.policy)

@@ -328,22 +328,27 @@ static POLICY_INLINE uint32_t policy_halves(float low, float high) {
     return (a.bits & 0xffffu) | b.bits << 16;
 }
 
-/* x as whole numbers times the result, two to a word, padded with zeros to a multiple of four. 16 bits each, or fewer
- * where the sum of `inputs` products with int8 could overflow. */
-static POLICY_INLINE float policy_quantise(uint32_t *quantised, const float *x, int inputs) {
-    const int32_t room = (int32_t)(0x7fffffff / 127) / inputs;
-    const float limit = (float)(room < 32767 ? room : 32767);
+/* The largest size of x's elements, at least 1e-30. */
+static POLICY_INLINE float policy_most(const float *x, int inputs) {
     policy_word most = {1e-30f};
     for (int i = 0; i < inputs; ++i) {
         const policy_word word = {x[i]};
         const uint32_t size = word.bits & 0x7fffffffu;
         most.bits = size > most.bits ? size : most.bits;
     }
-    const float inverse = limit / most.number;
+    return most.number;
+}
+
+/* x as whole numbers times the result, two to a word, padded with zeros to a multiple of four. 16 bits each, or fewer
+ * where the sum of `inputs` products with int8 could overflow. */
+static POLICY_INLINE float policy_quantise(uint32_t *quantised, const float *x, int inputs) {
+    const int32_t room = (int32_t)(0x7fffffff / 127) / inputs;
+    const float limit = (float)(room < 32767 ? room : 32767), most = policy_most(x, inputs);
+    const float inverse = limit / most;
     quantised[((inputs + 3) >> 2 << 1) - 1] = 0u;
     for (int i = 0; i < inputs >> 1; ++i) quantised[i] = policy_halves(x[2 * i] * inverse, x[2 * i + 1] * inverse);
     if (inputs & 1) quantised[inputs >> 1] = policy_halves(x[inputs - 1] * inverse, 0.0f);
-    return most.number / limit;
+    return most / limit;
 }
 
 /* y = W x + b with weights as int8 and a scale per output. Per four outputs w holds their biases, their scales, then
@@ -366,6 +371,96 @@ static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const
         for (int k = 0; k < 4; ++k) {
             const policy_word bias = {.bits = head[k]}, factor = {.bits = head[4 + k]};
             *y++ = bias.number + factor.number * scale * (float)sum[k];
+        }
+    }
+}
+
+/* Inputs as int8, too, four in two words: x1 and x3; 256 x0 - x1 and 256 x2 - x3. */
+static POLICY_INLINE void policy_four(uint32_t *quantised, const float *x, float inverse) {
+    const policy_word a = {x[0] * inverse + POLICY_ROUND}, b = {x[1] * inverse + POLICY_ROUND};
+    const policy_word c = {x[2] * inverse + POLICY_ROUND}, d = {x[3] * inverse + POLICY_ROUND};
+    quantised[0] = (b.bits & 0xffffu) | d.bits << 16;
+    quantised[1] = (((a.bits << 8) - b.bits) & 0xffffu) | ((c.bits << 8) - d.bits) << 16;
+}
+
+#if defined(POLICY_CORTEX_M4F)
+/* Four inputs times four outputs. */
+#define POLICY_EACH4(text) text("a", "r4") text("b", "r5") text("c", "r6") text("d", "r8")
+#define POLICY_MULTIPLY_ODD(sum, word) "smlad %[" sum "], " word ", r2, %[" sum "]\n\t"
+#define POLICY_MULTIPLY_EVEN(sum, word) "sxtb16 " word ", " word "\n\tsmlad %[" sum "], " word ", r3, %[" sum "]\n\t"
+#define POLICY_SIXTEEN \
+    "ldmia %[x]!, {r2, r3}\n\tldmia %[w]!, {r4, r5, r6, r8}\n\t" POLICY_EACH4(POLICY_MULTIPLY_ODD) \
+        POLICY_EACH4(POLICY_MULTIPLY_EVEN)
+#define POLICY_TIMES8(text) text text text text text text text text
+#define POLICY_RUN_SUMS(text, times) \
+    if ((turns = (times)) != 0) \
+    __asm__ volatile( \
+        "1:\n\t" text "subs %[turns], %[turns], #1\n\tbne 1b" \
+        : [a] "+r"(a), [b] "+r"(b), [c] "+r"(c), [d] "+r"(d), [w] "+r"(w), [x] "+r"(from), [turns] "+r"(turns) \
+        : \
+        : "cc", "memory", "r2", "r3", "r4", "r5", "r6", "r8")
+#endif
+
+/* Of four outputs: y = `bias` + factor * scale * sum. */
+static POLICY_INLINE void policy_outputs(float *y, const void *bias, const void *factor, float scale, int32_t a,
+                                         int32_t b, int32_t c, int32_t d) {
+#if defined(POLICY_CORTEX_M4F)
+    __asm__ volatile(
+        "vldmia %[factor], {s20-s23}\n\tvldmia %[bias], {s16-s19}\n\t"
+        "vmov s24, %[a]\n\tvmov s25, %[b]\n\tvmov s26, %[c]\n\tvmov s27, %[d]\n\t"
+        "vmul.f32 s20, s20, %[scale]\n\tvmul.f32 s21, s21, %[scale]\n\t"
+        "vmul.f32 s22, s22, %[scale]\n\tvmul.f32 s23, s23, %[scale]\n\t"
+        "vcvt.f32.s32 s24, s24\n\tvcvt.f32.s32 s25, s25\n\tvcvt.f32.s32 s26, s26\n\tvcvt.f32.s32 s27, s27\n\t"
+        POLICY_4("vmul.f32", 20, 21, 22, 23, 20, 21, 22, 23, 24, 25, 26, 27)
+        POLICY_4("vadd.f32", 16, 17, 18, 19, 16, 17, 18, 19, 20, 21, 22, 23)
+        "vstmia %[y], {s16-s19}"
+        :
+        : [factor] "r"(factor), [bias] "r"(bias), [y] "r"(y), [scale] "t"(scale), [a] "r"(a), [b] "r"(b), [c] "r"(c),
+          [d] "r"(d)
+        : "memory", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27");
+#else
+    const policy_word *biases = (const policy_word *)bias, *factors = (const policy_word *)factor;
+    const int32_t sum[4] = {a, b, c, d};
+    for (int k = 0; k < 4; ++k) y[k] = biases[k].number + factors[k].number * scale * (float)sum[k];
+#endif
+}
+
+/* y = W x + b with weights and inputs as int8: a scale per output, and one of the inputs, found at every call. w is as
+ * that of policy_dense_int8, but a word has the halves w0 + 256 w1 and w2 + 256 w3: (w0 + 256 w1) x1 + w0 (256 x0 - x1)
+ * is 256 (w0 x0 + w1 x1), three instructions for four products. Up to 512 inputs are added up at a time, exactly:
+ * 256 * 127 * 127 * 512 fits. */
+static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const float *x, int inputs, int quads,
+                                              uint32_t *quantised) {
+    const float most = policy_most(x, inputs), inverse = 127.0f / most, scale = most / 127.0f;
+    const int whole = inputs >> 2, groups = (inputs + 3) >> 2;
+    for (int group = 0; group < whole; ++group) policy_four(quantised + 2 * group, x + 4 * group, inverse);
+    if (whole < groups) {
+        float rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (int i = 4 * whole; i < inputs; ++i) rest[i & 3] = x[i];
+        policy_four(quantised + 2 * whole, rest, inverse);
+    }
+    for (int block = 0; block < quads; ++block, y += 4) {
+        const uint32_t *factor = w + 4, *from = quantised;
+        const void *bias = w;
+        w += 8;
+        for (int left = groups; left > 0; left -= 128) {
+            int32_t a = 0, b = 0, c = 0, d = 0;
+            const int now = left < 128 ? left : 128;
+#if defined(POLICY_CORTEX_M4F)
+            int turns;
+            POLICY_RUN_SUMS(POLICY_TIMES8(POLICY_SIXTEEN), now >> 3);
+            POLICY_RUN_SUMS(POLICY_SIXTEEN, now & 7);
+#else
+            for (int group = 0; group < now; ++group, w += 4, from += 2) {
+                a = policy_multiply(policy_even(w[0]), from[1], policy_multiply(w[0], from[0], a));
+                b = policy_multiply(policy_even(w[1]), from[1], policy_multiply(w[1], from[0], b));
+                c = policy_multiply(policy_even(w[2]), from[1], policy_multiply(w[2], from[0], c));
+                d = policy_multiply(policy_even(w[3]), from[1], policy_multiply(w[3], from[0], d));
+            }
+#endif
+            /* No remainders: >> 8 is / 256. */
+            policy_outputs(y, bias, factor, scale, a >> 8, b >> 8, c >> 8, d >> 8);
+            bias = y;
         }
     }
 }

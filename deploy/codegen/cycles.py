@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-PRODUCT = {"float32": 4.4, "float16": 5.0, "int8": 3.8}  # to multiply and add, its weight read
+PRODUCT = {"float32": 4.4, "float16": 5.0, "int8": 3.8, "w8a8": 2.0}  # to multiply and add, its weight read
 PER_OUTPUT, PER_CALL = 4.0, 60.0  # of a matrix-vector product
-ROUNDED = 9.0  # an input of an int8 product
+ROUNDED = {"int8": 9.0, "w8a8": 14.0}  # an input that is rounded for a product
 COPIED, LOOPED = 9.0, 7.0  # an element; a turn of a loop
 COMPUTED_PRODUCT = 11.0  # of matrices that are both computed
 SEEN = 22.0  # a pixel in the window of a convolution or a pool, with the check of the edges
@@ -44,7 +44,7 @@ def of_expression(text: str) -> float:
 
 def of_product(weights: str, outputs: int, inputs: int) -> float:
     """Cycles of one matrix-vector product; `outputs` with those that only fill a block."""
-    rounded = ROUNDED * inputs if weights == "int8" else 0.0
+    rounded = ROUNDED.get(weights, 0.0) * inputs
     return PER_CALL + outputs * (PER_OUTPUT + PRODUCT[weights] * inputs) + rounded
 
 

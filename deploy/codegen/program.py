@@ -149,8 +149,9 @@ class Writer:
         weight, bias = c.matrix(node, self.values(node))
         outputs, inputs = weight.shape
         eights, fours = blocks(outputs)
-        weights = self.constant(self.format.pack(node, weight, bias), self.format.kind)
-        return self.format.call.format(
+        form = self.format.of(node)
+        weights = self.constant(form.pack(node, weight, bias), form.kind)
+        return form.call.format(
             y=y, weights=weights, x=x, inputs=inputs, eights=eights, fours=fours, quads=-(-outputs // 4)
         )
 
@@ -285,7 +286,7 @@ class Writer:
                 return convolution(view, x, y, self.product(node, "pixel", "patch"))
 
             pixels = result.size // outputs
-            each = of_product(self.format.name, padded(outputs), inputs) + SEEN * inputs + COPIED * outputs
+            each = of_product(self.format.of(node).name, padded(outputs), inputs) + SEEN * inputs + COPIED * outputs
             self.add([source.name], {result.name: result.size}, lines, pixels * each)
             return
         rows = source.size // inputs

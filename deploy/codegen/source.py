@@ -20,7 +20,7 @@ from deploy.codegen.names import members
 from deploy.codegen.onnx_graph import AnyArray, Graph, GraphError, read, run
 from deploy.codegen.operators import SUPPORTED
 from deploy.codegen.program import Program, Writer
-from deploy.codegen.weights import FORMATS, Format
+from deploy.codegen.weights import FORMATS, ROUNDED_INPUTS, Format
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
 from deploy.trust.text import c_comment, c_string
@@ -213,10 +213,11 @@ class Source:
     """The texts of one policy's C files."""
 
     def __init__(self, policy: PolicyFile, content: bytes, weights: str = "float32") -> None:
-        """`weights`: float32, float16 (half the size), int8 (a quarter: a scale per output, inputs rounded to 16 bits).
+        """`weights`: float32, float16 (half the size), int8 (a quarter: a scale per output, inputs rounded to 16 bits),
+        w8a8 (inputs rounded to 8 bits, too: faster).
 
-        The self-test of the latter two replays what the graph makes of the file's signals with such weights; `rounding`
-        is how far that is from what the file says.
+        The self-test of all but the first replays what the graph makes of the file's signals with such weights;
+        `rounding` is how far that is from what the file says.
 
         Raises GraphError when something in the graph has no C.
         """
@@ -305,7 +306,7 @@ class Source:
             memory=max(1, program.memory),
             convolution=f"static float patch[{program.patch}], pixel[{program.pixel}];\n" if program.patch else "",
             quantised=f"static uint32_t quantised[{program.quantised}];\n"
-            if self.program.quantised and self.weights == "int8"
+            if self.program.quantised and self.weights in ROUNDED_INPUTS
             else "",
             statements=_indent(program.lines),
             check=" || ".join(f"policy_broken({x}, {n})" for x, n in self._results()),

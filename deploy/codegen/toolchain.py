@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.codegen.cores import CORES, M4F, Core
 from deploy.codegen.source import FIRMWARE
 from deploy.trust.interpreter import python
 
@@ -31,10 +32,8 @@ BARE: tuple[str, ...] = (
     "-fno-unwind-tables",
 )
 BARE += ("-fno-asynchronous-unwind-tables", "-Wl,--gc-sections", "-Wl,--entry=reset_handler")
-CORTEX_M4F = {
-    "zig": ("-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m4+vfp4d16sp"),
-    "gcc": ("-mthumb", "-mcpu=cortex-m4", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard"),
-}
+CORTEX_M4F = CORES[M4F].flags
+SOFT = {"zig": (), "gcc": ("-lgcc",)}  # floats without an FPU: zig adds its library unless told not to
 # No libc: copies are instructions, which browsers and node know since 2020 and 2021.
 WASM = ("-target", "wasm32-freestanding", "-O2", "-mbulk-memory", "-nostdlib", "-Wl,--no-entry", "-Wl,--strip-all")
 
@@ -87,14 +86,19 @@ def host_library(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()
     return library
 
 
-def image(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()) -> Path:
-    """Build what is in `folder` with firmware/stm32f405 into an ELF image for the STM32F405; the image's path."""
+def image(folder: Path, compiler: str = "auto", flags: Sequence[str] = (), core: Core = CORES[M4F]) -> Path:
+    """Build what is in `folder` with firmware/stm32f405 into an ELF image for the STM32F405; the image's path.
+
+    With another `core` it is for a chip like that one with that core in it, which only the emulator has.
+    """
     kind, command = choose(compiler, "arm-none-eabi-gcc")
     board = FIRMWARE / "stm32f405"
     sources = [*_sources(folder), *sorted(board.glob("*.c"))]
     script: list[str | Path] = ["-T", board / "stm32f405.ld", "-I", board, "-I", folder]
     built = folder / "policy.elf"
-    run([*command, *CORTEX_M4F[kind], *FLAGS, *BARE, *flags, *script, *sources, "-o", built])
+    bare = BARE if core.fpu else [*(flag for flag in BARE if (kind, flag) != ("zig", "-nostdlib"))]
+    soft = () if core.fpu else SOFT[kind]
+    run([*command, *core.flags[kind], *FLAGS, *bare, *flags, *script, *sources, *soft, "-o", built])
     return built
 
 

@@ -1,4 +1,7 @@
-"""How the generated C stores the weights of its matrix-vector products: as they are, as float16, or as int8."""
+"""How the generated C stores the weights of its matrix-vector products: as they are, as float16, or as int8.
+
+W8A8 rounds the inputs of products to int8 as well, as they come: with a scale of their own at every call.
+"""
 
 from __future__ import annotations
 
@@ -59,21 +62,33 @@ def quantised(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.rint(weight / scale[:, None]).clip(-MOST, MOST).astype(np.int8), scale
 
 
-def pack_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
-    """The order in which `policy_dense_int8` reads: per four outputs biases, scales, then a word each per four inputs.
-
-    In a word the inputs have the order 0, 2, 1, 3.
-    """
+def _in_words(weight: Floats, bias: Floats, word: Callable[[NDArray[np.int8]], NDArray[Any]]) -> NDArray[np.uint32]:
+    """Per four outputs biases, scales, then a word each per four inputs (..., 4), which `word` makes bytes of."""
     whole, scale = quantised(weight)
     outputs, inputs = weight.shape
     quads, groups = -(-outputs // 4), words(inputs) // 2
     table = np.zeros((4 * quads, 4 * groups), np.int8)
     table[:outputs, :inputs] = whole
-    ordered = table.reshape(quads, 4, groups, 4)[..., [0, 2, 1, 3]].transpose(0, 2, 1, 3)
+    ordered = word(table.reshape(quads, 4, groups, 4)).transpose(0, 2, 1, 3)
     numbers = np.zeros((2, 4 * quads), "<f4")
     numbers[:, :outputs] = bias, scale
     head = numbers.reshape(2, quads, 4).transpose(1, 0, 2).reshape(quads, 8).view("<u4")
     return np.concatenate([head, np.ascontiguousarray(ordered).view("<u4").reshape(quads, -1)], axis=1).ravel()
+
+
+def pack_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
+    """What `policy_dense_int8` reads. In a word the inputs have the order 0, 2, 1, 3."""
+    return _in_words(weight, bias, lambda table: table[..., [0, 2, 1, 3]])
+
+
+def pack_halves_of_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
+    """What `policy_dense_w8a8` reads. A word has two signed halves, w0 + 256 w1 and w2 + 256 w3."""
+
+    def word(table: NDArray[np.int8]) -> NDArray[Any]:
+        wide = table.astype("<i2")
+        return wide[..., ::2] + np.int16(256) * wide[..., 1::2]
+
+    return _in_words(weight, bias, word)
 
 
 def as_halves(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
@@ -100,6 +115,15 @@ def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
     return restored if rows is value else restored.T
 
 
+def as_bytes_both(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
+    """What it becomes when inputs are int8, too, in the same steps as in C. Convolutions are as with `as_bytes`."""
+    if node.operator not in DENSE or node.operator == "Conv" or index != 0:
+        return as_bytes(node, index, value)
+    most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(MOST)
+    restored: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
+    return restored
+
+
 def unchanged(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
     """What it becomes when weights are stored as they are."""
     return value
@@ -118,8 +142,14 @@ class Format:
     pack: Callable[[Node, Floats, Floats], NDArray[Any]]
     stored: Callable[[Node, int, NDArray[Any]], NDArray[Any]]
     tolerance: float = 0.0
+    windows: str = ""  # the format of convolutions' weights, where that is another one
+
+    def of(self, node: Node) -> Format:
+        """The format of this node's weights."""
+        return FORMATS[self.windows] if self.windows and node.operator == "Conv" else self
 
 
+ROUNDED_INPUTS = ("int8", "w8a8")  # whose products need room for their inputs
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
 FORMATS = {
     "float32": Format("float32", "float", f"policy_dense{_BLOCKS}", pack, unchanged),
@@ -131,5 +161,14 @@ FORMATS = {
         pack_bytes,
         as_bytes,
         1e-3,
+    ),
+    "w8a8": Format(
+        "w8a8",
+        "uint32_t",
+        "policy_dense_w8a8({y}, {weights}, {x}, {inputs}, {quads}, quantised);",
+        pack_halves_of_bytes,
+        as_bytes_both,
+        1e-2,
+        "int8",
     ),
 }

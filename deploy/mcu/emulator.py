@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from deploy.codegen.cores import CORES, M4F, Core
+
 FLASH, FLASH_SIZE = 0x08000000, 1 << 20
 RAM, RAM_SIZE = 0x20000000, 128 << 10
 PERIPHERALS, PERIPHERALS_SIZE = 0x40000000, 0x100000
@@ -97,17 +99,20 @@ def block_cost(code: bytes, address: int) -> tuple[int, int]:
 class Chip:
     """A running image. `sent` holds what it has sent on USART1; put bytes into `incoming` for it to receive."""
 
-    def __init__(self, path: str | os.PathLike[str], count: bool = False, patience: float = 30.0) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], count: bool = False, patience: float = 30.0, core: Core = CORES[M4F]
+    ) -> None:
         """Load an ELF file. `count` measures every instruction, which is some fifty times slower.
 
-        `patience`: seconds of this machine that a call or the start may take before it counts as hanging.
+        `patience`: seconds of this machine that a call or the start may take before it counts as hanging. `core`: what
+        the image was built for; cycles are estimated as a Cortex-M4F's, whichever it is.
         """
         import unicorn
         from unicorn import arm_const
 
         self._arm: Any = arm_const
         self._unicorn: Any = unicorn
-        self.path, self.counting, self.patience = os.fspath(path), count, patience
+        self.path, self.counting, self.patience, self.core = os.fspath(path), count, patience, core
         self.symbols: dict[str, int] = {}
         self.sizes: dict[str, tuple[int, int]] = {}  # symbol -> address, bytes
         self._segments: list[tuple[int, bytes]] = []
@@ -140,7 +145,7 @@ class Chip:
         """Hooks come before the first instruction: unicorn does not put them into code that it already translated."""
         unicorn = self._unicorn
         machine = self._machine = unicorn.Uc(unicorn.UC_ARCH_ARM, unicorn.UC_MODE_THUMB | unicorn.UC_MODE_MCLASS)
-        machine.ctl_set_cpu_model(self._arm.UC_CPU_ARM_CORTEX_M4)
+        machine.ctl_set_cpu_model(getattr(self._arm, self.core.model))
         machine.mem_map(FLASH, FLASH_SIZE)
         machine.mem_map(RAM, RAM_SIZE)
         for start, size in ((PERIPHERALS, PERIPHERALS_SIZE), (SYSTEM, SYSTEM_SIZE)):
@@ -164,7 +169,8 @@ class Chip:
         self.restarts = getattr(self, "restarts", -1) + 1
         self._reset_wanted = self._booted = False
         machine.reg_write(arm.UC_ARM_REG_SP, int.from_bytes(machine.mem_read(FLASH, 4), "little"))
-        machine.reg_write(arm.UC_ARM_REG_FPEXC, 0x40000000)  # what CPACR does on the chip
+        if self.core.fpu:
+            machine.reg_write(arm.UC_ARM_REG_FPEXC, 0x40000000)  # what CPACR does on the chip
         self._at = int.from_bytes(machine.mem_read(FLASH + 4, 4), "little")
 
     def _on_block(self, machine: Any, address: int, size: int, data: Any) -> None:
@@ -262,8 +268,8 @@ class Chip:
 
     def call_float(self, symbol: str, *arguments: int) -> int:
         """Call a function that returns a float; the bits of it."""
-        self.call(symbol, *arguments)
-        return int(self._machine.reg_read(self._arm.UC_ARM_REG_S0))
+        whole = self.call(symbol, *arguments)
+        return int(self._machine.reg_read(self._arm.UC_ARM_REG_S0)) if self.core.fpu else whole
 
     def measure(self, function: str | int, *arguments: int) -> Cost:
         """Call a function and say what it cost. Needs `count=True`."""

@@ -69,9 +69,9 @@ def sample(tmp_path_factory):
     return path, Native(path)
 
 
-@pytest.mark.parametrize(("weights", "closeness"), [("float16", 1e-6), ("int8", 3e-5)])
+@pytest.mark.parametrize(("weights", "closeness"), [("float16", 1e-6), ("int8", 3e-5), ("w8a8", 1e-4)])
 def test_stored_weights_are_what_rounding_them_makes(sample, weights, closeness):
-    """The inputs of int8 products have 16 bits: one that is rounded the other way changes this much."""
+    """The inputs of int8 products have 16 bits, or 8: one that is rounded the other way changes this much."""
     path, _ = sample
     native = Native(path, weights=weights)
     policy, read = native.policy, onnx_graph.read(path.read_bytes(), SUPPORTED)
@@ -90,15 +90,16 @@ def test_stored_weights_are_what_rounding_them_makes(sample, weights, closeness)
     assert changes > 10.0 * closeness
 
 
-@pytest.mark.parametrize("inputs", [1, 2, 3, 5, 8, 700])
-def test_int8_products_of_any_length_add_up_exactly(tmp_path, inputs):
+@pytest.mark.parametrize("weights", ["int8", "w8a8"])
+@pytest.mark.parametrize("inputs", [1, 2, 3, 5, 8, 33, 512, 513, 700, 1030])
+def test_int8_products_of_any_length_add_up_exactly(tmp_path, inputs, weights):
     """Whole numbers that fit stay what they are, also where sums would overflow 32 bits if inputs kept 16."""
     rng = np.random.default_rng(inputs)
     weight = rng.integers(-127, 128, (inputs, 5)).astype(F)
     weight[0] = 127.0
     constants = {"w": weight / F(127.0), "b": F([0.5] * 5)}
     node = one_node("Gemm", "w", "b", constants=constants, shape=(inputs,), result=(5,))
-    native = Native(policy_of(tmp_path / "p.onnx", **node), weights="int8")
+    native = Native(policy_of(tmp_path / "p.onnx", **node), weights=weights)
     for signs in (np.ones(inputs), rng.choice([-1.0, 0.0, 1.0], inputs), np.zeros(inputs)):
         exact = signs @ weight.astype(float) / 127.0 + 0.5
         np.testing.assert_allclose(native.step({"x": signs.astype(F)})["y"], exact, rtol=1e-6, atol=1e-6)
@@ -295,7 +296,7 @@ def test_the_command_writes_three_files(sample, tmp_path, capsys):
     [
         ("target=stm32", "unknown target 'stm32'; choices: c, stm32f405, crazyflie"),
         ("policy=nothing.onnx", "there is no file 'nothing.onnx'"),
-        ("weights=int4", "unknown weights 'int4'; choices: float32, float16, int8"),
+        ("weights=int4", "unknown weights 'int4'; choices: float32, float16, int8, w8a8"),
         ("compiler=icc", "unknown compiler 'icc'; choices: auto, zig, gcc"),
     ],
 )

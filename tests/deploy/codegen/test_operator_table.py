@@ -24,7 +24,7 @@ def table() -> str:
     own = elementwise | layers | MOVES.keys() | TOTALS.keys() | ALONG | POOLS
     rows = {
         "one loop for as many as follow each other": elementwise,
-        "products with stored weights: float32, float16 or int8": layers,
+        "products with stored weights: float32, float16, int8 or w8a8": layers,
         "other names for the same memory, or copies": set(MOVES),
         "of these, with indices computed in flight too": LOOKUPS,
         "one number per line, along any axes": set(TOTALS),

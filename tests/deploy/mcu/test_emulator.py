@@ -51,12 +51,29 @@ def test_a_22_64_64_4_policy_keeps_to_its_targets(hover):
     assert measured.selftest < 0.1
 
 
-@pytest.mark.parametrize(("weights", "share"), [("float16", 0.6), ("int8", 0.4)])
+@pytest.mark.parametrize(("weights", "share"), [("float16", 0.6), ("int8", 0.4), ("w8a8", 0.45)])
 def test_smaller_weights_take_less_flash(hover, tmp_path, weights, share):
     policy, _, measured, compiler = hover
     smaller = build(policy, tmp_path, compiler, weights=weights)[1]
     assert smaller.policy_flash < share * measured.policy_flash
     assert smaller.cycles < 1.2 * measured.cycles
+
+
+def test_int8_weights_and_inputs_take_half_the_time_of_a_large_network(tmp_path):
+    rng = np.random.default_rng(0)
+    constants = {
+        name: (rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
+        for name, shape in {"w0": (24, 256), "w1": (256, 256), "w2": (256, 4), "b0": (256,), "b2": (4,)}.items()
+    }
+    nodes = [helper.make_node("Gemm", ["x", "w0", "b0"], ["a"]), helper.make_node("Tanh", ["a"], ["b"])]
+    nodes += [helper.make_node("Gemm", ["b", "w1", "b0"], ["c"]), helper.make_node("Tanh", ["c"], ["d"])]
+    nodes += [helper.make_node("Gemm", ["d", "w2", "b2"], ["y"])]
+    policy = PolicyFile.load(policy_of(tmp_path / "p.onnx", nodes, {"x": (24,)}, {"y": (4,)}, constants))
+    cost = {}
+    for weights in ("float32", "int8", "w8a8"):
+        (tmp_path / weights).mkdir()
+        cost[weights] = build(policy, tmp_path / weights, weights=weights)[1].cycles
+    assert cost["w8a8"] < 0.55 * cost["float32"] and cost["w8a8"] < 0.7 * cost["int8"]
 
 
 def test_every_input_takes_the_same_instructions(hover):
@@ -72,7 +89,7 @@ def test_every_input_takes_the_same_instructions(hover):
     assert costs.pop().instructions == measured.instructions
 
 
-@pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("weights", ["float32", "float16", "int8", "w8a8"])
 @pytest.mark.parametrize("network", ["mlp", "gru"])
 def test_the_chip_computes_the_same_bits_as_this_machine(tmp_path, network, weights):
     policy = exported(tmp_path / "p.onnx", hover_size() if network == "mlp" else small(random_gru))

@@ -1,0 +1,43 @@
+"""The C proves itself on every core that is emulated, with and without an FPU."""
+
+import re
+
+import pytest
+
+from deploy import cli, export
+from deploy.codegen.cores import CORES, M4F
+
+
+def said(capsys, tmp_path, *more: str) -> tuple[int, str]:
+    status = cli.call(export.main, ["policy=quad_any", f"out={tmp_path / 'out'}", *more])
+    captured = capsys.readouterr()
+    return status, captured.out + captured.err
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_the_self_test_passes_and_instructions_are_counted(capsys, tmp_path, core):
+    status, text = said(capsys, tmp_path, "target=c", f"core={core}")
+    assert status == 0
+    worst = re.search(rf"self-test on an emulated {re.escape(CORES[core].name)}: passed, the worst at ([\d.]+)", text)
+    count = re.search(r"one step takes (\d+) instructions there", text)
+    assert 0.0 < float(worst[1]) < 0.1  # it computed: one that reads the answer from another register says 0
+    assert (7_000 < int(count[1]) < 9_000) == CORES[core].fpu and int(count[1]) < 1_000_000
+    assert (tmp_path / "out" / "policy.c").is_file()
+
+
+def test_a_library_is_proved_too(capsys, tmp_path):
+    status, text = said(capsys, tmp_path, "target=arduino", "core=cortex-m33f")
+    assert status == 0 and "self-test on an emulated Cortex-M33F: passed" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (("target=c", "core=cortex-m9"), f"one of {', '.join(CORES)}"),
+        (("target=crazyflie", f"core={M4F}"), "of target=c|arduino|platformio|zephyr"),
+        (("target=c", f"core={M4F}", "budget_us=100"), "budget_us goes without core"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(capsys, tmp_path, more, reason):
+    status, text = said(capsys, tmp_path, *more)
+    assert status == 2 and reason in text and not (tmp_path / "out").exists()
