@@ -24,11 +24,12 @@ from sim.robots.mirrors import quadrotor_mirrors
 from sim.scenes.gates import FIXED, GateTrack, random_gates, read_gates
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
-from sim.tasks.gates.recipes import PPO
+from sim.tasks.gates.recipes import APG, PPO
 from sim.tasks.opponents import Play
 from sim.terms import Feature, Mirror
 
 if TYPE_CHECKING:
+    from sim.tasks.gates.rehearsal import Rehearsal
     from sim.tasks.gates.world import GateRace
 
 RATE = 100.0  # Hz
@@ -81,7 +82,7 @@ class QuadGateRace:
     algorithm = "ppo"
     scores = {"success": "%", "duration": "s", "gates": "%", "lap_time": "s", "speed": "m/s"}
     goal = ""
-    recipes: ClassVar[Recipes] = {"ppo": {"default": PPO}}
+    recipes: ClassVar[Recipes] = {"apg": {"default": APG}, "ppo": {"default": PPO}}
 
     def __init__(self, config: GateConfig | None = None) -> None:
         self.config = c = config or GateConfig()
@@ -173,6 +174,11 @@ class QuadGateRace:
         from sim.tasks.gates.world import GateRace
 
         return GateRace(self, num, seed)
+
+    def rehearsal(self, num: int, seed: int, steps: int) -> Rehearsal:
+        from sim.tasks.gates.rehearsal import Rehearsal
+
+        return Rehearsal(self, num, seed, steps)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """`gates`: the share that is passed; `lap_time`: of a lap, or, of what is none, at that pace."""
