@@ -25,16 +25,15 @@ PPO: dict[str, Any] = {
 }
 APG: dict[str, Any] = {
     "task.start": "anywhere",
-    "task.laps": 3,
     "algorithm.network": "mlp",
     "algorithm.hidden": [64, 64],
-    "algorithm.updates": 1200,
+    "algorithm.updates": 1800,
     "algorithm.num_envs": 64,
     "algorithm.window": 128,
     "algorithm.ahead": 32,
     "algorithm.episode_windows": 4,
-    "algorithm.learning_rate": 3e-3,
+    "algorithm.learning_rate": 4e-3,
     "algorithm.final_learning_rate": 1e-4,
     "algorithm.gradient_clip": 0.5,
-    "algorithm.adjoint_clip": 100.0,
+    "algorithm.adjoint_clip": 300.0,
 }
