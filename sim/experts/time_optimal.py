@@ -17,13 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.robots.quadrotors import GRAVITY, Quadrotor
-from sim.scenes.gates import GateTrack
+from sim.scenes.gates import GateTrack, frame_distance
 
 Double = NDArray[np.float64]
 DENSE = 12  # points of a span, of which there are two from gate to gate
 STEPS, SLOPE = 40, 1e-4  # of BFGS at most, and by how much variables are moved to find slopes
 LENGTHS = np.array([2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01])  # of a step, that are tried
 GAINED = 1e-4  # s: less is no progress
+# What the path must not do costs time: to pass a gate at a smaller cosine to its axis; to be lower than so many m (and
+# a radius), or in a frame, s per squared m of each point.
+STEEPEST, LOWEST, PRICE = 0.3, 0.2, 20.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +176,10 @@ def _least(cost: Callable[[Double], Double], first: Double) -> Double:
         tried = cost(x + LENGTHS[:, None] * way)
         best = int(tried.argmin())
         if tried[best] > now - GAINED:
-            break
+            if slope_before is None:
+                break
+            slope_before, inverse = None, np.eye(len(first))  # once more, straight down
+            continue
         moved, slope_before = LENGTHS[best] * way, slope
         x = x + moved
     return x
@@ -207,13 +213,16 @@ def time_optimal(
     paths = _Paths(track, start, gates, room)
 
     def duration(variables: Double) -> Double:
-        _, slope, bend = paths.derivatives(variables)
+        position, slope, bend = paths.derivatives(variables)
         x, _ = fastest(slope, bend, paths.step, most, limit)
         root = np.sqrt(x)
         through = np.einsum("gi,ngi->ng", track.axes[gates][:, :, 0], slope[:, paths.gates])
-        steep = np.minimum(through / np.linalg.norm(slope[:, paths.gates], axis=-1) - 0.3, 0.0)  # along frames
+        steep = np.minimum(through / np.linalg.norm(slope[:, paths.gates], axis=-1) - STEEPEST, 0.0)
+        seen = np.einsum("nmgj,gji->nmgi", position[:, :, None] - track.centre, track.axes)
+        inside = np.maximum(radius + 0.5 * margin - frame_distance(seen, track.size), 0.0)
+        low = np.maximum(radius + LOWEST - position[..., 2], 0.0)
         made: Double = (2.0 * paths.step / (root[:, :-1] + root[:, 1:])).sum(axis=1) + 10.0 * (steep**2).sum(axis=1)
-        return made
+        return made + PRICE * ((inside**2).sum(axis=(1, 2)) + (low**2).sum(axis=1))
 
     best = _least(duration, paths.first)[None]
     position, slope, bend = paths.derivatives(best)
