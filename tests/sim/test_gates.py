@@ -52,7 +52,9 @@ def test_the_frame_is_its_four_bars(place: tuple[float, float, float]):
 
 @settings(max_examples=200, deadline=None)
 @given(before=points, after=points, radius=st.floats(0.05, 0.3))
-def test_who_passes_a_gate_is_inside_of_it_in_its_plane(before: tuple[float, ...], after: tuple[float, ...], radius: float):
+def test_who_passes_a_gate_is_inside_of_it_in_its_plane(
+    before: tuple[float, ...], after: tuple[float, ...], radius: float
+):
     a, b = np.array(before), np.array(after)
     passed = bool(crossing(a, b, SIZE, radius))
     assert not crossing(b, a, SIZE, radius) or not passed  # the other way round it is none

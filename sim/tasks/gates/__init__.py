@@ -79,7 +79,7 @@ class QuadGateRace:
     rate_hz = RATE
     engines: ClassVar[Mapping[str, str]] = ENGINES
     engine = "flight"
-    algorithm = "ppo"
+    algorithm = "apg"
     scores = {"success": "%", "duration": "s", "gates": "%", "lap_time": "s", "speed": "m/s"}
     goal = ""
     recipes: ClassVar[Recipes] = {"apg": {"default": APG}, "ppo": {"default": PPO}}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.flight import Flight, sense_adjoint_blocks, sense_blocks, step_adjoint_blocks
+from sim.engines.flight import Flight, sense_adjoint_blocks, step_adjoint_blocks
 from sim.engines.flight.rows import COMMAND_ROWS, SIGNAL_ROWS, SIGNALS, STATE_ROWS
 from sim.engines.vector.blocks import from_lanes, to_lanes
 from sim.engines.vector.simd import LANES
@@ -49,8 +49,8 @@ class Rehearsal(GateRace):
         self._states = np.zeros((steps + 1, num // LANES, STATE_ROWS, LANES), np.float32)
         self._arrived = np.zeros((steps, num // LANES, COMMAND_ROWS, LANES), np.float32)
         self._goes, self._after = np.zeros((2, steps + 1, num), np.int64)  # the next gate, and that after it
-        self._left, self._price = np.zeros((2, steps + 1, num), np.float32)  # m to go; what being there costs
-        self._by_left, self._by_price = np.zeros((2, steps + 1, num, SIGNAL_ROWS), np.float32)
+        self._seen = np.zeros((steps + 1, num, SIGNAL_ROWS), np.float32)  # place, turn, speed and rate
+        self._passed_by = np.zeros((steps + 1, num), np.float32)  # m between gates that were passed until then
         self._change = np.zeros((steps, num, COMMAND_ROWS), np.float32)
         self._fine = np.ones((steps + 1, num), bool)  # nothing hit or missed then
         self._time, self._next = 0, num  # control steps in this window; the next episode's number
@@ -63,38 +63,44 @@ class Rehearsal(GateRace):
         self._note()
 
     def _note(self) -> None:
-        """Where vehicles are now, and what it costs."""
-        t, due = self._time, self._due()
-        self._states[t], self._goes[t], self._after[t] = self.flight.state, due, self._due(1)
-        now = self.truth()
-        position, rotation = now["position"].astype(np.float64), now["rotation"].reshape(-1, 3, 3)
-        to = position - self._centre[self.track, due]
-        far = np.linalg.norm(to, axis=1)
-        self._left[t] = far - self._behind
-        by_left, by_price = self._by_left[t], self._by_price[t]
-        by_left[:, PLACE] = to / np.maximum(far, 1e-3)[:, None]
+        """Where vehicles are now."""
+        t, now, columns = self._time, self._now, self._columns
+        self._states[t], self._goes[t], self._after[t] = self.flight.state, self._due(), self._due(1)
+        self._passed_by[t] = self._behind
+        for at, name in ((PLACE, "position"), (TURN, "rotation"), (RATE, "angular_velocity")):
+            self._seen[t, :, at] = now[:, columns[name]]
+        self._seen[t, :, SPEED] = self.flight.read("linear_velocity")
+
+    def _judge(self) -> None:
+        """What it costs to be there, for the whole window at once."""
+        self._left, self._by_left = np.zeros(self._goes.shape), np.zeros_like(self._seen)
+        self._price, self._by_price = np.zeros(self._goes.shape), np.zeros_like(self._seen)
+        position, rate = self._seen[..., PLACE].astype(np.float64), self._seen[..., RATE]
+        rotation = self._seen[..., TURN].reshape(*self._goes.shape, 3, 3)
+        to = position - self._centre[self.track, self._goes]  # (steps + 1, num, 3)
+        far = np.linalg.norm(to, axis=-1)
+        self._left = far - self._passed_by
+        self._by_left[..., PLACE] = to / np.maximum(far, 1e-3)[..., None]
         # Outside of the opening, near its plane.
-        place, axes = now["gate_place"].astype(np.float64), self._axes[self.track, due]
-        room = 0.5 * self._size[self.track, due] - self.task.radius - SPARE
-        off = np.maximum(np.abs(place[:, 1:]) - np.maximum(room, 0.05), 0.0)
-        outside = np.sqrt((off**2).sum(axis=1) + 1e-6)
-        share = OUTSIDE * np.exp(-((place[:, 0] / NEAR) ** 2))
-        across = (share / outside)[:, None] * off * np.sign(place[:, 1:])
-        by_place = np.einsum("nik,nk->ni", axes[:, :, 1:], across)
-        low = np.maximum(LOWEST - position[:, 2], 0.0)
-        by_place[:, 2] -= LOW * (low > 0.0)
+        axes = self._axes[self.track, self._goes]
+        place = np.einsum("tnj,tnji->tni", to, axes)
+        room = 0.5 * self._size[self.track, self._goes] - self.task.radius - SPARE
+        off = np.maximum(np.abs(place[..., 1:]) - np.maximum(room, 0.05), 0.0)
+        outside = np.sqrt((off**2).sum(axis=-1) + 1e-6)
+        share = OUTSIDE * np.exp(-((place[..., 0] / NEAR) ** 2))
+        across = (share / outside)[..., None] * off * np.sign(place[..., 1:])
+        by_place = np.einsum("tnik,tnk->tni", axes[..., 1:], across)
+        low = np.maximum(LOWEST - position[..., 2], 0.0)
+        by_place[..., 2] -= LOW * (low > 0.0)
         # Where the nose points.
-        toward = np.einsum("nj,nji->ni", -to, rotation)
-        unit = toward / np.maximum(far, 0.5)[:, None]
-        by_unit = -VIEW * (np.eye(3)[0] - unit[:, :1] * unit) / np.maximum(far, 0.5)[:, None]
-        by_place -= np.einsum("nij,nj->ni", rotation, by_unit)
-        by_price[:, TURN] = np.einsum("nj,ni->nji", -to, by_unit).reshape(-1, 9)
-        by_price[:, PLACE] = by_place
-        rate = now["angular_velocity"]
-        by_price[:, RATE] = -2.0 * WEIGHTS["spin"] * rate
-        self._price[t] = (
-            share * outside + LOW * low + VIEW * (1.0 - unit[:, 0]) - WEIGHTS["spin"] * (rate**2).sum(axis=1)
-        )
+        away = np.maximum(far, 0.5)[..., None]
+        unit = np.einsum("tnj,tnji->tni", -to, rotation) / away
+        by_unit = -VIEW * (np.eye(3)[0] - unit[..., :1] * unit) / away
+        by_place -= np.einsum("tnij,tnj->tni", rotation, by_unit)
+        self._by_price[..., TURN] = np.einsum("tnj,tni->tnji", -to, by_unit).reshape(*self._goes.shape, 9)
+        self._by_price[..., PLACE], self._by_price[..., RATE] = by_place, -2.0 * WEIGHTS["spin"] * rate
+        self._price = share * outside + LOW * low + VIEW * (1.0 - unit[..., 0])
+        self._price -= WEIGHTS["spin"] * (rate**2).sum(axis=-1)
 
     def step(self, command: Mapping[str, Array]) -> Step:
         t, told, due = self._time, self._told.copy(), self._due()
@@ -126,6 +132,7 @@ class Rehearsal(GateRace):
 
     def costs(self) -> tuple[Array, NDArray[np.bool_]]:
         """(steps, num) m of way, of each control step, and who was racing before it."""
+        self._judge()
         on = self._racing()
         way = np.where(on[:-1], np.diff(self._left, axis=0), 0.0)
         jerk = -WEIGHTS["jerk"] * (self._change**2).sum(axis=2) * on[:-1]
@@ -133,12 +140,13 @@ class Rehearsal(GateRace):
         return cost, on[:-1]
 
     def begin_pulling(self) -> None:
-        """Prepare for `pull` to be called, from the last control step to the first."""
+        """Prepare for `pull` to be called, from the last control step to the first; `costs` come before."""
         on = self._racing()
         made, left = np.zeros_like(self._left), np.zeros_like(self._left)
         left[:-1], made[1:] = on[:-1], on[:-1]
         way = WEIGHTS["progress"] * (made - left)[:, :, None]
-        self._slopes = np.nan_to_num(way * self._by_left + self._paying(on)[:, :, None] * self._by_price)
+        slopes = way * self._by_left + self._paying(on)[:, :, None] * self._by_price
+        self._slopes = np.nan_to_num(slopes).astype(np.float32)
         jerk = -2.0 * WEIGHTS["jerk"] * self._change * on[:-1, :, None]
         self._by_sent = jerk
         self._by_sent[:-1] -= jerk[1:].copy()
@@ -147,19 +155,17 @@ class Rehearsal(GateRace):
 
     def _add(self, t: int, slopes: Array) -> None:
         """A gradient (num, SIGNAL_ROWS) by what is sensed of the state at time t, to that by the state."""
-        sense_adjoint_blocks(self._states[t], to_lanes(np.ascontiguousarray(slopes, np.float32)), self._pulled)
-        np.nan_to_num(self._pulled, copy=False, posinf=0.0, neginf=0.0)
+        sense_adjoint_blocks(self._states[t], to_lanes(slopes), self._pulled)
 
     def pull(self, t: int, limit: float) -> Array:
         """(num, k): the gradient of the sum of `costs` by the commands of step t, which is undone."""
         norm = np.sqrt((self._pulled**2).sum(axis=1, keepdims=True))
         self._pulled *= np.minimum(1.0, limit / np.maximum(norm, 1e-12))
         arrived, flight, weights = np.zeros_like(self._arrived[t]), self.flight, self._actuators.channel.weights
-        step_adjoint_blocks(
-            self._states[t], flight.derived, self._arrived[t], self._pulled, arrived, flight.substep
-        )
-        np.nan_to_num(self._pulled, copy=False, posinf=0.0, neginf=0.0)
-        np.nan_to_num(arrived, copy=False, posinf=0.0, neginf=0.0)
+        step_adjoint_blocks(self._states[t], flight.derived, self._arrived[t], self._pulled, arrived, flight.substep)
+        if not np.isfinite(self._pulled.sum() + arrived.sum()):  # of who is lost
+            np.nan_to_num(self._pulled, copy=False, posinf=0.0, neginf=0.0)
+            np.nan_to_num(arrived, copy=False, posinf=0.0, neginf=0.0)
         taps = weights.shape[1] // COMMAND_ROWS
         if not taps:
             self._by_sent[t] += from_lanes(arrived, self.num)
@@ -171,9 +177,7 @@ class Rehearsal(GateRace):
 
     def pull_sensed(self, t: int, slopes: Array) -> None:
         """Add what follows from the gradient (num, m) by the policy's signals, one after the other, before step t."""
-        signals = np.empty_like(self.flight.signals)
-        sense_blocks(self._states[t], signals)
-        known = from_lanes(signals, self.num)
+        known = self._seen[t]
         rotation, speed, place = known[:, TURN].reshape(-1, 3, 3), known[:, SPEED], known[:, PLACE]
         gravity, velocity, rate, *gates, last = np.split(slopes, (3, 6, 9, 21, 33), axis=1)
         found = np.zeros((self.num, SIGNAL_ROWS), np.float32)
@@ -186,7 +190,7 @@ class Rehearsal(GateRace):
             found[:, PLACE] -= np.einsum("nij,nkj->ni", rotation, each)
         found[:, TURN], found[:, SPEED] = by_turn.reshape(-1, 9), np.einsum("nij,nj->ni", rotation, velocity)
         found[:, RATE] = rate
-        self._add(t, np.nan_to_num(found))
+        self._add(t, found)
         if t:
             self._by_sent[t - 1] += last
 

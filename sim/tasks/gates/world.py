@@ -52,6 +52,7 @@ class GateRace:
         self._columns = slices(known)
         self._table = np.zeros((blocks(num), size(known), LANES), np.float32)
         longest = max(s.delay_range()[1] for s in (*self._sensed, *task.commands)) * task.rate_hz
+        self._now = from_lanes(self._table, num)  # the same, (num, size)
         self._sensors = Imperfect(self._sensed, num, task.noise, longest)
         self._actuators = Imperfect(task.commands, num, task.noise, longest)
         self._lay_out()
@@ -173,8 +174,8 @@ class GateRace:
         if self.references:
             self.references.advance(track, position, rows, self.nearest)
             read["reference"] = self.references.told(track, self.nearest)
-        flat = np.concatenate([read[name] for name in self._columns], axis=1, dtype=np.float32)
-        self._table[:] = to_lanes(flat)
+        self._now = np.concatenate([read[name] for name in self._columns], axis=1, dtype=np.float32)
+        self._table[:] = to_lanes(self._now)
 
     def _in_gate(self, place: Array, gate: NDArray[np.int64]) -> Array:
         """Points (num, 3), m, in the axes of a gate of each row's track."""
@@ -189,8 +190,7 @@ class GateRace:
         return self.truth() | {name: arrived[:, at] for name, at in slices(self._sensed).items()}
 
     def truth(self) -> dict[str, Array]:
-        now = from_lanes(self._table, self.num)
-        return {name: now[:, at] for name, at in self._columns.items()}
+        return {name: self._now[:, at].copy() for name, at in self._columns.items()}
 
     def step(self, command: Mapping[str, Array]) -> Step:
         task = self.task
@@ -248,6 +248,7 @@ class GateRace:
         self.vehicles.reset(None, {name: np.asarray(v) for name, v in state["engine"].items()})
         for name, value in self._arrays().items():
             value[...] = state["arrays"][name]
+        self._now = from_lanes(self._table, self.num)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         names = ("episode", "track", "first", "passed", "age", "lost", "nearest")
