@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.render.match import written
-from sim.render.scene import FIELD_OF_VIEW, Double, Film
+from sim.render.scene import Double, Film
 from sim.render.software import Artist, Camera, Picture, background, draw_path
 from sim.robots.quadrotors import Quadrotor
 from sim.rotations import normalised, rotation_matrices

@@ -109,7 +109,7 @@ def track_of(name: str, rows: Sequence[Sequence[float]]) -> GateTrack:
 
 
 def read_gates(path: str | Path) -> GateTrack:
-    """A CSV file with a gate in each line: `COLUMNS`, whose names may stand first. Lines that begin with # are comments.
+    """A CSV file with a gate in each line: `COLUMNS`, whose names may stand first. Lines with # are comments.
 
     ValueError that names the file, and the line, where it holds no track.
     """

@@ -22,7 +22,7 @@ def flown(request: pytest.FixtureRequest) -> tuple[GateTrack, Trajectory]:
 
 def test_its_thrust_and_speed_are_bounded(flown: tuple[GateTrack, Trajectory]):
     _, path = flown
-    force = np.linalg.norm(path.acceleration[:-1] + [0.0, 0.0, GRAVITY], axis=1)
+    force = np.linalg.norm(path.acceleration[:-1] + np.array([0.0, 0.0, GRAVITY]), axis=1)
     most = SHARE * RACER.thrust_to_weight * GRAVITY
     assert force.max() < 1.001 * most
     assert np.median(force) > 0.99 * most  # who is fast uses what it has
