@@ -92,7 +92,7 @@ class CascadedPid:
         return self.act(signals)
 
     def motors(self, thrust: Double, torque: Double, rotor_speed: Any) -> Double:
-        """Commands (n, 4) for thrusts (n,) in N and torques (n, 3) in N m, body axes, from these rotor speeds (n, 4)."""
+        """Commands (n, 4) for thrusts (n,) in N and torques (n, 3) in N m, body axes, from rotor speeds (n, 4)."""
         self.rotor = np.clip(np.asarray(rotor_speed, np.float64), 0.0, 1.0)
         return self._command(self._rotor_thrusts(thrust, torque))
 

@@ -222,7 +222,8 @@ def time_optimal(
         inside = np.maximum(radius + 0.5 * margin - frame_distance(seen, track.size), 0.0)
         low = np.maximum(radius + LOWEST - position[..., 2], 0.0)
         made: Double = (2.0 * paths.step / (root[:, :-1] + root[:, 1:])).sum(axis=1) + 10.0 * (steep**2).sum(axis=1)
-        return made + PRICE * ((inside**2).sum(axis=(1, 2)) + (low**2).sum(axis=1))
+        made += PRICE * ((inside**2).sum(axis=(1, 2)) + (low**2).sum(axis=1))
+        return made
 
     best = _least(duration, paths.first)[None]
     position, slope, bend = paths.derivatives(best)

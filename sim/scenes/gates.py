@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Double = NDArray[np.float64]
+Floats = NDArray[np.floating]
 COLUMNS = ("x_m", "y_m", "z_m", "yaw_deg", "pitch_deg", "width_m", "height_m")
 MOST, BYTES = 64, 64_000  # gates of a track, and bytes of a file, at most
 FARTHEST = 1000.0  # m of a gate from the origin
@@ -58,16 +59,17 @@ class GateTrack:
         return float(np.linalg.norm(np.roll(self.centre, -1, axis=0) - self.centre, axis=1).sum())
 
 
-def frame_distance(place: Double, size: Double) -> Double:
+def frame_distance(place: Floats, size: Floats) -> Double:
     """m (...,) from points (..., 3), in a gate's axes, to the bars around its opening (..., 2); 0 inside a bar."""
     depth = np.maximum(np.abs(place[..., 0]) - 0.5 * BAR, 0.0)
     off = np.abs(place[..., 1:]) - 0.5 * size  # beyond the edges of the opening
     beyond = np.maximum(off - BAR, 0.0)
     inside = np.maximum(-off.max(axis=-1), 0.0)  # of the opening: to its nearest edge
-    return np.sqrt(depth**2 + (beyond**2).sum(axis=-1) + inside**2)
+    made: Double = np.sqrt(depth**2 + (beyond**2).sum(axis=-1) + inside**2)
+    return made
 
 
-def crossing(before: Double, after: Double, size: Double, radius: float) -> NDArray[np.bool_]:
+def crossing(before: Floats, after: Floats, size: Floats, radius: float) -> NDArray[np.bool_]:
     """Whether a sphere that flies from one point (..., 3) to another, in a gate's axes, passes it: (...,).
 
     Its centre crosses the gate's plane in the direction of flight, at least `radius` m inside the opening (..., 2).

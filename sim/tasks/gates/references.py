@@ -26,7 +26,7 @@ class References:
         plans = [planned(task, track, behind) for track in tracks]
         self.times = np.array([plan.time[-1] for plan in plans])
         count = int(np.ceil((self.times.max() + LEAD) / EVERY)) + WINDOW
-        when = EVERY * np.arange(count)
+        when = EVERY * np.arange(count, dtype=np.float64)
         self._samples = np.stack([np.concatenate(plan.at(when), axis=1) for plan in plans]).astype(np.float32)
         ahead = [np.concatenate(plan.at(when + LEAD), axis=1) for plan in plans]
         self._samples[:, :, 6:] = np.stack(ahead)[:, :, 6:]

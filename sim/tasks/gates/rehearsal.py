@@ -173,7 +173,8 @@ class Rehearsal(GateRace):
             share = weights[:, tap * COMMAND_ROWS : (tap + 1) * COMMAND_ROWS]
             self._by_sent[t - tap] += from_lanes(share * arrived, self.num)
         self._add(t, self._slopes[t])
-        return self._by_sent[t]
+        found: Array = self._by_sent[t]
+        return found
 
     def pull_sensed(self, t: int, slopes: Array) -> None:
         """Add what follows from the gradient (num, m) by the policy's signals, one after the other, before step t."""
