@@ -50,7 +50,8 @@ def follow(task: QuadGateRace, signals: Mapping[str, Any]) -> dict[str, Array]:
     thrust = task.robot.mass * np.maximum((turn[:, :, 2] * wanted).sum(axis=1), 0.0)
     up = wanted / np.maximum(np.linalg.norm(wanted, axis=1, keepdims=True), 1e-9)
     gate = np.einsum("nij,nj->ni", turn, s["next_gate"].reshape(n, 4, 3).mean(axis=1))
-    left = np.cross(up, gate)
+    gate /= np.maximum(np.linalg.norm(gate, axis=1, keepdims=True), 1e-9)
+    left = np.cross(up, gate + turn[:, :, 0])  # half way there: a gate straight below says nothing of the heading
     left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
     goal = np.stack([np.cross(left, up), left, up], axis=2)
     gap = np.einsum("nji,njk->nik", goal, turn)
