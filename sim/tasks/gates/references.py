@@ -35,7 +35,7 @@ class References:
     def advance(
         self, track: NDArray[np.int64], position: Array, rows: NDArray[np.int64], nearest: NDArray[np.int64]
     ) -> None:
-        """Find `nearest` of these rows anew: never back, and by the distance in the plane across the way alone."""
+        """Find `nearest` of these rows anew, at most `WINDOW` samples ahead of the last one, and never back."""
         near = np.minimum(nearest[rows, None] + np.arange(WINDOW), self._last)
         off = self._samples[track[rows, None], near, :3] - position[rows, None]
         nearest[rows] = near[np.arange(len(rows)), (off**2).sum(axis=-1).argmin(axis=1)]
