@@ -91,6 +91,11 @@ class CascadedPid:
         self.rotor = np.clip(np.asarray(signals["rotor_speed"], np.float64), 0.0, 1.0)
         return self.act(signals)
 
+    def motors(self, thrust: Double, torque: Double, rotor_speed: Any) -> Double:
+        """Commands (n, 4) for thrusts (n,) in N and torques (n, 3) in N m, body axes, from rotor speeds (n, 4)."""
+        self.rotor = np.clip(np.asarray(rotor_speed, np.float64), 0.0, 1.0)
+        return self._command(self._rotor_thrusts(thrust, torque))
+
     def _acceleration(self, s: Mapping[str, Double]) -> Double:
         """The specific force (n, 3), world, that the rotors should exert: what remains is the attitude's problem."""
         g = self.gains

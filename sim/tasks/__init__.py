@@ -47,6 +47,7 @@ TASKS = {
     "soccer_vision_seek": "sim.tasks.soccer.seek:VisionSeek",
     "soccer_vision_shoot": "sim.tasks.soccer.shoot:VisionShoot",
     "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
+    "quad_gate_race": "sim.tasks.gates:QuadGateRace",
     "car_race": "sim.tasks.race:CarRace",
     "car_race_vision": "sim.tasks.race.vision:CarRaceVision",
     "car_race_multi": "sim.tasks.race.multi:CarRaceMulti",

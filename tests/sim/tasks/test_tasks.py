@@ -189,7 +189,7 @@ def test_termination_agrees_between_numpy_and_torch(name):
         (
             "quad_hovr",
             {},
-            r"unknown task 'quad_hovr' \(did you mean 'quad_hover'\?\); choices: .*quad_any, quad_hover",
+            r"unknown task 'quad_hovr' \(did you mean 'quad_hover'\?\); choices: .*quad_any, .*quad_hover",
         ),
         ("quad_hover", {"tillt": 3.0}, "tillt.*its settings are: robot, rate_hz"),
         ("quad_hover", {"tilt": 200.0}, r"tilt must be in 0..180 degrees, got 200"),

@@ -1,0 +1,63 @@
+"""The time-optimal trajectory, planned with something to spare, and a controller that follows it.
+
+Geometric tracking (Lee, Leok and McClamroch 2010): errors of position and velocity, with the trajectory's acceleration
+ahead, make a thrust vector; the vehicle turns its thrust there, and its nose toward the next gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.env import Array
+from sim.experts.quad_pid import CascadedPid
+from sim.experts.time_optimal import Trajectory, start_of, time_optimal
+from sim.robots.quadrotors import GRAVITY
+from sim.scenes.gates import GateTrack
+
+if TYPE_CHECKING:
+    from sim.tasks.gates import QuadGateRace
+
+Double = NDArray[np.float64]
+# Of the thrust, and m at frames: what is planned with, so that the racer follows it.
+SHARE, MARGIN = 0.5, 0.3
+POSITION, VELOCITY = 16.0, 6.0  # 1/s^2 and 1/s, of errors
+ATTITUDE, RATE = (400.0, 400.0, 40.0), (32.0, 32.0, 8.0)  # 1/s^2 per rad, and 1/s
+
+
+def planned(
+    task: QuadGateRace, track: GateTrack, behind: float, share: float = SHARE, margin: float = MARGIN
+) -> Trajectory:
+    """From rest, so far behind the first gate, through the gates of all laps; some seconds of computing."""
+    start = start_of(track, 0, behind)
+    return time_optimal(track, task.robot, task.radius, start, 0, task.config.laps, share, margin)
+
+
+def follow(task: QuadGateRace, signals: Mapping[str, Any]) -> dict[str, Array]:
+    """The "motor_command" (n, 4) for noise-free signals (n, k); ValueError where no trajectory is planned."""
+    if not task.config.reference:
+        raise ValueError("following the time-optimal trajectory needs it planned: task.reference=true")
+    s = {name: np.asarray(value, np.float64) for name, value in signals.items()}
+    n = len(s["position"])
+    turn = s["rotation"].reshape(n, 3, 3)
+    position, velocity, acceleration = np.split(s["reference"], 3, axis=1)
+    own = np.einsum("nij,nj->ni", turn, s["linear_velocity"])
+    wanted = acceleration + POSITION * (position - s["position"]) + VELOCITY * (velocity - own)
+    wanted[:, 2] += GRAVITY
+    thrust = task.robot.mass * np.maximum((turn[:, :, 2] * wanted).sum(axis=1), 0.0)
+    up = wanted / np.maximum(np.linalg.norm(wanted, axis=1, keepdims=True), 1e-9)
+    gate = np.einsum("nij,nj->ni", turn, s["next_gate"].reshape(n, 4, 3).mean(axis=1))
+    gate /= np.maximum(np.linalg.norm(gate, axis=1, keepdims=True), 1e-9)
+    left = np.cross(up, gate + turn[:, :, 0])  # half way there: a gate straight below says nothing of the heading
+    left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
+    goal = np.stack([np.cross(left, up), left, up], axis=2)
+    gap = np.einsum("nji,njk->nik", goal, turn)
+    gap = gap - gap.transpose(0, 2, 1)
+    error = -0.5 * np.stack([gap[:, 2, 1], gap[:, 0, 2], gap[:, 1, 0]], axis=1)
+    rate, inertia = s["angular_velocity"], np.array(task.robot.inertia)
+    torque = inertia * (np.array(ATTITUDE) * error - np.array(RATE) * rate) + np.cross(rate, inertia * rate)
+    pid = CascadedPid(task.robot, task.rate_hz)
+    return {"motor_command": pid.motors(thrust, torque, s["rotor_speed"]).astype(np.float32)}

@@ -1,0 +1,250 @@
+"""Races through gates: the world repeats itself per seed, passes and crashes count, and the baseline gets round."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy import PolicyFile
+from policies.algorithms import algorithm_class
+from policies.evaluate import evaluate
+from policies.models.export import export
+from sim.env import conditions_of, make_env
+from sim.rollout import rollout
+from sim.scenes.gates import random_gates, write_gates
+from sim.tasks import make
+from sim.tasks.abilities import baselines_of
+from sim.tasks.gates import RATE, VARY, random_pool
+from sim.tasks.gates.world import BEHIND, WEIGHTS, GateRace
+
+FEW = {"tracks": 4}
+
+
+def opened(num: int = 8, seed: int = 0, engine: str = "flight", **settings: Any) -> GateRace:
+    task = make("quad_gate_race", **{**FEW, **settings})
+    task.engine = engine
+    env = make_env(task, num, seed)
+    env.reset(range(num), range(num))
+    return env
+
+
+def hovering(env: GateRace) -> dict[str, np.ndarray]:
+    return {"motor_command": np.full((env.num, 4), env.task.robot.hover_command, np.float32)}
+
+
+def drifted(env: GateRace, steps: int) -> list[dict[str, np.ndarray]]:
+    """They hover, with a little noise that the steps' numbers decide."""
+    seen = [env.observe()]
+    for k in range(steps):
+        command = hovering(env)
+        command["motor_command"] += 0.05 * np.sin(np.arange(4) + 0.3 * k, dtype=np.float32)
+        step = env.step(command)
+        seen.append({**env.observe(), "reward": step.reward, "success": step.success, "terminated": step.terminated})
+    return seen
+
+
+def put(env: GateRace, name: str, value: np.ndarray) -> None:
+    """All vehicles somewhere else."""
+    state = {key: np.asarray(env.vehicles.read(key)) for key in ("position", "quaternion", "linear_velocity")}
+    state["rotor_speed"] = np.full((env.num, 4), env.task.robot.hover_command, np.float32)
+    state[name] = np.asarray(value, np.float32)
+    env.vehicles.reset(None, state)
+    env._place = np.asarray(env.vehicles.read("position"))
+
+
+def test_seeds_and_numbers_decide_episodes():
+    first, again, other = (drifted(opened(seed=seed, start="anywhere"), 20) for seed in (1, 1, 2))
+    for a, b in zip(first, again, strict=True):
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+    assert not np.array_equal(first[-1]["next_gate"], other[-1]["next_gate"])
+    few = opened(2, seed=1, start="anywhere")  # other rows, another batch
+    few.reset([1, 0], [5, 3])
+    later = drifted(few, 20)
+    for a, b in zip(first, later, strict=True):
+        for name in ("next_gate", "linear_velocity", "rotor_speed", "clearance"):
+            np.testing.assert_array_equal(a[name][[5, 3]], b[name][[1, 0]], err_msg=name)
+
+
+def test_it_continues_from_what_was_saved():
+    env, other = opened(start="anywhere"), opened(start="anywhere")
+    drifted(env, 10)
+    other.load_state_dict(env.state_dict())
+    for a, b in zip(drifted(env, 15), drifted(other, 15), strict=True):
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_other_seeds_are_other_tracks_and_starts_differ():
+    one, other = random_pool(1, 4), random_pool(2, 4)
+    assert not {t.centre[0, 0] for t in one} & {t.centre[0, 0] for t in other}
+    line, anywhere = opened(64), opened(64, start="anywhere")
+    assert not line.first.any() and len(set(anywhere.first)) > 4
+    assert set(line.track) == set(range(4))
+    still, flying = (np.linalg.norm(env.vehicles.read("linear_velocity"), axis=1) for env in (line, anywhere))
+    assert still.max() == 0.0 and 0.3 < (flying > 0.1).mean() < 0.7
+    away = line.truth()["gate_place"]
+    np.testing.assert_allclose(away[:, 0], -BEHIND, atol=0.7)
+    assert (line.truth()["clearance"] > 0.0).all()
+
+
+def test_what_varies_and_what_is_sensed():
+    env = opened(128)
+    for item in VARY:
+        factor = env.vehicles.read(item.name) / env._nominal[item.name]
+        assert item.low - 1e-5 <= factor.min() and factor.max() <= item.high + 1e-5 and np.ptp(factor) > 0.1
+    drifted(env, 3)
+    seen, truth = env.observe(), env.truth()
+    off = seen["next_gate"] - truth["next_gate"]
+    assert 0.01 < off.std() < 0.05
+    np.testing.assert_array_equal(seen["gate_place"], truth["gate_place"])  # the critic is told what is so
+    still = opened(8, vary=False)
+    drifted(still, 3)
+    for name, value in still.truth().items():
+        np.testing.assert_array_equal(still.observe()[name], value, err_msg=name)
+
+
+def test_corners_are_seen_from_the_body():
+    env = opened(16, vary=False, start="anywhere")
+    drifted(env, 10)
+    now = env.truth()
+    turn = now["rotation"].reshape(-1, 3, 3)
+    for name, gate in (("next_gate", env._due()), ("gate_after", env._due(1))):
+        corners = np.einsum("nij,nkj->nki", turn, now[name].reshape(-1, 4, 3)) + now["position"][:, None]
+        wanted = np.stack([env.tracks[t].corners[g] for t, g in zip(env.track, gate, strict=True)])
+        np.testing.assert_allclose(corners, wanted, atol=1e-4)
+    np.testing.assert_allclose(now["projected_gravity"], -turn[:, 2], atol=1e-6)
+
+
+def test_passing_counts_and_frames_and_the_ground_end_it():
+    env = opened(8, vary=False, track="figure_eight")
+    gate, axes = env.tracks[0].centre[0], env.tracks[0].axes[0]
+    side, high = axes[:, 1] * (0.75 + 0.05), axes[:, 2] * (0.75 + 0.1)
+    # Through the middle, into the left bar, into the upper one, past it, and down.
+    ends = [0.0 * side, side, high, 4.0 * side, 0.0 * side, 0.0 * side, 0.0 * side, 0.0 * side]
+    put(env, "position", np.stack([gate - 0.08 * axes[:, 0] + end for end in ends]))
+    put(env, "linear_velocity", np.tile(10.0 * axes[:, 0], (8, 1)))
+    low = np.asarray(env.vehicles.read("position"))
+    low[4, 2] = 0.1
+    put(env, "position", low)
+    put(env, "linear_velocity", np.tile(10.0 * axes[:, 0], (8, 1)))
+    step = env.step(hovering(env))
+    np.testing.assert_array_equal(env.passed[:5], [1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(step.terminated[:5], [False, True, True, False, True])
+    np.testing.assert_array_equal(step.terms["crash"][:5], [0.0, 1.0, 1.0, 0.0, 1.0])
+    reward = sum(WEIGHTS[name] * value for name, value in step.terms.items())
+    np.testing.assert_allclose(step.reward, reward, rtol=1e-5)
+    assert step.terms["progress"][0] == pytest.approx(0.08 - 0.02, abs=0.01)  # 8 cm before it, then 2 cm behind it
+    assert env.truth()["passed"][0, 0] == pytest.approx(1.0 / 8.0) and not step.success.any()
+
+
+def test_commands_that_are_no_numbers_end_the_episode():
+    env = opened(4)
+    command = hovering(env)
+    command["motor_command"][2] = np.nan
+    step = env.step(command)
+    np.testing.assert_array_equal(step.terminated, [False, False, True, False])
+    assert np.isfinite(step.reward).all() and np.isfinite(env.observe()["next_gate"]).all()
+
+
+@pytest.mark.parametrize("track", ["figure_eight", "random"])
+def test_the_baseline_flies_what_was_planned(track: str):
+    task = make("quad_gate_race", reference=True, vary=False, track=track, tracks=1)
+    env = make_env(task, 1, 0)
+    play = task.baselines["time_optimal"]
+    (episode,) = rollout(task, env, lambda seen, numbers, begun: play(seen), range(1), truth=True)
+    score = task.score(episode.flight())
+    assert score.keys() == task.scores.keys() and all(v.dtype == np.float32 and v.shape == (1,) for v in score.values())
+    assert score["success"][0] == 1.0 and score["gates"][0] == 1.0
+    assert score["lap_time"][0] == pytest.approx(env.references.times[0], rel=0.1)
+    assert score["lap_time"][0] == pytest.approx(len(episode.reward) / RATE)
+
+
+def test_who_is_not_planned_for_does_not_follow():
+    task = make("quad_gate_race", **FEW)
+    assert list(baselines_of("quad_gate_race")) == ["time_optimal"]
+    with pytest.raises(ValueError, match="needs it planned: task.reference=true"):
+        task.baselines["time_optimal"](opened().truth())
+
+
+def test_mirrored_vehicles_fly_the_mirrored_way():
+    """Left and right are alike: of mirrored signals follow mirrored commands."""
+    task = make("quad_gate_race", reference=True, vary=False, track="figure_eight")
+    env = make_env(task, 2, 0)
+    env.reset(range(2), range(2))
+    play, (mirror,) = task.baselines["time_optimal"], task.mirrors
+    for _ in range(60):
+        env.step(play(env.truth()))
+    seen, flipped = env.truth(), {}
+    for signal in (*task.policy, *task.privileged):
+        places, signs = mirror.of(signal.name, signal.size)
+        flipped[signal.name] = seen[signal.name][:, places] * np.array(signs, np.float32)
+    left, right = (play(signals)["motor_command"] for signals in (seen, flipped))
+    places, _ = mirror.of("motor_command", 4)
+    assert np.ptp(left, axis=1).min() > 1e-3
+    np.testing.assert_allclose(left[:, places], right, atol=1e-4)
+
+
+def test_conditions_are_from_the_line_and_on_tracks_that_no_training_sees():
+    found = conditions_of(make("quad_gate_race", start="anywhere", **FEW))
+    assert list(found) == ["nominal", "as in training", "figure_eight", "split_s"]
+    assert {task.config.start for task in found.values()} == {"line"}
+    assert found["split_s"].pool(0)[0].name == "split_s" and not found["nominal"].noise
+
+
+def test_a_track_of_one_s_own_and_other_engines(tmp_path: Path):
+    write_gates(random_gates(7), tmp_path / "mine.csv")
+    env = opened(2, track=str(tmp_path / "mine.csv"), vary=False, engine="mujoco")
+    np.testing.assert_allclose(env.tracks[0].centre, random_gates(7).centre, atol=1e-3)
+    drifted(env, 3)
+    here = opened(2, track=str(tmp_path / "mine.csv"), vary=False)
+    drifted(here, 3)
+    np.testing.assert_allclose(env.truth()["position"], here.truth()["position"], atol=1e-3)
+    with pytest.raises(ValueError, match=r"absent.csv: cannot be read as a track of gates"):
+        opened(2, track=str(tmp_path / "absent.csv"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"robot": "any"}, "needs one airframe, not 'any'"),
+        ({"start": "pit"}, "start 'pit' is not one of line, anywhere"),
+        ({"laps": 0}, "needs steps 1 to 100000, tracks 1 to 1000 and laps 1 to 100"),
+        ({"reference": True, "start": "anywhere"}, "reference needs start=line"),
+        ({"gates": 3}, "its settings are: robot, track"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], said: str):
+    with pytest.raises(ValueError, match=said):
+        make("quad_gate_race", **settings)
+
+
+def test_a_picture_shows_gates_and_which_is_next():
+    env = opened(1, vary=False, track="figure_eight")
+    picture = env.render(0, 240, 320)
+    assert picture.shape == (240, 320, 3) and picture.dtype == np.uint8
+    red, green, blue = (picture[..., k].astype(int) for k in range(3))
+    gates, due = (red > green + 60) & (red > blue + 60), (green > red + 60) & (green > blue + 20)
+    assert gates.sum() > 3 * due.sum() > 60
+    env.passed[:] = 1
+    other = env.render(0, 240, 320)
+    moved = (other[..., 1].astype(int) > other[..., 0].astype(int) + 60) & (
+        other[..., 1] > other[..., 2].astype(int) + 20
+    )
+    assert np.hypot(*(np.argwhere(moved).mean(axis=0) - np.argwhere(due).mean(axis=0))) > 20.0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ppo", {"total_steps": 512, "num_envs": 16, "rollout_steps": 16, "hidden": [16], "critic_hidden": [16]}),
+        ("apg", {"network": "mlp", "hidden": [16], "updates": 2, "num_envs": 16, "window": 8, "ahead": 2}),
+    ],
+)
+def test_it_is_trained_exported_and_evaluated(name: str, settings: dict[str, Any], tmp_path: Path):
+    task = make("quad_gate_race", steps=40, start="anywhere", **FEW)
+    cls = algorithm_class(name)
+    algorithm = cls(task, cls.Config(**settings), 0)
+    next(algorithm.learn())
+    export(algorithm.controller(), tmp_path / "policy.onnx", training={"algorithm": name})
+    report = evaluate(PolicyFile.load(tmp_path / "policy.onnx"), task=make("quad_gate_race", steps=40), episodes=2)
+    assert report.episodes == 2 and report.engine == "flight"
