@@ -95,6 +95,8 @@ HOMES = {
     "hydra": ["policies/runner/cli.py", "policies/runner/config.py", "policies/runner/mistakes.py"],
     "omegaconf": ["policies/runner/cli.py", "policies/runner/config.py", "policies/runner/mistakes.py"],
     "rich": ["policies/runner/log.py"],
+    "ray": ["sim/cluster/nodes.py"],
+    "optuna": ["policies/cluster/study.py"],
     "matplotlib": ["policies/reports/told.py", "policies/runner/report.py", "policies/runner/plots.py"],
     "transformers": ["policies/advisers/vision_language.py", "policies/language/checkpoints.py"],
     "peft": ["policies/learning/vla/pretrained.py"],
