@@ -92,7 +92,12 @@ HOMES = {
     "unicorn": ["deploy/mcu/emulator.py"],
     "capstone": ["deploy/mcu/emulator.py"],
     "elftools": ["deploy/mcu/emulator.py"],
-    "hydra": ["policies/runner/cli.py", "policies/runner/config.py", "policies/runner/mistakes.py"],
+    "hydra": [
+        "policies/cluster/space.py",
+        "policies/runner/cli.py",
+        "policies/runner/config.py",
+        "policies/runner/mistakes.py",
+    ],
     "omegaconf": ["policies/runner/cli.py", "policies/runner/config.py", "policies/runner/mistakes.py"],
     "rich": ["policies/runner/log.py"],
     "ray": ["sim/cluster/nodes.py"],

@@ -1,1 +1,1 @@
-"""Whole runs of training as jobs, here or on a cluster (`jobs`); searches of settings that are made of them (`study`)."""
+"""Whole runs of training as jobs, here or on a cluster (`jobs`), and searches that are made of them (`search`)."""

@@ -16,8 +16,8 @@ from deploy.trust.text import printable
 from policies.cluster.job import JUDGED, TOLD, Order, Part, performed
 from policies.runner.config import moved
 from policies.runner.folder import CHECKPOINT, CONFIG, POLICY
-from policies.runner.lock import BusyError, Lock
 from policies.runner.lock import NAME as LOCK
+from policies.runner.lock import BusyError, Lock
 from sim.cluster import ClusterError, LostError
 
 if TYPE_CHECKING:
@@ -173,4 +173,3 @@ def _reason(last: Part) -> str:
     lines = [line for line in last.said.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), (lines or [""])[-1])
     return printable(said.removeprefix("error: "), 2000) or f"left with status {last.status}"
-

@@ -1,4 +1,4 @@
-"""`python -m policies.train -m ... cluster=ray`: every combination as a job; their folders are those of a sweep here."""
+"""`python -m policies.train -m ... cluster=ray`: every combination as a job, in a sweep's folders."""
 
 from __future__ import annotations
 

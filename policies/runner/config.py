@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,8 +149,8 @@ def with_algorithm(overrides: list[str]) -> list[str]:
     return [*overrides, *(f"algorithm={name}" for name in usual)]
 
 
-def combinations(overrides: Iterable[str]) -> tuple[dict[str, str], list[list[str]]]:
-    """Of a sweep: the settings that have one value, and the words of each run. SettingsError when they make no sense."""
+def combinations(overrides: Sequence[str]) -> tuple[dict[str, str], list[list[str]]]:
+    """Of a sweep: the settings with one value, and the words of each run. SettingsError when they make no sense."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -160,7 +160,11 @@ def combinations(overrides: Iterable[str]) -> tuple[dict[str, str], list[list[st
         ((*runs,),) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     except Exception as error:
         raise explained(error) from error
-    return fixed, [[*words] for words in runs]
+    typed = list(zip(overrides, parsed, strict=True))  # hydra would write them in its own way
+    said = [
+        [*(o if not p.is_sweep_override() else w for (o, p), w in zip(typed, words, strict=True))] for words in runs
+    ]
+    return fixed, said
 
 
 def write(settings: Settings, path: Path) -> None:

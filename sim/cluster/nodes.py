@@ -1,7 +1,7 @@
 """Ray: nodes on this machine, or a cluster that somebody else began; what runs on it, and what becomes of a loss.
 
 Whoever may speak to a Ray cluster may run any code on all its machines. Nodes that are begun here are bound to
-127.0.0.1, ask for a token of this program (`sim.cluster.prepare`), and have no dashboard; no statistics are sent to anybody.
+127.0.0.1, ask for a token of this program (`sim.cluster.prepare`), and have no dashboard. No statistics are sent.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from deploy import PolicyFile
 from policies.cluster import multirun
-from policies.cluster.job import JUDGED, Order, performed
+from policies.cluster.job import JUDGED, performed
 from policies.cluster.jobs import LOSSES, Here, Job, Jobs
 from policies.runner import checkpoint, cli
 from policies.runner.config import RunError, combinations, compose
@@ -139,8 +139,8 @@ def test_an_interrupt_ends_what_is_under_way(tmp_path):
 def test_combinations_are_those_of_a_sweep_here(tmp_path, monkeypatch, capsys):
     words = ["algorithm=toy_algorithm:Toy", "seed=1,0", "algorithm.updates=2", "report=false", f"out='{tmp_path}/here'"]
     monkeypatch.setattr("sys.argv", ["train", "-m", *words])
-    cli.main(lambda settings: Path(settings.options.out).mkdir(parents=True))
-    fixed, runs = combinations(words)
+    cli.main(lambda settings: Path(settings.options.out).mkdir(parents=True, exist_ok=True))
+    fixed, _ = combinations(words)
     assert fixed["out"] == f"{tmp_path}/here" and fixed["algorithm"] == "toy_algorithm:Toy"
     ran: list[Job] = []
 
