@@ -16,6 +16,7 @@ from typing import Any, Self
 import ray
 from ray import exceptions
 from ray._private import services
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -74,6 +75,8 @@ class Nodes:
         return self
 
     def _begin(self) -> None:
+        Config.initialize("")  # somebody may have imported Ray before `prepare`
+        AuthenticationTokenLoader.instance().reset_cache()
         share = max(1, cores() // self.place.nodes)
         how = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE, "num_cpus": share, "num_gpus": None}
         try:
@@ -102,7 +105,7 @@ class Nodes:
 
     def _compare(self) -> None:
         """ClusterError unless each node has what we have."""
-        ours, probe = about(), ray.remote(about)
+        ours, probe = self._ours(), ray.remote(about)
         for node in self.alive():
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name, asked = node["NodeManagerAddress"], probe.options(num_cpus=0, scheduling_strategy=there).remote()
@@ -115,6 +118,9 @@ class Nodes:
                 if theirs.get(package) != version:
                     found = theirs.get(package, "none")
                     raise ClusterError(f"node {name} has {package} {found}, not {version}: install the same there")
+
+    def _ours(self) -> dict[str, str]:
+        return about()
 
     def alive(self) -> list[dict[str, Any]]:
         """The nodes that are there, as Ray describes them."""
