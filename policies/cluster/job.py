@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ class Order(NamedTuple):
     judged_by: tuple[str, ...] = ()
     where: str = "."  # the folder in which they were typed, for files that they name
     environment: tuple[tuple[str, str], ...] = ()
+    path: tuple[str, ...] = ()  # where whoever asks finds modules, such as the task's
 
 
 class Part(NamedTuple):
@@ -79,13 +80,16 @@ def _resumable(words: Sequence[str]) -> list[str]:
 
 def _watched(
     module: str, words: Sequence[str], folder: Path, order: Order, seen: dict[str, int]
-) -> Iterator[Part]:  # which returns (status, what it said last)
-    """Run a command of ours; yield what is new whenever there is a checkpoint, and a sign of life in between."""
+) -> Generator[Part, None, tuple[int, str]]:
+    """Run a command of ours; yield what is new whenever there is a checkpoint, and a sign of life in between.
+
+    Its status, and what it said last.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OMP_NUM_"))}
     said = folder.parent / "said"
     with said.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", BEGIN.format(module), json.dumps(sys.path), *words],
+            [sys.executable, "-c", BEGIN.format(module), json.dumps([*sys.path, *order.path]), *words],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

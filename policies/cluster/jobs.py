@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -121,7 +122,7 @@ class Jobs:
 
     def _continued(self, job: Job) -> str:
         told = tuple((name, os.environ[name]) for name in TOLD if name in os.environ)
-        order, losses = Order(job.words, job.judged_by, os.getcwd(), told), 0
+        order, losses = Order(job.words, job.judged_by, os.getcwd(), told, tuple(sys.path)), 0
         while not self._over.is_set():
             try:
                 last = self._received(job, self._where.perform(job, order, _kept(job.folder)))

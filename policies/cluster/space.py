@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.cluster.search import Dimension
+from policies.cluster.search import Dimension, Value
 from policies.runner.mistakes import SettingsError, explained
 
 RESERVED = {"seed": "tuning_seeds and test_seeds", "out": "out", "cluster": "cluster", "resume": "the same out"}
@@ -35,9 +35,12 @@ def _dimension(key: str, value: object) -> Dimension:
     from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, QuotedString
 
     if isinstance(value, ChoiceSweep):
-        choices = [item.text if isinstance(item, QuotedString) else item for item in value.list]
-        if wrong := [item for item in choices if not isinstance(item, str | int | float | bool)]:
-            raise SettingsError(f"{key}: {wrong[0]} cannot be searched: only words, numbers, true and false can")
+        choices: list[Value] = []
+        for item in value.list:
+            plain = item.text if isinstance(item, QuotedString) else item
+            if not isinstance(plain, str | int | float | bool):
+                raise SettingsError(f"{key}: {plain} cannot be searched: only words, numbers, true and false can")
+            choices.append(plain)
         return Dimension(key, choices=tuple(choices))
     if isinstance(value, IntervalSweep) and value.start is not None and value.end is not None:
         low, high, log = value.start, value.end, "log" in value.tags

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from types import TracebackType
@@ -187,7 +188,7 @@ class _Actor(Far):
 
     def __init__(self, told: bytes) -> None:
         made = ray.remote(Rows).options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")
-        self._actor = made.remote(told)
+        self._actor = made.remote(told, [*sys.path])
         self._asked: Any = None
         self._begun = False
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import logging
 import pickle
+import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -43,8 +45,9 @@ class Far(Protocol):
 class Rows:
     """What a worker holds: some of the rows. Every answer is what they see then, and what came of a step."""
 
-    def __init__(self, told: bytes) -> None:
-        """`told`: a pickled `Share`."""
+    def __init__(self, told: bytes, path: Sequence[str] = ()) -> None:
+        """`told`: a pickled `Share`; `path`: where whoever asks finds modules, such as the task's."""
+        sys.path += [place for place in path if place not in sys.path]
         self._share: Share = pickle.loads(told)
         self._env: Env | None = None
 
@@ -109,6 +112,7 @@ class ClusterWorkers:
         self._sent: list[list[Array]] = [[] for _ in range(num)]  # actions (k,) since the episode's beginning
         self._falls, self._steps = [0] * count, [0] * count
         self._workers = [begin(told) for told in self._told]
+        self._close = weakref.finalize(self, _dismiss, self._workers)
 
     def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
         asked = dict(zip(map(int, rows), map(int, episodes), strict=True))
@@ -155,9 +159,7 @@ class ClusterWorkers:
 
     def close(self) -> None:
         """End them."""
-        for worker in self._workers:
-            worker.end()
-        self._workers = []
+        self._close()
 
     def _see(self, k: int, seen: Mapping[str, Array]) -> None:
         for name, place in self._signals.items():
@@ -213,3 +215,9 @@ class ClusterWorkers:
             if failed:
                 raise WorldError(self.task.name, first + failed[0], failed[1])
             return
+
+
+def _dismiss(workers: list[Far]) -> None:
+    for worker in workers:
+        worker.end()
+    workers.clear()

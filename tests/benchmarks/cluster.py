@@ -100,8 +100,9 @@ def lose(env, process, rows, task, rng) -> None:
     os.kill(process, signal.SIGKILL)
     began = time.perf_counter()
     env.step(command)
+    took = time.perf_counter() - began
     print(
-        f"  a worker killed 100 steps into its {rows // 2} episodes: the next step comes {time.perf_counter() - began:.1f} s later"
+        f"  a worker killed 100 steps into its {rows // 2} episodes: the next step comes {took:.1f} s later", flush=True
     )
 
 

@@ -1,5 +1,6 @@
 """With Ray itself, two nodes on this machine: the same as here, whatever is killed. Needs the extra [cluster]."""
 
+import gc
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from policies.cluster.jobs import Job, Jobs, There
 from policies.runner import checkpoint
 from policies.runner.config import compose
 from policies.train import train
+from sim import env
 from sim.cluster import ClusterError, Place, entered, prepare
 from sim.env import make_env, worker_metrics
 from tests.sim.toy_frail import frail
@@ -77,8 +79,8 @@ def test_nodes_here_listen_on_this_machine_alone(nodes):
 def test_a_killed_worker_costs_little_and_no_data(nodes, tmp_path):
     task, rng = frail(tmp_path), np.random.default_rng(0)
     with closing(make_env(task, 6, 5, workers=2)) as far, closing(task.open(6, 5)) as near:
-        for env in (far, near):
-            env.reset(range(6), range(6))
+        for one in (far, near):
+            one.reset(range(6), range(6))
         for k in range(30):
             command = {"velocity": rng.uniform(-0.3, 0.3, (6, 2)).astype(np.float32)}
             if k in (10, 20):
@@ -95,14 +97,17 @@ def test_a_killed_worker_costs_little_and_no_data(nodes, tmp_path):
         assert worker_metrics(far) == {"workers_replaced": 2.0}
 
 
-def test_a_run_whose_worlds_are_elsewhere_is_the_run_here(nodes, tmp_path):
+def test_a_run_whose_worlds_are_elsewhere_is_the_run_here(nodes, tmp_path, monkeypatch):
     told = ["num_envs=4", "rollout_steps=4", "minibatches=1", "total_steps=64", "workers=2"]
     words = ["task=tests.sim.toy_frail:Frail", "algorithm=ppo", "report=false", *(f"algorithm.{w}" for w in told)]
-    made = [train(compose([*words, f"out='{tmp_path}/{k}'"])) for k in range(2)]  # in the cluster that is entered
+    made = [train(compose([*words, f"out='{tmp_path}/there'"]))]  # in the cluster that is entered
+    monkeypatch.setattr(env, "current", lambda: None)
+    made.append(train(compose([*words, f"out='{tmp_path}/here'"])))
     rows = [json.loads(line) for line in (made[0].parent / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["workers_replaced"] == 0.0
     vectors = [PolicyFile.load(path).metadata["vectors"] for path in made]
     assert vectors[0] == vectors[1]
+    gc.collect()  # the learner, and with it its workers: others need their CPUs
 
 
 def test_jobs_are_the_runs_that_a_person_types(nodes, tmp_path):
@@ -152,9 +157,9 @@ def test_a_node_that_is_lost_takes_nothing_with_it(nodes, tmp_path):
     count = nodes.cpus
     with closing(make_env(task, count, 5, workers=count)) as far, closing(task.open(count, 5)) as near:
         still = {"velocity": np.full((count, 2), 0.05, np.float32)}
-        for env in (far, near):
-            env.reset(range(count), range(count))
-            env.step(still)
+        for one in (far, near):
+            one.reset(range(count), range(count))
+            one.step(still)
         nodes._here.remove_node(extra)
         spare = nodes._here.add_node(num_cpus=1, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)
         for _ in range(3):
