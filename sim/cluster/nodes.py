@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -31,6 +32,7 @@ STORE = (
     200 * 2**20
 )  # bytes of shared memory of a node here: a policy's weights are some 0.1 MB, an episode's data some 1
 PATIENCE = 120.0  # s that a worker may take to begin, and a node to say what it is
+ANSWER_S = 5.0  # s that the head of a cluster may take to answer
 LOST = (  # what Ray says of a process or a node that is gone
     exceptions.ActorDiedError,
     exceptions.ActorUnavailableError,
@@ -91,14 +93,16 @@ class Nodes:
 
     def _reach(self) -> None:
         address = self.place.address
+        host, _, port = address.partition(":")
         try:
+            socket.create_connection((host, int(port)), ANSWER_S).close()  # Ray itself tries for minutes
             _join(address)
         except exceptions.AuthenticationError as error:
             raise ClusterError(
                 f"the cluster at {address} does not accept our token: put that of its head (`ray get-auth-token`) into "
                 "~/.ray/auth_token, or into RAY_AUTH_TOKEN"
             ) from error
-        except (RuntimeError, ConnectionError, TimeoutError, ValueError, OSError) as error:
+        except (RuntimeError, ConnectionError, TimeoutError, ValueError, OSError, OverflowError) as error:
             hint = "begin its head there with: ray start --head --node-ip-address=ITS_PRIVATE_ADDRESS"
             if "ersion mismatch" in str(error):
                 raise ClusterError(f"the cluster at {address} has other versions: {_line(error)}") from error
