@@ -21,9 +21,9 @@ from deploy.system.files import write_atomic
 from policies.cluster.job import JUDGED
 from policies.cluster.jobs import Here, Job, Jobs, There, Where
 from policies.cluster.multirun import job_of
-from policies.cluster.search import Plan, Search, seeds
+from policies.cluster.search import Dimension, Plan, Search, seeds
 from policies.cluster.space import space_of
-from policies.runner.config import RunError
+from policies.runner.config import RunError, Settings, compose
 from policies.runner.lock import Lock
 from sim.cluster import entered
 from sim.engines import cores
@@ -56,6 +56,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return mine, [word for word in arguments if word not in mine]
 
 
+def settings_of(fixed: Sequence[str], space: Sequence[Dimension]) -> Settings:
+    """Of a run with the first of what is searched; SettingsError when they make no sense."""
+    first = {d.key: d.choices[0] if d.choices else d.low for d in space}
+    return compose([*fixed, *(f"{key}={value}" for key, value in first.items())])
+
+
 def search(config: Config, words: Sequence[str]) -> Search:
     """Do it; ValueError when it makes no sense, RunError when it cannot be done."""
     fixed, space = space_of(words)
@@ -65,13 +71,12 @@ def search(config: Config, words: Sequence[str]) -> Search:
     def make(words: Sequence[str], folder: Path, judged_by: Sequence[str]) -> Job:
         return job_of(words, folder, judged_by)
 
-    first = {d.key: d.choices[0] if d.choices else d.low for d in space}
-    make([*fixed, *(f"{key}={value}" for key, value in first.items())], out, ())  # wrong settings are refused now
+    settings_of(fixed, space)  # wrong ones are refused now
+    from policies.cluster.study import Study  # before anything is begun: whether Optuna is installed
+
     with ExitStack() as stack:
         out.mkdir(parents=True, exist_ok=True)
         stack.enter_context(Lock(out))
-        from policies.cluster.study import Study  # before anything is begun: whether Optuna is installed
-
         nodes = stack.enter_context(entered(config.cluster))
         where: Where = Here() if nodes is None else There(nodes)
         cpus = cores() if nodes is None else nodes.cpus
@@ -114,4 +119,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.call(main, needs="cluster"))
+    sys.exit(cli.call(main, needs="train,cluster"))

@@ -58,6 +58,7 @@ def prepare(place: Place) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future, of which it warns otherwise
     if not place.address:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # as any program that is begun here, not its 15
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 

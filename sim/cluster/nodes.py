@@ -88,7 +88,7 @@ class Nodes:
                 for _ in range(1, self.place.nodes):
                     self._here.add_node(**how)
                 _join(self._here.address)
-        except (RuntimeError, ConnectionError, TimeoutError, OSError) as error:
+        except Exception as error:  # of all kinds, some no kind at all
             raise ClusterError(f"Ray does not start on this machine: {_line(error)}") from error
 
     def _reach(self) -> None:
@@ -158,6 +158,8 @@ class Nodes:
                 yield ray.get(found)
         except LOST as error:
             raise LostError(_line(error)) from error
+        except exceptions.RayTaskError as error:
+            raise ClusterError(f"a node cannot do it: {type(error.cause).__name__}: {_line(error.cause)}") from error
         finally:
             self._running.discard(made)
 

@@ -49,8 +49,8 @@ def measure(name: str, rows: int, blocks: int) -> None:
     """Print what was found."""
     task, rng = make(name), np.random.default_rng(0)
     began = time.perf_counter()
-    with entered("ray:2") as nodes, ExitStack() as stack:
-        print(f"two nodes on this machine: {time.perf_counter() - began:.1f} s to begin", flush=True)
+    with entered("ray:3") as nodes, ExitStack() as stack:
+        print(f"three nodes on this machine: {time.perf_counter() - began:.1f} s to begin", flush=True)
         began, envs, staff = time.perf_counter(), [], []
         for count in (1, 2):
             before = {*processes("ray::Rows")}
@@ -58,7 +58,7 @@ def measure(name: str, rows: int, blocks: int) -> None:
             envs[-1].reset(range(rows), range(rows))
             staff.append(sorted({*processes("ray::Rows")} - before))
         envs.append(stack.enter_context(closing(make_env(task, rows, 0))))
-        print(f"three workers: {time.perf_counter() - began:.1f} s to open", flush=True)
+        print(f"three workers and this process: {time.perf_counter() - began:.1f} s to open", flush=True)
         speed, ours, theirs = (np.zeros((blocks, 3)) for _ in range(3))
         for block in range(blocks):
             for k, env in enumerate(envs):

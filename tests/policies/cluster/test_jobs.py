@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -168,6 +169,17 @@ def test_combinations_are_those_of_a_sweep_here(tmp_path, monkeypatch, capsys):
         multirun.sweep(["seed=0,1", "cluster=ray,ray:2"])
     with pytest.raises(SettingsError, match="unknown setting 'algorithm.updatse'"):
         multirun.sweep(["seed=0,1", "algorithm.updatse=1", "cluster=ray"])
+
+
+def test_without_ray_one_line_says_what_brings_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "sim.cluster.nodes", raising=False)
+    monkeypatch.setattr("sys.argv", ["train", "-m", *WORDS, "seed=0,1", "cluster=ray", f"out={tmp_path}/x"])
+    with pytest.raises(SystemExit) as left:
+        cli.main(train)
+    assert left.value.code == 2 and not (tmp_path / "x").exists()
+    said = "error: the package 'ray' is not installed; pip install 'sim2metal[cluster]' brings it\n"
+    assert capsys.readouterr().err == said
 
 
 def test_one_run_says_what_of_it_can_go_elsewhere(tmp_path):

@@ -156,7 +156,7 @@ def test_the_command_says_what_is_wrong_before_it_begins(tmp_path, capsys):
     from deploy import cli
 
     def said(*words: str) -> str:
-        assert cli.call(sweep.main, [f"out={tmp_path}/x", *words], needs="cluster") == 2
+        assert cli.call(sweep.main, [f"out={tmp_path}/x", *words], needs="train,cluster") == 2
         return capsys.readouterr().err
 
     assert "unknown setting 'algorithm.gama'" in said("algorithm=toy_algorithm:Toy", "algorithm.gama=choice(1,2)")
