@@ -40,7 +40,7 @@ class Place(NamedTuple):
 def place_of(cluster: str) -> Place:
     """What the setting `cluster` says; ClusterError when it says nothing that there is."""
     kind, _, rest = cluster.partition(":")
-    if kind == KIND and not rest:
+    if cluster == KIND:
         return Place(1)
     if kind == KIND and re.fullmatch(r"\d{1,4}", rest):
         if not 1 <= int(rest) <= MOST_HERE:

@@ -43,7 +43,7 @@ class Far(Protocol):
 
 
 class Rows:
-    """What a worker holds: some of the rows. Every answer is what they see then, and what came of a step."""
+    """What a worker holds: some of the rows. Bytes go to and fro: ten arrays would cost as much as a world's step."""
 
     def __init__(self, told: bytes, path: Sequence[str] = ()) -> None:
         """`told`: a pickled `Share`; `path`: where whoever asks finds modules, such as the task's."""
@@ -68,22 +68,29 @@ class Rows:
             self._env = share.task.open(share.last - share.first, share.seed)
         return self._env
 
-    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> dict[str, Array]:
-        """Begin these episodes; the signals (rows, *shape)."""
+    def reset(self, rows: Sequence[int], episodes: Sequence[int]) -> bytes:
+        """Begin these episodes; the signals of all rows, one signal after the other."""
         self.env.reset(rows, episodes)
-        return self.env.observe()
+        return self._seen()
 
-    def step(self, command: Mapping[str, Array]) -> tuple[dict[str, Array], Array, Array, Array]:
-        """The signals afterwards, rewards, successes, and whether it is over."""
-        step = self.env.step(command)
-        return self.env.observe(), step.reward, step.success, step.terminated
+    def step(self, actions: bytes) -> bytes:
+        """Under actions (rows, k) float32: the signals, rewards, successes, and whether it is over."""
+        group = self._share.task.commands
+        step = self.env.step(
+            spec.unpack(group, np.frombuffer(actions, np.float32).reshape(-1, spec.size(group)).copy())
+        )
+        told = (step.reward.astype(np.float32), step.success.astype(bool), step.terminated.astype(bool))
+        return self._seen() + b"".join(value.tobytes() for value in told)
 
-    def redo(self, episodes: Sequence[int], sent: Sequence[Sequence[Array]]) -> dict[str, Array]:
-        """Bring every row to where it was: its episode, and the actions (k,) sent in it. The signals then."""
+    def redo(self, episodes: Sequence[int], sent: Sequence[Sequence[Array]]) -> None:
+        """Bring every row to where it was: its episode, and the actions (k,) sent in it."""
         group = self._share.task.commands
         for _ in replay(self.env, episodes, sent, lambda action: spec.unpack(group, action)):
             pass
-        return self.env.observe()
+
+    def _seen(self) -> bytes:
+        seen, task = self.env.observe(), self._share.task
+        return b"".join(seen[s.name].astype(s.dtype).tobytes() for s in (*task.policy, *task.privileged))
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         """A picture."""
@@ -133,19 +140,14 @@ class ClusterWorkers:
         return self.observe()
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        group = self.task.commands
-        told = {s.name: np.asarray(command[s.name], s.dtype) for s in group}
-        requests = {
-            k: ("step", {name: value[rows] for name, value in told.items()}) for k, rows in enumerate(self._rows)
-        }
-        answers = self._ask(requests)
-        for row, action in enumerate(spec.pack(group, told)):
+        actions = spec.pack(self.task.commands, command)
+        answers = self._ask({k: ("step", actions[rows].tobytes()) for k, rows in enumerate(self._rows)})
+        for row, action in enumerate(actions):
             self._sent[row].append(action)
         step = Step(np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool))
-        for k, (seen, reward, success, terminated) in answers.items():
-            rows = self._rows[k]
-            self._see(k, seen)
-            step.reward[rows], step.success[rows], step.terminated[rows] = reward, success, terminated
+        for k, answer in answers.items():
+            places = {"reward": step.reward, "success": step.success, "terminated": step.terminated}
+            self._read(k, answer, places, self._see(k, answer))
             self._steps[k] += 1
         return step
 
@@ -161,9 +163,17 @@ class ClusterWorkers:
         """End them."""
         self._close()
 
-    def _see(self, k: int, seen: Mapping[str, Array]) -> None:
-        for name, place in self._signals.items():
-            place[self._rows[k]] = seen[name]
+    def _see(self, k: int, answer: bytes) -> int:
+        """Keep the signals; where they end."""
+        return self._read(k, answer, self._signals, 0)
+
+    def _read(self, k: int, answer: bytes, places: Mapping[str, Array], begin: int) -> int:
+        """Write the worker's rows of these arrays from what it says, from that byte on; where they end."""
+        for place in places.values():
+            mine = place[self._rows[k]]
+            mine[...] = np.frombuffer(answer, mine.dtype, mine.size, begin).reshape(mine.shape)
+            begin += mine.nbytes
+        return begin
 
     def _ask(self, requests: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """Ask all, then wait for all; who is lost meanwhile is replaced, and asked again."""

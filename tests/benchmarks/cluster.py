@@ -97,13 +97,14 @@ def lose(env, process, rows, task, rng) -> None:
     command = {s.name: rng.uniform(s.low, s.high, (rows, *s.shape)) for s in task.commands}
     for _ in range(100):
         env.step(command)
+    before = {*processes("ray::Rows")}
     os.kill(process, signal.SIGKILL)
     began = time.perf_counter()
     env.step(command)
     took = time.perf_counter() - began
-    print(
-        f"  a worker killed 100 steps into its {rows // 2} episodes: the next step comes {took:.1f} s later", flush=True
-    )
+    used = max(cpu(one) for one in {*processes("ray::Rows")} - before)
+    print(f"  a worker killed 100 steps into its {rows // 2} episodes: the next step comes {took:.1f} s later,")
+    print(f"  of which the new one has used {used:.1f} s of CPU time", flush=True)
 
 
 def send(nodes) -> None:

@@ -157,7 +157,9 @@ def test_combinations_are_those_of_a_sweep_here(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(multirun, "entered", lambda cluster: Nodes())
     monkeypatch.setattr(multirun, "run", lambda jobs, where, together: ran.extend(jobs))
     multirun.sweep([*words[:-1], f"out='{tmp_path}/there'", "cluster=ray:2"])
-    assert sorted(job.folder.name for job in ran) == sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert sorted(job.folder.name for job in ran) == sorted(
+        path.name for path in (tmp_path / "here").iterdir() if path.is_dir()
+    )
     assert ran[0].words == ("algorithm=toy_algorithm:Toy", "seed=1", "algorithm.updates=2", "report=false")
     (tmp_path / "there" / "seed=0").mkdir(parents=True)
     (tmp_path / "there" / "seed=0" / "x").touch()
