@@ -7,6 +7,7 @@ Whoever may speak to a Ray cluster may run any code on all its machines. Nodes t
 from __future__ import annotations
 
 import contextlib
+import logging
 import platform
 import socket
 import sys
@@ -32,6 +33,7 @@ STORE = (
     200 * 2**20
 )  # bytes of shared memory of a node here: a policy's weights are some 0.1 MB, an episode's data some 1
 PATIENCE = 120.0  # s that a worker may take to begin, and a node to say what it is
+BEGINNINGS = 3  # of a node here
 ANSWER_S = 5.0  # s that the head of a cluster may take to answer
 LOST = (  # what Ray says of a process or a node that is gone
     exceptions.ActorDiedError,
@@ -78,18 +80,32 @@ class Nodes:
         return self
 
     def _begin(self) -> None:
+        logging.getLogger("ray").setLevel(logging.ERROR)
         Config.initialize("")  # somebody may have imported Ray before `prepare`
         AuthenticationTokenLoader.instance().reset_cache()
         share = max(1, cores() // self.place.nodes)
         how = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE, "num_cpus": share, "num_gpus": None}
         try:
             with _bound_to_this_machine():
-                self._here = Cluster(initialize_head=True, head_node_args={**how, "include_dashboard": False})
+                self._here = Cluster()
+                self._add(include_dashboard=False, **how)
                 for _ in range(1, self.place.nodes):
-                    self._here.add_node(**how)
+                    self._add(**how)
                 _join(self._here.address)
         except Exception as error:  # of all kinds, some no kind at all
             raise ClusterError(f"Ray does not start on this machine: {_line(error)}") from error
+
+    def _add(self, **how: Any) -> None:
+        """A node here. Ray gives up on its own start after 30 s, which a busy machine needs."""
+        assert self._here is not None
+        for left in reversed(range(BEGINNINGS)):
+            try:
+                self._here.add_node(**how)
+            except Exception:
+                if not left:
+                    raise
+            else:
+                return
 
     def _reach(self) -> None:
         address = self.place.address

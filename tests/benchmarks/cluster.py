@@ -88,6 +88,7 @@ def measure(name: str, rows: int, blocks: int) -> None:
         paths = [mine[k] + busiest[k] for k in (0, 1)]
         print(f"  by CPU time alone, each on a core of its own: {paths[0] / paths[1]:.2f}", flush=True)
         lose(envs[1], staff[1][0], rows, task, rng)
+        stack.close()  # their CPUs are needed
         send(nodes)
 
 
