@@ -112,17 +112,18 @@ class Nodes:
         host, _, port = address.partition(":")
         try:
             socket.create_connection((host, int(port)), ANSWER_S).close()  # Ray itself tries for minutes
-            _join(address)
-        except exceptions.AuthenticationError as error:
-            raise ClusterError(
-                f"the cluster at {address} does not accept our token: put that of its head (`ray get-auth-token`) into "
-                "~/.ray/auth_token, or into RAY_AUTH_TOKEN"
-            ) from error
-        except (RuntimeError, ConnectionError, TimeoutError, ValueError, OSError, OverflowError) as error:
+        except (OSError, OverflowError) as error:
             hint = "begin its head there with: ray start --head --node-ip-address=ITS_PRIVATE_ADDRESS"
+            raise ClusterError(f"there is no Ray cluster at {address} ({_line(error)}); {hint}") from error
+        try:
+            _join(address)
+        except Exception as error:  # of several kinds; of a wrong token Ray only says that it failed
             if "ersion mismatch" in str(error):
                 raise ClusterError(f"the cluster at {address} has other versions: {_line(error)}") from error
-            raise ClusterError(f"there is no Ray cluster at {address} ({_line(error)}); {hint}") from error
+            raise ClusterError(
+                f"what listens at {address} does not take us for one of its own ({_line(error)}): RAY_AUTH_MODE=token "
+                "needs its head's token (`ray get-auth-token`) in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+            ) from error
 
     def _compare(self) -> None:
         """ClusterError unless each node has what we have."""
