@@ -176,14 +176,17 @@ class Nodes:
         except LOST as error:
             raise LostError(_line(error)) from error
         except exceptions.RayTaskError as error:
-            raise ClusterError(f"a node cannot do it: {type(error.cause).__name__}: {_line(error.cause)}") from error
+            raise _refused(error) from error
         finally:
             self._running.discard(made)
 
     def mapped(self, work: Callable[..., Any], told: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`work(*told)` for each; what is lost on the way is done again, elsewhere."""
         far = ray.remote(work).options(num_cpus=1, max_retries=-1, scheduling_strategy="SPREAD")
-        found: list[Any] = ray.get([far.remote(*one) for one in told])
+        try:
+            found: list[Any] = ray.get([far.remote(*one) for one in told])
+        except exceptions.RayTaskError as error:
+            raise _refused(error) from error
         return found
 
     def cancel(self) -> None:
@@ -249,6 +252,11 @@ def _bound_to_this_machine() -> Iterator[None]:
 
 def _join(address: str) -> None:
     ray.init(address=address, log_to_driver=False, logging_level="error", include_dashboard=None)
+
+
+def _refused(error: exceptions.RayTaskError) -> ClusterError:
+    """What a node raised, in one sentence: Ray tells all of its traceback."""
+    return ClusterError(f"a node cannot do it: {type(error.cause).__name__}: {_line(error.cause)}")
 
 
 def _line(error: BaseException) -> str:

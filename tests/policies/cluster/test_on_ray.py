@@ -184,6 +184,14 @@ def test_what_is_not_there_is_said(nodes):
     assert done.stderr.splitlines()[-1].startswith("error: there is no Ray cluster at 127.0.0.1:6399 (")
 
 
+def test_what_a_node_raises_is_one_sentence(nodes):
+    from sim.cluster.source import source_digest
+
+    assert nodes.mapped(source_digest, [(), ()]) == [source_digest()] * 2
+    with pytest.raises(ClusterError, match=r"^a node cannot do it: TypeError: .*source_digest\(\) takes from 0 to 1"):
+        nodes.mapped(source_digest, [(1, 2, 3)])
+
+
 def test_other_versions_are_refused(nodes, monkeypatch):
     from sim.cluster import nodes as module
 
