@@ -188,8 +188,8 @@ def test_what_a_node_raises_is_one_sentence(nodes):
     from sim.cluster.source import source_digest
 
     assert nodes.mapped(source_digest, [(), ()]) == [source_digest()] * 2
-    with pytest.raises(ClusterError, match=r"^a node cannot do it: TypeError: .*source_digest\(\) takes from 0 to 1"):
-        nodes.mapped(source_digest, [(1, 2, 3)])
+    with pytest.raises(ClusterError, match="^a node cannot do it: TypeError: unsupported operand"):
+        nodes.mapped(source_digest, [("no path",)])
 
 
 def test_other_versions_are_refused(nodes, monkeypatch):
