@@ -100,7 +100,8 @@ def search(config: Config, words: Sequence[str]) -> Search:
 
 def _words(made: Search) -> list[str]:
     best = made.best().settings
-    return ["python", "-m", "policies.train", *made.plan.words, *(f"{key}={value}" for key, value in best.items())]
+    fixed = [word for word in made.plan.words if word != "report=false"]
+    return ["python", "-m", "policies.train", *fixed, *(f"{key}={value}" for key, value in best.items())]
 
 
 def main(argv: Sequence[str]) -> None:
