@@ -4,6 +4,7 @@
 # make fuzz    FUZZ=10000 mutated files, logs and requests of each kind: about an hour
 # make release the wheel of the last commit, its bill of materials and their SHA-256, into dist/; reproducible
 # make docs   README and docs/ as a site with search and interfaces: build/site/index.html
+# make cluster-demo  three seeds of quad_hover on two Ray nodes of this machine: docs/cluster.md
 # make lock    requirements/*.lock anew from constraints.txt; needs the network
 # make sbom | lint | bench | clean
 #
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: train test test-all fuzz lint bench docs release sbom lock clean
+.PHONY: train test test-all fuzz lint bench cluster-demo docs release sbom lock clean
 
 train: .venv/train.installed
 	@$(BIN)/python -m policies.train task=quad_hover
@@ -41,6 +42,11 @@ lint: .venv/test.installed
 bench: .venv/test.installed
 	@set -e; for name in simulators training off_policy pitch transfer tracking foundation recipes adaptation specialists microcontroller ros2 crazyflie control_loop guards arm manipulation steering; do $(BIN)/python tests/benchmarks/$$name.py; done
 
+cluster-demo: .venv/cluster.installed
+	@set -e; out=build/cluster-demo/$$(date +%Y-%m-%d_%H-%M-%S); \
+	$(BIN)/python -m policies.train -m task=quad_hover quality=quick seed=0,1,2 report=false cluster=ray:2 out=$$out; \
+	$(BIN)/python -m policies.evaluate policy=$$out/seed=2/policy.onnx episodes=200
+
 docs: .venv/docs.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "open build/site/index.html"
@@ -63,6 +69,11 @@ clean:
 	@echo "installing what training needs into .venv ..."
 	@$(INSTALL) ".[train]"
 	@touch $@
+
+.venv/cluster.installed: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing what a cluster needs into .venv ..."
+	@$(INSTALL) ".[cluster]"
+	@touch .venv/train.installed $@
 
 .venv/docs.installed: pyproject.toml constraints.txt | .venv/bin/python
 	@$(INSTALL) ".[docs]"

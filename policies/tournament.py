@@ -10,8 +10,10 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +22,9 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.policy_file import PolicyFile
 from deploy.system.files import write_atomic
+from deploy.trust.content import content_of
 from deploy.trust.text import printable
+from sim.cluster import entered
 from sim.env import make_env, with_engine
 from sim.experts.soccer import Scripted
 from sim.spec import Group
@@ -46,6 +50,7 @@ class Config:
     perception: str = field(default="pixels", metadata={"help": "what cameras tell, where there are any"})
     games: int = field(default=500, metadata={"help": "of each pair"})
     seed: int = field(default=0, metadata={"help": "of the games"})
+    cluster: str = field(default="", metadata={"help": "where pairs play: ray, ray:2, ray:HOST:PORT (default: here)"})
     json: str | None = field(default=None, metadata={"help": "write the numbers to this file"})
 
     def __post_init__(self) -> None:
@@ -204,6 +209,38 @@ def contest(task: Task, players: Sequence[Player], games: int, seed: int, togeth
     return won
 
 
+def pairing(words: Sequence[str], pair: tuple[int, int], files: Mapping[str, bytes]) -> float:
+    """Points of the first of a pair of players, as the command's `words` say it; on any machine.
+
+    `files`: the content of the players that are policy files, by the name that the words give them.
+    """
+    (config,) = cli.parse(words, Config)
+    names, task = config.players.split(","), game(config)
+    with tempfile.TemporaryDirectory(prefix="sim2metal-") as folder:
+        sides = []
+        for k in pair:
+            path = Path(folder) / str(k) / os.path.basename(names[k])
+            if names[k] in files:
+                path.parent.mkdir()
+                path.write_bytes(files[names[k]])
+            sides.append(player(str(path) if names[k] in files else names[k], task))
+        return duel(task, sides, config)
+
+
+def duel(task: Task, sides: Sequence[Player], config: Config) -> float:
+    """Points of the first in all games, half on either side."""
+    half = config.games // 2
+    points = match(task, sides, half, config.seed).sum()
+    return float(points + half - match(task, sides[::-1], half, config.seed).sum())
+
+
+def game(config: Config) -> HasOpponents:
+    """The task, where both sides are told what to do."""
+    known = task_class(config.task).Config.__dataclass_fields__
+    settings = {"perception": config.perception} if "perception" in known else {}
+    return with_both_sides(with_opponents(with_engine(make(config.task, **settings), config.engine)))
+
+
 def with_both_sides(task: HasOpponents) -> HasOpponents:
     """The same game, where the robots of both teams are agents; ValueError where it has no such setting."""
     settings = recorded(task)
@@ -247,17 +284,19 @@ def main(argv: Sequence[str]) -> None:
     names = config.players.split(",")
     if len(names) < 2:
         raise ValueError(f"players={config.players}: at least two play")
-    known = task_class(config.task).Config.__dataclass_fields__
-    settings = {"perception": config.perception} if "perception" in known else {}
-    task = with_both_sides(with_opponents(with_engine(make(config.task, **settings), config.engine)))
+    task = game(config)
     players = [player(name, task) for name in names]
-    won = np.zeros((len(names), len(names)))
-    for a, b in itertools.combinations(range(len(names)), 2):
-        half = config.games // 2
-        points = match(task, (players[a], players[b]), half, config.seed).sum()
-        points += half - match(task, (players[b], players[a]), half, config.seed).sum()
-        won[a, b], won[b, a] = points, config.games - points
-        print(f"{players[a].name} - {players[b].name}: {won[a, b]:g} - {won[b, a]:g}", flush=True)
+    won, pairs = np.zeros((len(names), len(names))), [*itertools.combinations(range(len(names)), 2)]
+    with entered(config.cluster) as nodes:
+        points: Iterable[float] = (duel(task, (players[a], players[b]), config) for a, b in pairs)
+        if nodes:
+            from policies.tournament import pairing as work  # not this program's, which no node could import
+
+            files = {name: content_of(name) for name in names if name not in task.opponents}
+            points = nodes.mapped(work, [([*argv], pair, files) for pair in pairs])
+        for (a, b), score in zip(pairs, points, strict=True):
+            won[a, b], won[b, a] = score, config.games - score
+            print(f"{players[a].name} - {players[b].name}: {won[a, b]:g} - {won[b, a]:g}", flush=True)
     print(f"\n{table([p.name for p in players], won, config.games)}")
     if config.json:
         found = {"players": names, "games": config.games, "seed": config.seed, "won": won.tolist()}

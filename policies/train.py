@@ -29,6 +29,7 @@ from policies.runner.mistakes import SettingsError
 from policies.runner.profiling import profiled
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
 from policies.runner.stop import Stop
+from sim.cluster import ClusterError, entered
 from sim.env import NoExpertError, WorldError, with_engine
 from sim.tasks import Task, recorded, task_class
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-PLACES = ("out", "resume")  # settings that name a place on this machine: they stay out of the policy file
+PLACES = ("out", "resume", "cluster")  # settings that say where it is made: they stay out of the policy file
 
 
 def train(settings: Settings, started: float | None = None) -> Path:
@@ -49,13 +50,15 @@ def train(settings: Settings, started: float | None = None) -> Path:
     folder: Path | None = None
     with Stop() as stop:
         try:
-            task, algorithm = _build(settings)
-            folder, lock = opened(settings)
-            with lock, Background() as background:
-                _run(folder, settings, task, algorithm, background, clock, stop)
+            config.check_cluster(settings)
+            with entered(settings.options.cluster):
+                task, algorithm = _build(settings)
+                folder, lock = opened(settings)
+                with lock, Background() as background:
+                    _run(folder, settings, task, algorithm, background, clock, stop)
         except KeyboardInterrupt:
             _leave(stop, settings, folder, clock)
-        except WorldError as error:
+        except (WorldError, ClusterError) as error:
             raise RunError(str(error)) from error
     print(f"policy: {folder / POLICY}", flush=True)
     return folder / POLICY

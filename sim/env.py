@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cluster import current
 from sim.conditions import Conditions
 from sim.engines import ENGINES, cores
 from sim.registry import load
@@ -144,14 +145,16 @@ def sensor(env: Env, group: Group) -> Callable[[], Array]:
 def make_env(task: Task, num: int, seed: int, several: bool = False, workers: int = 1) -> Env:
     """`num` rows of a task. `seed` and an episode's number decide everything about that episode.
 
-    `workers` processes step them (`workers_for`), which changes no result. ValueError for several agents in a world,
-    unless the caller can do with `several`, whose worlds must be whole.
+    `workers` processes step them (`workers_for`), which changes no result: of the cluster that was entered, if one was.
+    ValueError for several agents in a world, unless the caller can do with `several`, whose worlds must be whole.
     """
     if not several and agents_of(task) > 1:
         raise ValueError(f"{task.name} has {agents_of(task)} agents in each world; this is done with one at a time")
     whole_worlds(task, num)
     count = workers_for(task, num, workers)
     if isinstance(task, HasSeparateWorlds) and count > 1:
+        if nodes := current():
+            return nodes.workers(task, num, seed, count)
         from sim.workers import Workers
 
         return Workers(task, num, seed, count)
@@ -198,7 +201,8 @@ def workers_for(task: Task, rows: int, asked: int) -> int:
             raise ValueError(f"{task.name} has no worlds that other processes could step: set workers=1")
         return 1
     worlds = rows // agents_of(task)
-    return min(asked, worlds) if asked else max(1, min(cores(), worlds // SHARE))
+    there = nodes.cpus if (nodes := current()) else cores()
+    return min(asked, worlds) if asked else max(1, min(there, worlds // SHARE))
 
 
 def saves(env: Env) -> Saves | None:

@@ -195,6 +195,10 @@ def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.Mon
             configs.append(importlib.import_module("deploy.drivers.simulated").Changed)
         if module in ("policies.collect", "policies.evaluate"):
             arguments, _ = cli.split(arguments, "task")
+        if module == "policies.sweep":  # the others are settings of the training
+            sweep = importlib.import_module(module)
+            arguments, words = sweep.split(arguments)
+            sweep.settings_of(*sweep.space_of(words))
         if module == "policies.adopt":  # python -m policies.adopt FILE from=...
             arguments = importlib.import_module(module).named(cli.split(arguments, "task")[0])
         cli.parse(arguments, *configs)

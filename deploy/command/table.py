@@ -14,6 +14,7 @@ GROUPS = {
     },
     "train": {
         "train": "policies.train",
+        "sweep": "policies.sweep",
         "train_world": "policies.train_world",
         "train_success": "policies.train_success",
         "train_detector": "policies.train_detector",

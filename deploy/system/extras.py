@@ -32,6 +32,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("metaworld", "gymnasium_robotics"), ("manipulation",)),
     **dict.fromkeys(("mujoco_warp", "warp"), ("warp",)),
     **dict.fromkeys(("libsumo", "sumo"), ("traffic",)),
+    **dict.fromkeys(("ray", "optuna"), ("cluster",)),
     "transformers": ("vlm", "vla"),
     "peft": ("vla",),
 }

@@ -84,7 +84,14 @@ def _say(error: Exception, code: int) -> int:
 
 
 def _sweep(run: Callable[[Settings], None], overrides: list[str]) -> None:
-    """Every combination, one after the other, in runs/sweep/TIME or out=DIR. One that fails does not stop the rest."""
+    """Every combination, one after the other, in runs/sweep/TIME or out=DIR. One that fails does not stop the rest.
+
+    With cluster=..., they run on its nodes, several at a time.
+    """
+    if any(override.partition("=")[0] == "cluster" for override in overrides):
+        from policies.cluster.multirun import sweep
+
+        return sweep(overrides)
     overrides = with_algorithm(with_preset(overrides))
     register(overrides)
     import hydra

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploy.system import extras
+from deploy.system.files import write_atomic
 from policies.algorithms import algorithm_class, goes_by
 from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
+from sim.cluster import place_of
 from sim.engines import BENCHES, ENGINES
 from sim.registry import StrangerError, names_from, plugins
 from sim.tasks import recipes_of as recipes_of_task
@@ -33,6 +35,7 @@ RESUMABLE = (
     "evaluation_episodes",
     "checkpoint_s",
     "profile",
+    "cluster",
 )  # what may be said when continuing a run
 
 
@@ -56,6 +59,7 @@ class Options:
     evaluation_episodes: int = 200  # of the report
     checkpoint_s: float = 10.0  # s between checkpoints
     profile: bool = False  # write where the training's time went
+    cluster: str = ""  # ray, ray:2, ray:HOST:PORT: with -m whole runs go there, else the worlds of algorithm.workers
 
     def __post_init__(self) -> None:
         engines = ENGINES | BENCHES
@@ -66,6 +70,8 @@ class Options:
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
         if self.seed < 0:
             raise SettingsError(f"seed must not be negative, got {self.seed}")
+        if self.cluster:
+            place_of(self.cluster)
         if self.evaluation_episodes < 1 or not self.checkpoint_s > 0:
             raise SettingsError(
                 "evaluation_episodes and checkpoint_s must be positive, "
@@ -143,11 +149,48 @@ def with_algorithm(overrides: list[str]) -> list[str]:
     return [*overrides, *(f"algorithm={name}" for name in usual)]
 
 
+def combinations(overrides: Sequence[str]) -> tuple[dict[str, str], list[list[str]]]:
+    """Of a sweep: the settings with one value, and the words of each run. SettingsError when they make no sense."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    try:
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+        fixed = {p.key_or_group: str(p.value()) for p in parsed if not p.is_sweep_override()}
+        ((*runs,),) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+    except Exception as error:
+        raise explained(error) from error
+    typed = list(zip(overrides, parsed, strict=True))  # hydra would write them in its own way
+    said = [
+        [*(o if not p.is_sweep_override() else w for (o, p), w in zip(typed, words, strict=True))] for words in runs
+    ]
+    return fixed, said
+
+
 def write(settings: Settings, path: Path) -> None:
     """Write the settings as YAML, for people and for `read`."""
     from omegaconf import OmegaConf
 
     path.write_text(OmegaConf.to_yaml(OmegaConf.create(as_dict(settings))))
+
+
+def check_cluster(settings: Settings) -> None:
+    """SettingsError when a cluster is asked for, and nothing of this one run could be done there."""
+    if settings.options.cluster and vars(settings.algorithm_config).get("workers", 1) == 1:
+        lacks = "" if "workers" in vars(settings.algorithm_config) else f", which {settings.algorithm} does not have"
+        raise SettingsError(
+            f"cluster={settings.options.cluster}: of one run, the worlds of algorithm.workers=2 or more go to a "
+            f"cluster{lacks}; whole runs do with -m"
+        )
+
+
+def moved(path: Path) -> None:
+    """Have a run's settings say that its folder is where they lie: it was somewhere else while it learned."""
+    from omegaconf import OmegaConf
+
+    stored: Any = OmegaConf.load(path)
+    stored.options.out = str(path.parent)
+    write_atomic(path, OmegaConf.to_yaml(stored).encode())
 
 
 def _pair(override: str) -> tuple[str, str]:

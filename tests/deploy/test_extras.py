@@ -47,6 +47,7 @@ COMMANDS = {
     "policies.train": "'numba' .*[train]",
     "policies.train --help": "'omegaconf' .*[train]",
     "policies.train -m seed=0,1": "'numba' .*[train]",
+    "policies.sweep out={out} algorithm.updates=choice(1,2)": "'(numba|hydra|optuna)' .*[train,cluster]",
     "policies.train algorithm=ppo": "'hydra' .*[train]",
     "policies.train task=arm_reach algorithm=diffusion": "'torch' .*[rl]",
     "policies.evaluate policy=quad_any": "'numba' .*[train]",

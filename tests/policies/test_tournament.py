@@ -1,6 +1,8 @@
 """A league of policy files and scripted players: who beats whom, ratings, and what is refused."""
 
 import json
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +34,17 @@ def test_nobody_is_infinitely_better():
     assert 300.0 < tournament.ratings(won)[0] - 1000.0 < 700.0 and tournament.ratings(won)[1] == 1000.0
 
 
+class Elsewhere:
+    """A cluster that is this process, where there is no such file."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def mapped(self, work, told):
+        self.file.rename(self.file.with_suffix(".away"))
+        return [work(*one) for one in told]
+
+
 def test_sides_do_not_matter_but_who_plays():
     task = make("soccer_1v1", opponent="self", steps=300)
     chaser, still = named("chaser", task), named("still", task)
@@ -54,7 +67,7 @@ def test_all_games_at_once_are_those_of_each_pair():
     assert won[0, 1] == first + 4 - second > 4.0
 
 
-def test_files_play_whoever_sees_less(tmp_path, capsys):
+def test_files_play_whoever_sees_less_here_and_elsewhere(tmp_path, capsys, monkeypatch):
     task, rng = make("soccer_1v1"), np.random.default_rng(0)
     weight = rng.normal(0.0, 0.5, (size(task.commands), size(task.policy)))
     file = export(FeaturePolicy.from_task(task, Mlp([(weight, np.zeros(3))])), tmp_path / "random.onnx").path
@@ -66,6 +79,10 @@ def test_files_play_whoever_sees_less(tmp_path, capsys):
     won = np.array(found["won"])
     np.testing.assert_allclose(won + won.T, 20.0 * (1.0 - np.eye(3)))
     assert found["elo"][1] > found["elo"][0] and found["elo"][2] == 1000.0
+    monkeypatch.setattr(tournament, "entered", lambda cluster: nullcontext(Elsewhere(file)))
+    words = [players, "task=soccer_vision_1v1", "perception=detector", "games=20"]
+    tournament.main([*words, "cluster=ray", f"json={tmp_path}/there.json"])
+    assert json.loads((tmp_path / "there.json").read_text()) == found and capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(
