@@ -32,6 +32,7 @@ TASKS = {
     "quad_hover": "sim.tasks.quad_hover:QuadHover",
     "quad_track": "sim.tasks.quad_track:QuadTrack",
     "quad_any": "sim.tasks.quad_any:QuadAny",
+    "quad_swarm": "sim.tasks.swarm:QuadSwarm",
     "arm_reach": "sim.tasks.arm.reach:ArmReach",
     "arm_push": "sim.tasks.arm.push:ArmPush",
     "arm_pick_place": "sim.tasks.arm.pick_place:ArmPickPlace",

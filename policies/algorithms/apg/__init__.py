@@ -213,7 +213,7 @@ class Apg:
 
     Config = ApgConfig
     needs: tuple[type | UnionType, ...] = (Differentiable,)
-    takes: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ("agents",)
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},
         "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
