@@ -67,7 +67,9 @@ def formation(n: int, radius: float, rng: np.random.Generator) -> Places:
 
 
 def pattern(name: str, n: int) -> Double:
-    """The places (n, 3) of a formation around its centre: a square grid, a ring, or two grids, one above the other."""
+    """The places (n, 3) of a formation around its centre: a square grid, a ring, or two grids, one twice as
+    far above the other.
+    """
     if name == "ring":
         radius = max(0.5 * SPACING / math.sin(math.pi / n), 0.5 * SPACING)
         angle = np.arange(n) * 2.0 * math.pi / n
@@ -76,7 +78,7 @@ def pattern(name: str, n: int) -> Double:
     each = -(-n // layers)
     side = math.ceil(math.sqrt(each))
     k = np.arange(n) % each
-    at = np.stack([k % side, k // side, np.arange(n) // each], axis=1) * SPACING
+    at = np.stack([k % side, k // side, 2 * (np.arange(n) // each)], axis=1) * SPACING
     made: Double = at - at.mean(axis=0)
     return made
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 APG: dict[str, Any] = {
-    "algorithm.hidden": [48, 48],
-    "algorithm.updates": 2000,
+    "algorithm.path": "fused",
+    "algorithm.hidden": [48, 32],
+    "algorithm.updates": 1000,
     "algorithm.num_envs": 128,
-    "algorithm.window": 128,
     "algorithm.episode_windows": 6,
-    "algorithm.learning_rate": 5e-3,
-    "algorithm.gradient_clip": 0.3,
+    "algorithm.learning_rate": 8e-3,
 }
 PPO: dict[str, Any] = {
     "algorithm.num_envs": 256,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WEIGHTS = {
     "alive": 2.0,
     "away": -1.0,
-    "speed": -0.1,
+    "speed": -0.2,
     "turning": -0.002,
     "tilt": -0.1,
     "change": -0.05,
