@@ -164,7 +164,7 @@ def test_who_is_near_others_pays():
 @pytest.mark.parametrize("mode", ["crossing", "formation"])
 def test_scripted_pilots(mode: str):
     scores = {}
-    for name in ("avoiding", "straight"):
+    for name in ("avoiding", "straight")[: 2 if mode == "crossing" else 1]:
         env = opened(3, mode=mode, radius=1.0, expert=name, episode_s=8.0)
         log: dict[str, list[np.ndarray]] = {}
         over = np.zeros(3, bool)
