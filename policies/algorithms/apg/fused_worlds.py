@@ -60,7 +60,19 @@ def act(features, layout, weights, remembers, sensed, step, stride, activation, 
 
 @kernel
 def act_adjoint(
-    features, layout, transposed, remembers, by_action, step, stride, learned, activation, by_network, by_hidden, slopes, gradient
+    features,
+    layout,
+    transposed,
+    remembers,
+    by_action,
+    step,
+    stride,
+    learned,
+    activation,
+    by_network,
+    by_hidden,
+    slopes,
+    gradient,
 ):
     """From the gradient by_action (n, k) to that by what was sensed, slopes (blocks, P, LANES); adds to `gradient`.
 

@@ -57,13 +57,13 @@ def sphere(n: int, radius: float, rng: np.random.Generator) -> Places:
 def formation(n: int, radius: float, rng: np.random.Generator) -> Places:
     """From anywhere to the places of a formation, which moves; who goes to which place is drawn."""
     wide = max(radius, 0.45 * math.sqrt(n))  # room for all
-    start = scattered(n, np.array([wide, wide, 1.0]), rng) + (0.0, 0.0, LOWEST + 1.0)
+    start = scattered(n, np.array([wide, wide, 1.0]), rng) + np.array([0.0, 0.0, LOWEST + 1.0])
     angle = rng.uniform(0.0, 2.0 * math.pi)
     slots = pattern(str(rng.choice(PATTERNS)), n)
     turned = slots @ np.array([[np.cos(angle), np.sin(angle), 0.0], [-np.sin(angle), np.cos(angle), 0.0], [0, 0, 1]])
     way, speed = rng.uniform(0.0, 2.0 * math.pi), rng.uniform(0.0, DRIFT)
     drift = speed * np.array([math.cos(way), math.sin(way), 0.0])
-    return Places(start, rng.permutation(turned) + (0.0, 0.0, HEIGHT), drift)
+    return Places(start, rng.permutation(turned) + np.array([0.0, 0.0, HEIGHT]), drift)
 
 
 def pattern(name: str, n: int) -> Double:

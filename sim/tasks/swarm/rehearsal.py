@@ -32,7 +32,7 @@ from sim.engines.vector.simd import LANES
 from sim.env import Step
 from sim.randomize import Array
 from sim.spec import slices
-from sim.tasks.swarm.world import SOFT, WEIGHTS, Swarm
+from sim.tasks.swarm.world import WEIGHTS, Swarm
 
 if TYPE_CHECKING:
     from sim.tasks.swarm import QuadSwarm

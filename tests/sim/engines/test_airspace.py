@@ -1,4 +1,4 @@
-"""Vehicles of one airspace: downwash by its formula, closest approaches, who is near whom, and nobody of another world."""
+"""Vehicles of one airspace: downwash by its formula, closest approaches, who is near whom."""
 
 import math
 
@@ -155,7 +155,9 @@ def test_downwashs_slopes_agree_with_differences() -> None:
             low, high = [*place], [*place]
             low[k] -= 1e-6
             high[k] += 1e-6
-            assert slopes[k] == pytest.approx((wash(*high, 0.065, 0.063)[0] - wash(*low, 0.065, 0.063)[0]) / 2e-6, rel=1e-5)
+            assert slopes[k] == pytest.approx(
+                (wash(*high, 0.065, 0.063)[0] - wash(*low, 0.065, 0.063)[0]) / 2e-6, rel=1e-5
+            )
 
 
 def test_what_does_not_fit_is_refused() -> None:
