@@ -122,7 +122,7 @@ def _rows(count: int, state: Mapping[str, Any]) -> Array:
 
 
 class Flight:
-    """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares an airspace (`airspace.py`)."""
+    """`num` quadrotors. With `downwash`, each `downwash` consecutive vehicles share an airspace (`airspace.py`)."""
 
     cuda: ClassVar[str] = "sim.engines.flight.cuda:FlightCuda"
 
