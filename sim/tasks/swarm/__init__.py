@@ -1,8 +1,8 @@
 """Several quadrotors in one airspace go to their places, past one another, with direct motor commands.
 
 All have one policy. Each is told its own state, its target, and where its nearest neighbours are: what a motion
-capture system or positions on the radio give. They blow on those below them (`sim/engines/flight/airspace.py`). A touch ends the
-flight, for all in that airspace: what propellers do to one another is not modelled.
+capture system or positions on the radio give. They blow on those below them (`sim/engines/flight/airspace.py`). A touch
+ends the flight, for all in that airspace: what propellers do to one another is not modelled.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.flight.airspace import crowd, view
+from sim.engines.flight.airspace import crowd, meet, view
 from sim.engines.flight.together import FlightTogether
 from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
 from sim.engines.vector.rows import tell
@@ -82,7 +82,9 @@ class Swarm:
         drawn = [self._start(np.random.default_rng([self.seed, number, STARTS])) for number in worlds.tolist()]
         state, parameters, rest = ({k: np.concatenate([d[i][k] for d in drawn]) for k in drawn[0][i]} for i in range(3))
         self.flight.begin(where, self.flight.prepare(len(where), state, parameters))
-        self.flight.washed[where], self.flight.nearest[where] = 0.0, np.inf
+        now, gaps = self.flight.state[:, :3].copy(), np.empty_like(self.flight.nearest)
+        meet(now, self.flight.state, n, gaps)
+        self.flight.washed[where], self.flight.nearest[where] = 0.0, gaps[where]
         self.goal[where], self.drift[where] = rest["goal"], rest["drift"]
         self.episode[where], self.age[where], self.lost[where] = np.repeat(worlds, n), 0, False
         self.held[where[::n] // n] = 0

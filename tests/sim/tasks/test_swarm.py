@@ -117,6 +117,7 @@ def test_what_is_sensed_is_noisy_and_what_is_true_is_not():
         kept += int((now == before).all(axis=1).sum())
         before = now
     assert 0.02 < kept / (20 * env.num) < 0.1  # packets that are lost
+    assert all(np.isfinite(value).all() for value in truth.values())  # guards stop at what is not
     exact = opened(vary=False)
     assert all(np.array_equal(exact.observe()[s.name], exact.truth()[s.name]) for s in exact.task.policy)
     assert len(set(env.truth()["mass"].ravel().tolist())) == 80
