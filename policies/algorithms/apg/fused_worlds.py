@@ -45,7 +45,7 @@ def act(features, layout, weights, remembers, sensed, step, stride, activation, 
     """
     for place in range(len(sensed)):
         y, seen = block(activation, place * stride + step, layout.rows), block(sensed, place, sensed.shape[1])
-        fused._features(features, seen, y)
+        fused.features_of(features, seen, y)
         for k in range(layout.features):
             y[k, ALL] = select(abs(y[k, ALL]) <= LARGEST, y[k, ALL], ZERO)
         state = block(hidden, place, hidden.shape[1])
@@ -97,7 +97,7 @@ def act_adjoint(
         if step % CHUNK == 0 and count > 0:
             for layer in layout.layers:
                 network.weight_gradient(layer, own, activation, place * stride + step, count, gradient)
-        fused._features_adjoint(features, y, g, block(slopes, place, slopes.shape[1]))
+        fused.features_adjoint(features, y, g, block(slopes, place, slopes.shape[1]))
 
 
 @kernel
