@@ -43,8 +43,11 @@ MARGIN = 0.6  # m between centres, from which on others are too near
 FLOOR = 0.05  # m above the floor, where it is on it
 TILT, ADRIFT, ADRIFT_TURNING = 10.0, 0.2, 0.2  # degrees, m/s and rad/s at most, with which episodes begin
 STARTS, SENSORS = range(2)  # an episode's own streams of random numbers
-ENGINE = ("rotor_speed", "mass", "thrust_scale", "rotor_lag", "position", "rotation")
-ENGINE += ("linear_velocity", "angular_velocity")  # what the engine knows
+# What the engine knows.
+ENGINE = (
+    *("position", "rotation", "linear_velocity", "angular_velocity"),
+    *("rotor_speed", "mass", "thrust_scale", "rotor_lag"),
+)
 
 
 class Swarm:
@@ -100,7 +103,7 @@ class Swarm:
         """State, parameters and the rest of one world's vehicles, (n, k) by name."""
         task, n = self.task, self.each
         start, goal, drift = draw(task.config.mode, n, task.config.radius, rng)
-        state = {
+        state: dict[str, Array] = {
             "position": start,
             "quaternion": random_tilt(rng, n, TILT),
             "linear_velocity": drift + rng.uniform(-ADRIFT, ADRIFT, (n, 3)),
@@ -202,8 +205,8 @@ class Swarm:
 
         first = row - row % self.each
         rows, goal = slice(first, first + self.each), self.truth()["target_position"]
-        poses = (self.flight.read(name)[rows] for name in ("position", "quaternion"))
-        return picture(self.task.robot, *poses, goal[rows], height, width)
+        position, quaternion = (self.flight.read(name)[rows] for name in ("position", "quaternion"))
+        return picture(self.task.robot, position, quaternion, goal[rows], height, width)
 
     def close(self) -> None:
         """Nothing is held."""
