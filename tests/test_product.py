@@ -27,6 +27,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "quad_hover": {"episode_s": 3.0},
     "quad_track": {"episode_s": 2.0},
     "quad_any": {"episode_s": 2.0, "robot": "crazyflie"},  # of random vehicles there is no expert
+    "quad_swarm": {"vehicles": 2, "episode_s": 1.0},
     "arm_reach": {"steps": 50},
     "reach": {"steps": 30},
     **{f"soccer_{k}v{k}": {"steps": 60, "opponent": "still"} for k in (1, 2, 5)},

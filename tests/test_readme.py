@@ -63,7 +63,7 @@ def algorithms() -> str:
     trains = {(): "every task", (EngineTask,): "quadrotors", (HasExpert,): "every task with an expert"}
     trains[HasTeacher,] = "tasks with a teacher"
     trains[HasWords,] = "tasks that are told in words"
-    trains[Differentiable,] = "quadrotors, and `car_race`"
+    trains[Differentiable,] = "quadrotors, swarms, and `car_race`"
     trains[HasSensedReward,] = "tasks that are judged by what the robot senses"
     lines, described = ["| algorithm | what it is | trains |", "|---|---|---|"], set()
     for name in ALGORITHMS:
@@ -138,7 +138,8 @@ def test_the_pages_name_everything_too() -> None:
     races = [name for name in own if name.startswith("car")]
     roads = [name for name in own if name.startswith("traffic")]
     gates = [name for name in own if "gate" in name]
-    arms = [name for name in own if name not in (*games, *races, *roads, *gates)]
+    swarms = [name for name in own if name.startswith("quad_swarm")]
+    arms = [name for name in own if name not in (*games, *races, *roads, *gates, *swarms)]
     learners = [name for name in ALGORITHMS if name not in steppers]
     train, manipulation, deploy = ((DOCS / f"{page}.md").read_text() for page in ("train", "manipulation", "deploy"))
     assert [name for name in (*LISTED, *vehicles, *steppers, *ENGINES) if f"`{name}`" not in train] == []
@@ -146,6 +147,7 @@ def test_the_pages_name_everything_too() -> None:
     assert [name for name in games if f"`{name}`" not in (DOCS / "soccer.md").read_text()] == []
     assert [name for name in races if f"`{name}`" not in (DOCS / "driving.md").read_text()] == []
     assert [name for name in gates if f"`{name}`" not in (DOCS / "gates.md").read_text()] == []
+    assert [name for name in swarms if f"`{name}`" not in (DOCS / "swarm.md").read_text()] == []
     assert [name for name in roads if f"task={name}" not in (DOCS / "traffic.md").read_text()] == []
     assert [name for name in FAMILIES if f"task={name}/" not in manipulation] == []
     assert [name for name in DRIVERS if f"`{name}`" not in deploy] == []

@@ -116,8 +116,8 @@ def frames(scene: Film, backend: str = "raster") -> Iterator[Frame]:
 
 
 def picture(robot: Quadrotor, position: Any, quaternion: Any, target: Any, height: int, width: int) -> Frame:
-    """One moment of one vehicle: position and target (3,) m, quaternion (4,) body to world."""
-    pose, turn, goal = (np.asarray(value)[None, None] for value in (position, quaternion, target))
+    """One moment of one vehicle or n: position and target (3,) or (n, 3) m, quaternion (4,) or (n, 4) body to world."""
+    pose, turn, goal = (np.reshape(value, (1, -1, np.shape(value)[-1])) for value in (position, quaternion, target))
     return next(frames(colours.film(pose, turn, goal, robot, rate_hz=1.0, fps=1, size=(width, height))))
 
 

@@ -75,6 +75,11 @@ class Quadrotor:
         need = self.mass * GRAVITY / 4.0 - c0
         return float((-c1 + np.sqrt(c1 * c1 + 4.0 * c2 * need)) / (2.0 * c2)) if c2 else need / c1
 
+    @property
+    def extent(self) -> float:
+        """m from its centre to the tips of its propellers."""
+        return float(np.linalg.norm(self.rotor_position, axis=1).max()) + self.propeller_radius
+
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """The physical parameters that engines take and `Vary` perturbs: name -> (k,)."""
         values = {

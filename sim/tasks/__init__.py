@@ -32,6 +32,8 @@ TASKS = {
     "quad_hover": "sim.tasks.quad_hover:QuadHover",
     "quad_track": "sim.tasks.quad_track:QuadTrack",
     "quad_any": "sim.tasks.quad_any:QuadAny",
+    "quad_gate_race": "sim.tasks.gates:QuadGateRace",
+    "quad_swarm": "sim.tasks.swarm:QuadSwarm",
     "arm_reach": "sim.tasks.arm.reach:ArmReach",
     "arm_push": "sim.tasks.arm.push:ArmPush",
     "arm_pick_place": "sim.tasks.arm.pick_place:ArmPickPlace",
@@ -47,7 +49,6 @@ TASKS = {
     "soccer_vision_seek": "sim.tasks.soccer.seek:VisionSeek",
     "soccer_vision_shoot": "sim.tasks.soccer.shoot:VisionShoot",
     "soccer_vision_keep": "sim.tasks.soccer.keep:VisionKeep",
-    "quad_gate_race": "sim.tasks.gates:QuadGateRace",
     "car_race": "sim.tasks.race:CarRace",
     "car_race_vision": "sim.tasks.race.vision:CarRaceVision",
     "car_race_multi": "sim.tasks.race.multi:CarRaceMulti",
@@ -64,7 +65,6 @@ FAMILIES = {
     "gymnasium": "sim.tasks.external.gymnasium_robotics:task",
     "learned": "sim.tasks.external.learned:task",
 }
-
 PLACE = "place"  # in a setting's metadata: it says where something is on this machine, which is nobody else's business
 IDENTITY = "sha256"  # the setting that says which robot's files a policy was made with, where a task has them
 

@@ -40,7 +40,7 @@ MEASURED = 64  # vehicles flown to report the success rate while training
 class ApgConfig:
     """Settings of apg."""
 
-    path: str = "auto"  # fused | torch | auto: fused when the task and engine allow it
+    path: str = "auto"  # fused | torch | auto: fused when the task and engine allow it, torch in worlds of tasks' own
     network: str = "gru"  # mlp | gru | module:Class, on the torch path
     hidden: list[int] = field(default_factory=lambda: [16, 16])  # gru: encoder and recurrent state; mlp: layers
     updates: int = 1000
@@ -213,7 +213,7 @@ class Apg:
 
     Config = ApgConfig
     needs: tuple[type | UnionType, ...] = (Differentiable,)
-    takes: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ("agents",)
     recipes: ClassVar = {
         "high": {"algorithm.updates": 8000},
         "robust": {"algorithm.updates": 8000, "algorithm.hidden": [32, 32]},
@@ -222,11 +222,18 @@ class Apg:
     def __init__(self, task: Any, config: ApgConfig, seed: int, device: str = "cpu") -> None:
         self.task = task
         if own := rehearsable(task):
-            if device != "cpu" or config.critic or config.path == "fused":
-                raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic, by path=torch")
+            if device != "cpu" or config.critic:
+                raise ValueError(f"apg learns {task.name} with device=cpu, without algorithm.critic")
+            if config.path == "fused":
+                if config.network not in NETWORKS:
+                    raise ValueError("algorithm.path=fused takes mlp or gru; use algorithm.path=torch")
+                from policies.algorithms.apg.fused_worlds import FusedWorlds
+
+                self.path: Any = FusedWorlds(own, config, seed)
+                return
             from policies.algorithms.apg.worlds import Worlds
 
-            self.path: Any = Worlds(own, config, seed)
+            self.path = Worlds(own, config, seed)
             return
         path = config.path
         beyond = device != "cpu" or config.critic or config.network not in NETWORKS or reward_of(task) is not None

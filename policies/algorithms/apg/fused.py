@@ -47,7 +47,7 @@ def _clear(target):
 
 
 @part
-def _features(plan, seen, y):
+def features_of(plan, seen, y):
     """The network's input rows: scale * squash(signal - minus)."""
     for k in range(plan.feature_row.shape[0]):
         a, b = plan.feature_row[k], plan.feature_minus[k]
@@ -62,8 +62,8 @@ def _features(plan, seen, y):
 
 
 @part
-def _features_adjoint(plan, y, g, g_seen):
-    """Add to g_seen the gradient through `_features`, given that of its result, g."""
+def features_adjoint(plan, y, g, g_seen):
+    """Add to g_seen the gradient through `features_of`, given that of its result, g."""
     for k in range(plan.feature_row.shape[0]):
         a, b = plan.feature_row[k], plan.feature_minus[k]
         scale, inverse = plan.feature_scale[k], plan.feature_squash[k]
@@ -197,7 +197,7 @@ def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, lim
             )
             for k in range(history):
                 _copy(block(tape.action, slots + t - 1 - k, actions), 0, seen, history_row + k * actions, actions)
-            _features(plan, seen, y)
+            features_of(plan, seen, y)
             forward(weights, layout, y, hidden)
             _copy(y, layout.action, block(tape.action, slots + t, actions), 0, actions)
             a0, a1 = block(tape.action, slots + t, actions), block(tape.action, slots + t - 1, actions)
@@ -258,7 +258,7 @@ def _window(plan, layout, batch, tape, weights, gradient, totals, window, h, lim
                 for layer in layout.layers:
                     network.weight_gradient(layer, tape.g_network, tape.activation, t, min(CHUNK, window - t), gradient)
             _clear(g_seen)
-            _features_adjoint(plan, y, g_network, g_seen)
+            features_adjoint(plan, y, g_network, g_seen)
             for k in range(history):
                 g_past = block(tape.g_action, slots + t - 1 - k, actions)
                 for i in range(actions):

@@ -1,14 +1,9 @@
-"""Analytic policy gradients where a task brings a world of its own that differentiates what it costs.
-
-The gradient goes back step by step: through the world, the policy, and what the robot sensed. Commands of the last
-`ahead` steps of a window do not learn: most of what follows from them is not in it. There is no critic.
-"""
+"""Analytic policy gradients in a task's own world, with a policy that is a module of torch; see `windows.py`."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,36 +11,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from policies.algorithms.apg import MEASURED, ApgConfig
+from policies.algorithms.apg import ApgConfig
 from policies.algorithms.apg.autograd import Adam, Array, host, make_policy, named
-from policies.learning.fused.measure import measured
-from policies.models.controller import FeaturePolicy, Network
-from sim.env import TRAINING, stream
-from sim.spec import limits, pictures, size, unpack
+from policies.algorithms.apg.windows import Windows
+from policies.models.controller import Network
+from sim.spec import size, unpack
 from sim.tasks import features_of, initial_action
 from sim.tasks.abilities import HasRehearsal
 
 
-class Worlds:
-    """The path of tasks with worlds of their own. `Fused` in `policies.algorithms.apg` has the same metrics."""
+class Worlds(Windows):
+    """See the module."""
 
     def __init__(self, task: HasRehearsal, config: ApgConfig, seed: int) -> None:
-        if pictures(task.policy):
-            raise ValueError(f"apg takes numbers, but {task.name} shows pictures")
-        if not 0 <= config.ahead < config.window:
-            raise ValueError(f"algorithm.ahead must be within 0..window - 1, got {config.ahead} of {config.window}")
+        super().__init__(task, config, seed)
         torch.set_num_threads(1)  # small matrices: threads cost more than they bring
-        self.task, self.config, self.seed = task, config, seed
-        self.world = task.rehearsal(config.num_envs, stream(seed, TRAINING), config.window)
-        self.sizes = {s.name: s.size for s in task.policy}
-        self.low, high = limits(task.commands)
-        self.half = np.float32(0.5) * (high - self.low)
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         features = sum(self.sizes[f.signal] for f in features_of(task))
         self.policy = make_policy(config, features, size(task.commands), rng, initial_action(task))
         self.adam = Adam(self.policy.parameters())
         self.hidden = torch.zeros(config.num_envs, self.policy.state_size)
-        self.update = self.lost = 0
 
     def _sensed(self) -> Tensor:
         """(n, m): the policy's signals, one after the other."""
@@ -58,7 +43,6 @@ class Worlds:
         return action, after
 
     def window(self) -> tuple[Array, float]:
-        """Drive one window and leave its gradient in the policy's parameters: costs (T, n), and how many count."""
         config, world, hidden, tape = self.config, self.world, self.hidden, []
         for _ in range(config.window):
             inputs = self._sensed().requires_grad_(), hidden.detach().requires_grad_()
@@ -90,32 +74,14 @@ class Worlds:
                 gradient = gradient / total
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
-    def _controller(self) -> FeaturePolicy:
-        return FeaturePolicy.from_task(self.task, self.network())
-
-    def learn(self) -> Iterator[dict[str, float]]:
-        """Train to the end of the budget."""
+    def improve(self, rate: float) -> float:
         c = self.config
-        interval, measure = max(1, c.updates // 100), max(1, c.updates // 5)
-        while self.update < c.updates:
-            cost, counting = self.window()
-            norm = self.adam.step(c.rate(self.update), c.beta1, c.beta2, c.gradient_clip)
-            self.update += 1
-            lost, over = self.world.go_on(c.episode_windows * c.window)
-            self.lost += lost
-            self.hidden[torch.from_numpy(over)] = 0.0
-            if self.update % interval == 0 or self.update == c.updates:
-                metrics = c.metrics(self.update, float(cost.mean()), norm, self.lost) | {"driving": counting}
-                if self.update % measure < interval:
-                    first = self.update * MEASURED
-                    metrics |= measured(self.task, self._controller(), self.seed, first, MEASURED)
-                yield metrics
+        return self.adam.step(rate, c.beta1, c.beta2, c.gradient_clip)
 
-    def dump_to(self, folder: Path) -> None:
-        """Nothing is written: the world itself says who is lost."""
+    def forget(self, rows: NDArray[np.bool_]) -> None:
+        self.hidden[torch.from_numpy(rows)] = 0.0
 
     def network(self) -> Network:
-        """What has been learned so far."""
         found: Network = self.policy.network()
         return found
 

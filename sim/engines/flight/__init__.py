@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engines.flight import dynamics
+from sim.engines.flight.airspace import blow
 from sim.engines.flight.control_step import WholeStep
 from sim.engines.flight.reading import PARAMETERS, Reader, rotate_rows
 from sim.engines.flight.rows import (
@@ -28,10 +29,6 @@ from sim.engines.vector.blocks import block, blocks, from_lanes, inlined, kernel
 from sim.engines.vector.simd import ALL, LANES
 from sim.randomize import Array
 from sim.robots.quadrotors import Quadrotor
-
-# Downwash of a vehicle above on one below (Shi et al. 2019; coefficients of the Crazyflie identified in
-# gym-pybullet-drones, assets/cf2x.urdf): force = -k1 (radius / 4 dz)^2 exp(-(dxy / (k2 dz + k3))^2 / 2), in newtons.
-DOWNWASH = (2267.18, 0.16, -0.11)
 
 
 @kernel
@@ -125,7 +122,7 @@ def _rows(count: int, state: Mapping[str, Any]) -> Array:
 
 
 class Flight:
-    """`num` quadrotors. With `downwash`, each consecutive group of `downwash` vehicles shares one airspace."""
+    """`num` quadrotors. With `downwash`, each `downwash` consecutive vehicles share an airspace (`airspace.py`)."""
 
     cuda: ClassVar[str] = "sim.engines.flight.cuda:FlightCuda"
 
@@ -149,16 +146,14 @@ class Flight:
         self.substep = np.float32(dt / substeps)
         self._readers: list[Reader] = []
         self.state = to_lanes(np.tile(REST, (num, 1)))
+        self.washed = np.zeros(num, np.float32)  # N of downwash on each, in the last step
         self._command = np.zeros((blocks(num), COMMAND_ROWS, LANES), np.float32)
         self.signals = np.zeros((blocks(num), SIGNAL_ROWS, LANES), np.float32)
         self.derived = np.zeros((blocks(num), PARAMETER_ROWS, LANES), np.float32)
         self._derive(self._index(None))
 
-    def _derive(self, index: Any, wash: Array | None = None) -> None:
-        values = self.values[index]
-        if wash is not None:
-            values[:, COLUMNS["force"]] += wash
-        put(derive_values(values, self.dt / self.substeps), index, self.derived)
+    def _derive(self, index: Any) -> None:
+        put(derive_values(self.values[index], self.dt / self.substeps), index, self.derived)
         for reader in self._readers:
             reader.changed[index] = True
 
@@ -200,7 +195,7 @@ class Flight:
     def step(self, command: Any) -> None:
         self.check(command)
         if self.downwash:
-            self._derive(self._index(None), self._wash())
+            blow(self.state, self.values, self.derived, self.downwash, self.washed)
         fill(np.ascontiguousarray(command, np.float32), self._command)
         step_blocks(self.state, self.derived, self._command, self.substep, self.substeps)
 
@@ -226,19 +221,3 @@ class Flight:
         for name, value in parameters.items():
             self.values[index, self._column(name)] = value
         self._derive(index)
-
-    def _wash(self) -> Array:
-        """The downwash force (num, 3) on each vehicle from those above it in its airspace, held over the step."""
-        k1, k2, k3 = DOWNWASH
-        position = self.read("position").reshape(-1, self.downwash, 3)
-        delta = position[:, None, :, :] - position[:, :, None, :]  # (worlds, receiver, source, 3)
-        height = delta[..., 2]
-        above = height > 0.0
-        safe = np.where(above, np.maximum(height, 0.05), 1.0)
-        radius = self.parameters["propeller_radius"].reshape(-1, 1, self.downwash)
-        spread = np.maximum(k2 * safe - k3, 1e-3)
-        distance = np.linalg.norm(delta[..., :2], axis=-1)
-        push = k1 * (radius / (4.0 * safe)) ** 2 * np.exp(-0.5 * (distance / spread) ** 2)
-        force = np.zeros((self.num, 3), np.float32)
-        force[:, 2] = -np.where(above, push, 0.0).sum(axis=2).reshape(-1)
-        return force

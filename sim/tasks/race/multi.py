@@ -22,6 +22,7 @@ from sim.terms import Mirror
 
 if TYPE_CHECKING:
     from sim.tasks.race.field import Races
+    from sim.tasks.race.rehearsal import Rehearsal
 
 # Rivals that drive with so much of the speed with which pure pursuit would, and stay behind others.
 PACES = {"slow": 0.4, "slower": 0.7, "pursuit": 1.0}
@@ -110,6 +111,11 @@ class CarRaceMulti(CarRace):
         from sim.tasks.race.field import Races
 
         return Races(self, num, seed)
+
+    def rehearsal(self, num: int, seed: int, steps: int) -> Rehearsal:
+        if self.agents > 1:
+            raise ValueError(f"apg drives one car on each track: with opponent=self there are {self.agents}")
+        return super().rehearsal(num, seed, steps)
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """Also `clean`: no wall was touched, and no other car was run into; `place` at the end; and places won and

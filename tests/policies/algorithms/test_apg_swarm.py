@@ -1,0 +1,134 @@
+"""apg on a swarm: its gradient from vehicle to vehicle, kernels that do as torch does, and a file that flies."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deploy import PolicyFile
+from policies.algorithms.apg import Apg, ApgConfig
+from policies.algorithms.apg.fused_worlds import FusedWorlds
+from policies.algorithms.apg.worlds import Worlds
+from policies.evaluate import evaluate
+from policies.models.export import export
+from policies.runner import checkpoint
+from sim.env import make_env
+from sim.tasks import make
+
+NEAR = np.array(
+    [[0.0, 0.0, 1.5], [0.05, 0.03, 1.9], [0.3, -0.1, 1.6], [-0.1, 0.35, 1.2]]
+)  # above one another, too near
+
+
+def start(path: str = "torch", vary: bool = False, **changes: Any) -> Any:
+    settings = {"network": "mlp", "hidden": [16], "num_envs": 16, "window": 16, "updates": 4, "adjoint_clip": 1e9}
+    task = make("quad_swarm", vehicles=4, radius=0.5, vary=vary, episode_s=1.0)
+    return Apg(task, ApgConfig(**{**settings, "path": path, **changes}), 0).path
+
+
+def crowded(path: Worlds) -> dict[str, Any]:
+    """A policy that hovers, more or less, among vehicles that are too near; the state of its world."""
+    generator, world = torch.Generator().manual_seed(0), path.world
+    with torch.no_grad():
+        parameters = [*path.policy.parameters()]
+        for p in parameters:
+            p.copy_(0.04 * torch.randn(p.shape, generator=generator))
+        parameters[-1].fill_(0.347)
+    places = np.tile(NEAR, (4, 1)) + 0.02 * np.random.default_rng(0).normal(size=(16, 3))
+    world.flight.state[0, :3] = places.T
+    world._look()
+    world._sensors.send(world._table)
+    state: dict[str, Any] = world.state_dict()
+    return state
+
+
+def test_the_gradient_agrees_with_differences() -> None:
+    """Of the weights of a policy that all fly by, through downwash, and neighbours that are seen and avoided."""
+    path, generator = start(), torch.Generator().manual_seed(1)
+    state = crowded(path)
+
+    def cost() -> float:
+        path.world.load_state_dict(state)
+        found, counts = path.window()
+        assert counts == 1.0
+        return float(found.sum(dtype=np.float64))
+
+    cost()
+    assert path.world._crowd.max() > 0.2 and path.world.flight.washed.min() < -0.02
+    gradient = [p.grad.clone() for p in path.policy.parameters()]
+    pairs = []
+    for _ in range(4):
+        ways, ends = [torch.randn(p.shape, generator=generator) for p in path.policy.parameters()], []
+        for step in (3e-3, -6e-3, 3e-3):
+            with torch.no_grad():
+                for p, way in zip(path.policy.parameters(), ways, strict=True):
+                    p += step * way
+            ends.append(cost())
+        along = sum(float((g * way).sum()) for g, way in zip(gradient, ways, strict=True)) * 16 * 16
+        pairs.append((along, (ends[0] - ends[1]) / 6e-3))
+    found, numeric = np.array(pairs).T
+    assert np.linalg.norm(found - numeric) < 0.05 * np.linalg.norm(numeric) and np.abs(numeric).max() > 5.0
+
+
+@pytest.mark.parametrize(("kind", "hidden"), [("gru", [16, 16]), ("mlp", [16, 8])])
+def test_kernels_do_as_torch_does(kind: str, hidden: list[int]) -> None:
+    same = {"vary": True, "network": kind, "hidden": hidden, "window": 20, "ahead": 3}
+    torchs, kernels = start("torch", **same), start("fused", **same)
+    assert isinstance(torchs, Worlds) and isinstance(kernels, FusedWorlds)
+    for _ in range(2):
+        (one, _), (other, _) = torchs.window(), kernels.window()
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        assert kernels.improve(1e-2) == pytest.approx(torchs.improve(1e-2), rel=1e-4)
+        for path in (torchs, kernels):
+            path.update += 1
+            path.forget(path.world.go_on(30)[1])
+
+
+def practise(path: Any, updates: int) -> None:
+    for _ in range(updates):
+        path.window()
+        path.improve(1e-2)
+        path.update += 1
+        path.forget(path.world.go_on(32)[1])
+
+
+def test_it_goes_on_exactly(tmp_path: Path) -> None:
+    whole, first, again = (start("fused", vary=True, network="gru", hidden=[16, 16]) for _ in range(3))
+    practise(whole, 5)
+    practise(first, 3)
+    checkpoint.save(tmp_path / "state", first.state_dict())
+    again.load_state_dict(checkpoint.load(tmp_path / "state"))
+    practise(again, 2)
+    assert again.update == 5
+    np.testing.assert_array_equal(whole.weights, again.weights)
+
+
+def test_its_file_flies_in_any_vehicle_and_in_larger_swarms(tmp_path: Path) -> None:
+    task = make("quad_swarm", vehicles=4, episode_s=1.0)
+    learner = Apg(task, ApgConfig(path="fused", hidden=[8, 8], num_envs=16, window=8, updates=1), 0)
+    assert [*learner.learn()][-1]["env_steps"] == 16 * 8
+    export(learner.controller(), tmp_path / "policy.onnx", training={"algorithm": "apg"})
+    file = PolicyFile.load(tmp_path / "policy.onnx")
+    env = make_env(task, 8, 0, several=True)
+    env.reset(range(8), [0] * 4 + [1] * 4)
+    seen, others = {s.name: env.observe()[s.name] for s in file.inputs}, [2, 0, 1, 3, 7, 5, 6, 4]
+
+    def told(rows: list[int]) -> np.ndarray:
+        file.reset(8)
+        return file.step({name: value[rows] for name, value in seen.items()})["motor_command"]
+
+    np.testing.assert_array_equal(told([*range(8)])[others], told(others))  # nobody knows which vehicle it is
+    for vehicles in (4, 7):
+        report = evaluate(file, task=make("quad_swarm", vehicles=vehicles, episode_s=1.0), episodes=2)
+        assert {len(values) for values in report.values.values()} == {2 * vehicles}
+
+
+def test_what_it_cannot_do_it_says() -> None:
+    with pytest.raises(ValueError, match="quad_swarm rehearses in multiples of 16 and of 4 rows, got 8"):
+        make("quad_swarm", vehicles=4).rehearsal(8, 0, 8)
+    with pytest.raises(ValueError, match="algorithm.path=fused takes mlp or gru"):
+        start("fused", network="my_module:Net")
+    with pytest.raises(ValueError, match="apg drives one car on each track: with opponent=self there are 3"):
+        make("car_race_multi", opponent="self", tracks=2).rehearsal(16, 0, 8)
