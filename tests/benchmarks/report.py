@@ -78,6 +78,7 @@ def main(name: str, cases: Iterable[str], measure: Callable[[list[str], bool], R
     for together in [[case] for case in wanted] if apart else [wanted]:
         found = measure(together, chosen.quick)
         for row in found.values():
+            row.setdefault("load", round(os.getloadavg()[0], 1))
             row |= origin | now | {"versions": provenance.versions(BENCHMARKS[name]), "together": len(together)}
         rows |= found
         if not chosen.quick:
@@ -153,6 +154,9 @@ def origins(name: str, rows: Rows) -> str:
     lines = []
     for origin, cases in groups.items():
         machine, day, commit, versions = json.loads(origin)
+        loads = sorted(rows[case]["load"] for case in cases if "load" in rows[case])
+        if loads:
+            machine += f"; load {' to '.join(dict.fromkeys((f'{loads[0]:.1f}', f'{loads[-1]:.1f}')))}"
         every = len(groups) == 1
         told = ", ".join(f"{package} {version}" for package, version in (versions or {}).items()) or "–"
         how = f"`{command(name)}{'' if every else ' --only ROW ...'}`"

@@ -129,8 +129,8 @@ def test_what_was_measured_is_not_measured_again(report, toy, capsys):
     assert toy.run("--quick", "--only", "a", machine="N") == [["a"]] and report.read()["toy"]["a"]["machine"] == "M"
     assert toy.run("--only", "a", machine="N") == [["a"]]
     assert toy.page().count("| `python tests/benchmarks/toy.py --only ROW ...` | ") == 2
-    assert re.search(r"^\| a \| .* \| N \| .* c0ffee \| Python 3\.", toy.page(), re.M)
-    assert re.search(r"^\| b; c \| .* \| M \| ", toy.page(), re.M)
+    assert re.search(r"^\| a \| .* \| N; load .* c0ffee \| Python 3\.", toy.page(), re.M)
+    assert re.search(r"^\| b; c \| .* \| M; load ", toy.page(), re.M)
     report.provenance.code = lambda: "two"
     assert toy.run() == [["a"], ["b"], ["c"]]
 
@@ -140,7 +140,7 @@ def test_what_is_compared_is_measured_in_one_run(report, toy, capsys):
     assert toy.run("--only", "a", apart=False) == []
     assert toy.run(apart=False) == [["a", "b", "c"]] and toy.run(apart=False) == []
     assert toy.run(apart=False, machine="N") == [["a", "b", "c"]]
-    assert "| all | `python tests/benchmarks/toy.py` | N |" in toy.page()
+    assert "| all | `python tests/benchmarks/toy.py` | N; load " in toy.page()
 
 
 def test_one_that_fails_does_not_hold_up_the_others(report, monkeypatch, tmp_path, capfd):
