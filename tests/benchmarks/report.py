@@ -35,6 +35,7 @@ BENCHMARKS = {
     "crazyflie": ("numba", "cflib"),
     "control_loop": ("numba",),
     "guards": ("numba",),
+    "overload": ("numba",),
     "arm": ("mujoco", "mujoco-warp", "warp-lang"),
     "manipulation": ARMS,
     "steering": ARMS,
