@@ -41,6 +41,12 @@ DIFFERS = {
     "actuator_biastype": {int(mujoco.mjtBias.mjBIAS_USER)},
     "integrator": {int(mujoco.mjtIntegrator.mjINT_IMPLICIT)},
 }
+ACCELERATIONS = {int(mujoco.mjtSensor.mjSENS_ACCELEROMETER), int(mujoco.mjtSensor.mjSENS_FRAMELINACC)}
+CARRIED = {
+    int(mujoco.mjtObj.mjOBJ_SITE): "site_bodyid",
+    int(mujoco.mjtObj.mjOBJ_GEOM): "geom_bodyid",
+    int(mujoco.mjtObj.mjOBJ_CAMERA): "cam_bodyid",
+}
 FLAGS = (
     ("disableflags", mujoco.mjtDisableBit, mujoco_warp.DisableBit),
     ("enableflags", mujoco.mjtEnableBit, mujoco_warp.EnableBit),
@@ -79,9 +85,18 @@ def refused(model: Any) -> Iterator[str]:
     for i, group in enumerate(model.actuator_group):
         if 0 <= group < 31 and model.opt.disableactuator >> int(group) & 1:
             yield f"{named(model, 'actuator', i)}, whose group is disabled (actuatorgroupdisable)"
+    for i in range(model.nsensor):
+        if int(model.sensor_type[i]) in ACCELERATIONS and model.body_treeid[carrier(model, i)] < 0:
+            yield f"{named(model, 'sensor', i)}: an acceleration of what nothing moves, which MuJoCo takes for 0"
     for kind in ("body", "actuator", "sensor"):
-        for i in np.flatnonzero(getattr(model, f"{kind}_plugin") >= 0):
-            yield f"{named(model, kind, int(i))}, which is a plugin"
+        for number in np.flatnonzero(getattr(model, f"{kind}_plugin") >= 0):
+            yield f"{named(model, kind, int(number))}, which is a plugin"
+
+
+def carrier(model: Any, sensor: int) -> int:
+    """The body of what a sensor tells of."""
+    number, kind = int(model.sensor_objid[sensor]), int(model.sensor_objtype[sensor])
+    return int(getattr(model, CARRIED[kind])[number]) if kind in CARRIED else number
 
 
 def named(model: Any, kind: str, number: int) -> str:

@@ -221,6 +221,11 @@ REFUSED = {
         '<actuator><motor name="off" joint="j" group="1"/></actuator>', 'actuatorgroupdisable="1">'
     ),
     "the sensor 'own': mjSENS_USER": hinge('<sensor><user name="own" dim="1"/></sensor>'),
+    "the sensor 'still': an acceleration of what nothing moves, which MuJoCo takes for 0": mjcf(
+        '<body name="b" pos="0 0 1"><joint/><geom size=".1"/></body><site name="s"/>',
+        '<sensor><framelinacc objtype="body" objname="b"/><accelerometer name="still" site="s"/></sensor>',
+        ">",
+    ),
     "the body 'kB_first', which is a plugin": CABLE,
     "this model: geom pair (a, b) has non-zero margin": BOXES,
     "this model: geom 0: friction[0] (0.0) < MJ_MINMU": SLIPPERY,
