@@ -15,7 +15,7 @@ from sim.engines.warp_scene import WarpScene
 
 ROWS, DT, STEPS = 3, 0.01, 12
 # m, rad, and per second; sensors as shares of 1 + what they say. Warp's numbers are float32, its solver stops at 1e-6.
-TOLERANCE = {"qpos": 5e-4, "qvel": 1e-2, "sensed": 1e-2}
+TOLERANCE = {"qpos": 5e-4, "qvel": 2e-2, "sensed": 1e-2}
 
 ASSETS = """<asset>
   <mesh name="tetrahedron" vertex="0 0 0 .2 0 0 0 .2 0 0 0 .2"/>
@@ -150,7 +150,7 @@ def bound() -> str:
     return mjcf(
         bodies,
         f"{equality}<sensor>{''.join(told)}</sensor>",
-        'integrator="RK4"><flag energy="enable" contact="disable"/>',
+        'integrator="Euler"><flag energy="enable" contact="disable"/>',
     )
 
 
