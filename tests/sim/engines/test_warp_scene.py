@@ -136,7 +136,8 @@ def bound() -> str:
         <fixed name="t2"><joint joint="slide" coef="1"/></fixed>
       </tendon>
       <equality>
-        <weld body1="grip" body2="held"/><connect body1="held" body2="tied" anchor=".5 0 0"/>
+        <weld body1="grip" body2="held" solref=".1 1"/>
+        <connect body1="held" body2="tied" anchor=".5 0 0" solref=".1 1"/>
         <weld site1="held" site2="tied" torquescale=".5" active="false"/>
         <joint joint1="shoulder" joint2="elbow" polycoef="0 .5 .1 0 0"/><tendon tendon1="t1" tendon2="t2"/>
       </equality>"""
@@ -146,7 +147,7 @@ def bound() -> str:
     told += [f'<frame{kind} objtype="{of}" objname="lower"/>' for kind in kinds for of in ("body", "xbody", "geom")]
     told += [f'<frame{kind} objtype="site" objname="s2" reftype="body" refname="held"/>' for kind in kinds[:5]]
     told += [f'<subtree{kind} body="upper"/>' for kind in ("com", "linvel", "angmom")]
-    told += ["<e_potential/>", "<e_kinetic/>"]
+    told += ["<e_potential/>"]
     return mjcf(
         bodies,
         f"{equality}<sensor>{''.join(told)}</sensor>",
@@ -229,6 +230,7 @@ REFUSED = {
         '<actuator><motor name="off" joint="j" group="1"/></actuator>', 'actuatorgroupdisable="1">'
     ),
     "the sensor 'own': mjSENS_USER": hinge('<sensor><user name="own" dim="1"/></sensor>'),
+    "the sensor 'energy': mjSENS_E_KINETIC": hinge('<sensor><e_kinetic name="energy"/></sensor>'),
     "the sensor 'still': an acceleration of what nothing moves, which MuJoCo takes for 0": mjcf(
         '<body name="b" pos="0 0 1"><joint/><geom size=".1"/></body><site name="s"/>',
         '<sensor><framelinacc objtype="body" objname="b"/><accelerometer name="still" site="s"/></sensor>',
