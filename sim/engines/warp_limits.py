@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
 
 INSTEAD = "engine=mujoco can"
 LOOKS = ("light_", "mat_", "geom_rgba", "geom_matid")  # what only pictures depend on; Warp draws none here
+FOR_SLEEP = "dof_length"  # follows from masses and places, and only who may fall asleep depends on it
 # Of each kind of element: which array says of what type they are, MuJoCo's names of types, and which Warp has.
 TYPES = (
     ("actuator", "actuator_trntype", mujoco.mjtTrn, mujoco_warp.TrnType),
@@ -116,7 +117,8 @@ def changed(common: Any, model: Any, varied: tuple[str, ...]) -> list[str]:
     """What else differs from the common model that Warp looks at: arrays and options."""
     arrays = [f.name for f in dataclasses.fields(mujoco_warp.Model) if f.name not in varied]
     arrays = [name for name in arrays if isinstance(getattr(common, name, None), np.ndarray)]
-    arrays = [name for name in arrays if not name.startswith(LOOKS)]
+    asleep = bool(common.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP))
+    arrays = [name for name in arrays if not name.startswith(LOOKS) and (asleep or name != FOR_SLEEP)]
     options = [f.name for f in dataclasses.fields(mujoco_warp.Option) if hasattr(common.opt, f.name)]
     return [
         *(name for name in arrays if not np.array_equal(getattr(common, name), getattr(model, name))),
