@@ -6,7 +6,8 @@
 # make docs   README and docs/ as a site with search and interfaces: build/site/index.html
 # make cluster-demo  three seeds of quad_hover on two Ray nodes of this machine: docs/cluster.md
 # make lock    requirements/*.lock anew from constraints.txt; needs the network
-# make sbom | lint | bench | clean
+# make bench   what is not yet measured by this code on this machine; hours. BENCH="--only tracking --again", BENCH=--quick
+# make sbom | lint | clean
 #
 # PYTHON=... chooses the interpreter: 3.11 or newer. Python 3.11 is tried first: every dependency has a wheel for it.
 
@@ -40,7 +41,7 @@ lint: .venv/test.installed
 	$(BIN)/mypy
 
 bench: .venv/test.installed
-	@set -e; for name in simulators training off_policy pitch transfer tracking foundation recipes adaptation specialists microcontroller ros2 crazyflie control_loop guards arm manipulation steering; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@$(BIN)/python tests/benchmarks/bench.py $(BENCH)
 
 cluster-demo: .venv/cluster.installed
 	@set -e; out=build/cluster-demo/$$(date +%Y-%m-%d_%H-%M-%S); \

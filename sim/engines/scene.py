@@ -41,7 +41,9 @@ class Scene:
         self._showing = None if shown is None else mujoco.MjData(shown)
         self._threads = Threads(self.model, num, self.substeps, threads)
         self._looking = mujoco.MjData(self.model)
-        self._state = np.zeros((num, mujoco.mj_stateSize(self.model, STATE)))
+        self._fresh = np.zeros(mujoco.mj_stateSize(self.model, STATE))
+        mujoco.mj_getState(self.model, self._looking, self._fresh, STATE)
+        self._state = np.tile(self._fresh, (num, 1))
         self._control = np.zeros((num, self.substeps, self.model.nu))
         limited = self.model.actuator_ctrllimited.astype(bool)
         self._low = np.where(limited, self.model.actuator_ctrlrange[:, 0], -np.inf)
@@ -80,7 +82,7 @@ class Scene:
     def reset(self, rows: Sequence[int], qpos: Double, qvel: Double | None = None) -> None:
         """Begin anew in these worlds: joint positions (count, nq), velocities (count, nv) (None: at rest)."""
         index = list(rows)
-        self._state[index] = 0.0
+        self._state[index] = self._fresh
         self.qpos[index] = qpos
         if qvel is not None:
             self.qvel[index] = qvel
@@ -115,8 +117,7 @@ class Scene:
         broken = ~np.isfinite(self._control).all(axis=(1, 2)) | ~np.isfinite(self._state).all(axis=1)
         if broken.any():  # MuJoCo would write a warning file for them
             self._control[broken] = 0.0
-            self._state[broken] = 0.0
-            self.qpos[broken] = self.model.qpos0
+            self._state[broken] = self._fresh
         wanted = self._state[:, 0] + self.dt
         self._state = self._advance()
         broken |= np.abs(self._state[:, 0] - wanted) > 0.5 * self.model.opt.timestep  # it began anew, or gave up

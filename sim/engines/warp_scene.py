@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.engines.scene import Double, Scene
-from sim.engines.warp_batch import VARIED, WarpBatch
+from sim.engines.warp_batch import WarpBatch
+from sim.engines.warp_limits import INSTEAD, batched, changed
 
 
 class WarpScene(Scene):
@@ -17,13 +18,17 @@ class WarpScene(Scene):
 
     def __init__(self, model: Any, num: int, dt: float, threads: int | None = None, shown: Any = None) -> None:
         super().__init__(model, num, dt, 1, shown)
-        if self.model.na:
-            raise ValueError("actuators with a state of their own are not stepped by mujoco_warp here: engine=mujoco")
-        varied = (*VARIED, "body_ipos")
-        self._batch = WarpBatch(self.model, num, self.substeps, varied, self.contacts, self.rows)
+        self._varied = batched(self.model)
+        self._batch = WarpBatch(self.model, num, self.substeps, self._varied, self.contacts, self.rows)
+        self._looked_at: set[int] = set()
 
     def vary(self, row: int, change: Callable[[Any], None]) -> None:
+        """ValueError names what cannot differ from world to world in Warp."""
         super().vary(row, change)
+        if row not in self._looked_at:  # it takes longer than all the rest, and a task changes the same each time
+            if other := changed(self.model, self.models[row], self._varied):
+                raise ValueError(f"mujoco_warp cannot step worlds that differ in {', '.join(other)}; {INSTEAD}")
+            self._looked_at.add(row)
         self._batch.vary(row, self.models[row])
 
     @property

@@ -250,4 +250,4 @@ def markdown(rows: report.Rows) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report.main("crazyflie", CASES, measure)
+    report.main("crazyflie", CASES, measure, apart=True)

@@ -77,4 +77,4 @@ def _ends(interval: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    report.main("driving", CASES, measure)
+    report.main("driving", CASES, measure, apart=True)

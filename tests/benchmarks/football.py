@@ -96,4 +96,4 @@ def markdown(rows: report.Rows) -> str:
 
 
 if __name__ == "__main__":
-    report.main("football", CASES, measure)
+    report.main("football", CASES, measure, apart=True)

@@ -66,4 +66,4 @@ def markdown(rows: report.Rows) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report.main("guards", FAULTS, measure)
+    report.main("guards", FAULTS, measure, apart=True)

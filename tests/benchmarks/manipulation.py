@@ -98,4 +98,4 @@ def _cell(runs: list[dict[str, Any]], name: str) -> str:
 
 
 if __name__ == "__main__":
-    report.main("manipulation", CASES, measure)
+    report.main("manipulation", CASES, measure, apart=True)

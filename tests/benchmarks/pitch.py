@@ -90,4 +90,4 @@ def markdown(rows: report.Rows) -> str:
 
 
 if __name__ == "__main__":
-    report.main("pitch", CASES, measure)
+    report.main("pitch", CASES, measure, apart=True)

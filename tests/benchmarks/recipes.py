@@ -95,4 +95,4 @@ def _both(values: list[float], worst: Any, form: str) -> str:
 
 
 if __name__ == "__main__":
-    report.main("recipes", CASES, measure)
+    report.main("recipes", CASES, measure, apart=True)

@@ -232,4 +232,4 @@ def markdown(rows: report.Rows) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report.main("ros2", CASES, measure)
+    report.main("ros2", CASES, measure, apart=True)

@@ -160,4 +160,4 @@ def _total(runs: list[dict[str, Any]]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    report.main("sampling", CASES, measure)
+    report.main("sampling", CASES, measure, apart=True)

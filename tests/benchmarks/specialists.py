@@ -61,4 +61,4 @@ def markdown(rows: report.Rows) -> str:
 
 
 if __name__ == "__main__":
-    report.main("specialists", AIRFRAMES, measure)
+    report.main("specialists", AIRFRAMES, measure, apart=True)

@@ -79,4 +79,4 @@ def _cell(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    report.main("steering", tasks(), measure)
+    report.main("steering", tasks(), measure, apart=True)

@@ -1,21 +1,25 @@
 """An intersection of `traffic_eco` in this process beside a bare loop with the same subscriptions: CPU time per step.
 
-`python tests/benchmarks/traffic.py [episodes=6] [steps=300]`. Both step the same traffic, alternating; the bare loop
-subscribes, steps and asks for what it subscribed to, no more. Nobody is told anything, then everybody who is equipped.
+    python tests/benchmarks/traffic.py [--quick]
+
+Both step the same traffic, alternating; the bare loop subscribes, steps and asks for what it subscribed to, no more.
+Nobody is told anything, then everybody who is equipped.
 """
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
+import report
 
 from sim.tasks import make
 from sim.tasks.traffic.world import Intersection
 
 SEED = 0
+EPISODES, STEPS = 6, 300
+CASES = ("an intersection",)
 
 
 def bare(env: Intersection) -> None:
@@ -33,7 +37,7 @@ def ours(env: Intersection, command: float) -> None:
     env.step({"acceleration": np.full((env.num, 1), command, np.float32)})
 
 
-def measure(env: Intersection, episode: int, steps: int, step: Callable[[Intersection], None]) -> float:
+def timed(env: Intersection, episode: int, steps: int, step: Callable[[Intersection], None]) -> float:
     """Microseconds of CPU time per step."""
     env.reset(range(env.num), [episode] * env.num)
     begun = time.process_time()
@@ -48,17 +52,25 @@ def ratios(episodes: int, steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as task.folder, closing(Intersection(task, task.agents, SEED)) as env:
         rows = []
         for episode in range(episodes):
-            alone = measure(env, episode, steps, bare)
-            left = measure(env, episode, steps, lambda env: ours(env, 2.0))
-            told = measure(env, episode, steps, lambda env: ours(env, 1.4))
+            alone = timed(env, episode, steps, bare)
+            left = timed(env, episode, steps, lambda env: ours(env, 2.0))
+            told = timed(env, episode, steps, lambda env: ours(env, 1.4))
             rows.append((alone, left / alone, told / alone))
     alone, left, told = np.median(rows, axis=0).tolist()
     return {"bare": alone, "left": left, "told": told}
 
 
+def measure(cases: list[str], quick: bool) -> report.Rows:
+    """Medians of episodes."""
+    return {case: ratios(*(1, 20) if quick else (EPISODES, STEPS)) for case in cases}
+
+
+def markdown(rows: report.Rows) -> str:
+    """One line."""
+    lines = [[case, f"{row['bare']:.0f}", f"{row['left']:.2f}", f"{row['told']:.2f}"] for case, row in rows.items()]
+    head = ["", "bare loop, us of CPU per step", "`traffic_eco`, left to drivers: times", "told: times"]
+    return report.table(head, lines)
+
+
 if __name__ == "__main__":
-    given = dict(argument.split("=") for argument in sys.argv[1:])
-    found = ratios(int(given.get("episodes", 6)), int(given.get("steps", 300)))
-    print(
-        f"bare loop: {found['bare']:.0f} us per step; left to drivers {found['left']:.2f} x, told {found['told']:.2f} x"
-    )
+    report.main("traffic", CASES, measure)

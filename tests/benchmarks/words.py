@@ -56,4 +56,4 @@ def markdown(rows: report.Rows) -> str:
 
 
 if __name__ == "__main__":
-    report.main("words", CASES, measure)
+    report.main("words", CASES, measure, apart=True)

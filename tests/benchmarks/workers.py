@@ -1,14 +1,17 @@
 """Worlds of others in this process and in two workers: steps per second and CPU time per step, alternating.
 
-`python tests/benchmarks/workers.py [rows=8] [blocks=60]`. On a busy machine only what alternates can be compared.
+    python tests/benchmarks/workers.py [--quick]
+
+On a busy machine only what alternates can be compared.
 """
 
-import sys
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import report
 
 from policies.runner.log import cpu_time
 from sim.env import make_env
@@ -16,6 +19,7 @@ from sim.tasks import make
 
 TASKS = ("metaworld/reach-v3", "metaworld/pick-place-v3", "gymnasium/FetchPickAndPlace-v4")
 COUNTS = (1, 2)
+ROWS, BLOCKS = 8, 60
 STEPS = 20  # of a block, between resets
 
 
@@ -25,8 +29,13 @@ def memory(process: int) -> float:
     return next(int(line.split()[1]) / 1024.0 for line in lines if line.startswith("VmRSS"))
 
 
-def measure(name: str, rows: int, blocks: int) -> None:
-    """Print one row of the table: medians of blocks, and the median of the ratios of neighbours."""
+def measure(cases: list[str], quick: bool) -> report.Rows:
+    """Per task, what one process and two workers do."""
+    return {case: alternating(case, *(4, 2) if quick else (ROWS, BLOCKS)) for case in cases}
+
+
+def alternating(name: str, rows: int, blocks: int) -> dict[str, Any]:
+    """Medians of blocks, the median of the ratios of neighbours, and the best twentieths, in steps per second."""
     task, rng = make(name), np.random.default_rng(0)
     speed, cpu = np.zeros((blocks, len(COUNTS))), np.zeros((blocks, len(COUNTS)))
     with ExitStack() as stack:
@@ -43,19 +52,28 @@ def measure(name: str, rows: int, blocks: int) -> None:
                     env.observe()
                 speed[block, k] = STEPS * rows / (time.perf_counter() - began)
                 cpu[block, k] = (cpu_time() - used) / (STEPS * rows)
-        one, two = np.median(speed, axis=0)
-        ratio, best = np.median(speed[:, 1] / speed[:, 0]), np.quantile(speed, 0.95, axis=0)
-        each = " and ".join(f"{memory(worker._process.pid):.0f}" for worker in envs[1]._workers)
-    micro = 1e6 * cpu.mean(axis=0)
-    print(
-        f"{name}, {rows} worlds: {one:.0f} -> {two:.0f} steps/s (pairs {ratio:.2f}, best twentieths "
-        f"{best[0]:.0f} -> {best[1]:.0f}), {micro[0]:.0f} -> {micro[1]:.0f} us of CPU per step, "
-        f"workers of {each} MB, opened in {started:.1f} s",
-        flush=True,
-    )
+        kept = [memory(worker._process.pid) for worker in envs[1]._workers]
+    return {
+        "worlds": rows,
+        "steps_per_s": np.median(speed, axis=0).tolist(),
+        "ratio": float(np.median(speed[:, 1] / speed[:, 0])),
+        "best": np.quantile(speed, 0.95, axis=0).tolist(),
+        "cpu_us": (1e6 * cpu.mean(axis=0)).tolist(),
+        "memory_mb": kept,
+        "opened_s": started,
+    }
+
+
+def markdown(rows: report.Rows) -> str:
+    """A line per task."""
+    lines = []
+    for name, row in rows.items():
+        pairs = [" / ".join(f"{value:.0f}" for value in row[key]) for key in ("steps_per_s", "best", "cpu_us")]
+        each = " and ".join(f"{value:.0f}" for value in row["memory_mb"])
+        lines.append([name, str(row["worlds"]), *pairs, f"{row['ratio']:.2f}", each, f"{row['opened_s']:.1f}"])
+    head = ["one process / two workers", "worlds", "steps/s", "best twentieth", "us of CPU per step", "pairs: times"]
+    return report.table([*head, "MB of each worker", "opened in, s"], lines)
 
 
 if __name__ == "__main__":
-    told = dict(word.split("=") for word in sys.argv[1:])
-    for one in TASKS:
-        measure(one, int(told.get("rows", 8)), int(told.get("blocks", 60)))
+    report.main("workers", TASKS, measure, apart=True)
