@@ -19,7 +19,7 @@ class WarpScene(Scene):
         super().__init__(model, num, dt, 1, shown)
         if self.model.na:
             raise ValueError("actuators with a state of their own are not stepped by mujoco_warp here: engine=mujoco")
-        varied = (*VARIED, "body_ipos")
+        varied = (*VARIED, "body_ipos", "tendon_stiffness")
         self._batch = WarpBatch(self.model, num, self.substeps, varied, self.contacts, self.rows)
 
     def vary(self, row: int, change: Callable[[Any], None]) -> None:
