@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # at the start), and the sign of 90 degrees.
 SIDES = ((1, -1.0), (1, 1.0), (0, -1.0), (0, 1.0))
 ROLLED = 0.4  # rad: how far it is from lying so at most, about each axis
-UNHELD = 0.25  # as many episodes as a share of the others are not held, where some are
+UNHELD = 0.5  # as many episodes as this share of the others are not held, where some are
 BENT = 0.5  # rad (m): how far joints are from where they begin otherwise at most
 # Term -> weight, per control step.
 WEIGHTS = {

@@ -11,7 +11,8 @@ from sim.env import Array, outcome_scores
 from sim.tasks.legs.legged import Legged, LeggedConfig
 from sim.tasks.legs.walking import LOADED, SLOWEST, Walking
 
-# Of who walks. `swing`: in the air, of each foot's step; `clearance`: how high its sole gets then; `height`: the base's.
+# Of who walks. `swing`: how long a foot is in the air, in each step; `clearance`: how high its sole is then at most;
+# `height`: the base's.
 SCORES = {
     "success": "%",
     "duration": "s",
