@@ -84,7 +84,8 @@ class Fused:
         self.pull = 1.0  # weight of the squared difference from `start`, where that is bounded
         self.told = told = size(task.privileged) if self.lesson.estimate else 0  # numbers that an actor estimates
         learned = practised or (self.league.training() if self.league else task)
-        self.rollouts = rollouts(learned, *how, config.workers, more=told, told=bool(lesson or config.bound))
+        hears = bool(lesson or config.bound)
+        self.rollouts = rollouts(learned, *how, config.workers, more=told, told=hears, staggered=config.staggered)
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
         self.actions = size(task.commands)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # at the start), and the sign of 90 degrees.
 SIDES = ((1, -1.0), (1, 1.0), (0, -1.0), (0, 1.0))
 ROLLED = 0.4  # rad: how far it is from lying so at most, about each axis
-UNHELD = 0.5  # as many episodes as this share of the others are not held, where some are
 BENT = 0.5  # rad (m): how far joints are from where they begin otherwise at most
 # Term -> weight, per control step.
 WEIGHTS = {
@@ -33,8 +32,8 @@ WEIGHTS = {
     "feet": 1.0,  # exp(-(distance / BELOW)^2) of the base from the middle of its feet, along the floor; times `upright`
     "pose": 1.0,  # exp(-rad^2), all joints, from where they begin; what it is upright and high times that
     "standing": 2.0,  # 1, whether it stands still
-    "action_rate": -0.05,  # rad^2, all servos, from one command to the next
-    "effort": -0.02,  # rad^2, all servos, between where they are told to be and are
+    "action_rate": -0.02,  # rad^2, all servos, from one command to the next
+    "effort": -0.005,  # rad^2, all servos, between where they are told to be and are
     "spin": -0.02,  # (rad/s)^2, of the base
 }
 
@@ -59,7 +58,8 @@ class GetUpConfig(LeggedConfig):
     push: float = 0.0
     contacts: str = "floor"
     lying: float = 1.0  # share of the episodes that begin lying; others anywhere between that and standing
-    held: float = 0.0  # share of its weight that a spring from above holds in an episode at most
+    # shares of its weight that a spring from above holds, at least and at most, in an episode
+    held: list[float] = field(default_factory=lambda: [0.0, 0.0])
     seconds: float = 1.0  # for which it is to stand
     speed: float = 0.2  # m/s: less is to stand still; of turning, rad/s, five times that
 
@@ -67,15 +67,15 @@ class GetUpConfig(LeggedConfig):
         super().__post_init__()
         if not 0.0 <= self.lying <= 1.0:
             raise ValueError(f"lying is a share, 0 to 1, got {self.lying:g}")
-        if not 0.0 <= self.held <= 1.0:
-            raise ValueError(f"held is a share, 0 to 1, got {self.held:g}")
+        if len(self.held) != 2 or not 0.0 <= self.held[0] <= self.held[1] <= 1.0:
+            raise ValueError(f"held are two shares, 0 to 1, the lowest first, got {self.held}")
         if self.contacts == "feet":
             raise ValueError("contacts must be floor or all: whoever lies touches the floor with more than feet")
         if not 0.0 <= self.seconds < self.steps / self.rate_hz or not self.speed > 0.0:
             raise ValueError(f"needs 0 <= seconds < {self.steps / self.rate_hz:g} (an episode) and speed > 0")
 
     def legs(self) -> Legs:
-        return dataclasses.replace(super().legs(), held=self.held > 0.0)
+        return dataclasses.replace(super().legs(), held=self.held[1] > 0.0)
 
 
 class GetUp(Legged):
@@ -114,7 +114,7 @@ class Lying(Walking):
         super().__init__(task, num, seed, threads)
         self._stands = np.zeros(num, int)  # control steps for which it has stood still
         self._held = np.zeros(num)  # share of its weight
-        self._holds = task.config.held > 0.0
+        self._holds = task.config.held[1] > 0.0
         self.weights = WEIGHTS
 
     def change(self, model: Any, row: int, drawn: Vehicle) -> None:
@@ -125,7 +125,7 @@ class Lying(Walking):
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
         robot, place = self.legs, self._place
         if self._holds:
-            self._held[row] = self.task.config.held * max(0.0, rng.uniform(-UNHELD, 1.0))
+            self._held[row] = rng.uniform(*self.task.config.held)
         qpos, qvel = super().begin(row, rng)
         self._stands[row] = 0
         axis, sign = SIDES[rng.integers(len(SIDES))]

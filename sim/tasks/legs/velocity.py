@@ -27,7 +27,7 @@ TREMBLE = 0.01  # of a command's range: the noise of a mediocre expert's legs
 
 
 # With a rhythm these as well, or instead of the usual: else it is kept on the spot, and low.
-AHEAD = {"velocity": 2.5, "turn_rate": 1.0, "height": -10.0}
+AHEAD = {"velocity": 2.5, "turn_rate": 1.0, "height": -10.0, "rhythm": 1.5}
 WIDER = 0.5  # of the fastest that is told: the error of which the reward is 1/e then
 
 
