@@ -32,8 +32,8 @@ WEIGHTS = {
     "feet": 1.0,  # exp(-(distance / BELOW)^2) of the base from the middle of its feet, along the floor; times `upright`
     "pose": 1.0,  # exp(-rad^2), all joints, from where they begin; what it is upright and high times that
     "standing": 2.0,  # 1, whether it stands still
-    "action_rate": -0.02,  # rad^2, all servos, from one command to the next
-    "effort": -0.005,  # rad^2, all servos, between where they are told to be and are
+    "action_rate": -0.05,  # rad^2, all servos, from one command to the next
+    "effort": -0.02,  # rad^2, all servos, between where they are told to be and are
     "spin": -0.02,  # (rad/s)^2, of the base
 }
 

@@ -12,7 +12,7 @@ from sim.tasks.legs.legged import Legged, LeggedConfig
 from sim.tasks.legs.walking import LOADED, SLOWEST, Walking
 
 # Of who walks. `swing`: how long a foot is in the air, in each step; `clearance`: how high its sole is then at most;
-# `height`: the base's.
+# `bounces`: how often each foot leaves the floor for less than SHORTEST; `height`: the base's.
 SCORES = {
     "success": "%",
     "duration": "s",
@@ -21,13 +21,15 @@ SCORES = {
     "distance": "m",
     "swing": "s",
     "clearance": "m",
+    "bounces": "1/s",
     "height": "m",
 }
+SHORTEST = 0.08  # s: in the air for less, a foot makes no step
 TREMBLE = 0.01  # of a command's range: the noise of a mediocre expert's legs
 
 
 # With a rhythm these as well, or instead of the usual: else it is kept on the spot, and low.
-AHEAD = {"velocity": 2.5, "turn_rate": 1.0, "height": -10.0, "rhythm": 1.5}
+AHEAD = {"velocity": 2.5, "turn_rate": 1.0, "height": -10.0}
 WIDER = 0.5  # of the fastest that is told: the error of which the reward is 1/e then
 
 
@@ -80,18 +82,22 @@ def walked(flight: Mapping[str, Array], rate_hz: float) -> dict[str, Array]:
     lasted = np.maximum(alive.sum(axis=0), 1)
     error = np.linalg.norm(flight["linear_velocity"][..., :2] - flight["target_velocity"], axis=-1)
     air = (flight["foot_load"] <= LOADED) & alive[..., None]  # (steps, n, feet)
-    before = np.concatenate([np.zeros_like(air[:1]), air[:-1]])
-    steps = np.maximum((air & ~before).sum(axis=(0, 2)), 1)
-    peak, lifted = np.zeros(air.shape[1:]), np.zeros(air.shape[1])
-    for now, last, height in zip(air, before, flight["foot_height"], strict=True):
-        lifted += np.where(last & ~now, peak, 0.0).sum(axis=1)
-        peak = np.where(now, np.maximum(peak, height), 0.0)
+    high, since = np.zeros((2, *air.shape[1:]))  # m and control steps, of each foot's time in the air so far
+    steps, bounces, swings, lifts = np.zeros((4, air.shape[1]))
+    for now, height in zip(air, flight["foot_height"], strict=True):
+        ended, long = ~now & (since > 0), since >= SHORTEST * rate_hz
+        steps += (ended & long).sum(axis=1)
+        bounces += (ended & ~long).sum(axis=1)
+        swings += np.where(ended & long, since, 0.0).sum(axis=1)
+        lifts += np.where(ended & long, high, 0.0).sum(axis=1)
+        high, since = np.where(now, np.maximum(high, height), 0.0), np.where(now, since + 1.0, 0.0)
     found = {
         "velocity_error": np.where(alive, error, 0.0).sum(axis=0) / lasted,
         "fallen": fell.any(axis=0),
         "distance": np.where(alive, flight["linear_velocity"][..., 0], 0.0).sum(axis=0) / rate_hz,
-        "swing": air.sum(axis=(0, 2)) / steps / rate_hz,
-        "clearance": (lifted + peak.sum(axis=1)) / steps,
+        "swing": swings / np.maximum(steps, 1.0) / rate_hz,
+        "clearance": lifts / np.maximum(steps, 1.0),
+        "bounces": bounces / lasted / air.shape[2] * rate_hz,
         "height": np.where(alive, flight["height"][..., 0], 0.0).sum(axis=0) / lasted,
     }
     return {name: np.asarray(values, np.float32) for name, values in found.items()}

@@ -121,6 +121,7 @@ def test_steps_are_measured_until_the_end() -> None:
     flight["success"][7:] = 1.0
     flight["foot_height"][2, 0, 0], flight["foot_height"][5, 0, 1] = 0.06, 0.02
     found = walked(flight, 10.0)
+    assert found["bounces"] == 0.0 and walked(flight, 50.0)["bounces"] == pytest.approx(2 / 8 / 2 * 50.0)
     assert found["swing"] == pytest.approx(0.25) and found["distance"] == pytest.approx(0.8)
     assert found["velocity_error"] == 0.0 and found["fallen"] == 0.0
     assert found["clearance"] == pytest.approx(0.04) and found["height"] == pytest.approx(0.3)
