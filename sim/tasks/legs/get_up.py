@@ -125,7 +125,8 @@ class Lying(Walking):
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
         robot, place = self.legs, self._place
         if self._holds:
-            self._held[row] = rng.uniform(*self.task.config.held)
+            least, most = self.task.config.held
+            self._held[row] = rng.uniform(least, most)
         qpos, qvel = super().begin(row, rng)
         self._stands[row] = 0
         axis, sign = SIDES[rng.integers(len(SIDES))]
