@@ -8,6 +8,7 @@ CONTACTS = ("feet", "floor", "all")
 # Servos of ours have a stiffness of the robot's weight times its height, and this ratio of damping to stiffness (s):
 # for a Go1 33 N m/rad and 0.5 N m s/rad, where MuJoCo Playground has 35 and 0.5.
 LAG = 0.015
+ROPE = 20.0  # m: so high that a spring's force hardly changes while the robot moves
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Legs:
     # all: as the file has it
     contacts: str = "feet"
     timestep: float = 0.0  # s, of the physics; 0: the file's
+    held: bool = False  # whether worlds may hold the base from above: by a spring that is fixed `ROPE` above it
     ball: bool = False  # whether there is one, which all touch that touch the floor; as large as a football to a T1
 
     def __post_init__(self) -> None:

@@ -17,14 +17,17 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.robots.legs import LAG, Legs
+from sim.robots.legs import LAG, ROPE, Legs
 from sim.robots.mjcf import HINGE, Double, MjcfRobot, actuator_kinds, build
 from sim.robots.mjcf_additions import GRAVITY
 from sim.robots.mjcf_file import attempt
 
+HELD = 0.5  # of the base's height at the start: how far above its origin a spring pulls that holds it
+PRESSED = 1e-3  # m: how far a foot is pressed into the floor to see where it touches
 TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
 ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
 FOOT = "foot_{}"  # names of sites that are added
+HOLD = "hold"  # and of the spring
 FLOOR = 1 << 10  # the bit by which parts that are no feet touch the floor
 SHAPES = 3  # the group that shapes which collide have by convention
 ANYTHING = 0x7FFFFFFF
@@ -33,6 +36,8 @@ BALL = "ball"
 BALL_RADIUS, BALL_MASS = 0.165, 0.0136
 BOUNCE = (0.04, 0.5)  # MuJoCo's solref: a bounce that steps of 10 ms carry out
 ROLLING = 0.05  # of its radius, the coefficient of rolling friction: it slows down by 0.35 m/s^2, as on short grass
+# MuJoCo's default solimp. A Go1's feet in its file sink in by 2 cm where it stands, and it bounces on them.
+HARD = (0.9, 0.95, 0.001, 0.5, 2.0)
 SIZES = {"touch": 1, "position": 3, "velocity": 3}  # of what is sensed of each foot, in this order
 
 
@@ -261,6 +266,7 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
                 fitted.append(geom)
         if quick and foot:
             geom.condim = min(geom.condim, 3)
+            geom.solimp = HARD
         if not (geom.contype or geom.conaffinity) and geom.parent.explicitinertial and not geom.name:
             spec.delete(geom)
     if fitted:
@@ -280,7 +286,7 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
             spec.delete(geom)
     _strip(spec)
     for number, body in enumerate(feet):
-        below = data.xmat[body].reshape(3, 3).T @ (_lowest(model, data, body) - data.xpos[body])
+        below = data.xmat[body].reshape(3, 3).T @ (_sole(model, data, body) - data.xpos[body])
         site = FOOT.format(number)
         spec.body(model.body(body).name).add_site(name=site, pos=below, size=[0.3] * 3, group=5)
         for kind in (
@@ -289,6 +295,8 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
             mujoco.mjtSensor.mjSENS_FRAMELINVEL,
         ):
             spec.add_sensor(type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
+    if legs.held:
+        _hang(spec, robot, data)
     if legs.timestep:
         spec.option.timestep = legs.timestep
     made = attempt(Path(robot.name), spec.compile)
@@ -297,6 +305,17 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
     if made.nq != model.nq or not np.allclose(made.body_mass, model.body_mass):
         raise ValueError(f"robot {robot.name}: its inertia depends on what is only seen; write <inertial> elements")
     return made
+
+
+def _hang(spec: Any, robot: MjcfRobot, data: Any) -> None:
+    """A spring from above to the base, a tendon without stiffness yet."""
+    at, axes = data.xpos[robot.base], data.xmat[robot.base].reshape(3, 3)
+    spec.worldbody.add_site(name=f"{HOLD}_above", pos=[*at[:2], ROPE], group=5)
+    name = robot.model.body(robot.base).name
+    spec.body(name).add_site(name=HOLD, pos=axes.T @ [0.0, 0.0, HELD * at[2]], group=5)
+    rope = spec.add_tendon(name=HOLD, springlength=[0.0, 0.0])
+    rope.wrap_site(f"{HOLD}_above")
+    rope.wrap_site(HOLD)
 
 
 def _shapes(spec: Any) -> list[bool]:
@@ -327,15 +346,22 @@ def _strip(spec: Any) -> None:
         texture.builtin, texture.width, texture.height = mujoco.mjtBuiltin.mjBUILTIN_FLAT, 1, 1
 
 
-def _lowest(model: Any, data: Any, body: int) -> Double:
-    """The middle of a foot's sole, (3,) m: below its origin where it touches the floor with one sphere, or many."""
-    low = np.inf
-    for g in range(model.ngeom):
-        if model.geom_bodyid[g] == body and model.geom_contype[g] | model.geom_conaffinity[g]:
-            segment = np.zeros(6)
-            plane = int(np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)[0])
-            low = min(low, mujoco.mj_geomDistance(model, data, g, plane, 10.0, segment))
-    return np.array([*data.xipos[body][:2], low])
+def _sole(model: Any, data: Any, body: int) -> Double:
+    """The middle of where a foot touches the floor, (3,) m: of all its corners, or below its one sphere."""
+    planes = [g for g in range(model.ngeom) if model.geom_type[g] == mujoco.mjtGeom.mjGEOM_PLANE]
+    parts = [g for g in range(model.ngeom) if model.geom_bodyid[g] == body]
+    shapes = [g for g in parts if model.geom_contype[g] | model.geom_conaffinity[g]]
+    low = min(mujoco.mj_geomDistance(model, data, g, planes[0], 10.0, None) for g in shapes)
+    pressed = mujoco.MjData(model)
+    pressed.qpos[:] = data.qpos
+    pressed.qpos[2] -= low + PRESSED
+    mujoco.mj_kinematics(model, pressed)
+    mujoco.mj_comPos(model, pressed)
+    mujoco.mj_collision(model, pressed)
+    pairs = zip(pressed.contact.pos, pressed.contact.geom, strict=True)
+    points = [at for at, pair in pairs if set(pair) & set(shapes) and set(pair) & set(planes)]
+    middle = np.mean(points, axis=0) if points else data.xipos[body]
+    return np.array([*middle[:2], low])
 
 
 def _quicken(model: Any) -> None:

@@ -68,6 +68,7 @@ class PpoConfig:
     league_every: int = 50  # iterations from one snapshot of the learner to the next
     lengths: list[float] = field(default_factory=lambda: [0.1, 0.5])  # of the episodes, as shares of the task's, first
     final_lengths: list[float] = field(default_factory=list)  # and at the end; empty: the same
+    staggered: bool = False  # in a world of the task's own the first episodes end at different times
     easy: float = 0.9  # share of episodes with an easier start, at first
     final_easy: float = 0.3  # and at the end
     float16: bool = False  # the file's weights are rounded to float16: half its size

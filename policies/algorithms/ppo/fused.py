@@ -17,7 +17,7 @@ from policies.algorithms.ppo.league import League
 from policies.algorithms.ppo.tutor import Heard, Lesson, Tutor
 from policies.learning.fused import parallel, surrogate, work_queue
 from policies.learning.fused.measure import measured
-from policies.learning.fused.moments import Moments, smallest_std
+from policies.learning.fused.moments import Moments, adapt, smallest_std
 from policies.learning.fused.network import Perceptron, room, vectors
 from policies.learning.fused.parallel import PARTS
 from policies.learning.fused.recurrent import Recurrent
@@ -84,7 +84,8 @@ class Fused:
         self.pull = 1.0  # weight of the squared difference from `start`, where that is bounded
         self.told = told = size(task.privileged) if self.lesson.estimate else 0  # numbers that an actor estimates
         learned = practised or (self.league.training() if self.league else task)
-        self.rollouts = rollouts(learned, *how, config.workers, more=told, told=bool(lesson or config.bound))
+        hears = bool(lesson or config.bound)
+        self.rollouts = rollouts(learned, *how, config.workers, more=told, told=hears, staggered=config.staggered)
         weights, order = np.random.SeedSequence(seed).spawn(2)
         rng, self.rng = np.random.default_rng(weights), np.random.default_rng(order)
         self.actions = size(task.commands)
@@ -185,10 +186,12 @@ class Fused:
                 if self.start:
                     self.actor.put(self.start, self.seen.mean, self.seen.std)
             self._tell()
-            before = self.actor.state_dict()
+            before, usual = self.actor.state_dict(), self.seen.usual
             metrics |= self._update()
             if self.iteration < self.config.critic_alone:
                 self.actor.load_state_dict(before)
+            if self.start:  # what it begins with does not change with what is usual
+                adapt(self.actor, usual, self.seen.usual)
             self.iteration += 1
             self.average += np.float32(self.config.averages(self.iteration)) * (self.actor.net.weights - self.average)
             metrics["progress"] = self.iteration / self.iterations

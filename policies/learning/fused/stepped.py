@@ -36,6 +36,7 @@ from sim.tasks import Task, agents_of, features_of, has_own_world, history_of, i
 from sim.tasks.abilities import has_places, present
 from sim.terms import HISTORY, shown
 
+GOLDEN = 0.6180339887  # its multiples, without whole numbers, are spread evenly
 DUMPS = 3  # files written about rows whose state stopped being finite
 
 
@@ -59,7 +60,8 @@ class Stepped:
 
     In a world of the task's own, `practice` counts for nothing: its episodes are as long as they are, and end `linger`
     control steps after success, for all agents when they do for one. Every step there that counts as success brings
-    `success_reward` more. Raises ValueError for a policy that is told tokens.
+    `success_reward` more. With `staggered` the first ones end at different times: where nobody fails all would begin
+    together for ever. Raises ValueError for a policy that is told tokens.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Stepped:
         success_reward: float = 0.0,
         more: int = 0,
         told: bool = False,
+        staggered: bool = False,
     ) -> None:
         """The actor has `more` outputs than actions; with `told` a `hearing` is given before the first rollout."""
         self.task, self.num, self.horizon, self.practice, self._workers = task, num, horizon, practice, workers
@@ -89,6 +92,8 @@ class Stepped:
         self._sent = np.zeros((num, longest, len(self._low)), np.float32)  # in the open episodes of worlds of their own
         self.numbers, self._following = episode_numbers(task, num), num // agents_of(task)
         self._gained, self._length = np.zeros(num, np.float32), np.zeros(num, np.int64)
+        share = (self.numbers + 1) * GOLDEN % 1.0 if staggered and self._own else np.ones(num)
+        self._shortened, self._worlds = np.ceil(share * task.episode_steps).astype(np.int64), self._following
         self._stayed = np.zeros(num, np.int64)  # control steps since somebody took the place
         self._since = np.full(num, -1)  # control steps since success
         self._costs = judged_costs(task)
@@ -168,6 +173,7 @@ class Stepped:
             reward = np.nan_to_num(step.reward).astype(np.float32) - taken
             most, over = self._sim.limit if self._sim else self.task.episode_steps, step.terminated
             if self._own:
+                most = np.where(self.numbers < self._worlds, self._shortened, most)
                 reward += self._success_reward * step.success
                 self._since += step.success | (self._since >= 0)
                 over = over | (self._since >= self._linger)
@@ -285,8 +291,9 @@ def rollouts(
     success_reward: float = 0.0,
     more: int = 0,
     told: bool = False,
+    staggered: bool = False,
 ) -> Rollouts | Stepped:
     """In a compiled loop where that can be, else step by step, by so many `workers` (see `sim.env.make_env`)."""
     how, workers = (num, horizon, seed, practice, correlation), workers_for(task, num, workers)
     compiled = None if has_own_world(task) or more or told else Rollouts.of(carried_out(task), *how)
-    return compiled or Stepped(task, *how, workers, linger, success_reward, more, told)
+    return compiled or Stepped(task, *how, workers, linger, success_reward, more, told, staggered)

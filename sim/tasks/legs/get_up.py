@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sim.env import Array, outcome_scores
+from sim.robots.legs import ROPE, Legs
+from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
 from sim.tasks.legs.walking import Walking, square
 
 if TYPE_CHECKING:
     from sim.robots.mjcf import Double
+    from sim.tasks.legs.disturbances import Vehicle
 
 # The quarter turns from standing to lying on the back, the front, the left and the right side: axis (in the base's axes
 # at the start), and the sign of 90 degrees.
@@ -54,6 +58,8 @@ class GetUpConfig(LeggedConfig):
     push: float = 0.0
     contacts: str = "floor"
     lying: float = 1.0  # share of the episodes that begin lying; others anywhere between that and standing
+    # shares of its weight that a spring from above holds, at least and at most, in an episode
+    held: list[float] = field(default_factory=lambda: [0.0, 0.0])
     seconds: float = 1.0  # for which it is to stand
     speed: float = 0.2  # m/s: less is to stand still; of turning, rad/s, five times that
 
@@ -61,10 +67,15 @@ class GetUpConfig(LeggedConfig):
         super().__post_init__()
         if not 0.0 <= self.lying <= 1.0:
             raise ValueError(f"lying is a share, 0 to 1, got {self.lying:g}")
+        if len(self.held) != 2 or not 0.0 <= self.held[0] <= self.held[1] <= 1.0:
+            raise ValueError(f"held are two shares, 0 to 1, the lowest first, got {self.held}")
         if self.contacts == "feet":
             raise ValueError("contacts must be floor or all: whoever lies touches the floor with more than feet")
         if not 0.0 <= self.seconds < self.steps / self.rate_hz or not self.speed > 0.0:
             raise ValueError(f"needs 0 <= seconds < {self.steps / self.rate_hz:g} (an episode) and speed > 0")
+
+    def legs(self) -> Legs:
+        return dataclasses.replace(super().legs(), held=self.held[1] > 0.0)
 
 
 class GetUp(Legged):
@@ -82,6 +93,8 @@ class GetUp(Legged):
     def __init__(self, config: GetUpConfig | None = None) -> None:
         super().__init__(config)
         self.policy = tuple(s for s in self.policy if not s.name.startswith("target_"))
+        self.privileged += (Signal("held", (1,), "1", "", 0.0, 1.0),)  # share of its weight
+        self.reflect({"held": (range(1), [1.0])})
 
     def open(self, num: int, seed: int) -> Walking:
         return Lying(self, num, seed)
@@ -100,10 +113,20 @@ class Lying(Walking):
     def __init__(self, task: GetUp, num: int, seed: int, threads: int | None = None) -> None:
         super().__init__(task, num, seed, threads)
         self._stands = np.zeros(num, int)  # control steps for which it has stood still
+        self._held = np.zeros(num)  # share of its weight
+        self._holds = task.config.held[1] > 0.0
         self.weights = WEIGHTS
+
+    def change(self, model: Any, row: int, drawn: Vehicle) -> None:
+        super().change(model, row, drawn)
+        if self._holds:
+            model.tendon_stiffness[0] = self._held[row] * self._weight / ROPE
 
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
         robot, place = self.legs, self._place
+        if self._holds:
+            least, most = self.task.config.held
+            self._held[row] = rng.uniform(least, most)
         qpos, qvel = super().begin(row, rng)
         self._stands[row] = 0
         axis, sign = SIDES[rng.integers(len(SIDES))]
@@ -118,7 +141,9 @@ class Lying(Walking):
         return qpos, qvel
 
     def signals(self) -> dict[str, Array]:
-        return {name: value for name, value in super().signals().items() if not name.startswith("target_")}
+        return {name: value for name, value in super().signals().items() if not name.startswith("target_")} | {
+            "held": self._held[:, None]
+        }
 
     def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         config, terms = self.task.config, self.terms(seen)

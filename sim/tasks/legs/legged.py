@@ -34,6 +34,7 @@ SETTINGS = {
     "algorithm.min_std": 0.1,
     "algorithm.hidden": [128, 128],
     "algorithm.critic_hidden": [128, 128],
+    "algorithm.staggered": True,
     "algorithm.evaluate_every": 0,
 }
 

@@ -13,7 +13,7 @@ from sim.rotations import rotation_matrices
 from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
-from sim.tasks.legs.velocity import walked
+from sim.tasks.legs.velocity import SCORES, walked
 from sim.tasks.legs.walking import Walking
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Walk(Legged):
     Config = WalkConfig
     name = "walk"
     recipes: Recipes = {"ppo": {"default": {**SETTINGS, "algorithm.total_steps": 8_000_000}}}
-    scores = {"success": "%", "duration": "s", "velocity_error": "m/s", "fallen": "%", "distance": "m", "swing": "s"}
+    scores = SCORES
     config: WalkConfig
 
     def __init__(self, config: WalkConfig | None = None) -> None:

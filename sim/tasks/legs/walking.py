@@ -7,7 +7,7 @@ every robot: lengths in shares of its height, loads of its weight.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from sim.tasks.mjcf import Worlds
 
 if TYPE_CHECKING:
     from sim.robots.mjcf import Double
+    from sim.tasks.legs.disturbances import Vehicle
     from sim.tasks.legs.legged import Legged
 
 # Term -> weight, per control step; a reward is never negative (legged_gym's only_positive_rewards).
@@ -80,6 +81,7 @@ class Walking(Worlds):
         self._told = np.zeros((2, num, len(robot.actuators)))  # to the servos: now, and before
         self._air = np.zeros((num, len(robot.feet)))  # s, since each foot was on the floor
         self._felt = robot.felt(np.zeros((num, model.nsensordata)))
+        self._holds = False  # whether something but what was drawn changes the models
         self._error = np.zeros(num)  # m/s, summed over the episode
         self._phase = np.zeros(num)  # of a rhythm at the beginning, in periods
         self._frequency = config.frequency or gait.natural_frequency(self._height)
@@ -102,8 +104,8 @@ class Walking(Worlds):
         hard = config.vary * config.push * rng.uniform(-1.0, 1.0, (disturbances.PUSHES, 2))
         self._pushes[row] = np.column_stack([when.astype(int), hard])
         drawn = disturbances.draw(robot, rng, config.vary)
-        if config.vary:
-            self.scene.vary(row, lambda model: drawn.change(model, robot.base))
+        if config.vary or self._holds:
+            self.scene.vary(row, lambda model: self.change(model, row, drawn))
         self._calibration[row] = drawn.calibration
         self._late[row] = round(drawn.latency * config.rate_hz * self.scene.substeps)
         self._vehicle[row] = drawn.friction, drawn.base, drawn.stiffness, self._late[row]
@@ -118,6 +120,10 @@ class Walking(Worlds):
         for values in self._felt.values():
             values[row] = 0.0
         return qpos, qvel
+
+    def change(self, model: Any, row: int, drawn: Vehicle) -> None:
+        """Make that row's model what was drawn for it."""
+        drawn.change(model, self.legs.base)
 
     def carry_out(self, control: Double) -> None:
         """Offsets from where the servos begin, some of the time late; and a push, if it is time for one."""
@@ -218,6 +224,7 @@ class Walking(Worlds):
             "bounce": seen["linear_velocity"][:, 2] ** 2,
             "roll_rate": square(seen["angular_velocity"][:, :2]),
             "upright": square(seen["projected_gravity"][:, :2]),
+            "height": (seen["height"][:, 0] / self._height - 1.0) ** 2,
             "pose": off,
             "effort": square(self._told[0] - at),
             "action_rate": square(self._told[0] - self._told[1]),

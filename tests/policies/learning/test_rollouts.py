@@ -158,3 +158,19 @@ def test_an_episode_may_linger_after_success_as_on_the_torch_path(monkeypatch):
     again.load_state_dict(rollouts.state_dict())
     np.testing.assert_array_equal(again._since, rollouts._since)
     assert (again._since >= 0).any()
+
+
+def test_first_episodes_end_at_different_times_and_later_ones_do_not(monkeypatch):
+    num, most = 6, ToyReach().episode_steps
+    rollouts = Stepped(ToyReach(), num, 2 * most, 0, Practice((1.0, 1.0), 0.0), 0.0, linger=most, staggered=True)
+
+    def still(first, n, actions, *others):
+        others[-2].action.reshape(num * 2 * most, -1)[first : first + n, :actions] = 0.0
+
+    monkeypatch.setattr(rollout, "act", still)
+    rollouts.collect(Perceptron([4, 8, 2], "tanh", np.random.default_rng(0)), None, None, None, work_queue.empty())
+    ended = (rollouts.samples.ended[: num * 2 * most] != GOES_ON).reshape(2 * most, num)
+    first = ended.argmax(axis=0)
+    assert len(set(first)) > num // 2 and first.max() < most
+    rest = [np.flatnonzero(column)[:2] for column in ended.T if column.sum() > 1]
+    assert rest and all(second - one == most for one, second in rest)

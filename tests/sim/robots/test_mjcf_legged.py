@@ -57,6 +57,20 @@ def test_only_feet_touch_the_floor_unless_told_otherwise() -> None:
         assert bool(robot.physics.geom_contype[geoms].any()) is touches
 
 
+def test_feet_are_felt_where_they_touch_the_floor() -> None:
+    robot = load("simple_quadruped", [], Legs())
+    model, data = robot.physics, mujoco.MjData(robot.physics)
+    data.qpos[:] = robot.start
+    mujoco.mj_forward(model, data)
+    for number, body in enumerate(robot.feet):
+        (shin,) = np.flatnonzero(model.geom_bodyid == body)
+        half = data.geom_xmat[shin].reshape(3, 3)[:, 2] * model.geom_size[shin, 1]
+        end = min(data.geom_xpos[shin] + half, data.geom_xpos[shin] - half, key=lambda at: at[2])
+        sole = data.site(f"foot_{number}").xpos
+        np.testing.assert_allclose(sole[:2], end[:2], atol=1e-3)
+        assert abs(sole[2]) < 1e-3
+
+
 OURS = ["simple_humanoid", "simple_quadruped"]
 
 

@@ -57,10 +57,10 @@ def test_a_rhythm_is_told_and_goes_on() -> None:
         assert middle is None or (np.linalg.norm(middle - first, axis=1) > 1.0).all()
     np.testing.assert_allclose(env.observe()["gait_phase"], first, atol=1e-5)
     env.close()
-    rests = make("velocity", gait=True, standing=1.0)
+    rests = make("velocity", standing=1.0)
     env = opened(rests, 2)
     assert not env.observe()["gait_phase"].any()  # who stands has no rhythm
-    assert "gait_phase" not in opened(make("velocity"), 1).observe()
+    assert "gait_phase" not in opened(make("velocity", gait=False), 1).observe()
     env.close()
 
 
@@ -111,15 +111,20 @@ def test_steps_are_measured_until_the_end() -> None:
     load[8:] = 0.0  # after the end
     flight = {
         "foot_load": load,
+        "foot_height": np.zeros_like(load),
+        "height": np.full((10, 1, 1), 0.3, np.float32),
         "linear_velocity": np.ones((10, 1, 3), np.float32),
         "target_velocity": np.ones((10, 1, 2), np.float32),
         "terminated": np.zeros((10, 1, 1), np.float32),
         "success": np.zeros((10, 1, 1), np.float32),
     }
     flight["success"][7:] = 1.0
+    flight["foot_height"][2, 0, 0], flight["foot_height"][5, 0, 1] = 0.06, 0.02
     found = walked(flight, 10.0)
+    assert found["bounces"] == 0.0 and walked(flight, 50.0)["bounces"] == pytest.approx(2 / 8 / 2 * 50.0)
     assert found["swing"] == pytest.approx(0.25) and found["distance"] == pytest.approx(0.8)
     assert found["velocity_error"] == 0.0 and found["fallen"] == 0.0
+    assert found["clearance"] == pytest.approx(0.04) and found["height"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("name", ["simple_humanoid", "simple_quadruped"])
@@ -158,6 +163,19 @@ def test_success_is_to_have_stood_for_a_second() -> None:
     assert not np.any(ends[:49]) and np.all(ends[-1])
     assert (rewards[-1] > 3.5).all() and (lying < 2.0).all()
     env.close()
+
+
+def test_who_is_held_from_above_stands_by_itself() -> None:
+    task = make("get_up", vary=0.0, held=[0.0, 0.9])
+    env = opened(task, 32)
+    share = env.truth()["held"][:, 0]
+    assert share.min() < 0.2 and 0.7 < share.max() <= 0.9
+    for _ in range(100):
+        env.step(still(task, 32))
+    height = env.truth()["height"][:, 0] / task.robot.height
+    assert (height[share > 0.7] > 0.8).all() and (height[share < 0.2] < 0.5).all()
+    env.close()
+    assert not opened(make("get_up", vary=0.0), 4).truth()["held"].any()
 
 
 def kicked(task, speed: float, angle: float, steps: int, fall: bool = False):
