@@ -6,6 +6,7 @@ pull=FILE   downloads policy.onnx, checks it as any stranger's file, and writes 
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -137,9 +138,9 @@ def main(argv: Sequence[str]) -> None:
         print(f"{__doc__}\n\n{cli.usage(Config)}")
         return
     (config,) = cli.parse(argv, Config)
-    from huggingface_hub import HfApi, utils
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
+    from huggingface_hub import HfApi
 
-    utils.disable_progress_bars()
     api = HfApi(endpoint=config.endpoint)
     print(push(api, config) if config.push is not None else pull(api, config))
 
