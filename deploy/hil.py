@@ -284,6 +284,10 @@ def learn(policy: PolicyFile, config: Config, conditions: Changed) -> None:
     chip, cost = connect(policy, config.port, config.compiler, config.weights, Residual())
     seeds = range(config.seed, config.seed + config.episodes)
     seconds = learning.LEARNED_S if config.seconds is None else config.seconds
+    if not seconds >= learning.LEAST_S:
+        raise cli.ArgumentError(f"seconds={seconds:g}: learning takes at least {learning.LEAST_S:g} s")
+    if not 0 <= config.seed < 2**32 - config.episodes:
+        raise cli.ArgumentError(f"seed={config.seed}: needs a number from 0, below 2^32")
     made = learning.adapt(learning.Trial(policy, config.engine, conditions), chip, seeds, seconds, cost)
     made.port = config.port
     chip.close()

@@ -84,7 +84,7 @@ def search(config: Config, words: Sequence[str]) -> Search:
             (*fixed, "report=false"), config.trials, tuning, test, config.metric, config.maximise,
             config.episodes, config.parallel or max(1, -(-cpus // len(tuning))),
         )  # fmt: skip
-        asked = json.dumps([*words, *tuning, config.metric, config.maximise, config.episodes, plan.together])
+        asked = json.dumps([*words, *tuning, config.metric, config.maximise, config.episodes, config.search_seed])
         study = Study(out / STUDY, space, config.maximise, config.search_seed, asked)
 
         def run(jobs: Sequence[Job]) -> Mapping[Path, str]:

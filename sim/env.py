@@ -324,8 +324,14 @@ def stream(seed: int, purpose: int) -> int:
 
 
 def outcome_scores(flight: Mapping[str, Array], rate_hz: float) -> dict[str, Array]:
-    """Of a recorded flight: "success" (0 or 1) and "duration" (s until then, else of all), (n,) float32."""
-    success = flight["success"][..., 0]  # (steps, n)
+    """Of a recorded flight: "success" (0 or 1) and "duration" (s until then, else of all), (n,) float32.
+
+    A flight goes on until all worlds are decided: success after one that was lost is none.
+    """
+    success = flight["success"][..., 0] != 0.0  # (steps, n)
+    if "terminated" in flight:
+        ended = flight["terminated"][..., 0] != 0.0
+        success = success & (np.cumsum(ended, axis=0) - ended == 0)
     reached = success.any(axis=0)
     steps: Array = np.where(reached, success.argmax(axis=0) + 1, len(success))
     return {"success": np.asarray(reached, np.float32), "duration": np.asarray(steps / rate_hz, np.float32)}

@@ -67,7 +67,6 @@ HOMES = {
         "sim/scenes/occupancy.py",
         "policies/adoption/description.py",
         "policies/adoption/draft.py",
-        "policies/datasets/recordings/bag_map.py",
     ],
     "rosbags": ["policies/datasets/recordings/bags.py"],
     "contourpy": ["sim/scenes/corridor.py"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deploy.codegen.source import Source
 from deploy.mcu.budget import Budget, Demand
@@ -33,18 +33,17 @@ class Place:
 
 
 def place(policy: PolicyFile, source: Source, most: Budget | None = None) -> Place:
-    """In the stabilizer's task if a step fits (or is within `most`, the user's own budget), else in one of its own.
+    """In the stabilizer's task if a step fits, else in one of its own. `most`: the user's own budget for either.
 
-    BudgetError when it fits in neither.
+    BudgetError when it takes more.
     """
     demand = Demand.estimated(source)
-    if most is not None or 1e6 * demand.seconds <= STABILIZER.us:
+    if 1e6 * demand.seconds <= STABILIZER.us:
         return Place(False, demand.stack, 0.0, (most or STABILIZER).check(demand))
-    own = Budget(
+    own = most or Budget(
         us=SHARE * 1e6 / policy.rate_hz,
         why=f"{SHARE:.0%} of the processor at {policy.rate_hz:g} Hz, in a task of its own below the stabilizer's, "
         f"which has {STABILIZER.us:.0f} us",
-        flash=STABILIZER.flash,
-        memory=STABILIZER.memory - LEAST_STACK - demand.stack,
     )
-    return Place(True, demand.stack, demand.seconds, own.check(demand))
+    fitting = replace(own, flash=STABILIZER.flash, memory=STABILIZER.memory - LEAST_STACK - demand.stack)
+    return Place(True, demand.stack, demand.seconds, fitting.check(demand))

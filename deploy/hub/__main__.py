@@ -6,6 +6,7 @@ pull=FILE   downloads policy.onnx, checks it as any stranger's file, and writes 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -122,7 +123,7 @@ def pull(api: HfApi, config: Config) -> str:
     with tempfile.TemporaryDirectory() as folder:
         size = asked(what, lambda: download(local_dir=folder, dry_run=True)).file_size
         most = Limits.declared().memory / 3
-        if size is not None and size > most:
+        if size is None or size > most:
             raise HubError(
                 f"{what}: {FILE} has {size} bytes, more than {most:.0f}; SIM2METAL_MEMORY_MB=... allows more"
             )
@@ -141,6 +142,8 @@ def main(argv: Sequence[str]) -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # read when it is imported
     from huggingface_hub import HfApi
 
+    for name in ("huggingface_hub", "httpx", "httpx2"):  # every request, and every retry
+        logging.getLogger(name).setLevel(logging.ERROR)
     api = HfApi(endpoint=config.endpoint)
     print(push(api, config) if config.push is not None else pull(api, config))
 

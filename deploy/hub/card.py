@@ -177,8 +177,7 @@ def card(policy: PolicyFile, repo: str = "OWNER/NAME", licence: str = "") -> str
         "The numbers are the file's own, from simulation. It records no flight, drive or step on hardware. Try it in",
         "simulation with your robot's parameters, then on the robot under a guard, slowly.",
         "",
-        f"SHA-256: `{policy.sha256}`. Here it was {policy.standing}.".replace(
-            "consistent", "consistent with itself, and not signed"
-        ),
+        f"SHA-256: `{policy.sha256}`. "
+        + (f"Signed by {code(policy.signed_by)}." if policy.signed_by else "It agrees with itself; nobody signed it."),
     ]
     return "\n".join(lines) + "\n"

@@ -87,7 +87,7 @@ def zephyr(policy: PolicyFile, source: Source) -> dict[str, str]:
         "Kconfig": kconfig,
         **sources,
         "samples/selftest/CMakeLists.txt": sample,
-        "samples/selftest/prj.conf": f"CONFIG_{switch}=y\nCONFIG_PRINTK=y\n",
+        "samples/selftest/prj.conf": f"CONFIG_{switch}=y\nCONFIG_PRINTK=y\nCONFIG_FPU=y\n",
         "samples/selftest/src/main.c": SAMPLE.read_text(),
     }
 

@@ -6,6 +6,7 @@ residual for `seconds` on the changed one, keeps what it learned and flies on. T
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ Floats = NDArray[np.float32]
 
 LEARNED_S = 60.0  # s of learning, unless said otherwise
 SETTLED_S = 10.0  # s of a flight without learning
+LEAST_S = 15.0  # s of learning: before that the actor has hardly begun
 WINDOW_S = 5.0  # s over which an error is averaged, the last of a flight
 
 
@@ -46,8 +48,9 @@ class Flown:
 
     @property
     def gone(self) -> float:
-        """The share of the change's error that is gone."""
-        return (self.before - self.after) / (self.before - self.nominal)
+        """The share of the change's error that is gone; NaN where the conditions changed nothing."""
+        change = self.before - self.nominal
+        return (self.before - self.after) / change if change else math.nan
 
 
 @dataclass

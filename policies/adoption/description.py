@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from deploy.trust.reading import read_regular
-from policies.adoption.fields import EVERYTHING, DescriptionError, Fields
+from policies.adoption.fields import EVERYTHING, DescriptionError, Fields, shown
 from policies.models.controller import Array
 from sim.spec import Group, Signal
 
@@ -159,7 +159,7 @@ def parse(path: str, found: Any) -> Description:
     task = fields.text("task", "")
     settings = fields.raw("task_settings") if fields.has("task_settings") else {}
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
-        raise fields.error("task_settings", f"needs fields and values, got {settings!r:.80}")
+        raise fields.error("task_settings", f"needs fields and values, got {shown(settings)}")
     if settings and not task:
         raise fields.error("task_settings", "goes with a task")
     network = fields.inner("network")
@@ -193,7 +193,7 @@ def _term(fields: Fields) -> Term:
         named = fields.raw("signal")
         signals = tuple(named) if isinstance(named, list) else (named,)
         if not signals or not all(isinstance(name, str) for name in signals):
-            raise fields.error("signal", f"needs the name of a signal, or a list of names, got {named!r:.80}")
+            raise fields.error("signal", f"needs the name of a signal, or a list of names, got {shown(named)}")
     if kinds[0] == "last_action" and fields.raw("last_action") is not True:
         raise fields.error("last_action", "is true, or is left out")
     term = Term(

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from deploy.trust.text import printable
 from policies.adoption.contract import Contract
 from policies.adoption.description import Term, plain
 from policies.adoption.found import UNKNOWN, Found
@@ -41,7 +42,7 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     sections.append(
         (f"what the {found.network.outputs} numbers that it returns do", {"action": _action(found, contract)})
     )
-    remarks = "".join(f"# {line}\n" for line in found.remarks)
+    remarks = "".join(f"# {printable(line)}\n" for line in found.remarks)
     if found.statistics.mean:
         remarks += "# The file brings its own normalisation.\n"
     body = "\n".join(f"# {about}\n{_yaml(values)}" for about, values in sections)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 EVERYTHING = (-math.inf, math.inf)
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxdict, _BRIEF.maxlist, _BRIEF.maxstring, _BRIEF.maxother = 2, 4, 6, 80, 80
+
+
+def shown(value: Any) -> str:
+    """A value for an error, briefly: nested aliases of YAML may stand for gigabytes, which are not written out."""
+    return _BRIEF.repr(value)[:80]
 
 
 class DescriptionError(ValueError):
@@ -19,7 +29,7 @@ class Fields:
 
     def __init__(self, where: str, found: Any) -> None:
         if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-            raise DescriptionError(f"{where}: needs fields and values (KEY: VALUE), got {found!r:.80}")
+            raise DescriptionError(f"{where}: needs fields and values (KEY: VALUE), got {shown(found)}")
         self.where, self._found, self._known = where, found, [""]
 
     def __iter__(self) -> Iterator[str]:
@@ -47,9 +57,9 @@ class Fields:
             return default
         value = self.raw(key)
         if not isinstance(value, str) or not value or len(value) > 200:
-            raise self.error(key, f"needs a name, got {value!r:.80}")
+            raise self.error(key, f"needs a name, got {shown(value)}")
         if choices and value not in choices:
-            raise self.error(key, f"{value!r:.80} is not one of {', '.join(choices)}")
+            raise self.error(key, f"{shown(value)} is not one of {', '.join(choices)}")
         return value
 
     def number(self, key: str, default: float | None = None, low: float = -math.inf, above: bool = False) -> float:
@@ -59,14 +69,14 @@ class Fields:
         value = _number(self.raw(key))
         if value is None or not math.isfinite(value) or not (value > low if above else value >= low):
             bound = "" if low == -math.inf else f" {'above' if above else 'of at least'} {low:g}"
-            raise self.error(key, f"needs a finite number{bound}, got {self._found[key]!r:.80}")
+            raise self.error(key, f"needs a finite number{bound}, got {shown(self._found[key])}")
         return value
 
     def whole(self, key: str, default: int, low: int, high: int) -> int:
         """A whole number within these."""
         value = self._found[key] if self.has(key) else default
         if type(value) is not int or not low <= value <= high:
-            raise self.error(key, f"needs a whole number from {low} to {high}, got {value!r:.80}")
+            raise self.error(key, f"needs a whole number from {low} to {high}, got {shown(value)}")
         return value
 
     def numbers(self, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
@@ -78,7 +88,7 @@ class Fields:
         made = [_number(item) for item in items]
         for index, number in enumerate(made):
             if number is None or not math.isfinite(number):
-                raise self.error(key, f"number {index} is {items[index]!r:.40}; all must be finite numbers")
+                raise self.error(key, f"number {index} is {shown(items[index])}; all must be finite numbers")
         if not made:
             raise self.error(key, "is empty")
         return tuple(number for number in made if number is not None)
@@ -92,7 +102,7 @@ class Fields:
         if len(pair) == 1 and pair[0] is not None:
             pair = [-pair[0], pair[0]]
         if len(pair) != 2 or pair[0] is None or pair[1] is None or not pair[0] < pair[1]:
-            raise self.error(key, f"needs [low, high] with low below high, got {value!r:.80}")
+            raise self.error(key, f"needs [low, high] with low below high, got {shown(value)}")
         return pair[0], pair[1]
 
     def elements(self, key: str) -> tuple[str | int, ...] | None:
@@ -101,16 +111,16 @@ class Fields:
             return None
         value = self._found[key]
         if not isinstance(value, list) or not value or not all(type(v) in (str, int) for v in value):
-            raise self.error(key, f"needs a list of names (or of numbers from 0), got {value!r:.80}")
+            raise self.error(key, f"needs a list of names (or of numbers from 0), got {shown(value)}")
         if twice := [v for k, v in enumerate(value) if v in value[:k]]:
-            raise self.error(key, f"holds {twice[0]!r:.80} twice; each element goes once")
+            raise self.error(key, f"holds {shown(twice[0])} twice; each element goes once")
         return tuple(value)
 
     def items(self, key: str) -> Iterator[Fields]:
         """The fields of each entry of a list."""
         value = self.raw(key)
         if not isinstance(value, list) or not value:
-            raise self.error(key, f"needs a list, got {value!r:.80}")
+            raise self.error(key, f"needs a list, got {shown(value)}")
         for index, item in enumerate(value):
             yield Fields(f"{self.where}{key}[{index}].", item)
 

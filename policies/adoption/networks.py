@@ -136,7 +136,7 @@ def _strip(model: onnx.ModelProto) -> None:
     """Leave out what tells where in somebody's code a node comes from; every node has a name of its own."""
     for number, node in enumerate(model.graph.node):
         node.name = f"node_{number}"
-    used = {"", *(node.domain for node in model.graph.node)}
+    used = {"", "ai.onnx", *(node.domain for node in model.graph.node)}
     for index in reversed(range(len(model.opset_import))):
         if model.opset_import[index].domain not in used:  # tf2onnx declares ai.onnx.ml in every file
             del model.opset_import[index]

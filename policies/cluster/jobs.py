@@ -71,7 +71,7 @@ class There:
         self._nodes = nodes
 
     def perform(self, job: Job, order: Order, kept: Mapping[str, bytes]) -> Iterator[Part]:
-        self._nodes.fits(job.cpus, " ".join(job.words))
+        self._nodes.room(job.cpus, job.gpus, " ".join(job.words))
         return self._nodes.stream(performed, order, dict(kept), cpus=job.cpus, gpus=job.gpus)
 
     def cancel(self) -> None:
@@ -162,10 +162,10 @@ def _kept(folder: Path) -> dict[str, bytes]:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A file of the folder; ValueError for a name from another machine that leads out of it."""
+    """A file of the folder; ClusterError for a name from another machine that leads out of it."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"a node sends a file {printable(name, 100)!r}, which is outside of the run's folder")
+        raise ClusterError(f"a node sends a file {printable(name, 100)!r}, which is outside of the run's folder")
     return path
 
 

@@ -124,8 +124,11 @@ class Search:
         """The names "best" and "as they were" -> test seed -> value. ValueError when one of these runs fails."""
         plan, best = self.plan, self.best()
         jobs = {
-            (name, seed): self._job(self.out / "test" / name.replace(" ", "_"), settings, seed)
-            for name, settings in (("best", best.settings), ("as they were", {}))
+            (name, seed): self._job(self.out / "test" / folder, settings, seed)
+            for name, folder, settings in (
+                ("best", f"trial_{best.number:04d}", best.settings),
+                ("as they were", "as_they_were", {}),
+            )
             for seed in plan.test
         }
         if failed := self._run([*jobs.values()]):

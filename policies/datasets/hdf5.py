@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import h5py
 
 DEEPEST = 8  # groups in each other
+MEMBERS = 10_000  # of a group, and of those in it
 VALUES = 1 << 26  # numbers of a dataset
 
 
@@ -50,13 +51,17 @@ def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     return held
 
 
-def tree(group: h5py.Group, name: str, depth: int = 0) -> Any:
-    """What a group holds under a name: nested maps, with datasets at their ends."""
+def tree(group: h5py.Group, name: str, depth: int = 0, left: list[int] | None = None) -> Any:
+    """What a group holds under a name: nested maps, with datasets at their ends. `left`: how much more is read."""
     import h5py
 
+    left = [MEMBERS] if left is None else left  # groups may hold one another, again and again
+    left[0] -= 1
+    if depth > DEEPEST or left[0] < 0:
+        raise DatasetError(
+            f"{group.file.filename}: its groups are nested too deeply, or hold more than {MEMBERS} things"
+        )
     held = member(group, name)
     if not isinstance(held, h5py.Group):
         return held
-    if depth > DEEPEST:
-        raise DatasetError(f"{group.file.filename}: its groups are nested too deeply")
-    return {each: tree(held, each, depth + 1) for each in held}
+    return {each: tree(held, each, depth + 1, left) for each in held}

@@ -29,9 +29,7 @@ from sim.cluster.workers import ClusterWorkers, Far, Rows
 from sim.engines import cores
 from sim.tasks import HasSeparateWorlds
 
-STORE = (
-    200 * 2**20
-)  # bytes of shared memory of a node here: a policy's weights are some 0.1 MB, an episode's data some 1
+STORE = 200 * 2**20  # bytes of shared memory of a node here: weights are some 0.1 MB, an episode's data some 1
 PATIENCE = 120.0  # s that a worker may take to begin, and a node to say what it is
 BEGINNINGS = 3  # of a node here
 ANSWER_S = 5.0  # s that the head of a cluster may take to answer
@@ -43,6 +41,7 @@ LOST = (  # what Ray says of a process or a node that is gone
     exceptions.ObjectLostError,
     exceptions.OwnerDiedError,
     exceptions.LocalRayletDiedError,
+    exceptions.OutOfMemoryError,
 )
 TOGETHER = ("numpy", "numba", "torch", "mujoco", "gymnasium", "metaworld", "onnx", "onnxruntime")
 
@@ -158,6 +157,13 @@ class Nodes:
         if cpus > self.cpus:
             raise ClusterError(f"{what} needs {cpus} CPUs, the cluster has {self.cpus} on {len(self.alive())} nodes")
 
+    def room(self, cpus: int, gpus: int, what: str) -> None:
+        """ClusterError unless one node alone has so many, free or not: a run is not spread over nodes."""
+        sizes = [tuple(int(node["Resources"].get(kind, 0.0)) for kind in ("CPU", "GPU")) for node in self.alive()]
+        if not any(cpu >= cpus and gpu >= gpus for cpu, gpu in sizes):
+            has = ", ".join(f"{cpu} and {gpu}" for cpu, gpu in sizes)
+            raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of one node; the nodes have {has or 'gone'}")
+
     def workers(self, task: HasSeparateWorlds, num: int, seed: int, count: int) -> ClusterWorkers:
         """`num` rows of a task, stepped by so many of its CPUs. ClusterError when it has fewer."""
         self.fits(count, f"workers={count}")
@@ -177,6 +183,8 @@ class Nodes:
             raise LostError(_line(error)) from error
         except exceptions.RayTaskError as error:
             raise _refused(error) from error
+        except exceptions.RayError as error:
+            raise ClusterError(f"the cluster cannot do it: {_line(error)}") from error
         finally:
             self._running.discard(made)
 
@@ -187,11 +195,13 @@ class Nodes:
             found: list[Any] = ray.get([far.remote(*one) for one in told])
         except exceptions.RayTaskError as error:
             raise _refused(error) from error
+        except exceptions.RayError as error:
+            raise ClusterError(f"the cluster cannot do it: {_line(error)}") from error
         return found
 
     def cancel(self) -> None:
         """End all that is streaming."""
-        for made in [*self._running]:
+        for made in [*self._running] if ray.is_initialized() else []:
             with contextlib.suppress(exceptions.RayError):
                 ray.cancel(made)
 
@@ -235,6 +245,8 @@ class _Actor(Far):
             raise LostError(_line(error)) from error
 
     def end(self) -> None:
+        if not ray.is_initialized():  # the cluster was left, and it with that; Ray would begin another one to kill it
+            return
         with contextlib.suppress(exceptions.RayError, RuntimeError):
             ray.kill(self._actor)
 

@@ -8,6 +8,7 @@ CONTACTS = ("feet", "floor", "all")
 # Servos of ours have a stiffness of the robot's weight times its height, and this ratio of damping to stiffness (s):
 # for a Go1 33 N m/rad and 0.5 N m s/rad, where MuJoCo Playground has 35 and 0.5.
 LAG = 0.015
+HOLD = "hold"  # name of the spring that may hold the base, and of its site
 ROPE = 20.0  # m: so high that a spring's force hardly changes while the robot moves
 
 

@@ -17,7 +17,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.robots.legs import LAG, ROPE, Legs
+from sim.robots.legs import HOLD, LAG, ROPE, Legs
 from sim.robots.mjcf import HINGE, Double, MjcfRobot, actuator_kinds, build
 from sim.robots.mjcf_additions import GRAVITY
 from sim.robots.mjcf_file import attempt
@@ -27,7 +27,6 @@ PRESSED = 1e-3  # m: how far a foot is pressed into the floor to see where it to
 TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
 ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
 FOOT = "foot_{}"  # names of sites that are added
-HOLD = "hold"  # and of the spring
 FLOOR = 1 << 10  # the bit by which parts that are no feet touch the floor
 SHAPES = 3  # the group that shapes which collide have by convention
 ANYTHING = 0x7FFFFFFF

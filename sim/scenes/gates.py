@@ -117,10 +117,11 @@ def read_gates(path: str | Path) -> GateTrack:
     """
     try:
         with Path(path).open("rb") as stream:
-            text = stream.read(BYTES + 1).decode()
+            content = stream.read(BYTES + 1)
+        text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as a track of gates: {error}") from None
-    if len(text) > BYTES:
+    if len(content) > BYTES:
         raise ValueError(f"{path}: a track of gates has at most {BYTES} bytes")
     rows: list[list[float]] = []
     for number, line in enumerate(text.splitlines(), 1):

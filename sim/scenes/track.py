@@ -14,6 +14,7 @@ Double = NDArray[np.float64]
 SPACING = 0.1  # m between points of a centreline, about
 FEWEST = 8  # points of a file
 TEXT, LONGEST = 1 << 22, 2000.0  # of a file: bytes, and m of its track
+WIDEST = 20.0  # m from a centreline to its wall
 FURTHEST = 1e6  # m that a point may lie away
 COLUMN = np.array([1 << 31, 1])  # a cell's place in a grid -> its number
 WIDTH = 1.6  # m from wall to wall
@@ -130,6 +131,10 @@ def track_of(name: str, points: Double, left: Double, right: Double) -> Track:
         raise ValueError(f"{name}: a track needs at least {FEWEST} points, got {len(points)}")
     if min(left.min(), right.min()) <= 0.0:
         raise ValueError(f"{name}: distances from the centreline to the walls must be positive")
+    if max(left.max(), right.max()) > WIDEST:
+        raise ValueError(
+            f"{name}: a wall is {max(left.max(), right.max()):.4g} m from the centreline, at most {WIDEST:g}"
+        )
     steps = np.linalg.norm(np.roll(points, -1, axis=0) - points, axis=1)
     if not steps.sum() <= LONGEST:
         raise ValueError(f"{name}: is {steps.sum():.4g} m long, more than {LONGEST:g}: a 1:10 car's are 50 m, scale it")

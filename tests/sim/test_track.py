@@ -92,6 +92,7 @@ def nan() -> np.ndarray:
         (circle(radius=1.0), 1.5, "walls cross near x"),
         (circle(radius=400.0), 0.5, "is 251[0-9] m long, more than 2000: a 1:10 car's are 50 m, scale it"),
         (circle(radius=1e300), 0.5, "holds a point further than 1e[+]06 m away"),
+        (circle(), 1e5, "a wall is 1e[+]05 m from the centreline, at most 20"),
         (np.repeat(circle(), 2, axis=0), 0.5, "two points that follow one another are the same"),
     ],
 )

@@ -38,12 +38,19 @@ def calls_per_step(policy: PolicyFile, rate_hz: float) -> int:
 
 
 def late_s(policy: PolicyFile) -> float:
-    """How long its commands take on board, in s: something only in a task of its own."""
+    """How long its commands take on board, in s: something only in a task of its own.
+
+    The whole period of one that is too slow with float32 weights, or has no C: it may still be tried here.
+    """
+    from deploy.codegen.onnx_graph import GraphError
     from deploy.codegen.source import Source
     from deploy.crazyflie.budget import place
-    from deploy.trust.content import content_of
+    from deploy.mcu.budget import BudgetError
 
-    return place(policy, Source(policy, content_of(policy.path))).late_s
+    try:
+        return place(policy, Source(policy, policy.content())).late_s
+    except (BudgetError, GraphError):
+        return 1.0 / policy.rate_hz
 
 
 def emulated(policy: PolicyFile) -> Policy:

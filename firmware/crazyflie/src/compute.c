@@ -56,9 +56,11 @@ void compute_init(void) {
 }
 
 static bool busy(void) {
-    if (now_at() == ANSWERED && unheard) pass_to(IDLE);
-    unheard = unheard && now_at() == ASKED;
-    return now_at() != IDLE;
+    const uint8_t at = now_at();
+    const bool dropped = at == ANSWERED && unheard;
+    if (dropped) pass_to(IDLE);
+    unheard = unheard && at == ASKED;
+    return at != IDLE && !dropped;
 }
 
 void compute_forget(void) {

@@ -23,7 +23,7 @@ from policies.models.controller import Array, Layer
 if TYPE_CHECKING:
     import h5py
 
-MOST = 100  # layers
+MOST, DEEPEST = 32, 2  # layers of a chain, and chains in one another
 CLOSE = 1e-5  # of the example's outputs
 ACTIVATIONS = {name.upper(): name for name in ("identity", "relu", "sigmoid", "tanh", "fast_tanh")}
 # What it sees -> signal, what is subtracted, size, unit, frame. Source: rl_tools' l2f environment.
@@ -95,7 +95,7 @@ def _dense(group: h5py.Group) -> Perceptron:
     return Perceptron([_layer(group, "weights", "biases")], "identity", _activation(group))
 
 
-def _network(group: h5py.Group, name: str, inputs: int = 0) -> Network:
+def _network(group: h5py.Group, name: str, inputs: int = 0, depth: int = 0) -> Network:
     """The layer, or the chain of layers, in a group. `name`: of what it remembers; `inputs`: what comes before."""
     from policies.datasets import hdf5
 
@@ -113,11 +113,13 @@ def _network(group: h5py.Group, name: str, inputs: int = 0) -> Network:
         return MeanOfTwo(inputs)
     if kind == "sequential":
         held, parts = hdf5.member(group, "layers"), list[Network]()
-        if len(held) > MOST:
-            raise ValueError(f"{group.name}: has {len(held)} layers, at most {MOST} are read")
+        if len(held) > MOST or depth > DEEPEST:  # chains may hold one another, again and again
+            raise ValueError(
+                f"{group.name}: has {len(held)} layers, {depth} chains deep; at most {MOST}, {DEEPEST} deep"
+            )
         for number in range(len(held)):
             before = parts[-1].outputs if parts else 0
-            parts.append(_network(hdf5.member(held, str(number)), f"{name}_{number}", before))
+            parts.append(_network(hdf5.member(held, str(number)), f"{name}_{number}", before, depth + 1))
         return Chain(parts)
     raise ValueError(f"{group.name}: a layer of type {kind!r:.80}; those of rl_tools that are read: dense, mlp, gru")
 
@@ -133,6 +135,8 @@ def _meta(actor: h5py.Group) -> list[str]:
 
 def _check(path: str, network: Network, seen: Array, wanted: Array) -> None:
     """PolicyFileError unless the network makes of the file's example (steps, n, k) what the file says it makes."""
+    if not (seen.size and wanted.size and np.isfinite(seen).all() and np.isfinite(wanted).all()):
+        raise PolicyFileError(f"{path}: its example is empty, or not finite: it proves nothing")
     if seen.ndim != 3 or wanted.shape != (*seen.shape[:2], network.outputs) or seen.shape[2] != network.inputs:
         raise PolicyFileError(
             f"{path}: its example is of shapes {seen.shape} and {wanted.shape}; the network takes {network.inputs} "

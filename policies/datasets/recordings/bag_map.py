@@ -6,13 +6,9 @@ The file may be a stranger's, too: it holds numbers and names, and nothing in it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from deploy.trust.reading import read_regular
-from policies.adoption.description import LARGEST_FILE, once_each
+from policies.adoption.description import load
 from policies.adoption.fields import DescriptionError, Fields
 
 
@@ -116,12 +112,6 @@ def parse(found: Any) -> BagMap:
 def read(path: str) -> BagMap:
     """The map in a file; DescriptionError names file and field."""
     try:
-        text = read_regular(path, LARGEST_FILE).decode()
-        once_each(text)
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DescriptionError(f"{path}: is not YAML: {' '.join(str(error).split())[:200]}") from None
-    try:
-        return parse(found)
+        return parse(load(path))
     except DescriptionError as error:
-        raise DescriptionError(f"{Path(path)}: {error}") from None
+        raise DescriptionError(f"{path}: {error}") from None

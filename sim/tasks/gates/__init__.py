@@ -92,8 +92,7 @@ class QuadGateRace:
         self.episode_steps = c.steps
         self.vary = VARY if c.vary else ()
         self.noise = float(c.vary)  # times what is declared
-        arms = np.linalg.norm(self.robot.rotor_position, axis=1)
-        self.radius = float(arms.max()) + self.robot.propeller_radius  # m, of the sphere that must not touch anything
+        self.radius = self.robot.extent  # m, of the sphere that must not touch anything
         # Where gates are is known to a few centimetres: noise of each moment, and a drift that stays.
         gate = (12,), "m", "body"
         seen = (Noise(0.01), Bias(0.02))
@@ -163,7 +162,13 @@ class QuadGateRace:
         if self.config.track in FIXED:
             return (FIXED[self.config.track](),)
         check_named("track", self.config.track)
-        return (read_gates(self.config.track),)
+        track = read_gates(self.config.track)
+        if track.size.min() <= 2.0 * self.radius:
+            size = f"{track.size.min():g} m"
+            raise ValueError(
+                f"{track.name}: a gate is {size} wide or high, {self.robot.name} takes {2 * self.radius:.2f}"
+            )
+        return (track,)
 
     @property
     def baselines(self) -> Mapping[str, Play]:

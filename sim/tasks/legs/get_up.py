@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.env import Array, outcome_scores
-from sim.robots.legs import ROPE, Legs
+from sim.robots.legs import HOLD, ROPE, Legs
 from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
@@ -120,7 +120,7 @@ class Lying(Walking):
     def change(self, model: Any, row: int, drawn: Vehicle) -> None:
         super().change(model, row, drawn)
         if self._holds:
-            model.tendon_stiffness[0] = self._held[row] * self._weight / ROPE
+            model.tendon_stiffness[model.tendon(HOLD).id] = self._held[row] * self._weight / ROPE
 
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
         robot, place = self.legs, self._place

@@ -24,7 +24,7 @@ from sim.spec import Group, Signal
 from sim.tasks import Recipes
 from sim.tasks.opponents import Play
 from sim.tasks.quad_hover import POSITION_SCALE, RATE_SCALE, VARIATIONS, VELOCITY_SCALE, delayed, state_estimate
-from sim.tasks.swarm.places import MODES
+from sim.tasks.swarm.places import MODES, least
 from sim.tasks.swarm.recipes import APG, PPO
 from sim.terms import Feature, Mirror
 
@@ -67,8 +67,8 @@ class SwarmConfig:
             raise ValueError(f"neighbours must be between 1 and {MOST - 1}, got {self.neighbours}")
         if not (10.0 <= self.rate_hz <= 1000.0 and 1.0 <= self.episode_s <= 100.0):
             raise ValueError(f"needs rate_hz 10..1000 and episode_s 1..100, got {self.rate_hz} and {self.episode_s}")
-        if not 0.5 <= self.radius <= 5.0:
-            raise ValueError(f"radius must be between 0.5 and 5 m, got {self.radius}")
+        if not 0.5 <= self.radius <= 4.5:  # LOST_DISTANCE lies beyond what is across
+            raise ValueError(f"radius must be between 0.5 and 4.5 m, got {self.radius}")
         if not 0.0 <= self.delay_high <= 0.1:
             raise ValueError(f"delay_high must be between 0 and 0.1 s, got {self.delay_high}")
 
@@ -92,6 +92,11 @@ class QuadSwarm:
         if made is None or made.all_differ:
             raise ValueError(f"{self.name} flies vehicles of one name, which {c.robot!r} is not")
         self.robot = made
+        if 2.0 * made.extent >= min(least(c.mode, c.vehicles, c.radius)):
+            raise ValueError(
+                f"vehicles of {2.0 * made.extent:.2f} m may touch as they begin, or at their places: fewer of them, a "
+                f"larger radius, or a smaller robot than {made.name}"
+            )
         self.agents, self.teams = c.vehicles, (0,) * c.vehicles
         self.rate_hz, self.episode_steps = c.rate_hz, round(c.episode_s * c.rate_hz)
         self.envelope: dict[str, Any] = {"max_body_rate": LOST_RATE}
@@ -178,4 +183,5 @@ class QuadSwarm:
             "lost": ended & ~beside,
             "min_distance": np.where(until, flight["nearest"][..., 0], math.inf).min(axis=0),
         }
-        return outcome_scores(flight, self.rate_hz) | {k: np.asarray(v, np.float32) for k, v in more.items()}
+        decided = dict(flight) | {"success": flight["success"] * until[..., None]}  # a touch ends it for all of them
+        return outcome_scores(decided, self.rate_hz) | {k: np.asarray(v, np.float32) for k, v in more.items()}

@@ -28,6 +28,13 @@ class Places(NamedTuple):
     drift: Double  # (3,), with which goals move
 
 
+def least(mode: str, n: int, radius: float) -> list[float]:
+    """m between vehicles where they begin and end, at least, by each rule of the mode; a sphere's lattice is evener."""
+    ring = 2.0 * radius * math.sin((1.0 - 2.0 * UNEVEN) * math.pi / n)
+    rules = {"crossing": [ring], "sphere": [ring], "formation": [SPACING, APART]}
+    return rules.get(mode) or [value for each in rules.values() for value in each]
+
+
 def draw(mode: str, n: int, radius: float, rng: np.random.Generator) -> Places:
     """Those of one episode."""
     if mode == "mixed":

@@ -73,22 +73,24 @@ def test_more_than_the_budget_is_refused_and_nothing_is_written(tmp_path, capsys
     assert not (tmp_path / "out").exists()
 
 
-def test_what_does_not_fit_the_stabilizer_task_has_its_own_unless_one_insists(tmp_path, capsys, monkeypatch):
+def test_what_does_not_fit_the_stabilizer_task_has_its_own(tmp_path, capsys, monkeypatch):
     """1 667 us: what was measured of a network 24-256-256-4. At 100 Hz a task of its own has 3 000."""
     monkeypatch.setattr(Demand, "estimated", lambda source: Demand(1667e-6, 300_000, 3_000, 256, "estimated"))
     vehicle = tmp_path / "out" / "src" / "vehicle.h"
     status, text = said(capsys, "quad_any", tmp_path / "out", "target=crazyflie")
     assert status == 0 and "56% of 3000 us: 30% of the processor at 100 Hz, in a task of its own" in text
     assert "#define POLICY_TASK 1" in vehicle.read_text()
-    status, text = said(capsys, "quad_any", tmp_path / "out", "target=crazyflie", "budget_us=1667")
-    assert status == 0 and "#define POLICY_TASK 0" in vehicle.read_text()
+    status, text = said(capsys, "quad_any", tmp_path / "out", "target=crazyflie", "budget_us=1666")
+    assert status == 2 and "more than 1666 us, as budget_us says" in text
 
 
 def test_what_takes_a_third_of_the_processor_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Demand, "estimated", lambda source: Demand(3001e-6, 300_000, 3_000, 256, "estimated"))
     status, text = said(capsys, "quad_any", tmp_path / "out", "target=crazyflie")
     assert status == 2 and not (tmp_path / "out").exists()
-    assert "more than 3000 us, 30% of the processor at 100 Hz" in text and "a lower rate" in text
+    assert "more than 3000 us, 30% of the processor at 100 Hz" in text and "budget_us=3001" in text
+    assert said(capsys, "quad_any", tmp_path / "out", "target=crazyflie", "budget_us=3001")[0] == 0
+    assert "#define POLICY_TASK 1" in (tmp_path / "out" / "src" / "vehicle.h").read_text()
 
 
 def test_flash_and_memory_have_an_end():

@@ -78,7 +78,7 @@ def test_tuned_on_some_seeds_and_told_on_others(tmp_path: Path, metric: str, max
     found = made.test()
     assert made.best().settings == {"x": 0.3}
     seen = [folder.relative_to(tmp_path).as_posix() for folder in machine.ran[10:]]
-    assert seen == [f"test/{name}/seed={k}" for name in ("best", "as_they_were") for k in (100, 101, 102)]
+    assert seen == [f"test/{name}/seed={k}" for name in ("trial_0003", "as_they_were") for k in (100, 101, 102)]
     told = made.told(found)
     assert told["tuning_seeds"] == [0, 1] and told["test_seeds"] == [100, 101, 102]
     right = 0.79 if maximise else 0.21

@@ -195,6 +195,7 @@ def test_scores_say_why_it_ended():
     told["terminated"][30:, 4] = 1.0  # one falls
     told["position"][:, 5] = 3.0
     told["nearest"][35:] = 0.01  # after it was over for the others
+    told["success"][45:, 2:] = 1.0  # what comes after a touch or a fall is none
     score = task.score(told)
     assert score["success"].tolist() == [1, 1, 0, 0, 0, 0] and score["touched"].tolist() == [0, 0, 1, 1, 0, 0]
     assert score["lost"].tolist() == [0, 0, 0, 0, 1, 0] and score["arrived"].tolist() == [1, 1, 1, 1, 1, 0]

@@ -249,6 +249,23 @@ def test_types_of_others_are_not_read_from_the_bag(tmp_path):
         list(bags.episodes(str(source), written(tmp_path / "map.yaml", MAP.replace("/commands", "/things"))))
 
 
+def test_a_message_that_is_cut_off_is_one_sentence(tmp_path):
+    source = bag(tmp_path / "bag", two_episodes())
+    folder = tmp_path / "cut"
+    with Writer(folder, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+        connection = writer.add_connection("/commands", "std_msgs/msg/Float32MultiArray", typestore=STORE)
+        data = STORE.serialize_cdr(command_of(1.0, 2.0), "std_msgs/msg/Float32MultiArray")
+        writer.write(connection, now_of(0), bytes(data)[:-3])
+    text = "fps: 20\ntask: x\nfeatures:\n  observation.x: {topic: /commands}\n  action: {topic: /commands}\n"
+    with pytest.raises(DatasetError, match=f"{folder}: damaged, or no rosbag2: SerdeError"):
+        list(bags.episodes(str(folder), written(tmp_path / "map.yaml", text)))
+    (file,) = folder.glob("*.db3")
+    file.write_bytes(file.read_bytes()[:-3000])
+    with pytest.raises(DatasetError, match="damaged, or no rosbag2"):
+        list(bags.episodes(str(folder), written(tmp_path / "map.yaml", text)))
+    assert source.is_dir()
+
+
 @pytest.mark.parametrize("damage", ["cut", "no bag", "nothing"])
 def test_a_damaged_bag_is_one_sentence(tmp_path, capsys, damage):
     source = bag(tmp_path / "bag", two_episodes())
