@@ -63,7 +63,7 @@ def algorithms() -> str:
     trains = {(): "every task", (EngineTask,): "quadrotors", (HasExpert,): "every task with an expert"}
     trains[HasTeacher,] = "tasks with a teacher"
     trains[HasWords,] = "tasks that are told in words"
-    trains[Differentiable,] = "quadrotors, swarms, and `car_race`"
+    trains[Differentiable,] = "quadrotors, their swarms and races, and `car_race`"
     trains[HasSensedReward,] = "tasks that are judged by what the robot senses"
     lines, described = ["| algorithm | what it is | trains |", "|---|---|---|"], set()
     for name in ALGORITHMS:
