@@ -187,7 +187,7 @@ def test_every_setting_of_a_command_is_one(command: str, monkeypatch: pytest.Mon
         unknown = {word.partition(":=")[0] for word in arguments[1:]} - set(declared)
         assert unknown == ({"polcy"} if "polcy" in command else set())  # the one whose error is shown
     elif module != "pytest":
-        home = {"policies.datasets": "policies.datasets.__main__"}.get(module, module)
+        home = f"{module}.__main__" if (ROOT / module.replace(".", "/") / "__main__.py").is_file() else module
         configs = [importlib.import_module(home).Config]
         if module == "deploy.run":
             configs.append(driver_class(cli.value_of(arguments, "driver", "simulated")).Config)

@@ -17,9 +17,11 @@
 #include "policy.h"
 #if __has_include("residual.h") /* in the folder of a policy beside which something is learned */
 #include "residual.h"
+#define STEP residual_step
+#define RESET_MORE residual_reset()
 #else
-#define residual_step policy_step
-#define residual_reset() ((void)0)
+#define STEP policy_step
+#define RESET_MORE ((void)0)
 #endif
 
 #define VERSION 1
@@ -96,7 +98,7 @@ static void step(uint8_t sequence, uint32_t now) {
     if (reply.status == OK) {
         copy(&signals, input + HEADER, sizeof signals);
         const uint32_t began = DWT_CYCCNT;
-        if (!residual_step(&state, &signals, &reply.commands)) reply.status = NOT_FINITE;
+        if (!STEP(&state, &signals, &reply.commands)) reply.status = NOT_FINITE;
         reply.cycles = DWT_CYCCNT - began;
         heard = now;
         flight = FLYING;
@@ -109,7 +111,7 @@ static void obey(uint8_t kind, uint8_t sequence, int count, uint32_t now) {
     if (kind == 'H' && count == 0) announce(sequence);
     if (kind == 'B' && count == 0) {
         policy_reset(&state);
-        residual_reset();
+        RESET_MORE;
         flight = BEGUN;
         send('B', sequence, "", 0);
         answered = -1;

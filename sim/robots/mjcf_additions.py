@@ -16,6 +16,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.robots.legs import HOLD, ROPE
+
 if TYPE_CHECKING:
     from sim.robots.mjcf import Joint, MjcfRobot
 
@@ -26,6 +28,7 @@ YIELD = 0.5  # rad (m), the error at which one that is added on a free base reac
 LAG = 0.03  # s, the ratio of damping to stiffness there
 POSES = 64
 GRAVITY = 9.81  # m/s^2
+HELD = 0.5  # of the base's height at the start: how far above its origin a spring pulls that holds it
 
 
 def complete(spec: Any, free: bool) -> None:
@@ -117,3 +120,12 @@ def stand(robot: MjcfRobot) -> None:
     if planes and parts:
         fall = min(mujoco.mj_geomDistance(model, data, g, planes[0], 1e3, None) for g in parts)
         robot.start[address + 2] -= fall
+
+
+def hang(spec: Any, base: str, at: Double, axes: Double) -> None:
+    """A spring from above to the base, a tendon without stiffness yet. The base is `at` (3,) m, its axes (3, 3)."""
+    spec.worldbody.add_site(name=f"{HOLD}_above", pos=[*at[:2], ROPE], group=5)
+    spec.body(base).add_site(name=HOLD, pos=axes.T @ [0.0, 0.0, HELD * at[2]], group=5)
+    rope = spec.add_tendon(name=HOLD, springlength=[0.0, 0.0])
+    rope.wrap_site(f"{HOLD}_above")
+    rope.wrap_site(HOLD)

@@ -17,12 +17,11 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.robots.legs import HOLD, LAG, ROPE, Legs
+from sim.robots.legs import LAG, Legs
 from sim.robots.mjcf import HINGE, Double, MjcfRobot, actuator_kinds, build
-from sim.robots.mjcf_additions import GRAVITY
+from sim.robots.mjcf_additions import GRAVITY, hang
 from sim.robots.mjcf_file import attempt
 
-HELD = 0.5  # of the base's height at the start: how far above its origin a spring pulls that holds it
 PRESSED = 1e-3  # m: how far a foot is pressed into the floor to see where it touches
 TOUCHES = 0.02  # m: what is so near to the floor at the start is a foot
 ALIKE, ALIKE_MASS = 0.02, 0.05  # m or rad, and share of a mass: how far a robot's halves may differ
@@ -295,7 +294,7 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
         ):
             spec.add_sensor(type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
     if legs.held:
-        _hang(spec, robot, data)
+        hang(spec, robot.model.body(robot.base).name, data.xpos[robot.base], data.xmat[robot.base].reshape(3, 3))
     if legs.timestep:
         spec.option.timestep = legs.timestep
     made = attempt(Path(robot.name), spec.compile)
@@ -304,17 +303,6 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
     if made.nq != model.nq or not np.allclose(made.body_mass, model.body_mass):
         raise ValueError(f"robot {robot.name}: its inertia depends on what is only seen; write <inertial> elements")
     return made
-
-
-def _hang(spec: Any, robot: MjcfRobot, data: Any) -> None:
-    """A spring from above to the base, a tendon without stiffness yet."""
-    at, axes = data.xpos[robot.base], data.xmat[robot.base].reshape(3, 3)
-    spec.worldbody.add_site(name=f"{HOLD}_above", pos=[*at[:2], ROPE], group=5)
-    name = robot.model.body(robot.base).name
-    spec.body(name).add_site(name=HOLD, pos=axes.T @ [0.0, 0.0, HELD * at[2]], group=5)
-    rope = spec.add_tendon(name=HOLD, springlength=[0.0, 0.0])
-    rope.wrap_site(f"{HOLD}_above")
-    rope.wrap_site(HOLD)
 
 
 def _shapes(spec: Any) -> list[bool]:

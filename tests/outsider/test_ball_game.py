@@ -21,6 +21,7 @@ from policies.models.export import export
 from sim.env import NoExpertError
 from sim.parallel import TaskParallelEnv
 from sim.tasks import HasTeacher, make
+from sim.tasks.abilities import Differentiable
 from sim.vec_world import vector_env
 from tests.outsider.test_car import HERE, PAGE, check_compiled, command
 from tests.test_product import learner
@@ -65,7 +66,7 @@ def test_episodes_begin_and_end_for_whole_worlds_and_continue_exactly():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_it_or_says_why_not(name: str, tmp_path: Path):
     task, kind = make(GAME), algorithm_class(name)
-    if "agents" not in kind.takes or HasTeacher in kind.needs:
+    if "agents" not in kind.takes or {HasTeacher, Differentiable} & {*kind.needs}:
         with pytest.raises(ValueError, match=f"algorithm={name} (does not take several agents|needs a task with)"):
             check_needs(name, kind, task)
         return
