@@ -27,6 +27,7 @@ from policies.runner.config import RunError, Settings, compose
 from policies.runner.lock import Lock
 from sim.cluster import entered
 from sim.engines import cores
+from sim.tasks import task_class
 
 RESULT, STUDY = "search.json", "study.log"
 
@@ -71,7 +72,9 @@ def search(config: Config, words: Sequence[str]) -> Search:
     def make(words: Sequence[str], folder: Path, judged_by: Sequence[str]) -> Job:
         return job_of(words, folder, judged_by)
 
-    settings_of(fixed, space)  # wrong ones are refused now
+    known = dict.fromkeys(("success", *task_class(settings_of(fixed, space).task).scores))  # wrong ones are refused now
+    if config.metric not in known:
+        raise ValueError(f"metric={config.metric}: the task's are {', '.join(known)}")
     from policies.cluster.study import Study  # before anything is begun: whether Optuna is installed
 
     with ExitStack() as stack:

@@ -159,6 +159,8 @@ def test_the_command_says_what_is_wrong_before_it_begins(tmp_path, capsys):
         assert cli.call(sweep.main, [f"out={tmp_path}/x", *words], needs="train,cluster") == 2
         return capsys.readouterr().err
 
+    learned = ("task=quad_hover", "algorithm.learning_rate=choice(1e-3,2e-3)")
+    assert "metric=speed: the task's are success, position_error" in said(*learned, "metric=speed")
     assert "unknown setting 'algorithm.gama'" in said("algorithm=toy_algorithm:Toy", "algorithm.gama=choice(1,2)")
     assert "nothing is searched" in said("algorithm=toy_algorithm:Toy", "trials=3")
     assert "needs whole numbers" in said("algorithm.updates=choice(1,2)", "test_seeds=a")
