@@ -227,8 +227,9 @@ def episode_numbers(task: Task, rows: int, first: int = 0) -> NDArray[np.int64]:
 
 
 def for_whole_worlds(agents: int, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask (n,) of rows with all that share a world with one of them: what is over for one is over for all."""
-    return rows if agents == 1 else np.repeat(rows.reshape(-1, agents).any(axis=1), agents)
+    """The mask (..., n) of rows with all that share a world with one of them: what is over for one is over for all."""
+    worlds = rows.reshape(*rows.shape[:-1], -1, agents)
+    return rows if agents == 1 else np.repeat(worlds.any(axis=-1), agents, axis=-1)
 
 
 def carried_out(task: Task) -> EngineTask:
@@ -330,8 +331,7 @@ def outcome_scores(flight: Mapping[str, Array], rate_hz: float) -> dict[str, Arr
     """
     success = flight["success"][..., 0] != 0.0  # (steps, n)
     if "terminated" in flight:
-        ended = flight["terminated"][..., 0] != 0.0
-        success = success & (np.cumsum(ended, axis=0) - ended == 0)
+        success = success & undecided(flight)
     reached = success.any(axis=0)
     steps: Array = np.where(reached, success.argmax(axis=0) + 1, len(success))
     return {"success": np.asarray(reached, np.float32), "duration": np.asarray(steps / rate_hz, np.float32)}

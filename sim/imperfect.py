@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import Streams
 from sim.randomize import Array
 from sim.spec import Group
+
+
+def latencies(group: Group, random: Sequence[np.random.Generator]) -> Array:
+    """s, (rows, signals): one for each signal of the group, drawn by each row's generator."""
+    low, high = np.array([s.delay_range() for s in group]).T
+    return np.stack([rng.uniform(low, high) for rng in random]).astype(np.float32)
 
 
 class Imperfect:

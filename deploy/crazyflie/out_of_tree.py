@@ -147,6 +147,11 @@ class OutOfTree:
             self.chosen = OFF
         self._selected = False
 
+    @property
+    def _answered(self) -> bool:
+        """Whether `force` is what the policy asked for since it began."""
+        return self.policy is not None and self.policy.answered
+
     def _begin(self) -> None:
         if not self._begun:
             self.guard.begin(self._seen, self._now)
@@ -185,14 +190,14 @@ class OutOfTree:
 
     def _fly(self, computed: bool) -> Shares:
         self._begin()
-        if not computed or self.policy is None or not self.policy.answered:
+        if not (computed and self._answered):
             self._since = self._now
         guard = self.guard
         reason = guard.look(self._seen, self._now) or guard.time(self._now) or self._compute(self._setpoint, computed)
         if reason != FINE:
             self._find(reason)
             return self._come_down()
-        share = guard.share(self._now - self._since) if self.policy is not None and self.policy.answered else 0.0
+        share = guard.share(self._now - self._since) if self._answered else 0.0
         self.state = TAKING_OVER if share < 1.0 else FLYING
         if share >= 1.0:
             self._piloted = False

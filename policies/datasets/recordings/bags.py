@@ -7,8 +7,9 @@ inside a bag are not read, as code is made of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,7 +100,7 @@ class Clock:
     frames: dict[str, list[Array]] = field(default_factory=dict)
     dropped: int = 0  # episodes that were too short
 
-    def fresh(self, names: Mapping[str, Any], now: int) -> bool:
+    def fresh(self, names: Sequence[str], now: int) -> bool:
         """Whether all of these features have been heard, not too long ago."""
         wanted = [(name, k) for name in names for k in range(len(self.map.features.get(name, (None,))))]
         most = round(self.map.oldest * NS)
@@ -120,17 +121,17 @@ class Clock:
             made += part.names or [order[index] if index < len(order) else f"{part.field}.{index}" for index in which]
         return tuple(made)
 
-    @property
-    def seen(self) -> dict[str, Any]:
+    @cached_property
+    def seen(self) -> list[str]:
         """The features of what was there before the robot acted."""
-        return {name: 0 for name in (*self.map.features, *self.map.pictures) if not name.startswith("action")}
+        return [name for name in (*self.map.features, *self.map.pictures) if not name.startswith("action")]
 
-    @property
-    def done(self) -> dict[str, Any]:
+    @cached_property
+    def done(self) -> list[str]:
         """The others."""
-        return {name: 0 for name in self.map.features if name.startswith("action")}
+        return [name for name in self.map.features if name.startswith("action")]
 
-    def take(self, names: Mapping[str, Any]) -> None:
+    def take(self, names: Sequence[str]) -> None:
         """The newest of these features belongs to the frame."""
         for name in names:
             value, kept = self.value(name), self.frames.setdefault(name, [])

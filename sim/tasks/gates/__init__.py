@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from sim.engines import ENGINES
-from sim.env import Array, outcome_scores
+from sim.env import Array, outcome_scores, undecided
 from sim.experts.gates import follow
 from sim.randomize import Bias, Delay, Noise, Vary
 from sim.registry import check_named
@@ -188,8 +188,7 @@ class QuadGateRace:
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """`gates`: the share that is passed; `lap_time`: of a lap, or, of what is none, at that pace."""
         scores = outcome_scores(flight, RATE)
-        over = ((flight["success"] != 0.0) | (flight["terminated"] != 0.0))[..., 0]  # (steps, n)
-        last = np.where(over.any(axis=0), over.argmax(axis=0), len(over) - 1)[None]
+        last = undecided(flight).sum(axis=0)[None] - 1
         share = np.take_along_axis(np.maximum.accumulate(flight["passed"][..., 0], axis=0), last, axis=0)[0]
         share = np.where(scores["success"] > 0.0, 1.0, np.clip(share, 0.0, 1.0))
         pace = np.cumsum(np.linalg.norm(flight["linear_velocity"], axis=-1), axis=0)

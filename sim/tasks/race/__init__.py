@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from sim.env import Array, outcome_scores
+from sim.env import Array, outcome_scores, undecided
 from sim.experts.gap import Gap, follow_gap, gap
 from sim.experts.pursuit import pursuit
 from sim.randomize import Bias, Delay, Dropout, Noise, Vary
@@ -230,8 +230,7 @@ class CarRace:
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
         """`lap_time`: of a lap, or, of what is none, the time that it would have taken at that pace."""
         scores = outcome_scores(flight, RATE)
-        over = ((flight["success"] != 0.0) | (flight["terminated"] != 0.0))[..., 0]  # (steps, n)
-        last = np.where(over.any(axis=0), over.argmax(axis=0), len(over) - 1)
+        last = undecided(flight).sum(axis=0) - 1
         share = np.where(scores["success"] > 0.0, 1.0, np.take_along_axis(flight["lap"][..., 0], last[None], axis=0)[0])
         time, lap = (last + 1) / RATE / self.config.laps, np.clip(share, 0.0, 1.0)
         speed = np.take_along_axis(np.cumsum(flight["velocity"][..., 0], axis=0), last[None], axis=0)[0] / (last + 1)

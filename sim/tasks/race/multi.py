@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from sim.env import Array
+from sim.env import Array, for_whole_worlds
 from sim.experts.racing import following, paced, passing
 from sim.experts.soccer import Scripted
 from sim.spec import Group, Signal
@@ -121,10 +121,9 @@ class CarRaceMulti(CarRace):
         """Also `clean`: no wall was touched, and no other car was run into; `place` at the end; and places won and
         lost until then.
         """
-        own = (flight["success"] != 0.0) | (flight["terminated"] != 0.0)
-        over = own
-        if own.shape[1] % self.agents == 0:  # whole worlds, which end for all of their agents
-            over = np.repeat(own.reshape(len(own), -1, self.agents).any(axis=2), self.agents, axis=1)[..., None]
+        over = (flight["success"] != 0.0) | (flight["terminated"] != 0.0)
+        if over.shape[1] % self.agents == 0:  # whole worlds, which end for all of their agents
+            over = for_whole_worlds(self.agents, over[..., 0])[..., None]
         scores = super().score({**flight, "terminated": over.astype(np.float32)})
         steps = np.arange(len(over))[:, None]
         last = np.where(over.any(axis=0), over.argmax(axis=0), len(over) - 1)[:, 0]

@@ -17,7 +17,7 @@ from sim.engines.vector.blocks import blocks, from_lanes, to_lanes
 from sim.engines.vector.simd import LANES
 from sim.engines.vector.streams import streams
 from sim.env import Array, Step
-from sim.imperfect import Imperfect
+from sim.imperfect import Imperfect, latencies
 from sim.randomize import sample_parameters
 from sim.registry import load
 from sim.robots.cars import GRAVITY
@@ -104,13 +104,10 @@ class Race:
         if self.sight:
             self._dress(self.sight, where, numbers)
             self.sight.begin(where)
-        late = [
-            np.stack([rng.uniform(*np.array([s.delay_range() for s in group]).T) for rng in random])
-            for group in (self._sensed, self.task.commands)
-        ]
+        late = [latencies(group, random) for group in (self._sensed, self.task.commands)]
         own, factor = streams(self.seed, numbers, SENSORS), np.float32(self.task.rate_hz * self.task.noise)
-        self._actuators.begin(where, factor * late[1].astype(np.float32), to_lanes(self._told), own)
-        self._sensors.begin(where, factor * late[0].astype(np.float32), self._table, own)
+        self._actuators.begin(where, factor * late[1], to_lanes(self._told), own)
+        self._sensors.begin(where, factor * late[0], self._table, own)
         self._sensors.send(self._table, where)
 
     def _starts(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from sim.env import Array, outcome_scores
+from sim.env import Array, for_whole_worlds, outcome_scores
 from sim.experts.swarm import avoiding, straight
 from sim.randomize import Dropout, Noise, Vary
 from sim.robots import quadrotor, robot
@@ -169,7 +169,7 @@ class QuadSwarm:
         """
         over = ((flight["success"] != 0.0) | (flight["terminated"] != 0.0))[..., 0]  # (steps, n)
         if over.shape[1] % self.agents == 0:  # whole worlds, which end for all of their agents
-            over = np.repeat(over.reshape(len(over), -1, self.agents).any(axis=2), self.agents, axis=1)
+            over = for_whole_worlds(self.agents, over)
         last = np.where(over.any(axis=0), over.argmax(axis=0), len(over) - 1)
         until = np.arange(len(over))[:, None] <= last
         away = np.linalg.norm(flight["position"] - flight["target_position"], axis=-1)
