@@ -3,7 +3,8 @@
     python tests/benchmarks/football.py [--quick] [--only "detector, seed 0" ...]
 
 A student's teacher is that of its seed. Whoever has been trained, in runs/football, is graded again, not trained again;
-so a benchmark that was stopped goes on. One core learns: run two at once, each --only some, on two. A teacher takes a quarter of an hour, a student as long or twice that.
+so a benchmark that was stopped goes on. One core learns: on two, run two at once, each --only some. A teacher takes a
+quarter of an hour, a student as long or twice that.
 """
 
 import json

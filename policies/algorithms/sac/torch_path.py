@@ -25,7 +25,9 @@ from policies.learning.encoders import PICTURE, SHARP, Encoders, PictureActor, c
 from policies.learning.fused.moments import SMALLEST, smallest_std
 from policies.learning.fused.squashed import LOG_STD
 from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, linear_layers, mlp, squashed_sample
-from policies.models.controller import FeaturePolicy, Mlp, Network
+from policies.models.controller import FeaturePolicy
+from policies.models.networks import Network
+from policies.models.networks.feed_forward import Mlp
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action
