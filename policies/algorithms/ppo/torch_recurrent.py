@@ -47,15 +47,8 @@ class TorchRecurrent(Stateful):
     """See the module."""
 
     state_parts = (
-        "env",
-        "actor",
-        "average",
-        "estimator",
-        "critic",
-        "optimizer",
-        "actor_norm",
-        "critic_norm",
-        "value_norm",
+        *("env", "actor", "average", "estimator", "critic", "optimizer"),
+        *("actor_norm", "critic_norm", "value_norm"),
     )
     state_values = ("iteration",)
 
