@@ -18,6 +18,7 @@ from sim.engines.isaacgym.bridge import Bridge, IsaacGymError, interpreter, on_g
 from sim.engines.isaacgym.frames import of_point, to_mujoco, to_physx
 from sim.engines.isaacgym.model import (
     INSTEAD,
+    LOOKS,
     MOVES,
     PLACE,
     TOUCH,
@@ -51,7 +52,8 @@ class IsaacScene(Scene):
         super().__init__(model, num, dt, 1, shown)
         self._first = int(self.model.jnt_qposadr[0]), int(self.model.jnt_dofadr[0])  # of the free joint
         self._at = self.model.jnt_qposadr[self._description.joints], self.model.jnt_dofadr[self._description.joints]
-        self._plain = {name for name in dir(self.model) if isinstance(getattr(self.model, name), np.ndarray)} - VARIED
+        arrays = {name for name in dir(self.model) if isinstance(getattr(self.model, name), np.ndarray)}
+        self._plain = {name for name in arrays - VARIED if not name.startswith(LOOKS)}
         self._looked_at: set[int] = set()
         self._sensed = np.zeros((num, self.model.nsensordata))
         self._centre = np.tile(self.model.body_ipos[1:], (num, 1, 1))  # m, of mass, of each body in its axes

@@ -91,7 +91,10 @@ class Bridge:
         self.versions = self._greeted()
 
     def _greeted(self) -> dict[str, Any]:
-        hello = self._answer("hello", HELLO)
+        try:
+            hello = self._answer("hello", HELLO)
+        except IsaacGymError as error:
+            raise IsaacGymError(f"{error}; {INSTALL}") from error
         if hello.get("protocol") != worker.PROTOCOL:
             self.close()
             raise IsaacGymError(f"{self.python}: its worker speaks protocol {hello.get('protocol')}, not ours")

@@ -48,6 +48,7 @@ VARIED = {"body_mass", "body_inertia", "body_ipos", "geom_friction", "actuator_g
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "actuator_acc0", "tendon_invweight0"),
     *("body_sameframe", "dof_length"),
 }
+LOOKS = ("light_", "cam_", "mat_", "tex_", "geom_rgba", "site_rgba")  # what only pictures depend on
 
 
 class UnsteppableError(ValueError):
