@@ -135,6 +135,7 @@ class IsaacScene(Scene):
         return self._sensed
 
     def _advance(self) -> Double:
+        self._bridge.check()
         arrays, (place, speed), joints = self._bridge.arrays, self._first, self._description.joints
         base = self._centre[:, self._description.base - 1]
         qpos, qvel = self.qpos, self.qvel

@@ -112,14 +112,18 @@ class Bridge:
         self.arrays = worker.views(self._memory, wanted)
         return str(self.ask({"do": "open", "plan": plan}, "open", silent).get("version", ""))
 
+    def check(self) -> None:
+        """IsaacGymError where there is no worker any more."""
+        if self.process.poll() is not None or not self._end.alive:
+            raise self._lost("is gone")
+
     def step(self, silent: float = STEPPING) -> None:
         """Have it carry out what the arrays say."""
         self.ask({"do": "step"}, "stepped", silent)
 
     def ask(self, message: dict[str, Any], wanted: str, silent: float) -> dict[str, Any]:
         """Its answer, which is to come within `silent` seconds."""
-        if self.process.poll() is not None or not self._end.alive:
-            raise self._lost("is gone")
+        self.check()
         try:
             worker.send(self._channel, message)
         except OSError as error:

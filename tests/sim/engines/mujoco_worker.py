@@ -68,6 +68,7 @@ class Behind:
         model.body_mass[self.bodies] *= a["mass"][row]
         model.body_inertia[self.bodies] *= a["mass"][row][:, None]
         model.body_ipos[self.bodies] += a["centre"][row]
+        model.body_sameframe[self.bodies] = 0  # or MuJoCo overlooks it
         model.geom_friction[:, 0] = 0.5 * (a["friction"][row] + plan["floor"])
         model.actuator_gainprm[:, 0], model.actuator_biasprm[:, 1] = a["stiffness"][row], -a["stiffness"][row]
         model.dof_damping[self.speeds] = a["damping"][row]
