@@ -35,7 +35,7 @@ from sim.rotations import normalised
 
 GRADES = 64  # per unit of friction: PhysX has room for 64 000 materials, and keeps those that were
 HIGH = 10.0  # m: from where robots fall that are compared
-SPACING = 4.0  # m between robots, which never meet
+SPACING = 4.0  # m between the robots of neighbours, which never meet, so that PhysX need not compare them
 # How far PhysX may be from MuJoCo after a control step of free fall; and from its own state where it says feet are.
 CLOSE = {"positions": 0.03, "velocities": 1.0, "feet": 0.005, "velocities of feet": 0.1}  # m and rad, per second
 FEET = {PLACE: "feet", MOVES: "velocities of feet"}
@@ -57,6 +57,8 @@ class IsaacScene(Scene):
         self._looked_at: set[int] = set()
         self._sensed = np.zeros((num, self.model.nsensordata))
         self._centre = np.tile(self.model.body_ipos[1:], (num, 1, 1))  # m, of mass, of each body in its axes
+        self._origin = np.zeros((num, 3))  # m, of each world in the simulation
+        self._origin[:, :2] = SPACING * np.stack(np.divmod(np.arange(num), max(1, int(num**0.5))), axis=1)
         self._after = np.full_like(self._state, np.nan)  # what the last step left: whatever differs was set since
         self._bridge = self.bridge()
         try:
@@ -94,7 +96,6 @@ class IsaacScene(Scene):
                 "effort": told.effort,
                 "armature": told.armature,
                 "floor": told.friction,
-                "spacing": SPACING,
                 "height": HIGH,
             }
             return self._bridge.open(plan)
@@ -140,7 +141,9 @@ class IsaacScene(Scene):
         base = self._centre[:, self._description.base - 1]
         qpos, qvel = self.qpos, self.qvel
         arrays["set"][:] = (self._state != self._after).any(axis=1)
-        arrays["root"][:] = to_physx(qpos[:, place : place + 7], qvel[:, speed : speed + 6], base)
+        root = to_physx(qpos[:, place : place + 7], qvel[:, speed : speed + 6], base)
+        root[:, :3] += self._origin
+        arrays["root"][:] = root
         arrays["joint"][:, :, 0], arrays["joint"][:, :, 1] = qpos[:, self._at[0]], qvel[:, self._at[1]]
         arrays["target"][:] = targets(self.model, joints, self._control).transpose(1, 0, 2)
         self._bridge.step()
@@ -149,6 +152,7 @@ class IsaacScene(Scene):
         after[:, 0] += self.dt
         positions, velocities = after[:, 1 : 1 + self.model.nq], after[:, 1 + self.model.nq :]
         found = to_mujoco(arrays["root"].astype(np.float64), base)
+        found[0][:, :3] -= self._origin
         positions[:, place : place + 7], velocities[:, speed : speed + 6] = found
         positions[:, self._at[0]], velocities[:, self._at[1]] = arrays["joint"][..., 0], arrays["joint"][..., 1]
         self._sense()
@@ -166,7 +170,7 @@ class IsaacScene(Scene):
                 continue
             state = arrays["body"][:, body].astype(np.float64)
             where, moves = of_point(state, self._centre[:, body], model.site_pos[site])
-            self._sensed[:, at : at + 3] = {PLACE: where, MOVES: moves}[kind]
+            self._sensed[:, at : at + 3] = where - self._origin if kind == PLACE else moves
 
     def _compare(self) -> None:
         """IsaacGymError where a control step of free fall ends elsewhere than in MuJoCo."""

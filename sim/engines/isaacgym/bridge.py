@@ -74,7 +74,7 @@ class Bridge:
         self._channel = ours
         with theirs:
             handed = theirs.fileno(), self._descriptor
-            command = [python, str(program), *map(str, handed), str(os.getpid())]
+            command = [python, str(program), *map(str, handed)]
             try:
                 self.process = subprocess.Popen(
                     command,

@@ -126,8 +126,9 @@ def serve(channel: socket.socket, descriptor: int, begin: Callable[[dict[str, An
             send(channel, {"is": "error", "kind": type(error).__name__, "what": str(error)[:2000]})
 
 
-def end_with(parent: int) -> None:
-    """End this process once that one is gone, even if it could not close the socket."""
+def end_with_parent() -> None:
+    """End this process once the one that began it is gone, even if another still holds its socket."""
+    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -219,9 +220,8 @@ class IsaacGym:
         from isaacgym import gymapi
 
         gym, plan = self._gym, self._plan
-        side = max(1, int(plan["num"] ** 0.5))
-        half = 0.5 * plan["spacing"]
-        env = gym.create_env(self._sim, gymapi.Vec3(-half, -half, 0.0), gymapi.Vec3(half, half, 2.0 * half), side)
+        nowhere = gymapi.Vec3(0.0, 0.0, 0.0)  # all worlds have one origin: the tensors' axes are the simulation's
+        env = gym.create_env(self._sim, nowhere, nowhere, max(1, int(plan["num"] ** 0.5)))
         pose = gymapi.Transform()
         pose.p = gymapi.Vec3(0.0, 0.0, plan["height"])
         actor = gym.create_actor(env, asset, pose, "robot", row, 1)
@@ -323,7 +323,7 @@ def vector(value: Any) -> list[float]:
 def main(begin: Callable[[dict[str, Any], Arrays], Any] = IsaacGym) -> None:
     """Serve on the descriptors of the command line."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    end_with(int(sys.argv[3]))
+    end_with_parent()
     serve(channel, int(sys.argv[2]), begin)
 
 

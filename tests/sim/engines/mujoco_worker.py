@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from sim.engines.isaacgym import worker
 
-OTHERWISE = sys.argv[4] if len(sys.argv) > 4 else ""
+OTHERWISE = sys.argv[3] if len(sys.argv) > 3 else ""
 
 
 class Behind:

@@ -261,6 +261,49 @@ def old_python() -> str:
     return found
 
 
+@pytest.mark.parametrize("which", ["ours", "3.8"])
+def test_arrays_go_both_ways(which: str, tmp_path: Path):
+    """A simulation that adds: what is there is told where it was read."""
+    program = tmp_path / "adding.py"
+    program.write_text(
+        f"""import importlib.util
+spec = importlib.util.spec_from_file_location("worker", {str(worker.__file__)!r})
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+
+
+class Adding:
+    version = "1.5"
+
+    def __init__(self, plan, arrays):
+        self.arrays = arrays
+
+    def step(self):
+        if self.arrays["set"][0] > 2:
+            raise RuntimeError("three is too much")
+        for number, values in enumerate(self.arrays.values()):
+            values += number
+
+
+print("noise on standard output is no message")
+worker.main(Adding)
+"""
+    )
+    made = Bridge(sys.executable if which == "ours" else old_python(), program)
+    assert made.open(plan()) == "1.5"
+    rng = np.random.default_rng(0)
+    expected = {name: rng.random(values.shape, np.float32) for name, values in made.arrays.items()}
+    for name, values in expected.items():
+        made.arrays[name][:] = values
+    made.step()
+    made.step()
+    for number, (name, values) in enumerate(expected.items()):
+        np.testing.assert_allclose(made.arrays[name], values + 2.0 * number, rtol=1e-6, err_msg=name)
+    with pytest.raises(IsaacGymError, match="failed: RuntimeError: three is too much"):
+        made.step()
+    assert made.process.poll() is not None
+
+
 def test_the_worker_runs_under_python_3_8():
     with pytest.raises(IsaacGymError, match="No module named 'isaacgym'"):
         Bridge(old_python()).open(plan())
