@@ -184,10 +184,8 @@ class IsaacScene(Scene):
         qpos[:, self._at[0]] = rng.uniform(0.7 * low + 0.3 * high, 0.3 * low + 0.7 * high, shape)
         self._control[:] = 0.0
         for number in range(model.nu):  # servos are told to be where they are
-            joint = int(model.actuator_trnid[number, 0])
-            self._control[:, :, number] = (
-                qpos[:, model.jnt_qposadr[joint]] * model.actuator_gear[number, 0]
-            )[:, None]  # fmt: skip
+            at = int(model.jnt_qposadr[model.actuator_trnid[number, 0]])
+            self._control[:, :, number] = qpos[:, at, None] * model.actuator_gear[number, 0]
         expected, found = Scene._advance(self), self._advance()
         off = disagreement(expected, found, model.nq)
         self._state, self._read = found, {}
@@ -208,10 +206,8 @@ class IsaacScene(Scene):
     def _limits(self) -> tuple[Double, Double]:
         model, joints = self.model, self._description.joints
         limited = model.jnt_limited[joints].astype(bool)
-        return (
-            np.where(limited, model.jnt_range[joints, 0], -1.0),
-            np.where(limited, model.jnt_range[joints, 1], 1.0),
-        )
+        low, high = model.jnt_range[joints].T
+        return np.where(limited, low, -1.0), np.where(limited, high, 1.0)
 
     def close(self) -> None:
         """End the worker as well."""

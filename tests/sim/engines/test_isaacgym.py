@@ -279,8 +279,8 @@ class Adding:
         self.arrays = arrays
 
     def step(self):
-        if self.arrays["set"][0] > 2:
-            raise RuntimeError("three is too much")
+        if self.arrays["set"][0] > 3:  # the third step
+            raise RuntimeError("three are too many")
         for number, values in enumerate(self.arrays.values()):
             values += number
 
@@ -299,7 +299,7 @@ worker.main(Adding)
     made.step()
     for number, (name, values) in enumerate(expected.items()):
         np.testing.assert_allclose(made.arrays[name], values + 2.0 * number, rtol=1e-6, err_msg=name)
-    with pytest.raises(IsaacGymError, match="failed: RuntimeError: three is too much"):
+    with pytest.raises(IsaacGymError, match="failed: RuntimeError: three are too many"):
         made.step()
     assert made.process.poll() is not None
 
