@@ -39,6 +39,7 @@ HOMES = {
         "sim/engines/mujoco_warp.py",
         "sim/engines/warp_batch.py",
         "sim/engines/warp_limits.py",
+        "sim/engines/isaacgym/model.py",
         "sim/render/offscreen.py",
         "sim/perception/mjcf.py",
         "sim/render/camera.py",
@@ -47,6 +48,7 @@ HOMES = {
     ],
     "mujoco_warp": ["sim/engines/warp_batch.py", "sim/engines/warp_limits.py"],
     "warp": ["sim/engines/warp_batch.py"],
+    "isaacgym": ["sim/engines/isaacgym/worker.py"],
     "open3d": ["sim/perception/__init__.py"],
     "libusb_package": ["sim/perception/__init__.py"],
     "pybullet": ["sim/engines/bullet.py"],
@@ -121,6 +123,7 @@ HOMES = {
     "launch_ros": ["deploy/launch.py", "deploy/launching/files.py"],
     "ament_index_python": ["deploy/launch.py", "deploy/launching/files.py", "deploy/launching/ros.py"],
     "torch": [
+        "sim/engines/isaacgym/worker.py",
         "sim/vec_env.py",
         "sim/vec_world.py",
         "sim/channel.py",
@@ -141,6 +144,7 @@ HOMES = {
 }
 # Where torch may not be imported before it is needed: it costs seconds.
 TORCH_LATER = [
+    "sim/engines/isaacgym/worker.py",
     "sim/terms.py",
     "policies/adoption/formats/tensors.py",
     "policies/advisers/vision_language.py",

@@ -18,6 +18,7 @@ TABLES = {
     "engine": (
         ("sim.engines", "ENGINES"),
         ("sim.engines", "BENCHES"),
+        ("sim.engines", "LEGS"),
         ("sim.tasks.soccer", "MATCHES"),
         ("sim.tasks.race", "engines"),
         ("sim.tasks.traffic", "engines"),

@@ -25,7 +25,7 @@ from policies.runner.config import (
     with_preset,
 )
 from policies.runner.mistakes import SettingsError, explained
-from sim.engines import BENCHES, ENGINES
+from sim.engines import BENCHES, ENGINES, LEGS
 from sim.registry import names_from
 from sim.tasks import FAMILIES, TASKS
 
@@ -149,7 +149,7 @@ def _help(overrides: list[str]) -> str:
         f"task       {', '.join([*TASKS, *(f'{f}/NAME' for f in FAMILIES)])}, or module:Class\n"
         f"algorithm  {', '.join(ALGORITHMS)}, or module:Class\n"
         f"preset     {', '.join(sorted(path.stem for path in PRESETS.glob('*.yaml')))}\n"
-        f"engine     {', '.join(ENGINES | BENCHES)}, or module:Class\n\n"
+        f"engine     {', '.join(ENGINES | BENCHES | LEGS)}, or module:Class\n\n"
         f"Settings with task={settings['task']} algorithm={settings['algorithm']} (nested ones as task.NAME=VALUE):\n"
         f"{OmegaConf.to_yaml(OmegaConf.create(values))}"
     )

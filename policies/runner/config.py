@@ -19,7 +19,7 @@ from policies.algorithms import algorithm_class, goes_by
 from policies.algorithms import recipes_of as recipes_of_algorithm
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
 from sim.cluster import place_of
-from sim.engines import BENCHES, ENGINES
+from sim.engines import BENCHES, ENGINES, LEGS
 from sim.registry import StrangerError, names_from, plugins
 from sim.tasks import recipes_of as recipes_of_task
 from sim.tasks import task_class
@@ -62,7 +62,7 @@ class Options:
     cluster: str = ""  # ray, ray:2, ray:HOST:PORT: with -m whole runs go there, else the worlds of algorithm.workers
 
     def __post_init__(self) -> None:
-        engines = ENGINES | BENCHES
+        engines = ENGINES | BENCHES | LEGS
         others = self.engine and self.engine not in engines and ":" not in self.engine
         if others and self.engine not in plugins("engine"):
             raise SettingsError(unknown("engine", self.engine, engines) + ", or module:Class")

@@ -25,6 +25,12 @@ BENCHES = {
     "mujoco": "sim.engines.workbench:Workbench",
     "mujoco_warp": "sim.engines.mujoco_warp:WarpBench",
 }
+# Likewise, for robots on legs: see `sim.engines.scene`.
+LEGS = {
+    "mujoco": "sim.engines.scene:Scene",
+    "mujoco_warp": "sim.engines.warp_scene:WarpScene",
+    "isaacgym": "sim.engines.isaacgym:IsaacScene",
+}
 
 
 def cores() -> int:

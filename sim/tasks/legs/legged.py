@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sim.engines import LEGS
 from sim.randomize import Noise
 from sim.robots.legs import Legs
 from sim.spec import Group, Signal
 from sim.tasks import PLACE, Recipes
-from sim.tasks.mjcf import SCENES, FileSettings, FileTask, identified
+from sim.tasks.mjcf import FileSettings, FileTask, identified
 from sim.terms import Mirror
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Legged(FileTask):
 
     Config = LeggedConfig
     algorithm = "ppo"
-    engines = {**SCENES, "mujoco_warp": "sim.engines.warp_scene:WarpScene"}
+    engines = LEGS
     recipes: Recipes = {"ppo": {"default": SETTINGS}}
     config: LeggedConfig
     robot: LeggedRobot

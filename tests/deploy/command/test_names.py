@@ -14,14 +14,14 @@ from deploy.drivers.simulated import Simulated
 from deploy.trust.content import PRETRAINED
 from policies.algorithms import ALGORITHMS
 from policies.teleop.session import Settings as Hands
-from sim.engines import BENCHES, ENGINES
+from sim.engines import BENCHES, ENGINES, LEGS
 from sim.robots import LISTED
 from sim.tasks import FAMILIES, TASKS
 from sim.tasks.race import CarRace
 from sim.tasks.soccer import MATCHES
 from sim.tasks.traffic import TrafficEco
 
-OWN = [table.items() for table in (ENGINES, BENCHES, MATCHES, CarRace.engines, TrafficEco.engines)]
+OWN = [table.items() for table in (ENGINES, BENCHES, LEGS, MATCHES, CarRace.engines, TrafficEco.engines)]
 TOLD = {
     "task": {*TASKS.items(), *((f"{family}/NAME", place) for family, place in FAMILIES.items())},
     "robot": {*LISTED.items()},
