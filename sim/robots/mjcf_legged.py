@@ -300,6 +300,7 @@ def _physics(spec: Any, robot: MjcfRobot, feet: Sequence[int], legs: Legs) -> An
     made = attempt(Path(robot.name), spec.compile)
     if quick:
         _quicken(made)
+    made.body_sameframe[robot.base] = mujoco.mjtSameFrame.mjSAMEFRAME_NONE  # or its centre of mass would not move
     if made.nq != model.nq or not np.allclose(made.body_mass, model.body_mass):
         raise ValueError(f"robot {robot.name}: its inertia depends on what is only seen; write <inertial> elements")
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -161,6 +162,20 @@ def test_episodes_differ_in_what_varies_and_are_pushed() -> None:
     before = exact["linear_velocity"][:, 0].copy()
     env.step(still(task, 16))
     assert (env.truth()["linear_velocity"][:, 0] - before > 1.0).all()
+    env.close()
+
+
+def test_the_centre_of_mass_moves_where_it_was_the_bodys_origin() -> None:
+    """MuJoCo takes a shortcut there, and would not read what varies."""
+    task = make("velocity")
+    env, _ = stood(task, 2, 1)
+    model, base = env.scene.models[0], task.robot.base
+    assert np.linalg.norm(model.body_ipos[base] - task.robot.physics.body_ipos[base]) > 1e-3
+    data = mujoco.MjData(model)
+    mujoco.mj_fwdPosition(model, data)
+    np.testing.assert_allclose(
+        data.xipos[base] - data.xpos[base], data.xmat[base].reshape(3, 3) @ model.body_ipos[base]
+    )
     env.close()
 
 
