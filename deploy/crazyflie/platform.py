@@ -1,4 +1,4 @@
-"""What the firmware is compiled with for one kind of vehicle: the thrust its rotors may give, other defaults.
+"""What the firmware is compiled with for one kind of vehicle, and the thrust its rotors may give.
 
 A controller commands every rotor's thrust as a share of THRUST_MAX; the firmware cuts it to 0..1 and gives the PWM
 ratio that reaches this thrust at the present voltage. THRUST_MAX is what a rotor still gives when the battery is low,
@@ -9,16 +9,15 @@ THRUST_MIN, where the motors' curve is not known, the rotor stops: u < 0.294 the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Platform(NamedTuple):
-    """Limits in N per rotor, and the defaults of parameters that differ from the Crazyflie 2.1's."""
+    """The firmware's build, and its limits in N per rotor."""
 
+    build: str  # the parameters' column in simulator/contents
     least: float  # THRUST_MIN
     most: float  # THRUST_MAX
-    defaults: Mapping[str, float]
 
     def thrust(self, share: float) -> float:
         """The thrust in N that a commanded share of the largest gives."""
@@ -27,19 +26,8 @@ class Platform(NamedTuple):
 
 
 # platform_defaults_cf2.h (propellers of the 2.1+, as compiled by default) and platform_defaults_cf21bl.h.
-CRAZYFLIE_2 = Platform(0.0128175784, 0.12, {})
-BRUSHLESS = Platform(
-    0.0213626307,
-    0.2,
-    {
-        "pid_rate.roll_kp": 200.0,
-        "pid_rate.roll_ki": 400.0,
-        "pid_rate.pitch_kp": 200.0,
-        "pid_rate.pitch_ki": 400.0,
-        "posCtlPid.thrustBase": 30000,
-        "powerDist.idleThrust": 7000,
-    },
-)
+CRAZYFLIE_2 = Platform("cf2", 0.0128175784, 0.12)
+BRUSHLESS = Platform("cf21bl", 0.0213626307, 0.2)
 
 
 def platform(robot: str) -> Platform:

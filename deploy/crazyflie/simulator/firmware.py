@@ -11,6 +11,7 @@ from deploy.crazyflie.crtp import LARGEST, Packet, Port
 from deploy.crazyflie.out_of_tree import OLDEST, OutOfTree, Shares
 from deploy.crazyflie.out_of_tree import parameters as of_app
 from deploy.crazyflie.platform import platform
+from deploy.crazyflie.simulator import contents
 from deploy.crazyflie.simulator.battery import Battery, Ratios
 from deploy.crazyflie.simulator.commander import Commander, Priority
 from deploy.crazyflie.simulator.logs import Logs
@@ -22,6 +23,7 @@ from deploy.crazyflie.simulator.planner import Planner
 from deploy.crazyflie.simulator.sensed import Sensed
 from deploy.crazyflie.simulator.setpoints import ZERO, Setpoint, Triple
 from deploy.crazyflie.simulator.supervisor import MOTORS_MAY_RUN, Supervisor
+from deploy.crazyflie.simulator.telemetry import OF_APP
 from deploy.crazyflie.simulator.telemetry import TABLE as VARIABLES
 
 if TYPE_CHECKING:
@@ -59,15 +61,15 @@ class Firmware:
         self.external_position: Triple = (0.0, 0.0, 0.0)
         self._estimating_since = -math.inf
         self.platform = platform(robot.name)
-        app = of_app(policy) if policy else {}
-        self.parameters = Parameters(self._changed, {} if stored is None else stored, self.platform.defaults, app)
+        entries = contents.parameters(self.platform.build) | (of_app(policy) if policy else {})
+        self.parameters = Parameters(self._changed, {} if stored is None else stored, entries, {})
         self._controller = self.parameters["stabilizer.controller"]
         self.memory = Memory()
         self.planner = Planner(self.memory.content)
         self.commander = Commander(self.planner, self.parameters)
         self.supervisor = Supervisor(self.parameters, self.say, auto_arm)
-        kinds = {name: kind for name, (kind, _) in VARIABLES.items() if policy or not name.startswith("policy.")}
-        self.logs = Logs(kinds, lambda name: VARIABLES[name][1](self))
+        kinds = contents.variables(self.platform.build) | (OF_APP if policy else {})
+        self.logs = Logs(kinds, lambda name: VARIABLES[name](self) if name in VARIABLES else 0.0)
         mixer = [
             (1 if y > 0.0 else -1, 1 if x > 0.0 else -1, 1 if turn > 0.0 else -1)
             for (x, y), turn in zip(robot.rotor_position, robot.rotor_direction, strict=True)

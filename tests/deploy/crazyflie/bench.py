@@ -76,6 +76,13 @@ class Bench:
         self.simulation.close()
 
 
+def ask(bench: Bench, port: int, channel: int, data: bytes) -> bytes:
+    """The data of the one answer to a packet."""
+    (answer,) = bench.firmware.receive(Packet(port, channel, data))
+    assert (answer.port, answer.channel) == (port, channel)
+    return answer.data
+
+
 def reboot(uri: str) -> None:
     """As cflib's PowerSwitch does, which however takes a second to close its link."""
     host, _, port = uri.removeprefix("udp://").partition(":")

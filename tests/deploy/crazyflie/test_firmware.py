@@ -14,7 +14,7 @@ from deploy.crazyflie.crtp import Packet, Port
 from deploy.crazyflie.simulator.setpoints import decompress
 from deploy.crazyflie.simulator.supervisor import TRANSITIONS, Condition, State, next_state
 from deploy.crazyflie.simulator.telemetry import compress
-from tests.deploy.crazyflie.bench import Bench
+from tests.deploy.crazyflie.bench import Bench, ask
 
 QUAD_ANY = "deploy/pretrained/quad_any.onnx"
 
@@ -38,12 +38,6 @@ def flying(bench: Bench) -> Bench:
     bench.fly()
     assert bench.state == "FLYING"
     return bench
-
-
-def ask(bench: Bench, port: int, channel: int, data: bytes) -> bytes:
-    (answer,) = bench.firmware.receive(Packet(port, channel, data))
-    assert (answer.port, answer.channel) == (port, channel)
-    return answer.data
 
 
 # ---- supervisor
