@@ -71,9 +71,15 @@ class Quadrotor:
     @property
     def hover_command(self) -> float:
         """The command (0..1) at which the four rotors carry the weight."""
+        return self.command_for(self.mass * GRAVITY / 4.0)
+
+    def command_for(self, thrust: float) -> float:
+        """The command (0..1) at which one rotor gives a thrust in N, as far as it can."""
         c0, c1, c2 = self.thrust_curve
-        need = self.mass * GRAVITY / 4.0 - c0
-        return float((-c1 + np.sqrt(c1 * c1 + 4.0 * c2 * need)) / (2.0 * c2)) if c2 else need / c1
+        need = thrust - c0
+        if need <= 0.0:
+            return 0.0
+        return float(min((-c1 + np.sqrt(c1 * c1 + 4.0 * c2 * need)) / (2.0 * c2) if c2 else need / c1, 1.0))
 
     @property
     def extent(self) -> float:

@@ -25,14 +25,18 @@ class Source(Protocol):
     parameters: Parameters
     supervisor: Supervisor
     ratios: Ratios
-    external_position: Triple
     app: OutOfTree
     policy: Onboard | None
 
-    def variance(self) -> float:
-        """Of the state estimate."""
+    @property
+    def battery_low(self) -> bool:
+        """For how the power management counts it."""
+
+    def variances(self) -> Sequence[float]:
+        """Of the estimate's position (3) and velocity (3)."""
 
 
+LOW_POWER = 3  # a value of pm.state
 Reader = Callable[[Source], float]
 TABLE: dict[str, Reader] = {}  # what is simulated; all that `contents` names besides reads 0
 
@@ -77,7 +81,7 @@ _group("gyro", "x y z", lambda f: f.sensed.gyro)
 _group("acc", "x y z", lambda f: f.sensed.specific_force)
 _group("kalman", "stateX stateY stateZ", lambda f: f.sensed.position)
 _group("kalman", "q0 q1 q2 q3", lambda f: f.sensed.quaternion)
-_group("kalman", "varX varY varZ varPX varPY varPZ", lambda f: [f.variance()] * 6)
+_group("kalman", "varX varY varZ varPX varPY varPZ", lambda f: f.variances())
 _group("ctrltarget", "x y z", lambda f: f.setpoint.position)
 _group("ctrltarget", "vx vy vz", lambda f: f.setpoint.velocity)
 _group("ctrltarget", "ax ay az", lambda f: f.setpoint.acceleration)
@@ -92,11 +96,10 @@ _group("controller", "rollRate pitchRate yawRate", lambda f: f.cascade.wanted_ra
 TABLE["controller.cmd_thrust"] = lambda f: f.cascade.thrust
 TABLE["controller.actuatorThrust"] = lambda f: f.cascade.thrust
 _group("motor", "m1 m2 m3 m4", lambda f: [65535.0 * ratio for ratio in f.ratios])
-_group("locSrv", "x y z", lambda f: f.external_position)
 TABLE["pm.vbat"] = lambda f: f.battery.voltage
 TABLE["pm.vbatMV"] = lambda f: 1e3 * f.battery.voltage
 TABLE["pm.batteryLevel"] = lambda f: f.battery.level
-TABLE["pm.state"] = lambda f: 3 if f.battery.voltage < f.parameters["pm.lowVoltage"] else 0
+TABLE["pm.state"] = lambda f: LOW_POWER if f.battery_low else 0
 TABLE["sys.canfly"] = lambda f: f.supervisor.can_fly
 TABLE["sys.isFlying"] = lambda f: f.supervisor.flying
 TABLE["sys.isTumbled"] = lambda f: f.supervisor.tumbled
