@@ -5,12 +5,14 @@ python tests/benchmarks/rehearsal.py [--quick] [--only "flow, quad_any" ...]
 Faster than real time, without sockets' clients: packets go straight to the firmware.
 """
 
+import itertools
 import math
 import statistics
 import struct
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,10 @@ import report
 from deploy.crazyflie.crtp import Packet, Port
 from deploy.crazyflie.guard import REASONS
 from deploy.crazyflie.simulator import Config
+from deploy.crazyflie.simulator.battery import Battery
+from deploy.crazyflie.simulator.estimator.sensors import FlowDeck
 from deploy.crazyflie.simulator.sensed import Sensed
-from deploy.crazyflie.simulator.simulation import Simulation
+from deploy.crazyflie.simulator.simulation import Simulation, Vehicle
 from deploy.crazyflie.simulator.world import DT
 from policies.runner.report import wilson
 
@@ -35,94 +39,120 @@ CASES: dict[str, tuple[str, str, int]] = {
 }
 ROBOTS = ("crazyflie", "crazyflie_decks")
 NEAR = 0.3  # m from the target for the whole last second
-WAIT, CLIMB, FLIGHT, LAST, DESCENT, REST = 1.5, 2.0, 6.0, 1.0, 2.5, 1.5  # s
+WAIT, CLIMB, FLIGHT, LAST, DESCENT, REST = 0.7, 1.7, 5.0, 1.0, 2.0, 1.0  # s
+TOGETHER = 10  # vehicles in one world
 TAKE_OFF, LAND, POSITION = 7, 8, 7  # commands of the planner; a set point
 DOWN = 0.03  # m
 
 
 class Flight:
-    """One vehicle, from the floor to the floor. Everything drawn is drawn from `seed`."""
+    """One vehicle among others that share a world, from the floor to the floor. What is drawn is drawn from `seed`."""
 
-    def __init__(self, positioning: str, flown_by: str, seed: int) -> None:
+    def __init__(self, vehicle: Vehicle, start: Sequence[float], flown_by: str, seed: int) -> None:
         rng = np.random.default_rng((2026, seed))
-        self.target = np.array([*rng.uniform(-0.5, 0.5, 2), rng.uniform(0.4, 1.0)])  # m
-        config = Config(
-            uri="udp://127.0.0.1:0",
-            robot=ROBOTS[seed % len(ROBOTS)],
-            policy="deploy/pretrained/quad_any.onnx",
-            positioning=positioning,
-            battery=float(rng.uniform(3.7, 4.2)),
-            resistance=float(rng.uniform(0.1, 0.3)),
-            seed=seed,
-        )
-        self.simulation, self.flown_by = Simulation(config), flown_by
+        self.vehicle, self.flown_by = vehicle, flown_by
+        self.start = np.array(start)
+        self.target = np.array([*rng.uniform(-0.5, 0.5, 2), rng.uniform(0.4, 1.0)])  # m from there
+        battery = Battery(rng.uniform(3.7, 4.2), vehicle.power.battery.capacity, rng.uniform(0.1, 0.3))
+        vehicle.power.battery = vehicle.firmware.battery = battery
+        knows_places = vehicle.firmware.estimator.decks != FlowDeck.decks
+        self.origin = np.zeros(3) if knows_places else self.start  # m: where its estimator begins to count
+        self.errors: list[float] = []  # m from the target in the last second
+        self.off: list[float] = []  # m that the estimate is off then
 
-    @property
-    def truth(self) -> Sensed:
-        (sensed,) = self.simulation.world.sense()
-        return sensed
+    def send(self, port: Port, data: bytes, channel: int = 0) -> None:
+        self.vehicle.firmware.receive(Packet(port, channel, data))
 
-    def send(self, port: Port, data: bytes) -> None:
-        self.firmware.receive(Packet(port, 0, data))
-
-    def run(self, seconds: float) -> list[tuple[float, float]]:
-        """Advance; m from the target and m that the estimate is off, every 0.1 s."""
-        found = []
-        for step in range(round(seconds / DT)):
-            self.simulation.tick()
-            if step % 50 == 0:
-                x, s = np.array(self.truth.position), self.firmware.sensed
-                found.append((float(np.linalg.norm(x - self.target)), float(np.linalg.norm(x - s.position))))
-        return found
-
-    def hold(self, seconds: float) -> list[tuple[float, float]]:
-        """The client streams the target."""
-        found = []
-        for _ in range(round(seconds / 0.1)):
-            self.send(Port.COMMANDER_GENERIC, struct.pack("<Bffff", POSITION, *self.target, 0.0))
-            found += self.run(0.1)
-        return found
-
-    def fly(self) -> dict[str, Any]:
-        """Take-off under PID, the target, landing."""
-        self.firmware = firmware = self.simulation.vehicles[0].firmware
-        self.run(WAIT)
+    def take_off(self) -> None:
         self.send(Port.HIGH_LEVEL, struct.pack("<BBff?f", TAKE_OFF, 0, float(self.target[2]), 0.0, True, CLIMB))
-        self.run(CLIMB + 0.5)
+
+    def hand_over(self) -> None:
         if self.flown_by == QUAD_ANY:
-            firmware.parameters["policy.spread"] = 10.0  # a flow deck knows no place: its variance is at its bound
-            firmware.parameters["stabilizer.controller"] = 6
-        self.hold(FLIGHT - LAST)
-        last = self.hold(LAST)
-        reason = REASONS[firmware.app.reason]
-        firmware.parameters["stabilizer.controller"] = 1
-        firmware.receive(Packet(Port.COMMANDER_GENERIC, 1, b"\0\0\0\0\0"))  # the planner may take over
+            parameters = self.vehicle.firmware.parameters
+            parameters["policy.spread"] = 10.0  # a flow deck knows no place: its variance is at its bound
+            parameters["stabilizer.controller"] = 6
+
+    def hold(self) -> None:
+        place = self.start + self.target - self.origin
+        self.send(Port.COMMANDER_GENERIC, struct.pack("<Bffff", POSITION, *place, 0.0))
+
+    def note(self, truth: Sensed) -> None:
+        place, believed = np.array(truth.position), self.origin + self.vehicle.firmware.sensed.position
+        self.errors.append(float(np.linalg.norm(place - self.start - self.target)))
+        self.off.append(float(np.linalg.norm(place - believed)))
+
+    def land(self) -> None:
+        self.reason = REASONS[self.vehicle.firmware.app.reason]
+        self.vehicle.firmware.parameters["stabilizer.controller"] = 1
+        self.send(Port.COMMANDER_GENERIC, b"\0\0\0\0\0", 1)  # the planner may take over
         self.send(Port.HIGH_LEVEL, struct.pack("<BBff?f", LAND, 0, 0.0, 0.0, True, DESCENT))
-        self.run(DESCENT + REST)
-        height, upright = self.truth.position[2], self.truth.rotation[8]
-        still = max(firmware.ratios) == 0.0
+
+    def end(self, truth: Sensed) -> dict[str, Any]:
+        """What became of it."""
+        firmware = self.vehicle.firmware
+        rests = truth.position[2] < DOWN and truth.rotation[8] > 0.9 and max(firmware.ratios) == 0.0
         return {
-            "worst": max(error for error, _ in last),
-            "off": max(off for _, off in last),
-            "landed": height < DOWN
-            and upright > 0.9
-            and still
-            and firmware.supervisor.state.name in ("FLYING", "LANDED"),
-            "reason": reason,
+            "worst": max(self.errors),
+            "off": max(self.off),
+            "landed": rests and firmware.supervisor.state.name in ("FLYING", "LANDED"),
+            "reason": self.reason,
             "lowest": firmware.battery.lowest,
         }
+
+
+def fly(positioning: str, flown_by: str, robot: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """All at once, five metres apart: take-off under PID, the target, landing."""
+    config = Config(
+        uri="udp://127.0.0.1:0",
+        vehicles=len(seeds),
+        spacing=5.0,
+        robot=robot,
+        policy="deploy/pretrained/quad_any.onnx",
+        positioning=positioning,
+        seed=seeds[0],
+    )
+    simulation = Simulation(config)
+    world = simulation.world
+    flights = [
+        Flight(vehicle, truth.position, flown_by, seed)
+        for vehicle, truth, seed in zip(simulation.vehicles, world.sense(), seeds, strict=True)
+    ]
+
+    def run(seconds: float, *each: Callable[[Flight], None]) -> None:
+        for step in range(round(seconds / DT)):
+            if step % 50 == 0:
+                for do, flight in itertools.product(each, flights):
+                    do(flight)
+                if noting:
+                    for flight, truth in zip(flights, world.sense(), strict=True):
+                        flight.note(truth)
+            simulation.tick()
+
+    noting = False
+    run(WAIT)
+    for flight in flights:
+        flight.take_off()
+    run(CLIMB + 0.3)
+    for flight in flights:
+        flight.hand_over()
+    run(FLIGHT - LAST, Flight.hold)
+    noting = True
+    run(LAST, Flight.hold)
+    noting = False
+    for flight in flights:
+        flight.land()
+    run(DESCENT + REST)
+    simulation.close()
+    return [flight.end(truth) for flight, truth in zip(flights, world.sense(), strict=True)]
 
 
 def flights(positioning: str, flown_by: str, count: int) -> dict[str, Any]:
     """Fly them; what they have in common."""
     began, found = time.process_time(), []
-    for seed in range(count):
-        flight = Flight(positioning, flown_by, seed)
-        try:
-            found.append(flight.fly())
-        finally:
-            flight.simulation.close()
-        print(f"{seed}: {found[-1]}", file=sys.stderr, flush=True)
+    for first in range(0, count, TOGETHER):
+        seeds = range(first, min(first + TOGETHER, count))
+        found += fly(positioning, flown_by, ROBOTS[first // TOGETHER % len(ROBOTS)], seeds)
+        print(f"{len(found)}: {found[first:]}", file=sys.stderr, flush=True)
     near, landed = (sum(each) for each in zip(*((f["worst"] <= NEAR, f["landed"]) for f in found), strict=True))
     return {
         "flights": count,

@@ -76,5 +76,5 @@ class Power:
         wanted = self.idle + grams * (self.per_gram + grams * self.per_square)
         self.current += (wanted - self.current) * min(dt / LAG, 1.0)
         self.battery.draw(self.current, dt)
-        a, b, c, d = (self.robot.command_for(thrust) for thrust in thrusts)
+        a, b, c, d = (min(self.robot.command_for(thrust), 1.0) for thrust in thrusts)
         return a, b, c, d

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from deploy.crazyflie.simulator.estimator.kalman import Kalman
-from deploy.crazyflie.simulator.estimator.sensors import Faults, FlowDeck, Imu, Lighthouse, MotionCapture, Places, Truth
+from deploy.crazyflie.simulator.estimator.sensors import Faults, FlowDeck, Imu, Lighthouse, MotionCapture, Places
 from deploy.crazyflie.simulator.sensed import GRAVITY, Sensed
 from deploy.crazyflie.simulator.setpoints import Triple
 
@@ -82,39 +82,38 @@ class Estimated:
         self.sensor: FlowDeck | Places = SENSORS[positioning](rng, Faults(rng, dropout, outliers), dt)
         self.decks, self.said = self.sensor.decks, self.sensor.said
         self._every, self._cycle = round(PREDICTION / dt), 0
-        self._rates, self._forces = np.zeros(3), np.zeros(3)
+        self._sum = np.zeros(6)
+        self._believed: tuple[Triple, Triple, list[float], list[float]] | None = None
 
     def reset(self, now: float) -> None:
         self.filter.reset()
 
     def update(self, truth: Sensed, flying: bool) -> Sensed:
-        filter, seen = self.filter, Truth.of(truth)
-        rate, force = self.imu.read(seen)
-        self._rates += rate
-        self._forces += force
+        filter, felt = self.filter, self.imu.read(truth)
+        self._sum += felt
         self._cycle += 1
         if self._cycle % self._every == 0:
-            filter.predict(self._forces / self._every, self._rates / self._every, PREDICTION, flying)
-            self._rates[:] = self._forces[:] = 0.0
+            mean = self._sum / self._every
+            filter.predict(mean[3:], mean[:3], PREDICTION, flying)
+            self._sum[:] = 0.0
         filter.add_noise(self.dt)
-        self.sensor.measure(seen, rate, filter)
-        filter.close()
-        if filter.lost:
-            filter.reset()
-        rotation = filter.rotation
-        a, b, c = (rotation @ force).tolist()
-        x, y, z = filter.state[:3].tolist()
-        u, v, w = (rotation @ filter.state[3:6]).tolist()
-        p, q, r = rate.tolist()
-        return Sensed(
-            (x, y, z),
-            (u, v, w),
-            (a, b, c - GRAVITY),
-            rotation.ravel().tolist(),
-            filter.quaternion.tolist(),
-            (p, q, r),
-            truth.rotor_speed,
+        self.sensor.measure(truth, felt[:3], filter)
+        if filter.changed or self._believed is None:
+            filter.close()
+            if filter.lost:
+                filter.reset()
+                filter.close()
+            x, y, z = filter.state[:3].tolist()
+            u, v, w = (filter.rotation @ filter.state[3:6]).tolist()
+            self._believed = (x, y, z), (u, v, w), filter.rotation.ravel().tolist(), filter.quaternion.tolist()
+        position, velocity, r, quaternion = self._believed
+        p, q, s, a, b, c = felt.tolist()
+        acceleration = (
+            r[0] * a + r[1] * b + r[2] * c,
+            r[3] * a + r[4] * b + r[5] * c,
+            r[6] * a + r[7] * b + r[8] * c - GRAVITY,
         )
+        return Sensed(position, velocity, acceleration, r, quaternion, (p, q, s), truth.rotor_speed)
 
     def take_external(self, position: Triple, quaternion: tuple[float, ...] | None) -> None:
         self.said.update(zip(("locSrv.x", "locSrv.y", "locSrv.z"), position, strict=True))

@@ -25,6 +25,15 @@ MOST, LEAST = 100.0, 1e-6  # bounds of a covariance, and of a variance
 ACROSS, UP, SPEED, ANGLE = 100.0, 1.0, 0.01, 0.01
 REVERSION = 0.001  # share per prediction by which the attitude on the ground returns to the initial one
 MILLISECOND = 1e-3  # s, of the firmware's loop: its process noise is per loop
+NOISE = (
+    "kalman.pNAcc_xy",
+    "kalman.pNAcc_z",
+    "kalman.mNGyro_rollpitch",
+    "kalman.mNGyro_yaw",
+    "kalman.pNVel",
+    "kalman.pNPos",
+    "kalman.pNAtt",
+)
 PIXELS, APERTURE = 35.0, 0.71674  # of the flow sensor: pixels, and what they see at a distance of 1 (2 sin 21 deg)
 LOWEST = 0.1  # m: flow is read as if from at least there
 CONE = math.radians(7.5)  # half of the ranger's: it sees the nearest point in it
@@ -75,6 +84,10 @@ class Kalman:
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         self.parameters = parameters
+        self._noise: tuple[tuple[float, ...], Array] = (
+            (),
+            np.zeros(9),
+        )  # parameters, and what they add in a millisecond
         self.reset()
 
     def reset(self) -> None:
@@ -86,6 +99,7 @@ class Kalman:
         self.initial = np.array([math.cos(yaw), 0.0, 0.0, math.sin(yaw)])
         self.quaternion, self.rotation = self.initial.copy(), matrix(self.initial)
         self.covariance = np.diag([ACROSS, ACROSS, UP, SPEED, SPEED, SPEED, ANGLE, ANGLE, ANGLE]) ** 2
+        self.changed = True  # since the end of the last cycle
 
     @property
     def lost(self) -> bool:
@@ -97,6 +111,7 @@ class Kalman:
 
     def predict(self, force: Array, rate: Array, dt: float, flying: bool) -> None:
         """`dt` seconds with this specific force (3) m/s^2 and body rate (3) rad/s, as measured."""
+        self.changed = True
         r, v, spin = self.rotation, self.state[3:6], cross_matrix(rate)
         up = GRAVITY * r[2]
         step = np.eye(9)
@@ -117,21 +132,24 @@ class Kalman:
 
     def add_noise(self, dt: float) -> None:
         """What `dt` seconds add to the variances."""
-        p, ms = self.parameters, MILLISECOND
-        flat, vertical = p["kalman.pNAcc_xy"], p["kalman.pNAcc_z"]
-        by_velocity, by_position = p["kalman.pNVel"] * ms + p["kalman.pNPos"], p["kalman.pNVel"]
-        lean, yaw, still = p["kalman.mNGyro_rollpitch"], p["kalman.mNGyro_yaw"], p["kalman.pNAtt"]
-        deviations = np.array(
-            [
-                *(a * ms * ms + by_velocity for a in (flat, flat, vertical)),
-                *(a * ms + by_position for a in (flat, flat, vertical)),
-                *(w * ms + still for w in (lean, lean, yaw)),
-            ]
-        )
-        self.covariance.ravel()[::10] += deviations**2 * (dt / MILLISECOND)
+        p = self.parameters
+        known, added = self._noise
+        given = tuple([p[name] for name in NOISE])
+        if given != known:
+            flat, vertical, lean, yaw, velocity, position, still = given
+            ms = MILLISECOND
+            place = [a * ms * ms + velocity * ms + position for a in (flat, flat, vertical)]
+            speed = [a * ms + velocity for a in (flat, flat, vertical)]
+            angle = [w * ms + still for w in (lean, lean, yaw)]
+            added = np.array([*place, *speed, *angle]) ** 2
+            self._noise = given, added
+        diagonal = self.covariance.ravel()[::10]
+        diagonal += added * (dt / MILLISECOND)
+        np.minimum(diagonal, MOST, out=diagonal)
 
     def take(self, which: Array, error: float, deviation: float) -> None:
         """One measured number: its derivative (9) by the state, what it is more than expected, and how sure it is."""
+        self.changed = True
         along = self.covariance @ which
         gain = along / (float(which @ along) + deviation * deviation)
         self.state += gain * error
@@ -183,7 +201,10 @@ class Kalman:
             self.take(which, pixels[k] - scale * (speed * upright / height + turn), deviation)
 
     def close(self) -> None:
-        """End of a cycle: the attitude error goes into the attitude, the covariance into its bounds."""
+        """End of a cycle that changed something: the attitude error goes into the attitude, covariances into bounds."""
+        if not self.changed:
+            return
+        self.changed = False
         angle = self.state[6:].copy()
         self.state[6:] = 0.0
         if np.abs(angle).max() > 1e-4 and np.abs(angle).max() < 10.0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.random import Generator
@@ -43,63 +43,44 @@ OUTLIER, OUTLIER_PIXELS = 0.3, 3.0  # m, pixels of flow: standard deviations of 
 BURST = 0.3  # s, mean length of a drop-out (assumed)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """What sensors look at: (3) m, (3) m/s and (3, 3) in world axes, (3) rad/s and m/s^2 in body axes, 0..1."""
-
-    position: Array
-    velocity: Array
-    rotation: Array
-    quaternion: Array
-    rate: Array
-    force: Array
-    effort: float  # mean speed of the rotors
-
-    @classmethod
-    def of(cls, sensed: Sensed) -> Truth:
-        """From what the world says."""
-        force = np.array(sensed.specific_force) * GRAVITY
-        effort = sum(sensed.rotor_speed) / len(sensed.rotor_speed)
-        rotation = np.array(sensed.rotation).reshape(3, 3)
-        position, velocity, rate = (np.array(v) for v in (sensed.position, sensed.velocity, sensed.rate))
-        return cls(position, velocity, rotation, np.array(sensed.quaternion), rate, force, effort)
-
-
 class LowPass:
-    """Butterworth of second order on (3,), by the bilinear transform: the sensors' own filters."""
+    """Butterworth of second order, by the bilinear transform: the sensors' own filters, one cutoff per element."""
 
-    def __init__(self, rate_hz: float, cutoff: float) -> None:
-        k = math.tan(math.pi * cutoff / rate_hz)
+    def __init__(self, rate_hz: float, cutoffs: Sequence[float]) -> None:
+        k = np.tan(np.pi * np.asarray(cutoffs) / rate_hz)
         scale = 1.0 / (1.0 + math.sqrt(2.0) * k + k * k)
-        self.b = k * k * scale
-        self.a1, self.a2 = 2.0 * (k * k - 1.0) * scale, (1.0 - math.sqrt(2.0) * k + k * k) * scale
+        self.b: Array = k * k * scale
+        self.a1: Array = 2.0 * (k * k - 1.0) * scale
+        self.a2: Array = (1.0 - math.sqrt(2.0) * k + k * k) * scale
         self._first: Array | None = None
-        self._second = np.zeros(3)
+        self._second = np.zeros(len(k))
 
     def update(self, value: Array) -> Array:
         """The filtered value; it begins at rest on the first one."""
         if self._first is None:
             self._first = self._second = value / (1.0 + self.a1 + self.a2)
         new = value - self.a1 * self._first - self.a2 * self._second
-        out = self.b * (new + 2.0 * self._first + self._second)
+        out: Array = self.b * (new + 2.0 * self._first + self._second)
         self._second, self._first = self._first, new
         return out
 
 
 class Imu:
-    """Gyroscope and accelerometer: (3) rad/s and (3) m/s^2, body."""
+    """Gyroscope (3) rad/s and accelerometer (3) m/s^2, body, in one row."""
 
     def __init__(self, rng: Generator, dt: float) -> None:
         self.rng, wide = rng, math.sqrt(0.5 / dt)
         self.bias = np.concatenate([rng.normal(0.0, GYRO_BIAS, 3), rng.normal(0.0, FORCE_BIAS, 3)])
         self.still = np.repeat([GYRO_NOISE * wide, FORCE_NOISE * wide], 3)
         self.shake = np.repeat([GYRO_SHAKE, FORCE_SHAKE], 3)
-        self.gyro, self.force = LowPass(1.0 / dt, GYRO_CUTOFF), LowPass(1.0 / dt, FORCE_CUTOFF)
+        self.filter = LowPass(1.0 / dt, [GYRO_CUTOFF] * 3 + [FORCE_CUTOFF] * 3)
 
-    def read(self, truth: Truth) -> tuple[Array, Array]:
-        """Body rate and specific force, filtered as on board."""
-        noise = self.bias + (self.still + truth.effort * self.shake) * self.rng.normal(size=6)
-        return self.gyro.update(truth.rate + noise[:3]), self.force.update(truth.force + noise[3:])
+    def read(self, truth: Sensed) -> Array:
+        """(6) body rate and specific force, filtered as on board."""
+        a, b, c = truth.specific_force
+        seen = np.array([*truth.rate, GRAVITY * a, GRAVITY * b, GRAVITY * c])
+        effort = 0.25 * sum(truth.rotor_speed)
+        return self.filter.update(seen + self.bias + (self.still + effort * self.shake) * self.rng.standard_normal(6))
 
 
 class Faults:
@@ -133,21 +114,21 @@ class FlowDeck:
     def __init__(self, rng: Generator, faults: Faults, dt: float) -> None:
         self.rng, self.faults, self.dt = rng, faults, dt
         self.scale = 1.0 + rng.normal(0.0, FLOW_SCALE)
-        self._moved, self._cycle = np.zeros(2), 0
+        self._along, self._across, self._cycle = 0.0, 0.0, 0
         self._looks = round(FLOW_PERIOD / dt)
         self._ranges = round(RANGE_PERIOD / dt)
         self._past: deque[tuple[float, float]] = deque(maxlen=1 + round(RANGE_DELAY / dt))
         self.said: dict[str, float] = {}  # log variables
         self._steep = math.log(RANGE_FAR_NOISE / RANGE_NOISE) / (RANGE_FAR - RANGE_NEAR)
 
-    def measure(self, truth: Truth, rate: Array, filter: Kalman) -> None:
+    def measure(self, truth: Sensed, rate: Array, filter: Kalman) -> None:
         """One cycle; `rate` is what the gyroscope says."""
-        height, upright = float(truth.position[2]), float(truth.rotation[2, 2])
-        along = truth.rotation.T @ truth.velocity
+        height, r, (x, y, z) = truth.position[2], truth.rotation, truth.velocity
+        upright = r[8]
         spin = upright / max(height, BLURRED)
         seen = min(max((height - BLURRED) / (SHARP - BLURRED), 0.0), 1.0)
-        self._moved[0] += seen * (along[0] * spin - truth.rate[1])
-        self._moved[1] += seen * (along[1] * spin + truth.rate[0])
+        self._along += seen * ((r[0] * x + r[3] * y + r[6] * z) * spin - truth.rate[1])
+        self._across += seen * ((r[1] * x + r[4] * y + r[7] * z) * spin + truth.rate[0])
         self._past.append((height, upright))
         self._cycle += 1
         if self._cycle % self._looks == 0:
@@ -156,8 +137,10 @@ class FlowDeck:
             self._range(*self._past[0], filter)
 
     def _look(self, rate: Array, filter: Kalman, deviation: float) -> None:
-        pixels = self.scale * PIXELS / APERTURE * self.dt * self._moved + self.faults.wrong(2, OUTLIER_PIXELS)
-        self._moved[:] = 0.0
+        pixels = self.scale * PIXELS / APERTURE * self.dt * np.array([self._along, self._across]) + self.faults.wrong(
+            2, OUTLIER_PIXELS
+        )
+        self._along = self._across = 0.0
         counts = np.rint(pixels / COUNT + self.rng.normal(0.0, FLOW_NOISE, 2))
         x, y = counts.tolist()
         self.said.update({"motion.deltaX": -y, "motion.deltaY": -x})  # as the sensor is mounted
@@ -188,13 +171,13 @@ class Places:
         self.rng, self.faults = rng, faults
         self.said: dict[str, float] = {}  # log variables
         self._every, self._cycle = round(self.period / dt), 0
-        self._past: deque[Truth] = deque(maxlen=1 + round(self.delay / dt))
+        self._past: deque[Sensed] = deque(maxlen=1 + round(self.delay / dt))
 
     def error(self, position: Array) -> Array:
         """(3) m, by which it is always off at this place."""
         return np.zeros(3)
 
-    def measure(self, truth: Truth, rate: Array, filter: Kalman) -> None:
+    def measure(self, truth: Sensed, rate: Array, filter: Kalman) -> None:
         """One cycle."""
         self._past.append(truth)
         self._cycle += 1
@@ -202,12 +185,13 @@ class Places:
             return
         seen = self._past[0]
         noise = self.rng.normal(0.0, self.noise, 3) + self.faults.wrong(3, OUTLIER)
-        place = seen.position + self.error(seen.position) + noise
+        true = np.array(seen.position)
+        place = true + self.error(true) + noise
         self.said.update(zip((f"{self.group}.{axis}" for axis in "xyz"), place.tolist(), strict=True))
         filter.take_place(place, filter.parameters["locSrv.extPosStdDev"])
         self.more(seen, filter)
 
-    def more(self, seen: Truth, filter: Kalman) -> None:
+    def more(self, seen: Sensed, filter: Kalman) -> None:
         """What is measured besides."""
 
 
@@ -229,7 +213,7 @@ class Lighthouse(Places):
     def error(self, position: Array) -> Array:
         return math.sqrt(2.0) * BEAM_ERROR * np.sin(self.waves @ position + self.phases)
 
-    def more(self, seen: Truth, filter: Kalman) -> None:
+    def more(self, seen: Sensed, filter: Kalman) -> None:
         r, estimate = seen.rotation, filter.rotation
-        yaw = math.atan2(r[1, 0], r[0, 0]) - math.atan2(estimate[1, 0], estimate[0, 0])
+        yaw = math.atan2(r[3], r[0]) - math.atan2(estimate[1, 0], estimate[0, 0])
         filter.take_yaw(math.remainder(yaw, 2.0 * math.pi) + self.rng.normal(0.0, BEAM_YAW), BEAM_YAW)
