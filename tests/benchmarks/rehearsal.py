@@ -153,6 +153,12 @@ def flights(positioning: str, flown_by: str, count: int) -> dict[str, Any]:
         seeds = range(first, min(first + TOGETHER, count))
         found += fly(positioning, flown_by, ROBOTS[first // TOGETHER % len(ROBOTS)], seeds)
         print(f"{len(found)}: {found[first:]}", file=sys.stderr, flush=True)
+    return summary(found) | {"cpu_s": time.process_time() - began}
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What flights have in common."""
+    count = len(found)
     near, landed = (sum(each) for each in zip(*((f["worst"] <= NEAR, f["landed"]) for f in found), strict=True))
     return {
         "flights": count,
@@ -165,7 +171,6 @@ def flights(positioning: str, flown_by: str, count: int) -> dict[str, Any]:
         "off_m": statistics.median(f["off"] for f in found),
         "handed_back": dict(Counter(f["reason"] for f in found if f["reason"] != REASONS[0])),
         "lowest_v": min(f["lowest"] for f in found),
-        "cpu_s": time.process_time() - began,
     }
 
 
