@@ -49,7 +49,7 @@ def test_a_battery_lasts_as_bitcraze_says(name: str, minutes: tuple[float, float
         ratio = min(platform.ratio(hover, power.battery.voltage), 1.0)
         for _ in range(10):
             speeds = power.turn([ratio] * 4, 0.1)
-        if 1.0 < seconds and power.battery.charge > 0.2:  # first it sags
+        if seconds > 1.0 and power.battery.charge > 0.2:  # first it sags
             assert airframe.thrust(speeds[0]) == pytest.approx(hover, rel=2e-2)
         seconds += 1.0
     assert minutes[0] * 60.0 < seconds < minutes[1] * 60.0

@@ -227,3 +227,21 @@ def test_external_positions_count():
 def test_settings_that_are_none(setting: dict, says: str):
     with pytest.raises(ValueError, match=says):
         Bench(**setting)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38, 0.0])
+def test_no_parameter_ends_the_simulation(value: float):
+    bench = Bench(positioning="flow")
+    groups = ("kalman.", "locSrv.ext", "motion.flowStdFixed")
+    for name in [name for name in bench.firmware.parameters if name.startswith(groups)]:
+        usual = bench.firmware.parameters[name]
+        bench.firmware.parameters[name] = value
+        bench.firmware._changed("kalman.resetEstimation", 1.0)
+        bench.client.localization.send_extpose((0.1, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+        bench.run(0.03)
+        bench.firmware.parameters[name] = usual
+    bench.firmware._changed("kalman.resetEstimation", 1.0)
+    bench.run(0.1)
+    assert max(map(abs, bench.firmware.sensed.position)) < 0.1
+    assert bench.world.sense()[0].position[2] == 0.0
+    bench.close()

@@ -89,6 +89,10 @@ class Estimated:
         self.filter.reset()
 
     def update(self, truth: Sensed, flying: bool) -> Sensed:
+        with np.errstate(all="ignore"):  # a client may write any parameter: the filter begins anew then
+            return self._update(truth, flying)
+
+    def _update(self, truth: Sensed, flying: bool) -> Sensed:
         filter, felt = self.filter, self.imu.read(truth)
         self._sum += felt
         self._cycle += 1

@@ -34,6 +34,7 @@ NOISE = (
     "kalman.pNPos",
     "kalman.pNAtt",
 )
+FURTHEST = 1000.0  # m, rad: no initial value is larger
 PIXELS, APERTURE = 35.0, 0.71674  # of the flow sensor: pixels, and what they see at a distance of 1 (2 sin 21 deg)
 LOWEST = 0.1  # m: flow is read as if from at least there
 CONE = math.radians(7.5)  # half of the ranger's: it sees the nearest point in it
@@ -91,11 +92,12 @@ class Kalman:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: at rest, at the initial place and heading."""
-        p = self.parameters
-        yaw = 0.5 * p["kalman.initialYaw"]
+        """Begin anew: at rest, at the initial place and heading, as far as those are numbers that can be."""
+        given = [self.parameters[f"kalman.initial{name}"] for name in ("X", "Y", "Z", "Yaw")]
+        *place, yaw = (value if abs(value) <= FURTHEST else 0.0 for value in given)
+        yaw *= 0.5
         self.state = np.zeros(9)
-        self.state[:3] = p["kalman.initialX"], p["kalman.initialY"], p["kalman.initialZ"]
+        self.state[:3] = place
         self.initial = np.array([math.cos(yaw), 0.0, 0.0, math.sin(yaw)])
         self.quaternion, self.rotation = self.initial.copy(), matrix(self.initial)
         self.covariance = np.diag([ACROSS, ACROSS, UP, SPEED, SPEED, SPEED, ANGLE, ANGLE, ANGLE]) ** 2
