@@ -159,6 +159,11 @@ class Link:
                 self._echo[identity] = bytes(packet.data[2:])
                 self._echoed.notify_all()
 
+    def parameter(self, name: str) -> float:
+        """A parameter as it was when the link was opened, or last written; 0 where the firmware has none."""
+        known = self.client.param.toc.get_element_by_complete_name(name)
+        return float(self.client.param.get_value(name)) if known else 0.0
+
     def send(self, name: str, value: float) -> tuple[int, str]:
         """Write a parameter without waiting; its number and how it is packed."""
         from cflib.crtp.crtpstack import CRTPPacket

@@ -63,6 +63,7 @@ class OutOfTree:
         """`parameters` of the vehicle. `pid` flies by it, told whether it did so in the last cycle."""
         self.policy, self.parameters, self.pid_flies, self.say = policy, parameters, pid, say
         self.guard, self.replaced, self.age = Guard(), 0, 0.0
+        self._obeyed: list[float] = []  # the parameters as they were taken last
         self.select()
 
     def select(self) -> None:
@@ -129,6 +130,19 @@ class OutOfTree:
         return shares
 
     def _obey(self, in_the_air: bool) -> None:
+        values = [self.parameters[key] for key in PARAMETERS]
+        if values != self._obeyed:
+            self._limit()
+            self._obeyed = [self.parameters[key] for key in PARAMETERS]
+        mode = int(self.parameters["policy.mode"])
+        if self._selected:
+            self.chosen = SHADOW if mode == BENCH and in_the_air else mode
+        if mode == OFF:
+            self.chosen = OFF
+        self._selected = False
+
+    def _limit(self) -> None:
+        """What is not allowed becomes the usual value."""
         for bit, name in enumerate([*LIMITS, "mode"]):
             key = f"policy.{name}"
             value = self.parameters[key]
@@ -140,12 +154,6 @@ class OutOfTree:
                 self.say(f"POLICY: {key} is not {bounds}, now {taken:g}\n")
             if name != "mode":
                 self.guard.limits[name] = taken
-        mode = int(self.parameters["policy.mode"])
-        if self._selected:
-            self.chosen = SHADOW if mode == BENCH and in_the_air else mode
-        if mode == OFF:
-            self.chosen = OFF
-        self._selected = False
 
     @property
     def _answered(self) -> bool:

@@ -4,8 +4,9 @@ What the guard stops holds its place under the vehicle's PID controller, then la
 
 With `onboard`, the policy flies on the vehicle (deploy.export target=crazyflie) and this driver streams its set points,
 so that the firmware's watchdogs catch a lost link: level after 0.5 s, motors off after 2 s. Without, the policy runs
-here and writes the motors through the parameters motorPowerSet. Those override every watchdog of the firmware: a lost
-link leaves the motors running. That is refused anywhere but in simulation unless `unprotected` says so.
+here and writes the motors, as PWM for the present voltage, through the parameters motorPowerSet. Those override every
+watchdog of the firmware: a lost link leaves the motors running. That is refused anywhere but in simulation unless
+`unprotected` says so.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from deploy.crazyflie.board_log import ASKED, REASON, STATE, STATUS, BoardLog
 from deploy.crazyflie.guard import FLYING as BY_POLICY
 from deploy.crazyflie.guard import LIMITS, MODES, REASONS, TAKING_OVER, allowed
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
+from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
 from deploy.drivers import Reading
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
+from sim.robots import robot as airframe
 from sim.rotations import rotation_matrix
 from sim.spec import Group, Signal
 
@@ -67,6 +70,8 @@ CLIMB = 0.4  # m/s, of take-off and landing
 STALE = 0.1  # s
 PATIENCE = 10  # steps in a row with zeros, after which it lands
 BY_GUARD = "by the guard"  # why it lands
+FLOW_DECKS = ("deck.bcFlow", "deck.bcFlow2")
+PLACING_DECKS = ("deck.bcLighthouse4", "deck.bcLoco", "deck.bcDWM1000")
 IDLE = 0.5  # s that the policy on board may not fly for
 TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TUMBLED, "not upright"))
 FULL = 65535
@@ -91,6 +96,7 @@ class Crazyflie:
             )
         self.signals, self.commands, self.robot, self.rate_hz = SIGNALS, COMMANDS, s.robot, rate_hz
         self.num, self.steps, self.real_time = 1, None, True
+        self._airframe, self._platform = airframe(s.robot), platform(s.robot)
         self.link = Link(s.uri, ONBOARD if s.onboard else BLOCKS, round(period), s.cache)
         self.target = np.zeros(3, np.float32)
         self._airborne = self._handed_over = self.done = False
@@ -148,6 +154,9 @@ class Crazyflie:
     def _allow(self) -> None:
         """Every limit of the guard on board: those of an earlier flight would hold on until it is switched off."""
         asked = self.settings.allowances()
+        if "spread" not in asked and self._knows_no_place():
+            asked["spread"] = LIMITS["spread"][2]
+            self._notes.append(f"board: a flow deck knows no place, so spread is {asked['spread']:g} m")
         for name, (usual, _, _) in LIMITS.items():
             value = asked.get(name, usual)
             taken = allowed(name, value)
@@ -155,6 +164,11 @@ class Crazyflie:
                 self._notes.append(f"board: {name}={value:g} is not allowed, it is {taken:g}")
             self.link.write(f"policy.{name}", taken)
         self.link.write("policy.mode", MODES[self.settings.mode])
+
+    def _knows_no_place(self) -> bool:
+        """Whether optical flow is all it has: the variance of its place is at the filter's bound from the start."""
+        parameter = self.link.parameter
+        return any(map(parameter, FLOW_DECKS)) and not any(map(parameter, PLACING_DECKS))
 
     def _estimator_settles(self, deadline: float) -> bool:
         since, before = self.link.clock(), [math.inf] * 3
@@ -233,8 +247,10 @@ class Crazyflie:
             x, y, z = self.target.tolist()
             self.link.client.commander.send_position_setpoint(x, y, z, 0.0)
         else:
-            for index, value in enumerate(motors, 1):
-                self.link.send(f"motorPowerSet.m{index}", round(FULL * value))
+            supply = self.link.value("pm.vbat")
+            for index, value in enumerate(motors.tolist(), 1):
+                ratio = self._platform.ratio(self._airframe.thrust(value), supply)
+                self.link.send(f"motorPowerSet.m{index}", round(FULL * min(ratio, 1.0)))
             # Overridden too, but it keeps the watchdog calm and the integrals of the idle PID controller at zero.
             self.link.client.commander.send_stop_setpoint()
 

@@ -6,6 +6,7 @@ c0 + c1 u + c2 u^2 at the rotor speed fraction u.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -71,9 +72,15 @@ class Quadrotor:
     @property
     def hover_command(self) -> float:
         """The command (0..1) at which the four rotors carry the weight."""
+        return self.command_for(self.mass * GRAVITY / 4.0)
+
+    def command_for(self, thrust: float) -> float:
+        """The command (0..1) at which one rotor gives a thrust in N; above 1 when it cannot."""
         c0, c1, c2 = self.thrust_curve
-        need = self.mass * GRAVITY / 4.0 - c0
-        return float((-c1 + np.sqrt(c1 * c1 + 4.0 * c2 * need)) / (2.0 * c2)) if c2 else need / c1
+        need = thrust - c0
+        if need <= 0.0:
+            return 0.0
+        return (math.sqrt(c1 * c1 + 4.0 * c2 * need) - c1) / (2.0 * c2) if c2 else need / c1
 
     @property
     def extent(self) -> float:

@@ -35,7 +35,8 @@ PLACE = [f"stateEstimate.{axis}" for axis in "xyz"]
 @contextlib.contextmanager
 def simulated(*arguments: str) -> Iterator[list[str]]:
     """The command in a process of its own: the vehicles' addresses. Prints whether it kept up with the clock."""
-    command = [sys.executable, "-m", "deploy.crazyflie_sim", "uri=udp://127.0.0.1:0", *arguments]
+    plain = ("uri=udp://127.0.0.1:0", "positioning=truth", "auto_arm=false")  # sensors and battery: rehearsal.py
+    command = [sys.executable, "-m", "deploy.crazyflie_sim", *plain, *arguments]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts with it ignored
     process = subprocess.Popen(command, cwd=report.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     signal.signal(signal.SIGINT, before)

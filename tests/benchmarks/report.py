@@ -33,6 +33,7 @@ BENCHMARKS = {
     "microcontroller": ("onnx", "ziglang", "unicorn", "emx", "$RL_TOOLS"),
     "ros2": ("ros-rclpy", "ros-kilted-rmw-fastrtps-cpp"),
     "crazyflie": ("numba", "cflib"),
+    "rehearsal": ("numba",),
     "control_loop": ("numba",),
     "guards": ("numba",),
     "overload": ("numba",),

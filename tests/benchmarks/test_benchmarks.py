@@ -37,6 +37,7 @@ WITH_ENCODER = pytest.mark.skipif(installed() is None, reason="the extra [vla] i
         pytest.param('microcontroller.py --only "GRU ours"', marks=pytest.mark.long),
         pytest.param('ros2.py --only hover "policy hangs"', marks=pytest.mark.long),
         pytest.param("crazyflie.py --only connecting commanding quad_any", marks=pytest.mark.long),
+        pytest.param('rehearsal.py --only "flow, quad_any"', marks=pytest.mark.long),
         pytest.param(
             'control_loop.py --only "C, SCHED_FIFO" "onnxruntime, SCHED_FIFO, under load" "C, usual priority"',
             marks=pytest.mark.long,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+POSITIONING = ("flow", "lighthouse", "mocap", "truth")
+
 
 @dataclass
 class Config:
@@ -23,8 +25,20 @@ class Config:
         default="file", metadata={"help": "what runs it: file (onnxruntime), c (compiled), chip (emulated STM32F405)"}
     )
     spacing: float = field(default=1.0, metadata={"help": "m between the vehicles' starts, along y"})
-    battery: float = field(default=4.1, metadata={"help": "V at the beginning"})
-    auto_arm: bool = field(default=False, metadata={"help": "arm without being asked, the default of brushed vehicles"})
+    battery: float = field(default=4.1, metadata={"help": "V at the beginning, without load"})
+    resistance: float = field(
+        default=0.15, metadata={"help": "Ohm, of battery and wires: how the voltage sags; 0.3: old"}
+    )
+    positioning: str = field(
+        default="flow",
+        metadata={"help": f"what feeds the state estimator: {', '.join(POSITIONING)} (the estimate is the truth)"},
+    )
+    dropout: float = field(default=0.02, metadata={"help": "share of the time without flow or position, in bursts"})
+    outliers: float = field(default=5e-4, metadata={"help": "share of flow or positions that are wrong"})
+    seed: int = field(default=0, metadata={"help": "of what sensors and drop-outs do"})
+    auto_arm: bool | None = field(
+        default=None, metadata={"help": "arm without being asked (default: as compiled, brushed ones do)"}
+    )
     seconds: float | None = field(default=None, metadata={"help": "how long to run (default: until interrupted)"})
 
     def __post_init__(self) -> None:
@@ -32,5 +46,12 @@ class Config:
             raise ValueError(f"vehicles must be in 1..100, got {self.vehicles}")
         if not 3.0 <= self.battery <= 4.3:
             raise ValueError(f"battery must be in 3.0..4.3 V, got {self.battery:g}")
+        if self.positioning not in POSITIONING:
+            raise ValueError(f"positioning must be one of {', '.join(POSITIONING)}, got {self.positioning!r}")
+        for name in ("dropout", "outliers"):
+            if not 0.0 <= getattr(self, name) <= 0.5:
+                raise ValueError(f"{name} must be in 0..0.5, got {getattr(self, name):g}")
+        if not 0.0 <= self.resistance <= 1.0:
+            raise ValueError(f"resistance must be in 0..1 Ohm, got {self.resistance:g}")
         if not (math.isfinite(self.spacing) and self.spacing >= 0.0):
             raise ValueError(f"spacing must not be negative, got {self.spacing:g}")

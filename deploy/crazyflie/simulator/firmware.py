@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from deploy.crazyflie.crtp import LARGEST, Packet, Port
 from deploy.crazyflie.out_of_tree import OLDEST, OutOfTree, Shares
 from deploy.crazyflie.out_of_tree import parameters as of_app
 from deploy.crazyflie.platform import platform
-from deploy.crazyflie.simulator.battery import Battery, Ratios
+from deploy.crazyflie.simulator import contents
+from deploy.crazyflie.simulator.battery import FULL_VOLTAGE, Battery, Ratios
 from deploy.crazyflie.simulator.commander import Commander, Priority
+from deploy.crazyflie.simulator.estimator import Estimator, TrueState
 from deploy.crazyflie.simulator.logs import Logs
 from deploy.crazyflie.simulator.memory import Memory
 from deploy.crazyflie.simulator.onboard import OUT_OF_TREE, Onboard
@@ -20,8 +22,9 @@ from deploy.crazyflie.simulator.parameters import Parameters
 from deploy.crazyflie.simulator.pid import FULL, Cascade
 from deploy.crazyflie.simulator.planner import Planner
 from deploy.crazyflie.simulator.sensed import Sensed
-from deploy.crazyflie.simulator.setpoints import ZERO, Setpoint, Triple
+from deploy.crazyflie.simulator.setpoints import ZERO, Setpoint
 from deploy.crazyflie.simulator.supervisor import MOTORS_MAY_RUN, Supervisor
+from deploy.crazyflie.simulator.telemetry import OF_APP
 from deploy.crazyflie.simulator.telemetry import TABLE as VARIABLES
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 SLOW = 5  # cycles per update of planner and position loop: 100 Hz
 SLOWEST = 20  # cycles per update of the supervisor: 25 Hz
 AUTOMATIC, PID = 0, 1  # controllers
+MILLISECOND, SUPPLY_GAIN = 1e-3, 0.01  # s; share per millisecond of the compensation's low-pass
+NOT_A_TURN = 0.1  # by which the length of a quaternion may differ from 1
+LOW_FOR = 5.0  # s below pm.lowVoltage
 CONSOLE = 1 << 14  # bytes of text that wait for a client
 PROTOCOL = 12  # version of the radio protocol: the first with a supervisor port
 NAME = b"Bitcraze Crazyflie"
@@ -51,23 +57,25 @@ class Firmware:
         policy: Onboard | None = None,
         auto_arm: bool = False,
         stored: dict[str, float] | None = None,
+        estimator: Callable[[Parameters], Estimator] = TrueState.of,
     ) -> None:
         """`booted`: the world's time now, s. `stored`: parameters that survive a reboot."""
         self.robot, self.battery, self.dt, self.policy, self.booted = robot, battery, dt, policy, booted
         self.now, self._cycle, self._text = 0.0, 0, bytearray()
-        self.sensed, self.ratios, self.setpoint = AT_REST, (0.0, 0.0, 0.0, 0.0), Setpoint()
-        self.external_position: Triple = (0.0, 0.0, 0.0)
-        self._estimating_since = -math.inf
+        self.sensed, self.ratios, self.setpoint = AT_REST, AT_REST_RATIOS, Setpoint()
+        self.supply, self._charged = FULL_VOLTAGE, 0.0  # V, as the battery compensation has it; s, when it last was
         self.platform = platform(robot.name)
-        app = of_app(policy) if policy else {}
-        self.parameters = Parameters(self._changed, {} if stored is None else stored, self.platform.defaults, app)
+        entries = contents.parameters(self.platform.build) | (of_app(policy) if policy else {})
+        self.parameters = Parameters(self._changed, {} if stored is None else stored, entries, {})
+        self.estimator = estimator(self.parameters)
+        self.parameters.update({f"deck.{deck}": 1 for deck in self.estimator.decks})
         self._controller = self.parameters["stabilizer.controller"]
         self.memory = Memory()
         self.planner = Planner(self.memory.content)
         self.commander = Commander(self.planner, self.parameters)
         self.supervisor = Supervisor(self.parameters, self.say, auto_arm)
-        kinds = {name: kind for name, (kind, _) in VARIABLES.items() if policy or not name.startswith("policy.")}
-        self.logs = Logs(kinds, lambda name: VARIABLES[name][1](self))
+        kinds = contents.variables(self.platform.build) | (OF_APP if policy else {})
+        self.logs = Logs(kinds, self._logged)
         mixer = [
             (1 if y > 0.0 else -1, 1 if x > 0.0 else -1, 1 if turn > 0.0 else -1)
             for (x, y), turn in zip(robot.rotor_position, robot.rotor_direction, strict=True)
@@ -110,9 +118,15 @@ class Firmware:
             del self._text[:LARGEST]
         yield from self.logs.due(self.now)
 
-    def step(self, sensed: Sensed, time: float) -> Ratios:
-        """One control cycle at the world's `time` (s): rotor speed commands, fractions 0..1."""
-        self.sensed, self.now = sensed, time - self.booted
+    def _logged(self, name: str) -> float:
+        """A log variable as it is now; 0 where nothing simulates it."""
+        read = VARIABLES.get(name)
+        return read(self) if read else self.estimator.said.get(name, 0.0)
+
+    def step(self, truth: Sensed, time: float) -> Ratios:
+        """One control cycle at the world's `time` (s): PWM ratios of the motors, 0..1."""
+        self.now = time - self.booted
+        sensed = self.sensed = self.estimator.update(truth, self.supervisor.flying)
         self._select_controller()
         slow, slowest = self._cycle % SLOW == 0, self._cycle % SLOWEST == 0
         self._cycle += 1
@@ -131,7 +145,8 @@ class Firmware:
         # The app computes on the ground too. So does the PID controller, of which nobody sees anything there.
         ratios = self._control() if may_run or self._controller == OUT_OF_TREE else AT_REST_RATIOS
         self.ratios = self._forced(ratios if may_run else AT_REST_RATIOS)
-        self.battery.draw(self.ratios, self.dt)
+        if self.battery.voltage >= self.parameters["pm.lowVoltage"]:
+            self._charged = self.now
         return self.ratios
 
     def _plan(self) -> None:
@@ -164,7 +179,12 @@ class Firmware:
             return self._ratios(self.cascade.update(self.setpoint, self.sensed))
         app, flew = self.app, self.app.flying
         shares = app.update(
-            self.setpoint, self.sensed, self.now, self.battery.voltage, self.variance(), self.supervisor.flying
+            self.setpoint,
+            self.sensed,
+            self.now,
+            self.battery.voltage,
+            max(self.variances()[:3]),
+            self.supervisor.flying,
         )
         if app.flying is not flew:
             self.say(f"CONTROLLER: {'PID' if flew else 'the policy'} takes over\n")
@@ -188,19 +208,27 @@ class Firmware:
         """Whether it was handed back since controller 6 was selected."""
         return self.app.failed
 
+    @property
+    def battery_low(self) -> bool:
+        """Whether it has been for long enough that the power management says so."""
+        return self.now - self._charged > LOW_FOR
+
     def _ratios(self, shares: Iterable[float]) -> Ratios:
-        """Rotor speed commands for shares of the platform's largest thrust."""
-        idle = self.parameters["powerDist.idleThrust"] / FULL
-        a, b, c, d = (max(self._speed(self.platform.thrust(share)), idle) for share in shares)
+        """PWM ratios for shares of the platform's largest thrust: battery compensation, then what is beyond reach.
+
+        The compensation knows the voltage through a low-pass. What the weakest battery cannot give is taken from all
+        rotors alike, so that the vehicle sinks rather than tips over.
+        """
+        self.supply += (self.battery.voltage - self.supply) * (1.0 - (1.0 - SUPPLY_GAIN) ** (self.dt / MILLISECOND))
+        idle = 0.0 if self.supervisor.auto_arm else self.parameters["powerDist.idleThrust"] / FULL
+        wanted = [self.platform.ratio(self.platform.thrust(share), self.supply) for share in shares]
+        excess = max(0.0, max(wanted) - 1.0)
+        a, b, c, d = (max(ratio - excess, idle) for ratio in wanted)
         return a, b, c, d
 
-    def _speed(self, thrust: float) -> float:
-        """The rotor speed command for a thrust in N: the battery compensation, which the airframe has no need of."""
-        c0, c1, c2 = self.robot.thrust_curve
-        if thrust <= c0:
-            return 0.0
-        speed = (thrust - c0) / c1 if c2 == 0.0 else (math.sqrt(c1 * c1 + 4.0 * c2 * (thrust - c0)) - c1) / (2.0 * c2)
-        return min(max(speed, 0.0), 1.0)
+    def thrust(self, ratio: float) -> float:
+        """The thrust in N of a rotor at a PWM ratio, as the battery compensation reckons."""
+        return self.platform.thrust_at(ratio * self.supply)
 
     def _forced(self, ratios: Ratios) -> Ratios:
         """motorPowerSet overrides everything, even the supervisor: so does the real firmware's."""
@@ -211,13 +239,13 @@ class Firmware:
             return self._ratios((a, a, a, a))
         return overrides.get(p["motorPowerSet.enable"], ratios)
 
-    def variance(self) -> float:
-        """Of the estimator's position and velocity: large after a reset, small soon after."""
-        return 1e-5 + math.exp(-(self.now - self._estimating_since) / 0.05)
+    def variances(self) -> tuple[float, ...]:
+        """Of the estimator's position (3) and velocity (3)."""
+        return self.estimator.variances(self.now)
 
     def _changed(self, name: str, value: float) -> None:
         if name == "kalman.resetEstimation" and value:
-            self._estimating_since = self.now
+            self.estimator.reset(self.now)
 
     def _high_level(self, packet: Packet, now: float) -> Iterable[Packet]:
         """As the firmware's, but it says why nothing happens: a low-level set point outranks plans until it is relaxed.
@@ -229,18 +257,23 @@ class Firmware:
         return self.planner.handle(packet, now)
 
     def _localization(self, packet: Packet, now: float) -> Iterable[Packet]:
-        """External positions are taken note of (the estimate is the truth); emergency stops are obeyed."""
+        """External positions and poses are for the estimator; emergency stops are obeyed."""
         if packet.channel == EXT_POSITION:
-            x, y, z = struct.unpack("<fff", packet.data)
-            self.external_position = (x, y, z)
+            self._take(struct.unpack("<fff", packet.data))
         elif packet.channel == GENERIC and packet.data[0] == 3:
             self.supervisor.emergency_stop()
         elif packet.channel == GENERIC and packet.data[0] == 4:
             self.supervisor.feed_watchdog(now)
         elif packet.channel == GENERIC and packet.data[0] == 8:
-            x, y, z, *_ = struct.unpack("<7f", packet.data[1:])
-            self.external_position = (x, y, z)
+            self._take(struct.unpack("<7f", packet.data[1:]))
         return ()
+
+    def _take(self, pose: tuple[float, ...]) -> None:
+        """A position (3) m, and maybe a quaternion (x, y, z, w), from a client."""
+        x, y, z, *turn = pose
+        if not all(map(math.isfinite, pose)) or (turn and abs(math.hypot(*turn) - 1.0) > NOT_A_TURN):
+            raise ValueError("an external pose that is none")
+        self.estimator.take_external((x, y, z), (turn[3], *turn[:3]) if turn else None)
 
     def _platform(self, packet: Packet, now: float) -> Iterable[Packet]:
         command, *rest = packet.data

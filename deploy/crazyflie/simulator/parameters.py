@@ -1,6 +1,6 @@
 """The vehicle's parameters: the firmware's names, types and defaults, and the port that reads and writes them.
 
-Those that the simulation acts on are here, and those that clients write out of habit and that change nothing.
+Which there are says `contents`. Those that nothing in the simulation asks for keep what is written, and change nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ TYPES = {
     "uint16": (0x09, "<H"),
     "uint32": (0x0A, "<I"),
     "int8": (0x00, "<b"),
+    "int16": (0x01, "<h"),
+    "int32": (0x02, "<i"),
     "float": (6, "<f"),
 }
 STORED = " persistent"
@@ -46,70 +48,29 @@ class Parameter(NamedTuple):
         return struct.pack(self.form, value if self.form == "<f" else int(value))
 
 
-def _pid(names: Iterable[str], gains: tuple[float, float, float], separator: str = "K") -> dict[str, tuple[str, float]]:
-    ends = ("Kp", "Ki", "Kd") if separator == "K" else ("_kp", "_ki", "_kd")
-    return {f"{name}{end}": ("float" + STORED, gain) for name in names for end, gain in zip(ends, gains, strict=True)}
-
-
-# group.name -> type and default. Gains: platform_defaults_cf2.h.
-TABLE: dict[str, tuple[str, float]] = {
-    "cpu.flash": ("uint16 read-only", 1024),
-    "cpu.id0": ("uint32 read-only", 0x53494D32),
-    "cpu.id1": ("uint32 read-only", 0x4D455441),
-    "cpu.id2": ("uint32 read-only", 0),
-    "commander.enHighLevel": ("uint8", 0),
-    "deck.bcAI": ("uint8 read-only", 0),
-    "deck.bcFlow2": ("uint8 read-only", 0),
-    "deck.bcLighthouse4": ("uint8 read-only", 0),
-    "deck.bcLoco": ("uint8 read-only", 0),
-    "deck.bcMultiranger": ("uint8 read-only", 0),
-    "firmware.modified": ("uint8 read-only", 1),
-    "firmware.revision0": ("uint32 read-only", 0x2A18FC29),
-    "firmware.revision1": ("uint16 read-only", 0),
-    "flightmode.althold": ("uint8", 0),
-    "flightmode.posSet": ("uint8", 0),
-    "flightmode.stabModePitch": ("uint8", 1),
-    "flightmode.stabModeRoll": ("uint8", 1),
-    "flightmode.stabModeYaw": ("uint8", 0),
-    "kalman.initialX": ("float", 0.0),
-    "kalman.initialY": ("float", 0.0),
-    "kalman.initialZ": ("float", 0.0),
-    "kalman.initialYaw": ("float", 0.0),
-    "kalman.resetEstimation": ("uint8", 0),
-    "locSrv.extPosStdDev": ("float", 0.01),
-    "locSrv.extQuatStdDev": ("float", 4.5e-3),
-    "motorPowerSet.enable": ("uint8", 0),
-    "motorPowerSet.m1": ("uint16", 0),
-    "motorPowerSet.m2": ("uint16", 0),
-    "motorPowerSet.m3": ("uint16", 0),
-    "motorPowerSet.m4": ("uint16", 0),
-    **_pid(("pid_attitude.roll", "pid_attitude.pitch"), (6.0, 3.0, 0.0), "_"),
-    **_pid(("pid_attitude.yaw",), (6.0, 1.0, 0.35), "_"),
-    **_pid(("pid_rate.roll", "pid_rate.pitch"), (250.0, 500.0, 2.5), "_"),
-    **_pid(("pid_rate.yaw",), (120.0, 16.7, 0.0), "_"),
-    "pm.criticalLowVoltage": ("float" + STORED, 3.0),
-    "pm.lowVoltage": ("float" + STORED, 3.2),
-    **_pid(("posCtlPid.x", "posCtlPid.y"), (2.0, 0.0, 0.0)),
-    **_pid(("posCtlPid.z",), (2.0, 0.5, 0.0)),
-    "posCtlPid.pLimit": ("float" + STORED, 20.0),
-    "posCtlPid.rLimit": ("float" + STORED, 20.0),
-    "posCtlPid.thrustBase": ("uint16" + STORED, 36000),
-    "posCtlPid.thrustMin": ("uint16" + STORED, 20000),
-    "posCtlPid.xVelMax": ("float" + STORED, 1.0),
-    "posCtlPid.yVelMax": ("float" + STORED, 1.0),
-    "posCtlPid.zVelMax": ("float" + STORED, 1.0),
-    "powerDist.idleThrust": ("uint32" + STORED, 0),
-    "ring.effect": ("uint8" + STORED, 0),
-    "stabilizer.controller": ("uint8", 1),
-    "stabilizer.estimator": ("uint8", 2),
-    "stabilizer.stop": ("uint8", 0),
-    "supervisor.crashDetectGs": ("float" + STORED, 0.0),
-    "supervisor.landedTimeout": ("uint16" + STORED, 3000),
-    "supervisor.prefltTimeout": ("uint16" + STORED, 30000),
-    "supervisor.tmblChckEn": ("uint8" + STORED, 1),
-    "system.selftestPassed": ("int8 read-only", 1),
-    **_pid(("velCtlPid.vx", "velCtlPid.vy"), (25.0, 1.0, 0.0)),
-    **_pid(("velCtlPid.vz",), (25.0, 15.0, 0.0)),
+# What the sources do not say in one number: members of structures, this vehicle's identity and self-test.
+GIVEN: dict[str, float] = {
+    "cpu.flash": 1024,
+    "cpu.id0": 0x53494D32,
+    "cpu.id1": 0x4D455441,
+    "firmware.modified": 1,
+    "firmware.revision0": 0x2A18FC29,
+    "flightmode.stabModePitch": 1,
+    "flightmode.stabModeRoll": 1,
+    "posCtlPid.xKp": 2.0,
+    "posCtlPid.yKp": 2.0,
+    "posCtlPid.zKp": 2.0,
+    "posCtlPid.zKi": 0.5,
+    "ring.effect": 0,  # no ring
+    "stabilizer.controller": 1,
+    "stabilizer.estimator": 2,
+    "system.selftestPassed": 1,
+    "velCtlPid.vxKp": 25.0,
+    "velCtlPid.vxKi": 1.0,
+    "velCtlPid.vyKp": 25.0,
+    "velCtlPid.vyKi": 1.0,
+    "velCtlPid.vzKp": 25.0,
+    "velCtlPid.vzKi": 15.0,
 }
 
 
@@ -145,11 +106,11 @@ class Parameters(dict[str, float]):
         self,
         changed: Callable[[str, float], None],
         stored: dict[str, float],
+        table: Mapping[str, tuple[str, float]],
         own: Mapping[str, float],
-        app: Mapping[str, tuple[str, float]] | None = None,
     ) -> None:
-        """`own`: defaults of this vehicle that differ from the table's; `app`: the parameters of an app on board."""
-        table = TABLE | dict(app or {})
+        """`table`: type and default by name, of firmware and app; `own`: defaults of this vehicle that differ."""
+        own = {**GIVEN, **own}
         self.table = [_entry(name, kind, own.get(name, default)) for name, (kind, default) in sorted(table.items())]
         super().__init__({entry.name: entry.default for entry in self.table} | stored)
         self.changed, self.stored = changed, stored

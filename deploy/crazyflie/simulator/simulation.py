@@ -7,12 +7,14 @@ import math
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlparse
 
 from deploy.crazyflie.crtp import BOOTLOADER, NULL, Packet, Port
+from deploy.crazyflie.platform import platform
 from deploy.crazyflie.simulator import Config
-from deploy.crazyflie.simulator.battery import Battery
+from deploy.crazyflie.simulator.battery import SUPPLIES, Battery, Power
+from deploy.crazyflie.simulator.estimator import Estimated, Estimator, TrueState
 from deploy.crazyflie.simulator.firmware import Firmware
 from deploy.crazyflie.simulator.onboard import Onboard
 from deploy.crazyflie.simulator.world import DT, World
@@ -26,8 +28,8 @@ SYSTEM_OFF, SYSTEM_ON, ALL_OFF, RESET = 0x02, 0x03, 0x01, 0xF0  # commands to th
 class Vehicle:
     """A firmware, the socket that clients reach it by, and its power switch."""
 
-    def __init__(self, boot: Callable[[], Firmware], host: str, port: int) -> None:
-        self.boot, self.firmware, self.powered = boot, boot(), True
+    def __init__(self, boot: Callable[[], Firmware], power: Power, host: str, port: int) -> None:
+        self.boot, self.firmware, self.power, self.powered = boot, boot(), power, True
         self.client: tuple[str, int] | None = None
         self.heard = 0.0  # s, by the vehicle's clock, when the client was
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -116,22 +118,30 @@ class Simulation:
         self.vehicles: list[Vehicle] = []
         try:
             for k in range(config.vehicles):
-                self.vehicles.append(Vehicle(self._boots(), url.hostname, url.port + k if url.port else 0))
+                self.vehicles.append(Vehicle(*self._boots(), url.hostname, url.port + k if url.port else 0))
         except OSError as error:
             self.close()
             raise OSError(f"{url.hostname}:{url.port + k}: {error.strerror}; choose another uri") from None
 
-    def _boots(self) -> Callable[[], Firmware]:
+    def _boots(self) -> tuple[Callable[[], Firmware], Power]:
         config, world = self.config, self.world
         policy = Onboard(config.policy, world.robot, 1.0 / DT, config.runtime) if config.policy else None
-        battery, stored = Battery(config.battery), dict[str, float]()
+        build = platform(world.robot.name)
+        battery = Battery(config.battery, SUPPLIES[build.build][0], config.resistance)
+        auto_arm = build.auto_arms if config.auto_arm is None else config.auto_arm
+        stored, seed = dict[str, float](), (config.seed, len(self.vehicles))
+
+        def estimator(parameters: Mapping[str, float]) -> Estimator:
+            if config.positioning == "truth":
+                return TrueState.of(parameters)
+            return Estimated(config.positioning, parameters, DT, seed, config.dropout, config.outliers)
 
         def boot() -> Firmware:
             if policy is not None:
                 policy.stop()
-            return Firmware(world.robot, battery, DT, world.time, policy, config.auto_arm, stored)
+            return Firmware(world.robot, battery, DT, world.time, policy, auto_arm, stored, estimator)
 
-        return boot
+        return boot, Power(world.robot, build, battery)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -141,10 +151,11 @@ class Simulation:
     def tick(self) -> None:
         """Advance everything by DT."""
         still = (0.0, 0.0, 0.0, 0.0)
-        ratios = []
+        speeds = []
         for vehicle, sensed in zip(self.vehicles, self.world.sense(), strict=True):
-            ratios.append(vehicle.firmware.step(sensed, self.world.time) if vehicle.powered else still)
-        self.world.step(ratios)
+            ratios = vehicle.firmware.step(sensed, self.world.time) if vehicle.powered else still
+            speeds.append(vehicle.power.turn(ratios, DT))
+        self.world.step(speeds)
         for vehicle in self.vehicles:
             vehicle.publish()
 

@@ -259,7 +259,7 @@ class Supervisor:
         return since > TILTED_FOR or (force[2] < UPSIDE_DOWN and since > UPSIDE_DOWN_FOR)
 
     def _enter(self, state: State, now: float) -> None:
-        if state in MESSAGES:
+        if state in MESSAGES and not (self.auto_arm and state is State.READY_TO_FLY):
             self.say(f"SUP: {MESSAGES[state]}\n")
         if state is State.READY_TO_FLY:
             self._armed_at = now

@@ -25,26 +25,30 @@ class Source(Protocol):
     parameters: Parameters
     supervisor: Supervisor
     ratios: Ratios
-    external_position: Triple
     app: OutOfTree
     policy: Onboard | None
 
-    def variance(self) -> float:
-        """Of the state estimate."""
+    @property
+    def battery_low(self) -> bool:
+        """For how the power management counts it."""
+
+    def variances(self) -> Sequence[float]:
+        """Of the estimate's position (3) and velocity (3)."""
 
 
+LOW_POWER = 3  # a value of pm.state
 Reader = Callable[[Source], float]
-TABLE: dict[str, tuple[str, Reader]] = {}
+TABLE: dict[str, Reader] = {}  # what is simulated; all that `contents` names besides reads 0
 
 
-def _group(name: str, kind: str, names: str, values: Callable[[Source], Sequence[float]]) -> None:
+def _group(name: str, names: str, values: Callable[[Source], Sequence[float]]) -> None:
     """Variables of one group whose values come together."""
 
     def source(index: int) -> Reader:
         return lambda f: values(f)[index]
 
     for index, variable in enumerate(names.split()):
-        TABLE[f"{name}.{variable}"] = (kind, source(index))
+        TABLE[f"{name}.{variable}"] = source(index)
 
 
 def _milli(values: Sequence[float]) -> list[float]:
@@ -61,52 +65,57 @@ def _nose_up(rate: Triple) -> list[float]:
     return _milli((x, -y, z))
 
 
-_group("stateEstimate", "float", "x y z", lambda f: f.sensed.position)
-_group("stateEstimate", "float", "vx vy vz", lambda f: f.sensed.velocity)
-_group("stateEstimate", "float", "ax ay az", lambda f: [a / GRAVITY for a in f.sensed.acceleration])
-_group("stateEstimate", "float", "roll pitch yaw", lambda f: (f.sensed.roll, f.sensed.pitch, f.sensed.yaw))
-_group("stateEstimate", "float", "qw qx qy qz", lambda f: f.sensed.quaternion)
-_group("stateEstimateZ", "int16", "x y z", lambda f: _milli(f.sensed.position))
-_group("stateEstimateZ", "int16", "vx vy vz", lambda f: _milli(f.sensed.velocity))
-_group("stateEstimateZ", "int16", "ax ay az", lambda f: _with_gravity(f.sensed.acceleration))
-_group("stateEstimateZ", "int16", "rateRoll ratePitch rateYaw", lambda f: _nose_up(f.sensed.rate))
-TABLE["stateEstimateZ.quat"] = ("uint32", lambda f: compress(f.sensed.quaternion))
-_group("stabilizer", "float", "roll pitch yaw", lambda f: (f.sensed.roll, f.sensed.pitch, f.sensed.yaw))
-TABLE["stabilizer.thrust"] = ("float", lambda f: f.cascade.thrust)
-_group("gyro", "float", "x y z", lambda f: f.sensed.gyro)
-_group("acc", "float", "x y z", lambda f: f.sensed.specific_force)
-_group("kalman", "float", "stateX stateY stateZ", lambda f: f.sensed.position)
-_group("kalman", "float", "q0 q1 q2 q3", lambda f: f.sensed.quaternion)
-_group("kalman", "float", "varX varY varZ varPX varPY varPZ", lambda f: [f.variance()] * 6)
-_group("ctrltarget", "float", "x y z", lambda f: f.setpoint.position)
-_group("ctrltarget", "float", "vx vy vz", lambda f: f.setpoint.velocity)
-_group("ctrltarget", "float", "ax ay az", lambda f: f.setpoint.acceleration)
-_group("ctrltarget", "float", "roll pitch", lambda f: f.setpoint.attitude)
-TABLE["ctrltarget.yaw"] = ("float", lambda f: f.setpoint.rate[2])
-TABLE["ctrltarget.thrust"] = ("float", lambda f: f.setpoint.thrust)
-_group("posCtl", "float", "targetVX targetVY targetVZ", lambda f: f.cascade.wanted_velocity)
-_group("posCtl", "float", "targetX targetY targetZ", lambda f: f.setpoint.position)
-_group("controller", "float", "cmd_roll cmd_pitch cmd_yaw", lambda f: f.cascade.output)
-_group("controller", "float", "roll pitch yaw", lambda f: f.cascade.wanted_angle)
-_group("controller", "float", "rollRate pitchRate yawRate", lambda f: f.cascade.wanted_rate)
-TABLE["controller.cmd_thrust"] = ("float", lambda f: f.cascade.thrust)
-TABLE["controller.actuatorThrust"] = ("float", lambda f: f.cascade.thrust)
-_group("motor", "uint16", "m1 m2 m3 m4", lambda f: [65535.0 * ratio for ratio in f.ratios])
-_group("locSrv", "float", "x y z", lambda f: f.external_position)
-TABLE["pm.vbat"] = ("float", lambda f: f.battery.voltage)
-TABLE["pm.vbatMV"] = ("uint16", lambda f: 1e3 * f.battery.voltage)
-TABLE["pm.batteryLevel"] = ("uint8", lambda f: f.battery.level)
-TABLE["pm.state"] = ("int8", lambda f: 3 if f.battery.voltage < f.parameters["pm.lowVoltage"] else 0)
-TABLE["sys.canfly"] = ("uint8", lambda f: f.supervisor.can_fly)
-TABLE["sys.isFlying"] = ("uint8", lambda f: f.supervisor.flying)
-TABLE["sys.isTumbled"] = ("uint8", lambda f: f.supervisor.tumbled)
-TABLE["supervisor.info"] = ("uint16", lambda f: f.supervisor.bitfield)
-_group("policy", "uint8", "flying failed state reason", lambda f: f.app.told)
-TABLE["policy.sound"] = ("uint8", lambda f: 1)
-TABLE["policy.replaced"] = ("uint32", lambda f: f.app.replaced)
-TABLE["policy.age"] = ("uint32", lambda f: 1e3 * f.app.age)
-_group("policy", "float", "force_0 force_1 force_2 force_3", lambda f: f.app.force)
-_group("policy", "float", "pid_0 pid_1 pid_2 pid_3", lambda f: f.app.pid)
+_group("stateEstimate", "x y z", lambda f: f.sensed.position)
+_group("stateEstimate", "vx vy vz", lambda f: f.sensed.velocity)
+_group("stateEstimate", "ax ay az", lambda f: [a / GRAVITY for a in f.sensed.acceleration])
+_group("stateEstimate", "roll pitch yaw", lambda f: (f.sensed.roll, f.sensed.pitch, f.sensed.yaw))
+_group("stateEstimate", "qw qx qy qz", lambda f: f.sensed.quaternion)
+_group("stateEstimateZ", "x y z", lambda f: _milli(f.sensed.position))
+_group("stateEstimateZ", "vx vy vz", lambda f: _milli(f.sensed.velocity))
+_group("stateEstimateZ", "ax ay az", lambda f: _with_gravity(f.sensed.acceleration))
+_group("stateEstimateZ", "rateRoll ratePitch rateYaw", lambda f: _nose_up(f.sensed.rate))
+TABLE["stateEstimateZ.quat"] = lambda f: compress(f.sensed.quaternion)
+_group("stabilizer", "roll pitch yaw", lambda f: (f.sensed.roll, f.sensed.pitch, f.sensed.yaw))
+TABLE["stabilizer.thrust"] = lambda f: f.cascade.thrust
+_group("gyro", "x y z", lambda f: f.sensed.gyro)
+_group("acc", "x y z", lambda f: f.sensed.specific_force)
+_group("kalman", "stateX stateY stateZ", lambda f: f.sensed.position)
+_group("kalman", "q0 q1 q2 q3", lambda f: f.sensed.quaternion)
+_group("kalman", "varX varY varZ varPX varPY varPZ", lambda f: f.variances())
+_group("ctrltarget", "x y z", lambda f: f.setpoint.position)
+_group("ctrltarget", "vx vy vz", lambda f: f.setpoint.velocity)
+_group("ctrltarget", "ax ay az", lambda f: f.setpoint.acceleration)
+_group("ctrltarget", "roll pitch", lambda f: f.setpoint.attitude)
+TABLE["ctrltarget.yaw"] = lambda f: f.setpoint.rate[2]
+TABLE["ctrltarget.thrust"] = lambda f: f.setpoint.thrust
+_group("posCtl", "targetVX targetVY targetVZ", lambda f: f.cascade.wanted_velocity)
+_group("posCtl", "targetX targetY targetZ", lambda f: f.setpoint.position)
+_group("controller", "cmd_roll cmd_pitch cmd_yaw", lambda f: f.cascade.output)
+_group("controller", "roll pitch yaw", lambda f: f.cascade.wanted_angle)
+_group("controller", "rollRate pitchRate yawRate", lambda f: f.cascade.wanted_rate)
+TABLE["controller.cmd_thrust"] = lambda f: f.cascade.thrust
+TABLE["controller.actuatorThrust"] = lambda f: f.cascade.thrust
+_group("motor", "m1 m2 m3 m4", lambda f: [65535.0 * ratio for ratio in f.ratios])
+TABLE["pm.vbat"] = lambda f: f.battery.voltage
+TABLE["pm.vbatMV"] = lambda f: 1e3 * f.battery.voltage
+TABLE["pm.batteryLevel"] = lambda f: f.battery.level
+TABLE["pm.state"] = lambda f: LOW_POWER if f.battery_low else 0
+TABLE["sys.canfly"] = lambda f: f.supervisor.can_fly
+TABLE["sys.isFlying"] = lambda f: f.supervisor.flying
+TABLE["sys.isTumbled"] = lambda f: f.supervisor.tumbled
+TABLE["supervisor.info"] = lambda f: f.supervisor.bitfield
+_group("policy", "flying failed state reason", lambda f: f.app.told)
+TABLE["policy.sound"] = lambda f: 1
+TABLE["policy.replaced"] = lambda f: f.app.replaced
+TABLE["policy.age"] = lambda f: 1e3 * f.app.age
+_group("policy", "force_0 force_1 force_2 force_3", lambda f: f.app.force)
+_group("policy", "pid_0 pid_1 pid_2 pid_3", lambda f: f.app.pid)
+# The log variables of an app, which are not among the firmware's own.
+OF_APP = {
+    **{f"policy.{name}": "uint8" for name in ("flying", "failed", "state", "reason", "sound")},
+    **{f"policy.{name}": "uint32" for name in ("replaced", "age")},
+    **{f"policy.{name}_{rotor}": "float" for name in ("force", "pid") for rotor in range(4)},
+}
 
 
 def compress(quaternion: Sequence[float]) -> int:

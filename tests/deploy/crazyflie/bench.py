@@ -18,6 +18,8 @@ from deploy.crazyflie.simulator.firmware import Firmware
 from deploy.crazyflie.simulator.simulation import Simulation, Vehicle
 from deploy.crazyflie.simulator.world import DT
 
+PLAIN: dict[str, Any] = {"positioning": "truth", "auto_arm": False}  # what no test of something else has to know of
+
 
 class Client:
     """cflib's own encoders, whose packets go straight to a firmware."""
@@ -39,7 +41,7 @@ class Bench:
     """A simulation that is advanced by hand."""
 
     def __init__(self, **settings: Any) -> None:
-        self.simulation = Simulation(Config(uri="udp://127.0.0.1:0", **settings))
+        self.simulation = Simulation(Config(uri="udp://127.0.0.1:0", **(PLAIN | settings)))
         self.clients = [Client(vehicle) for vehicle in self.simulation.vehicles]
         self.client, self.world = self.clients[0], self.simulation.world
         self.run(0.1)
@@ -76,6 +78,13 @@ class Bench:
         self.simulation.close()
 
 
+def ask(bench: Bench, port: int, channel: int, data: bytes) -> bytes:
+    """The data of the one answer to a packet."""
+    (answer,) = bench.firmware.receive(Packet(port, channel, data))
+    assert (answer.port, answer.channel) == (port, channel)
+    return answer.data
+
+
 def reboot(uri: str) -> None:
     """As cflib's PowerSwitch does, which however takes a second to close its link."""
     host, _, port = uri.removeprefix("udp://").partition(":")
@@ -89,7 +98,7 @@ def reboot(uri: str) -> None:
 @contextmanager
 def served(**settings: Any) -> Iterator[Simulation]:
     """A simulation in real time, in a thread."""
-    simulation = Simulation(Config(uri="udp://127.0.0.1:0", **settings))
+    simulation = Simulation(Config(uri="udp://127.0.0.1:0", **(PLAIN | settings)))
     simulation.tick()
     thread = threading.Thread(target=simulation.run, name="simulation")
     thread.start()

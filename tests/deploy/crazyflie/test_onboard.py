@@ -116,7 +116,7 @@ def test_commands_reach_the_rotors_as_through_the_real_firmware(robot: str, comm
     idle = bench.firmware.parameters["powerDist.idleThrust"] / 65535
     for ratio in bench.firmware.ratios:
         assert max(ratio, idle) == ratio
-        assert (airframe.thrust(ratio) if ratio else 0.0) == pytest.approx(thrust, rel=1e-3)
+        assert bench.firmware.thrust(ratio) == pytest.approx(thrust, rel=1e-3)
     bench.close()
 
 
@@ -125,7 +125,7 @@ def test_a_policy_for_any_robot_commands_shares_of_the_platforms_thrust(flying: 
     flying.firmware.parameters["policy.ramp"] = 0.0
     select(flying, 6)
     for ratio in flying.firmware.ratios:
-        assert flying.world.robot.thrust(ratio) == pytest.approx(0.25 * 0.12)
+        assert flying.firmware.thrust(ratio) == pytest.approx(0.25 * 0.12)
 
 
 def test_it_takes_over_smoothly_and_within_its_cap(flying: Bench):
@@ -135,10 +135,10 @@ def test_it_takes_over_smoothly_and_within_its_cap(flying: Bench):
     select(flying, 6)
     own, app = max(firmware.app.pid), firmware.app
     assert app.state == guard.TAKING_OVER and app.force == (0.7, 0.7, 0.7, 0.7)
-    assert max(firmware.ratios) == pytest.approx(firmware._speed(0.12 * own), rel=1e-2)
+    assert firmware.thrust(max(firmware.ratios)) == pytest.approx(0.12 * own, rel=1e-2)
     flying.run(0.5)
     assert app.state == guard.FLYING
-    assert max(firmware.ratios) == pytest.approx(firmware._speed(0.7 * 0.12))
+    assert firmware.thrust(max(firmware.ratios)) == pytest.approx(0.7 * 0.12)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_shadow_computes_while_pid_flies(tmp_path):
     flying.run(2.0)
     app = firmware.app
     assert app.state == guard.AS_SHADOW and app.reason == guard.FINE and not firmware.policy_flies
-    assert max(firmware.ratios) == pytest.approx(firmware._speed(0.12 * max(app.pid)), rel=1e-6)
+    assert firmware.thrust(max(firmware.ratios)) == pytest.approx(0.12 * max(app.pid), rel=1e-6)
     assert np.abs(np.subtract(app.force, app.pid)).max() < 0.2 and app.force != app.pid
     firmware.parameters["policy.speed"] = 0.1
     flying.client.plan.go_to(0.5, 0.0, 1.0, 0.0, 1.0)
