@@ -1,6 +1,6 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, wasm, page.
+Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, raptor, wasm, page.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Config:
         metadata={
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
+            "raptor: policy.tar, weights for PX4's module mc_raptor; "
             "wasm: WebAssembly, and how JavaScript calls it; "
             "page: an HTML file in which a quadrotor's policy flies"
         }
@@ -42,6 +43,9 @@ class Config:
     weights: str = field(default="float32", metadata={"help": f"one of: {', '.join(c_source.WEIGHTS)}"})
     learn: bool = field(
         default=False, metadata={"help": "stm32f405: with what learns in flight, see docs/microcontroller.md"}
+    )
+    approximate: bool = field(
+        default=False, metadata={"help": "raptor: also a policy that the module flies a little otherwise"}
     )
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
     core: str | None = field(
@@ -168,6 +172,21 @@ def write_library(policy: PolicyFile, content: bytes, folder: Path, config: Conf
     return [*(f"wrote {folder / name}" for name in files), *said, f"to use it: {use}"]
 
 
+def write_raptor(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """policy.tar, which PX4's module mc_raptor reads as it starts."""
+    from deploy.px4 import raptor
+
+    if config.budget_us is not None or config.weights != "float32":
+        raise cli.ArgumentError("target=raptor writes float32 weights and no code: budget_us and weights go without")
+    made, said = raptor.policy_tar(policy, content, config.approximate)
+    replace_all([(folder / "policy.tar", made)])
+    return [
+        f"wrote {folder / 'policy.tar'}, {len(made)} bytes",
+        *said,
+        "to fly it: PX4 with CONFIG_MODULES_MC_RAPTOR=y; copy it to raptor/policy.tar on the SD card; mc_raptor start",
+    ]
+
+
 def for_browsers(config: Config) -> None:
     """ArgumentError for what only chips have."""
     if config.budget_us is not None:
@@ -201,6 +220,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "arduino": write_library,
     "platformio": write_library,
     "zephyr": write_library,
+    "raptor": write_raptor,
     "wasm": write_wasm,
     "page": write_page,
 }
@@ -219,6 +239,8 @@ def main(argv: Sequence[str]) -> None:
         raise cli.ArgumentError(f"core={config.core}: one of {', '.join(CORES)}, of target={'|'.join(FOR_ANY_CORE)}")
     if config.learn and config.target != "stm32f405":
         raise cli.ArgumentError(f"learn=true is for target=stm32f405; target={config.target} learns nothing in flight")
+    if config.approximate and config.target != "raptor":
+        raise cli.ArgumentError(f"approximate=true is for target=raptor; target={config.target} is exact")
     content = content_of(config.policy)
     policy = PolicyFile.from_bytes(content, config.policy, config.trust)
     print(printable(f"{policy.name}: {policy.standing}"))
