@@ -1,9 +1,9 @@
 """A policy as `policy.tar`, which PX4's module mc_raptor loads from the SD card: no firmware has to be built.
 
 The module's network is fixed: 22 numbers, a dense layer of 16 (ReLU), a gated recurrent unit of 16, a dense layer of 4.
-It sees position and velocity relative to the set point, each clipped, the rotation, all three turned by the set point's
+It sees position and velocity relative to the set point, each clipped, the rotation, all three turned by its
 yaw; body rates; and its own last action, -1 to 1. Its action is what comes out, clipped to -1 to 1: rotors front right,
-back right, back left, front left, as ours are. A policy that turns to the world's x axis so turns to the set point's yaw.
+back right, back left, front left, as ours are. A policy that turns to the world's x axis turns to the yaw set point so.
 
 Sources: PX4-Autopilot src/modules/mc_raptor (main @30bf3d03), rl-tools @9acdf5c8 (persist/backends/tar, nn/layers).
 """
@@ -29,6 +29,8 @@ Array = NDArray[np.float32]
 
 RATE_HZ, ENCODED, HIDDEN, ACTIONS = 100.0, 16, 16, 4
 LAYOUT = "22 inputs, a dense layer of 16 with ReLU, a gated recurrent unit of 16, a dense layer of 4"
+OBSERVATION = "Position.OrientationRotationMatrix.LinearVelocity.AngularVelocityDelayed(0).ActionHistory(1)"
+META = f'meta: {{"environment": {{"observation": "{OBSERVATION}"}}}}\n'
 STEPS, SIDE_BY_SIDE = 500, 2  # of the example in the file; the module runs through its first five steps
 # What the module feeds, in its order: signal, what it subtracts, numbers, and where it clips (m, m/s).
 SEEN = (
@@ -93,7 +95,8 @@ class Reading:
         self.made = {name: node for node in self.graph.nodes for name in node.outputs}
         self.constant = {name: value.data for name, value in self.graph.values.items() if value.data is not None}
         if [(c.name, c.shape) for c in policy.outputs] != [(MOTOR_COMMAND.name, MOTOR_COMMAND.shape)]:
-            raise self._error(f"commands {', '.join(c.name for c in policy.outputs)}, where mc_raptor commands 4 rotors")
+            told = ", ".join(c.name for c in policy.outputs)
+            raise self._error(f"commands {told}, where mc_raptor commands 4 rotors")
         if policy.rate_hz != RATE_HZ:
             raise self._error(f"runs at {policy.rate_hz:g} Hz; mc_raptor's state advances at {RATE_HZ:g} Hz")
         last = self._last_layer()
@@ -183,7 +186,7 @@ class Reading:
             inner, squash = self._term(a), self._squash(a, rest[0])
             if squash and inner.scale == 1.0 and not inner.clip:
                 return Term(inner.signal, inner.minus, 1.0, 0.0, squash)
-        raise self._error(f"a part of the network's input is made by the operator {node.operator!r}; mc_raptor clips only")
+        raise self._error(f"the operator {node.operator!r} makes a part of the network's input; mc_raptor only clips")
 
     def _squash(self, x: str, root: str) -> float:
         """s, where the root is sqrt(1 + (x / s)^2); else 0."""
@@ -218,7 +221,8 @@ class Reading:
                 "target_velocity, angular_velocity and the last action"
             )
         self.past = past[0][0].removeprefix("state.")
-        columns = [weight[:, a : a + n] * np.float32(scale) for a, n, scale in (places[key] for key in (*wanted, *past))]
+        parts = [places[key] for key in (*wanted, *past)]
+        columns = [weight[:, at : at + size] * np.float32(scale) for at, size, scale in parts]
         return np.concatenate(columns, axis=1), bias
 
     def _fed(self, signals: Mapping[str, Any], last: Array, module: bool) -> Array:
@@ -270,7 +274,8 @@ def _tensor(path: str, values: Array) -> dict[str, bytes]:
 
 def entries(weights: Weights, name: str) -> dict[str, bytes]:
     """What is in the file, by path. `name`: of the checkpoint, for people."""
-    found = {"actor/meta": f"type: sequential\ncheckpoint_name: {printable(name, 90)}\n".encode()}
+    about = f"type: sequential\ncheckpoint_name: {printable(name, 60).encode('ascii', 'replace').decode()}\n{META}"
+    found = {"actor/meta": about.encode()}  # the module takes 256 bytes at most
     kinds = ("type: dense\nactivation_function: RELU\n", "type: gru\n", "type: dense\nactivation_function: IDENTITY\n")
     for k, kind in enumerate(kinds):
         found[f"actor/layers/{k}/meta"] = kind.encode()

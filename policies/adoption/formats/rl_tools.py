@@ -1,4 +1,7 @@
-"""A checkpoint of rl_tools (.h5), as the published weights of "RAPTOR" come: dense layers and gated units.
+"""A checkpoint of rl_tools (.h5, .tar), as the published weights of "RAPTOR" come: dense layers and gated units.
+
+A .tar, as PX4 reads it from its SD card, has the same groups as paths: `PATH/meta` holds attributes as lines,
+`PATH/data` the numbers of a tensor.
 
 The file names what its network sees (`meta`), and holds an example of its inputs and outputs, which must come out.
 Its actions are -1 to 1 of the rotors' range, clipped by who flies it. The layout is read as foundation-policy 1.0.2
@@ -10,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +27,7 @@ from policies.models.controller import Array, Layer
 if TYPE_CHECKING:
     import h5py
 
+MOST_FILES, LONGEST_META = 500, 4000  # in an archive; characters of attributes
 MOST, DEEPEST = 32, 2  # layers of a chain, and chains in one another
 CLOSE = 1e-5  # of the example's outputs
 ACTIVATIONS = {name.upper(): name for name in ("identity", "relu", "sigmoid", "tanh", "fast_tanh")}
@@ -47,12 +52,13 @@ def from_rl_tools(path: str, told: Told) -> Found:
 
     only(path, told)
     try:
-        with hdf5.opened(io.BytesIO(onnx_content(path))) as file:
+        content = onnx_content(path)
+        with hdf5.opened(_as_hdf5(content) if content[257:262] == b"ustar" else io.BytesIO(content)) as file:
             actor = hdf5.member(file, "actor")
             network = _network(actor, "hidden")
             examples = [np.asarray(hdf5.tree(file, "example")[side], np.float32) for side in ("input", "output")]
             seen = _meta(actor)
-    except (DatasetError, KeyError, AttributeError, TypeError, OSError, RuntimeError) as error:
+    except (DatasetError, KeyError, AttributeError, TypeError, OSError, RuntimeError, tarfile.TarError) as error:
         raise PolicyFileError(f"{path}: is no checkpoint of rl_tools: {' '.join(str(error).split())[:200]}") from None
     except PolicyFileError:
         raise
@@ -65,6 +71,31 @@ def from_rl_tools(path: str, told: Told) -> Found:
     if found.signals:
         found.commands = [{"name": "motor_command", "size": network.outputs, "unit": "1", "limits": [0.0, 1.0]}]
     return found
+
+
+def _as_hdf5(content: bytes) -> io.BytesIO:
+    """The same checkpoint as HDF5. ValueError, KeyError, tarfile.TarError: it is none."""
+    import h5py
+
+    made = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar, h5py.File(made, "w") as file:
+        for count, entry in enumerate(tar):
+            path, _, kind = entry.name.rpartition("/")
+            if count >= MOST_FILES or not entry.isreg() or kind not in ("meta", "data") or not path:
+                raise ValueError(f"{entry.name!r:.80} is not what an archive of rl_tools holds")
+            if kind == "data":
+                continue
+            lines = tar.extractfile(entry).read(LONGEST_META).decode(errors="replace").splitlines()  # type: ignore[union-attr]
+            told = dict(line.split(": ", 1) for line in lines if ": " in line)
+            if told.get("type") != "tensor":
+                file.require_group(path).attrs.update(told)
+                continue
+            shape = [int(told[f"dim_{k}"]) for k in range(int(told["num_dims"]))]
+            data = tar.extractfile(f"{path}/data").read()  # type: ignore[union-attr]
+            if told.get("dtype") != "float32" or len(shape) > 9:
+                raise ValueError(f"{path}: is of {told.get('dtype')!r:.40}, {len(shape)} dimensions; float32 is read")
+            file[path] = np.frombuffer(data, "<f4").reshape(shape)
+    return io.BytesIO(made.getvalue())
 
 
 def _text(group: h5py.Group, name: str) -> str:
