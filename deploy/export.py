@@ -1,6 +1,6 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, raptor, wasm, page.
+Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, px4, raptor, wasm, page.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Config:
         metadata={
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
+            "px4: a module of PX4, a flight mode; "
             "raptor: policy.tar, weights for PX4's module mc_raptor; "
             "wasm: WebAssembly, and how JavaScript calls it; "
             "page: an HTML file in which a quadrotor's policy flies"
@@ -172,6 +173,23 @@ def write_library(policy: PolicyFile, content: bytes, folder: Path, config: Conf
     return [*(f"wrote {folder / name}" for name in files), *said, f"to use it: {use}"]
 
 
+def write_px4(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """A module's folder, and how to build it in a checkout of PX4."""
+    from deploy.px4 import module
+
+    module.check(policy)
+    source = c_source.Source(policy, content, config.weights)
+    said = proved(policy, source, config)
+    files = module.files(policy, source)
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
+    return [
+        *(f"wrote {folder / name}" for name in files),
+        *said,
+        "to build it: copy the folder to PX4-Autopilot/src/modules/sim2metal_policy, add",
+        "CONFIG_MODULES_SIM2METAL_POLICY=y to your board's default.px4board; `sim2metal_policy start`, mode Policy",
+    ]
+
+
 def write_raptor(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
     """policy.tar, which PX4's module mc_raptor reads as it starts."""
     from deploy.px4 import raptor
@@ -220,6 +238,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "arduino": write_library,
     "platformio": write_library,
     "zephyr": write_library,
+    "px4": write_px4,
     "raptor": write_raptor,
     "wasm": write_wasm,
     "page": write_page,
