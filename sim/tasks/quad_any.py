@@ -45,8 +45,6 @@ class AnyConfig(HoverConfig):
     period: float = 5.5  # s
     speed: float = 1.5  # m/s, bounds of the random paths
     acceleration: float = 3.0  # m/s^2
-    position_squash: float = POSITION_SCALE  # m, beyond which the policy hardly sees more error; 0.5 and 1.0: as
-    velocity_squash: float = VELOCITY_SCALE  # m/s; PX4's module mc_raptor clips (docs/px4.md)
     guidance: float = 0.0
     history: int = 1
     delay_high: float = 0.022  # s
@@ -57,10 +55,6 @@ class AnyConfig(HoverConfig):
             raise ValueError(f"path {self.path!r} is not one of {', '.join(PATHS)}")
         if not 0.0 <= self.moving <= 1.0:
             raise ValueError(f"moving is a share of the episodes, 0..1, got {self.moving}")
-        if not (self.position_squash > 0.0 and self.velocity_squash > 0.0):
-            raise ValueError(
-                f"position_squash and velocity_squash must be positive, got {self.position_squash}, {self.velocity_squash}"
-            )
 
 
 class QuadAny(QuadHover):
@@ -107,9 +101,9 @@ class QuadAny(QuadHover):
         self.path = config
         self.policy: Group = (*self.policy, Signal("target_velocity", (3,), "m/s", "world", max_age=1.0))
         self.features = (
-            Feature("position", minus="target_position", squash=config.position_squash),
+            Feature("position", minus="target_position", squash=POSITION_SCALE),
             Feature("rotation"),
-            Feature("linear_velocity", minus="target_velocity", squash=config.velocity_squash),
+            Feature("linear_velocity", minus="target_velocity", squash=VELOCITY_SCALE),
             Feature("angular_velocity", scale=RATE_SCALE),
             Feature("history"),
         )
