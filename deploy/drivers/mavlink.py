@@ -243,7 +243,7 @@ class Mavlink:
 
     def _take_off(self) -> Iterator[None]:
         """Stream, offboard, arm, climb, hand over: a bit at every step, so that the loop keeps its pace."""
-        link, height, clock = self.link, float(self.target[2]), self.link.clock
+        link, clock, height = self.link, self.link.clock, self._ground + self.settings.height
         here = self.target.astype(np.float64)
         here[2] = self._ground
 
@@ -258,7 +258,6 @@ class Mavlink:
         yield from self._until(lambda: link.mode == px4.OFFBOARD, SET_MODE, asked, stay, "does not go offboard")
         yield from self._until(lambda: link.armed, ARM, (1.0,), stay, "cannot be armed")
         self._airborne = self._ours = True
-        height = self._ground + self.settings.height
         end = clock() + self.settings.height / CLIMB + 8.0
         while not self._has_arrived(height):
             if clock() > end:
