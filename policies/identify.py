@@ -1,8 +1,8 @@
 """python -m policies.identify log=FILE robot=GUESS [key=value ...]: the airframe that a recorded flight shows.
 
 `log` is the .mcap that `deploy.run log=...` writes, a .npz with the names of the simulated driver's flight (arrays
-(steps, k), or (steps, flights, k)), PX4's .ulg, or a .csv with one column per element: ours ("angular_velocity.0") or
-the Crazyflie's ("gyro.x", "motor.m1"). `out` is a Python file that training takes: out=my_drone.py, then
+(steps, k), or (steps, flights, k)), or a .csv with one column per element: ours ("angular_velocity.0") or the
+Crazyflie's ("gyro.x", "motor.m1"). `out` is a Python file that training takes: out=my_drone.py, then
 task.robot=my_drone:ROBOT in that folder.
 """
 
@@ -51,7 +51,7 @@ TIMES = {"time": 1.0, "timestamp": 1e-3}  # s per unit
 class Config:
     """Settings of the command."""
 
-    log: str = field(metadata={"help": "the recorded flight: .mcap, .npz, .csv or PX4's .ulg"})
+    log: str = field(metadata={"help": "the recorded flight: .mcap, .npz or .csv"})
     robot: str = field(metadata={"help": "the guess: an airframe of similar size, with the right rotor positions"})
     out: str | None = field(default=None, metadata={"help": "write the airframe to this file (.py)"})
     mass: float | None = field(default=None, metadata={"help": "kg, from a scale (default: the guess's)"})
@@ -117,13 +117,7 @@ def _read_mcap(path: str) -> dict[str, Array]:
     return {**values, "time": flight.time}
 
 
-def _read_ulog(path: str) -> dict[str, Array]:
-    from policies.datasets.recordings import ulog
-
-    return ulog.read(path)
-
-
-READERS = {".mcap": _read_mcap, ".npz": _read_npz, ".csv": _read_csv, ".ulg": _read_ulog}
+READERS = {".mcap": _read_mcap, ".npz": _read_npz, ".csv": _read_csv}
 
 
 def _needed(values: Mapping[str, Array], path: str) -> None:

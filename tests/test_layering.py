@@ -84,7 +84,6 @@ HOMES = {
     ],
     "cflib": ["deploy/crazyflie/link.py"],
     "pymavlink": ["deploy/mavlink/link.py"],
-    "pyulog": ["policies/datasets/recordings/ulog.py"],
     "onnx": [
         "policies/adoption/networks.py",
         "policies/models/export.py",

@@ -19,7 +19,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ziglang", "unicorn", "elftools", "capstone"), ("firmware",)),
     "cflib": ("crazyflie",),
     "pymavlink": ("mavlink",),
-    "pyulog": ("ulog",),
     "cryptography": ("trust",),
     "huggingface_hub": ("hub",),
     **dict.fromkeys(("rclpy", "std_msgs", "std_srvs", "geometry_msgs", "nav_msgs", "sensor_msgs"), ("ros",)),
