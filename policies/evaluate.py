@@ -27,8 +27,8 @@ from deploy.remote.split_policy import SERVER, connected
 from deploy.safety.grid import TRUSTED
 from deploy.system.files import write_atomic
 from deploy.trust.text import printable
-from policies.models.controller import Array
 from policies.models.export import update_evaluation
+from policies.models.networks import Array
 from policies.reports import paired
 from policies.reports.gaze import Gaze
 from policies.reports.paired import Scripted

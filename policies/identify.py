@@ -1,9 +1,9 @@
 """python -m policies.identify log=FILE robot=GUESS [key=value ...]: the airframe that a recorded flight shows.
 
 `log` is the .mcap that `deploy.run log=...` writes, a .npz with the names of the simulated driver's flight (arrays
-(steps, k), or (steps, flights, k)), or a .csv with one column per element: ours ("angular_velocity.0") or the
-Crazyflie's ("gyro.x", "motor.m1"). `out` is a Python file that training takes: out=my_drone.py, then
-task.robot=my_drone:ROBOT in that folder.
+(steps, k), or (steps, flights, k)), a .csv with one column per element: ours ("angular_velocity.0") or the
+Crazyflie's ("gyro.x", "motor.m1"), or a .ulg of PX4 (logged at a high rate). `out` is a Python file that training
+takes: out=my_drone.py, then task.robot=my_drone:ROBOT in that folder.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.recording import flight_log
 from deploy.system.files import write_atomic
+from policies.identification import ulog
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
 from sim.rotations import normalised, rotation_matrices
@@ -51,7 +52,7 @@ TIMES = {"time": 1.0, "timestamp": 1e-3}  # s per unit
 class Config:
     """Settings of the command."""
 
-    log: str = field(metadata={"help": "the recorded flight: .mcap, .npz or .csv"})
+    log: str = field(metadata={"help": "the recorded flight: .mcap, .npz, .csv or .ulg"})
     robot: str = field(metadata={"help": "the guess: an airframe of similar size, with the right rotor positions"})
     out: str | None = field(default=None, metadata={"help": "write the airframe to this file (.py)"})
     mass: float | None = field(default=None, metadata={"help": "kg, from a scale (default: the guess's)"})
@@ -117,7 +118,7 @@ def _read_mcap(path: str) -> dict[str, Array]:
     return {**values, "time": flight.time}
 
 
-READERS = {".mcap": _read_mcap, ".npz": _read_npz, ".csv": _read_csv}
+READERS = {".mcap": _read_mcap, ".npz": _read_npz, ".csv": _read_csv, ".ulg": ulog.read}
 
 
 def _needed(values: Mapping[str, Array], path: str) -> None:

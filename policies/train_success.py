@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy import cli
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.runner.report import wilson
 from sim.spec import Group
 from sim.tasks import Task, make

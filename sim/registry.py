@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -117,3 +118,14 @@ def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
         return getattr(module, attribute)
     except AttributeError:
         raise ValueError(f"{kind} {name!r}: module {module_name!r} has no {attribute!r}") from None
+
+
+def enter_gymnasium() -> None:
+    """What Gymnasium calls while it is imported (entry point "gymnasium.envs"): enters our tasks into its registry.
+
+    A version that ours do not fit (below 1.0) still has to import for everybody else: it gets a warning, no error.
+    """
+    try:
+        importlib.import_module("sim.gym")  # importing registers
+    except ImportError as error:
+        warnings.warn(f"sim2metal's tasks are not in this gymnasium, which is not 1.0 or newer: {error}", stacklevel=2)

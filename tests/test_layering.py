@@ -69,6 +69,7 @@ HOMES = {
         "policies/adoption/draft.py",
     ],
     "rosbags": ["policies/datasets/recordings/bags.py"],
+    "pyulog": ["policies/identification/ulog.py"],
     "contourpy": ["sim/scenes/corridor.py"],
     "pyarrow": ["policies/datasets/*.py"],
     "h5py": ["policies/datasets/hdf5.py"],

@@ -26,6 +26,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tf2_msgs", "rosgraph_msgs", "ament_index_python"), ("ros",)),
     "rerun": ("watch",),
     "rosbags": ("bags",),
+    "pyulog": ("ulog",),
     "PIL": ("train", "datasets"),
     **dict.fromkeys(("pyarrow", "h5py"), ("datasets",)),
     **dict.fromkeys(("open3d", "libusb_package"), ("perception",)),

@@ -11,9 +11,9 @@ import numpy as np
 from policies.adoption.contract import Contract, Piece, pieces_of, response_of
 from policies.adoption.description import Description, spread
 from policies.adoption.fields import EVERYTHING, DescriptionError
-from policies.adoption.layers import Network
-from policies.models.controller import Array, physical
+from policies.models.controller import physical
 from policies.models.graph import Graph
+from policies.models.networks import Array, Network
 from sim import spec
 from sim.spec import Group, Signal
 

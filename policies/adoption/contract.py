@@ -11,7 +11,7 @@ import numpy as np
 from deploy.drivers.tasks import LONGEST
 from policies.adoption.description import Action, Description, Term, spread
 from policies.adoption.fields import DescriptionError
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim import spec
 from sim.registry import names_from
 from sim.spec import Group

@@ -17,7 +17,7 @@ import yaml
 
 from deploy.trust.reading import read_regular
 from policies.adoption.fields import EVERYTHING, DescriptionError, Fields, shown
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.spec import Group, Signal
 
 LARGEST_FILE = 1 << 20  # bytes

@@ -8,9 +8,10 @@ from typing import Any
 
 from deploy.policy_file import PolicyFileError
 from policies.adoption.description import Normalisation
-from policies.adoption.layers import ACTIVATIONS, Network, Perceptron
 from policies.adoption.networks import ForeignGraph
-from policies.models.controller import Array, Layer
+from policies.models.networks import Array, Layer, Network
+from policies.models.networks.activations import ACTIVATIONS
+from policies.models.networks.feed_forward import FeedForward
 
 UNKNOWN = "?"  # in a draft: what a person must say
 
@@ -50,13 +51,13 @@ def only(path: str, told: Told, *known: str) -> None:
             )
 
 
-def perceptron(path: str, layers: list[Layer], activation: str) -> Perceptron:
+def perceptron(path: str, layers: list[Layer], activation: str) -> FeedForward:
     """Of a file's weights; PolicyFileError names the file when they do not fit."""
     if activation not in ACTIVATIONS:
         choices = ", ".join(ACTIVATIONS)
         raise PolicyFileError(f"{path}: network.activation: {activation!r:.40} is not one of {choices}: say it")
     try:
-        return Perceptron(layers, activation)
+        return FeedForward(layers, activation)
     except ValueError as error:
         raise PolicyFileError(f"{path}: {error}") from None
 

@@ -1,142 +1,15 @@
-"""Networks that somebody else trained, as numpy data: layers, gated units that remember, and chains of these."""
+"""What networks of others have beside layers: gated units that remember, two outputs of one head, chains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from policies.models.controller import Array, Layer, chained, check_layer, float32, gated, sigmoid, write_gated
 from policies.models.graph import Graph
-
-ONE = np.float32(1.0)
-SELU = np.float32(1.67326319217681884765625), np.float32(1.05070102214813232421875)  # of ONNX's and torch's Selu
-FAST = (
-    np.float32(3.0),
-    np.float32(27.0),
-    np.float32(9.0),
-)  # rl_tools' fast tanh: x (27 + x^2) / (27 + 9 x^2), |x| <= 3
-
-
-def _exp_below(x: Array) -> Array:
-    """exp(x) - 1 of what is below zero."""
-    return np.exp(np.minimum(x, np.float32(0.0))) - ONE
-
-
-def _elu(x: Array) -> Array:
-    return np.where(x > 0.0, x, _exp_below(x))
-
-
-def _selu(x: Array) -> Array:
-    return SELU[1] * np.where(x > 0.0, x, SELU[0] * _exp_below(x))
-
-
-def _leaky(x: Array) -> Array:
-    return np.where(x > 0.0, x, np.float32(0.01) * x)
-
-
-def _silu(x: Array) -> Array:
-    return x * sigmoid(x)
-
-
-def _write_silu(graph: Graph, x: str) -> str:
-    return graph.add("Mul", x, graph.add("Sigmoid", x))
-
-
-def _fast_tanh(x: Array) -> Array:
-    limit, above, below = FAST
-    x = np.clip(x, -limit, limit)
-    square = x * x
-    y: Array = x * (above + square) / (above + below * square)
-    return y
-
-
-def _write_fast_tanh(graph: Graph, x: str) -> str:
-    limit, above, below = (graph.constant(number) for number in FAST)
-    x = graph.add("Clip", x, graph.constant(-FAST[0]), limit)
-    square = graph.add("Mul", x, x)
-    over = graph.add("Mul", x, graph.add("Add", square, above))
-    return graph.add("Div", over, graph.add("Add", graph.add("Mul", square, below), above))
-
-
-def _node(operator: str) -> Callable[[Graph, str], str]:
-    return lambda graph, x: graph.add(operator, x)
-
-
-# Name -> its meaning, and as ONNX nodes.
-ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Graph, str], str]]] = {
-    "tanh": (np.tanh, _node("Tanh")),
-    "relu": (lambda x: np.maximum(x, np.float32(0.0)), _node("Relu")),
-    "elu": (_elu, _node("Elu")),
-    "selu": (_selu, _node("Selu")),
-    "leaky_relu": (_leaky, _node("LeakyRelu")),
-    "sigmoid": (sigmoid, _node("Sigmoid")),
-    "silu": (_silu, _write_silu),
-    "fast_tanh": (_fast_tanh, _write_fast_tanh),
-    "identity": (lambda x: x, lambda graph, x: x),
-}
-
-
-class Network(Protocol):
-    """Any finite numbers (n, inputs) and a state in, any (n, outputs) and the next state out."""
-
-    @property
-    def inputs(self) -> int: ...
-
-    @property
-    def outputs(self) -> int: ...
-
-    def initial_state(self, n: int) -> dict[str, Array]:
-        """The state (n, k) by name before the first step; empty for a network that does not remember."""
-
-    def forward(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]: ...
-
-    def write(self, graph: Graph, x: str) -> str:
-        """The same as ONNX nodes, `next_state.NAME` included; the name of the result."""
-
-
-@dataclass
-class Perceptron:
-    """Fully connected layers; `activation` after each but the last, `last` after that."""
-
-    layers: list[Layer]
-    activation: str
-    last: str = "identity"
-
-    def __post_init__(self) -> None:
-        for name in (self.activation, self.last):
-            if name not in ACTIVATIONS:
-                raise ValueError(f"network.activation: {name!r} is not one of {', '.join(ACTIVATIONS)}")
-        if not self.layers:
-            raise ValueError("a network needs at least one layer")
-        self.layers = chained(self.layers)
-
-    @property
-    def inputs(self) -> int:
-        return int(self.layers[0][0].shape[1])
-
-    @property
-    def outputs(self) -> int:
-        return int(self.layers[-1][0].shape[0])
-
-    @property
-    def _activations(self) -> list[str]:
-        return [self.activation] * (len(self.layers) - 1) + [self.last]
-
-    def initial_state(self, n: int) -> dict[str, Array]:
-        return {}
-
-    def forward(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        for (weight, bias), name in zip(self.layers, self._activations, strict=True):
-            x = ACTIVATIONS[name][0](x @ weight.T + bias)
-        return x, {}
-
-    def write(self, graph: Graph, x: str) -> str:
-        for layer, name in zip(self.layers, self._activations, strict=True):
-            x = ACTIVATIONS[name][1](graph, graph.linear(x, *layer))
-        return x
+from policies.models.networks import Array, Layer, Network, check_layer, float32
+from policies.models.networks.gru import gated, write_gated
 
 
 @dataclass

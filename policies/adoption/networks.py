@@ -16,8 +16,8 @@ from deploy.trust.onnx_limits import Limits
 from deploy.trust.onnx_reader import OnnxError
 from deploy.trust.onnx_reader import read as read_graph
 from deploy.trust.reading import read_regular
-from policies.models.controller import Array
 from policies.models.graph import OPSET, Graph
+from policies.models.networks import Array
 
 
 class ForeignGraph:

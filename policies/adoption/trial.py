@@ -14,7 +14,7 @@ from deploy.trust.contract import FEWEST_STEPS
 from policies.adoption.adopted import AdoptedPolicy
 from policies.adoption.fields import DescriptionError
 from policies.adoption.readings import Reading, readings
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.runner.report import table
 from sim.env import make_env, together
 from sim.rollout import Episode, rollout

@@ -24,8 +24,9 @@ from policies.learning.demonstrations import Demonstrations, Shown, demonstratio
 from policies.learning.encoders import Encoders
 from policies.learning.networks import Normalizer, Stateful, descend, mlp
 from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Planner, Schedule, Steering
-from policies.models.controller import Array, Policy
+from policies.models.controller import Policy
 from policies.models.denoiser import goal, guided
+from policies.models.networks import Array
 from policies.models.realtime import check as check_plan
 from policies.models.realtime import planned
 from policies.models.vision import EncoderConfig, ObservationEncoder

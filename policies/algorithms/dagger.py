@@ -21,7 +21,8 @@ from policies.learning.interveners import EXPERT, Adviser, Opening, Watch
 from policies.learning.interventions import InterventionEpisode, Supervision
 from policies.learning.online import OnlineLearner
 from policies.models.chunking import Base, ChunkPolicy, NoiseTable
-from policies.models.controller import Array, Policy
+from policies.models.controller import Policy
+from policies.models.networks import Array
 from sim import spec
 from sim.env import Env, stream
 from sim.tasks import HasExpert, Task

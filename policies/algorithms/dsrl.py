@@ -22,7 +22,8 @@ from policies.learning.chunk_rollout import Transition
 from policies.learning.online import OnlineFinetuning, OnlineLearner
 from policies.models.action_selection import BestOfNNoise
 from policies.models.chunking import Base, NoiseTable, Steering
-from policies.models.controller import Array, Policy
+from policies.models.controller import Policy
+from policies.models.networks import Array
 from sim.tasks import Task
 
 DRAWN = 16  # noises that the critics choose from, in the baseline

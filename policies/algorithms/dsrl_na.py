@@ -18,7 +18,7 @@ from policies.algorithms.dsrl import Dsrl, DsrlConfig
 from policies.learning.actor_critic import Critics, executed, memory, set_rate
 from policies.learning.buffers import ReplayBuffer
 from policies.learning.chunk_rollout import Transition
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.tasks import Task
 
 

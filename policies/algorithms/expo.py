@@ -34,7 +34,8 @@ from policies.learning.networks import Normalizer
 from policies.learning.online import OnlineFinetuning, OnlineLearner
 from policies.models.action_selection import BestOfN, CriticEnsemble, ResidualEdit
 from policies.models.chunking import Base, NoiseTable
-from policies.models.controller import Array, Policy
+from policies.models.controller import Policy
+from policies.models.networks import Array
 from sim.tasks import Task
 
 DRAWN = 16  # chunks of the base that the critics choose from, in the baseline

@@ -14,7 +14,7 @@ from policies.algorithms.dagger import Corrected, CorrectionConfig
 from policies.learning.demonstrations import chunked
 from policies.learning.interveners import Opening, opening
 from policies.learning.interventions import InterventionEpisode
-from policies.models.controller import Array
+from policies.models.networks import Array
 
 
 class HgDagger(Corrected):

@@ -22,7 +22,7 @@ from policies.learning.demonstrations import chunked
 from policies.learning.interveners import Watch, opening
 from policies.learning.interventions import InterventionEpisode, Supervision
 from policies.models.chunking import Base
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.tasks import Task
 
 

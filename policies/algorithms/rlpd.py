@@ -31,8 +31,9 @@ from policies.learning.networks import Normalizer
 from policies.learning.offline.eyes import Eyes, EyesConfig
 from policies.learning.online import OnlineConfig, OnlineFinetuning
 from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
-from policies.models.controller import Array, Policy
+from policies.models.controller import Policy
 from policies.models.denoiser import Onward, last_action
+from policies.models.networks import Array
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.env import stream

@@ -19,7 +19,7 @@ from policies.learning.buffers import ReplayBuffer
 from policies.learning.offline import Pretraining, offline
 from policies.learning.online import REPORT
 from policies.models.chunking import Base
-from policies.models.controller import Array
+from policies.models.networks import Array
 
 
 @dataclass

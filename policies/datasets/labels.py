@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from policies.collect import SUCCESS, stored
 from policies.datasets import Dataset, DatasetError
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.tasks import FAMILIES, TASKS, Task
 
 HEADER = ["episode", "frame", "label"]

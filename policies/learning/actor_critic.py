@@ -22,7 +22,7 @@ from policies.learning.chunk_rollout import Transition
 from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, ensemble_layers, linear_layers, mlp
 from policies.learning.online import OnlineConfig
 from policies.models.action_selection import CriticEnsemble
-from policies.models.controller import Mlp
+from policies.models.networks.feed_forward import Mlp
 
 WIDEST = math.log(2.0)  # of the actor's log deviation, relative to the prior's
 NARROWEST = math.log(0.02)

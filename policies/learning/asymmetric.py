@@ -15,7 +15,7 @@ from torch import Tensor
 
 from policies.algorithms import LearningError
 from policies.learning.networks import Normalizer
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.rollout import Episode

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import Array, physical
+from policies.models.controller import physical
+from policies.models.networks import Array
 from policies.models.success import SuccessFromClassifier
 from sim import spec
 from sim.env import make_env, replay, worker_metrics

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from policies.algorithms import LearningError
 from policies.collect import demonstrate, stored
-from policies.models.controller import Array, normalised
+from policies.models.controller import normalised
+from policies.models.networks import Array
 from sim import spec
 from sim.rollout import Episode
 from sim.tasks import Task

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.learning.networks import orthogonal
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.models.vision import ENCODERS, KERNEL, EncoderConfig, PictureEncoder, grid
 from sim.spec import Group
 

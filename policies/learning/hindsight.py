@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from policies.learning.chunk_rollout import ChunkRewards, Transition
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim import spec
 from sim.tasks import Task, relabelable
 

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import Array, normalised
+from policies.models.controller import normalised
+from policies.models.networks import Array
 from sim.env import Env, expert_of
 from sim.spec import Group
 from sim.tasks import Task

@@ -21,7 +21,7 @@ from policies.learning.demonstrations import Demonstrations
 from policies.learning.interveners import Intervener, Opening, action_of
 from policies.learning.online import REPORT, TRAINING, OnlineFinetuning
 from policies.models.chunking import Base
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.env import NoExpertError, stream
 from sim.rollout import Episode
 from sim.tasks import Task

@@ -27,7 +27,7 @@ from policies.learning.demonstrations import Demonstrations, chunked, demonstrat
 from policies.learning.hindsight import Hindsight
 from policies.learning.networks import Stateful
 from policies.models.chunking import Base
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.models.success import success_file
 from policies.models.vision import ObservationEncoder
 from sim import spec

@@ -21,7 +21,7 @@ from policies.learning import cosine
 from policies.learning.encoders import WHITE, Encoders
 from policies.learning.networks import Ensemble, Normalizer, descend, ensemble_layers
 from policies.models.action_selection import CriticEnsemble
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.models.success import distances
 from policies.models.vision import EncoderConfig, ObservationEncoder
 from sim import spec

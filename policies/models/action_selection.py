@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policies.models.chunking import Base, ExportableBase
-from policies.models.controller import Array, Mlp
+from policies.models.networks import Array
+from policies.models.networks.feed_forward import Mlp
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import Array, Layer, Mlp, physical
+from policies.models.controller import physical
+from policies.models.networks import Array, Layer
+from policies.models.networks.feed_forward import Mlp
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group, Signal

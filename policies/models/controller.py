@@ -5,13 +5,13 @@ This is the reference that the exported graph must agree with. Learners fold the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from policies.models.networks import Array, Network
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task, features_of, history_of, initial_action
@@ -21,32 +21,6 @@ from sim.terms import Feature
 if TYPE_CHECKING:
     from policies.models.graph import Graph
     from policies.models.vision import PictureEncoder
-
-Array = NDArray[np.float32]
-Layer = tuple[Array, Array]  # W (out, in), b (out,)
-
-ACTIVATIONS = ("tanh", "relu")
-
-
-class Network(Protocol):
-    """Features and recurrent state in, actions in [-1, 1] out."""
-
-    @property
-    def inputs(self) -> int:
-        """The number of features."""
-
-    @property
-    def outputs(self) -> int:
-        """The number of actions."""
-
-    def initial_state(self, n: int) -> dict[str, Array]:
-        """The recurrent state (n, k) by name before the first step; empty for a feed-forward network."""
-
-    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Actions (n, outputs) and the next state, from features (n, inputs)."""
-
-    def write(self, graph: Graph, x: str) -> str:
-        """The same as ONNX nodes, `next_state.NAME` included, from the features `x`; the name of the actions."""
 
 
 class Policy(Protocol):
@@ -85,155 +59,6 @@ class Planning(Protocol):
 
     def plan(self) -> dict[str, int]:
         """What the policy file says of its plans, in control steps."""
-
-
-def check_layer(kind: str, weight: Array, bias: Array, inputs: int | None) -> int:
-    """How many outputs a layer has; ValueError unless it takes so many `inputs` (None: any) and is finite."""
-    if weight.ndim != 2 or bias.shape != (weight.shape[0],):
-        raise ValueError(f"{kind}: W is (out, in) and b is (out,), got {weight.shape} and {bias.shape}")
-    if inputs is not None and weight.shape[1] != inputs:
-        raise ValueError(f"{kind}: takes {weight.shape[1]} values but receives {inputs}")
-    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-        raise ValueError(f"{kind}: a weight is not finite")
-    return int(weight.shape[0])
-
-
-def float32(layer: Layer) -> Layer:
-    """The layer in single precision."""
-    return np.ascontiguousarray(layer[0], np.float32), np.ascontiguousarray(layer[1], np.float32)
-
-
-def chained(layers: Sequence[Layer], inputs: int | None = None) -> list[Layer]:
-    """The layers in single precision; ValueError where one does not take what the one before it returns."""
-    made = [float32(layer) for layer in layers]
-    for index, (weight, bias) in enumerate(made):
-        inputs = check_layer(f"layer {index}", weight, bias, inputs)
-    return made
-
-
-@dataclass
-class Mlp:
-    """Fully connected layers; `activation` after each but the last, which tanh follows."""
-
-    layers: list[Layer]
-    activation: str = "tanh"
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if not self.layers:
-            raise ValueError("a network needs at least one layer")
-        self.layers = chained(self.layers)
-
-    @property
-    def inputs(self) -> int:
-        return int(self.layers[0][0].shape[1])
-
-    @property
-    def outputs(self) -> int:
-        return int(self.layers[-1][0].shape[0])
-
-    def initial_state(self, n: int) -> dict[str, Array]:
-        return {}
-
-    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        x = features
-        for weight, bias in self.layers[:-1]:
-            x = x @ weight.T + bias
-            x = np.tanh(x) if self.activation == "tanh" else np.maximum(x, np.float32(0.0))
-        weight, bias = self.layers[-1]
-        return np.tanh(x @ weight.T + bias), {}
-
-    def write(self, graph: Graph, x: str) -> str:
-        activation = {"tanh": "Tanh", "relu": "Relu"}[self.activation]
-        for weight, bias in self.layers[:-1]:
-            x = graph.add(activation, graph.linear(x, weight, bias))
-        return graph.add("Tanh", graph.linear(x, *self.layers[-1]))
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
-    half = np.float32(0.5)
-    y: Array = half * np.tanh(half * x) + half
-    return y
-
-
-def gated(x: Array, before: Array, inward: Layer, across: Layer) -> Array:
-    """The next state (n, h) of a gated recurrent unit (gate order reset, update, new: torch.nn.GRUCell).
-
-    Of x (n, k) and the state `before` (n, h), through the layers `inward` (3 h, k) and `across` (3 h, h).
-    """
-    from_input = np.split(x @ inward[0].T + inward[1], 3, axis=-1)
-    from_hidden = np.split(before @ across[0].T + across[1], 3, axis=-1)
-    reset = sigmoid(from_input[0] + from_hidden[0])
-    update = sigmoid(from_input[1] + from_hidden[1])
-    new = np.tanh(from_input[2] + reset * from_hidden[2])
-    after: Array = new + update * (before - new)
-    return after
-
-
-def write_gated(graph: Graph, x: str, state: str, inward: Layer, across: Layer) -> str:
-    """The same as ONNX nodes, from `state.NAME` to `next_state.NAME`; the name of the latter.
-
-    The gates are written out: faster in onnxruntime than its GRU operator for one step, and easy to put into C.
-    """
-    size, before = across[0].shape[1], f"state.{state}"
-    from_input = graph.split(graph.linear(x, *inward), [2 * size, size])
-    from_hidden = graph.split(graph.linear(before, *across), [2 * size, size])
-    both = graph.add("Sigmoid", graph.add("Add", from_input[0], from_hidden[0]))
-    reset, update = graph.split(both, [size, size])
-    new = graph.add("Tanh", graph.add("Add", from_input[1], graph.add("Mul", reset, from_hidden[1])))
-    change = graph.add("Mul", update, graph.add("Sub", before, new))
-    return graph.add("Add", new, change, to=f"next_state.{state}")
-
-
-@dataclass
-class Gru:
-    """Linear and ReLU, a gated recurrent unit (gate order reset, update, new: torch.nn.GRUCell), linear and tanh."""
-
-    input: Layer
-    w_ih: Array  # (3 H, in)
-    w_hh: Array  # (3 H, H)
-    b_ih: Array  # (3 H,)
-    b_hh: Array  # (3 H,)
-    output: Layer
-
-    def __post_init__(self) -> None:
-        self.input, self.output = float32(self.input), float32(self.output)
-        self.w_ih, self.b_ih = float32((self.w_ih, self.b_ih))
-        self.w_hh, self.b_hh = float32((self.w_hh, self.b_hh))
-        width = check_layer("input layer", *self.input, None)
-        gates = check_layer("w_ih", self.w_ih, self.b_ih, width)
-        if gates % 3 or check_layer("w_hh", self.w_hh, self.b_hh, gates // 3) != gates:
-            raise ValueError(f"w_ih {self.w_ih.shape} and w_hh {self.w_hh.shape} do not stack three gates of one size")
-        check_layer("output layer", *self.output, gates // 3)
-
-    @property
-    def inputs(self) -> int:
-        return int(self.input[0].shape[1])
-
-    @property
-    def hidden(self) -> int:
-        """The size of the recurrent state."""
-        return int(self.w_hh.shape[1])
-
-    @property
-    def outputs(self) -> int:
-        return int(self.output[0].shape[0])
-
-    def initial_state(self, n: int) -> dict[str, Array]:
-        return {"hidden": np.zeros((n, self.hidden), np.float32)}
-
-    def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        before = state["hidden"]
-        x = np.maximum(features @ self.input[0].T + self.input[1], np.float32(0.0))
-        hidden = gated(x, before, (self.w_ih, self.b_ih), (self.w_hh, self.b_hh))
-        return np.tanh(hidden @ self.output[0].T + self.output[1]), {"hidden": hidden}
-
-    def write(self, graph: Graph, x: str) -> str:
-        x = graph.add("Relu", graph.linear(x, *self.input))
-        hidden = write_gated(graph, x, "hidden", (self.w_ih, self.b_ih), (self.w_hh, self.b_hh))
-        return graph.add("Tanh", graph.linear(hidden, *self.output))
 
 
 def feature_size(feature: Feature, sizes: Mapping[str, int]) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.models.chunking import Denoiser
-from policies.models.controller import Array, Layer
+from policies.models.networks import Array, Layer
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.tasks import Task

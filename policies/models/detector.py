@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import Array, Layer
+from policies.models.networks import Array, Layer
 from policies.models.vision import convolved, write_convolved
 from sim import spec
 from sim.spec import Group, Signal

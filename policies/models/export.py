@@ -18,8 +18,9 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from deploy.system.files import write_atomic
 from deploy.trust.content import HEADER, KEY, SCHEMA, digest
 from deploy.trust.contract import FEWEST_STEPS, LARGEST_TOLERANCE, packed
-from policies.models.controller import Array, FeaturePolicy, Planning, Policy
+from policies.models.controller import FeaturePolicy, Planning, Policy
 from policies.models.graph import OPSET, Graph, spliced
+from policies.models.networks import Array
 from sim import spec
 from sim.spec import Group, numbers
 from sim.tasks import Task, features_of, history_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy.policy_file import PolicyFileError
-from policies.models.controller import Array
+from policies.models.networks import Array
 
 if TYPE_CHECKING:
     import onnx

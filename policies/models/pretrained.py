@@ -15,7 +15,8 @@ from deploy.remote.subgraph import FileBase
 from deploy.teleop.instruction import tokeniser_of
 from policies.algorithms import LostBaseError
 from policies.models.chunking import ChunkPolicy, NoiseTable, Planner, Steering, contract, tell
-from policies.models.controller import Array, normalised
+from policies.models.controller import normalised
+from policies.models.networks import Array
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Signal

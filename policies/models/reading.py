@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from deploy.policy_file import PolicyFile
-from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network
+from policies.models.controller import FeaturePolicy
 from policies.models.export import closed_loop
+from policies.models.networks import Layer, Network
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from sim.tasks import Task
 
 

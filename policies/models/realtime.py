@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Steering, contract
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.tasks import Task
 
 if TYPE_CHECKING:

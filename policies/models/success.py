@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
 from policies.models.action_selection import CriticEnsemble
-from policies.models.controller import Array, sigmoid
+from policies.models.networks import Array
+from policies.models.networks.activations import sigmoid
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.env import Env, Step

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import Array, Layer
+from policies.models.networks import Array, Layer
 from sim import spec
 from sim.spec import Group
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.env import HasGaze, in_view, undecided
 
 MOVING = 0.1  # rad/s: a camera that turns more slowly looks at one place

@@ -10,7 +10,7 @@ import numpy as np
 
 from deploy.policy_file import Vectors
 from deploy.trust.text import printable
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.runner.report import bootstrap, table
 from sim.tasks import Task
 from sim.tasks.abilities import baseline_of

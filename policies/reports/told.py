@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from deploy.drivers.simulated import Watch
 from deploy.policy_file import PolicyFile
 from deploy.teleop.instruction import KEY, tokeniser_of
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.runner.report import BLUE, GREY, INK, ORANGE
 from sim.env import undecided
 

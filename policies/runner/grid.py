@@ -15,7 +15,7 @@ from deploy.drivers.tasks import task_for
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
 from deploy.safety.grid import TRUSTED, where
-from policies.models.controller import Array
+from policies.models.networks import Array
 from policies.runner.report import table, wilson
 from sim.conditions import Cell, Conditions
 from sim.env import with_engine

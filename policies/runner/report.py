@@ -16,7 +16,7 @@ from deploy.drivers.simulated import FPS
 from deploy.safety.grid import where
 from deploy.system.files import write_atomic
 from deploy.trust.text import printable
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.robots.quadrotors import Quadrotor
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from policies.models.chunking import ChunkPolicy, Denoiser, Schedule, Steering
-from policies.models.controller import Mlp
+from policies.models.networks.feed_forward import Mlp
 from sim import spec
 from sim.robots.panda import PANDA
 from sim.spec import limits

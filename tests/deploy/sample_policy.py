@@ -12,8 +12,11 @@ import onnx
 
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import KEY
-from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export, serialise
+from policies.models.networks import Network
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature

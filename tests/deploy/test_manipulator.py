@@ -15,8 +15,8 @@ from deploy.runtimes import CompiledPolicy
 from deploy.safety.envelope import Envelope
 from policies import evaluate
 from policies.models.chunking import ChunkPolicy, Denoiser, NoiseTable, Schedule, Steering
-from policies.models.controller import Mlp
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from sim import spec
 from sim.spec import Signal
 from sim.tasks.arm import CAMERAS

@@ -11,8 +11,9 @@ from deploy.drivers.tasks import task_for
 from deploy.loop import run
 from deploy.runtimes import CompiledPolicy
 from policies import collect, evaluate
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from policies.runner.config import compose
 from sim import spec
 from sim.registry import StrangerError

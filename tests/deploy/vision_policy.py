@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from policies.models.controller import FeaturePolicy, Gru
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.gru import Gru
 from policies.models.vision import FlatEncoder
 from sim.spec import pictures, size
 

@@ -14,8 +14,9 @@ from policies import join, train_detector
 from policies.evaluate import evaluate
 from policies.learning.detection.network import Detection, DetectorNetwork
 from policies.learning.detection.pictures import Frames, labels, watched
-from policies.models.controller import FeaturePolicy, Gru
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.gru import Gru
 from policies.models.vision import EncoderConfig
 from sim.tasks import make
 

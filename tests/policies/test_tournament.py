@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from deploy import cli
 from policies import evaluate, tournament
-from policies.models.controller import FeaturePolicy, Gru, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from sim.spec import size, slices
 from sim.tasks import make
 

@@ -16,7 +16,8 @@ import pytest
 
 from deploy import PolicyFile
 from policies import train
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from policies.runner import checkpoint, config, provenance
 from policies.runner.config import RunError, compose
 from policies.runner.folder import new_folder

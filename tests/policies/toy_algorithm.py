@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from sim import spec
 
 

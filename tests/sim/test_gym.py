@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 import sim.gym
-from sim import tasks
+from sim import registry, tasks
 from sim.spec import pictures
 from tests.policies.language.spoken_words import kept_encoder
 
@@ -141,7 +141,15 @@ def test_a_name_is_found_without_an_import_of_ours_and_loads_little():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     ((name, value),) = project["entry-points"]["gymnasium.envs"].items()
     point = importlib.metadata.EntryPoint(name, value, "gymnasium.envs")
-    assert name == "sim2metal" and point.load() is sim.gym.register
+    assert name == "sim2metal" and point.load() is registry.enter_gymnasium
+
+
+def test_a_gymnasium_that_ours_do_not_fit_still_imports(monkeypatch):
+    """A version below 1.0 lacks what `sim.gym` takes from it; it loads entry points outside of any try."""
+    monkeypatch.delitem(sys.modules, "sim.gym")
+    monkeypatch.delattr(gymnasium.vector, "AutoresetMode")
+    with pytest.warns(UserWarning, match=r"not 1\.0 or newer: cannot import name 'AutoresetMode'"):
+        registry.enter_gymnasium()
 
 
 def test_pictures_are_observations_by_name():

@@ -15,7 +15,7 @@ from deploy.policy_file import PolicyFileError
 from policies.adoption.formats import tensors
 from policies.adoption.found import UNKNOWN, Found, Told, layers_of, only, perceptron
 from policies.adoption.networks import onnx_content
-from policies.models.controller import Array, Layer
+from policies.models.networks import Array, Layer
 
 HIDDEN = ("fc1", "fc2")
 LAST = ("fc_mean", "fc_mu")

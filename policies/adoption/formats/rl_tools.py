@@ -20,9 +20,10 @@ import numpy as np
 
 from deploy.policy_file import PolicyFileError
 from policies.adoption.found import UNKNOWN, Found, Told, only
-from policies.adoption.layers import Chain, Gated, MeanOfTwo, Network, Perceptron
+from policies.adoption.layers import Chain, Gated, MeanOfTwo
 from policies.adoption.networks import onnx_content
-from policies.models.controller import Array, Layer
+from policies.models.networks import Array, Layer, Network
+from policies.models.networks.feed_forward import FeedForward
 
 if TYPE_CHECKING:
     import h5py
@@ -122,8 +123,8 @@ def _activation(group: h5py.Group) -> str:
     return ACTIVATIONS[said]
 
 
-def _dense(group: h5py.Group) -> Perceptron:
-    return Perceptron([_layer(group, "weights", "biases")], "identity", _activation(group))
+def _dense(group: h5py.Group) -> FeedForward:
+    return FeedForward([_layer(group, "weights", "biases")], "identity", _activation(group))
 
 
 def _network(group: h5py.Group, name: str, inputs: int = 0, depth: int = 0) -> Network:

@@ -7,7 +7,7 @@ from policies.adoption.description import Normalisation
 from policies.adoption.formats import tensors
 from policies.adoption.found import Found, Told, layers_of, only, perceptron
 from policies.adoption.networks import onnx_content
-from policies.models.controller import Array
+from policies.models.networks import Array
 
 EPSILON = 1e-2  # EmpiricalNormalization's, added to the deviation; no checkpoint says it
 USUAL = "elu"  # rsl_rl's; no checkpoint says it

@@ -18,7 +18,7 @@ from deploy.trust.onnx_limits import Limits
 from policies.adoption.formats import tensors
 from policies.adoption.found import UNKNOWN, Found, Told, layers_of, only, perceptron
 from policies.adoption.networks import onnx_content
-from policies.models.controller import Array, Layer
+from policies.models.networks import Array, Layer
 
 CLASSES = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SELU": "selu", "SiLU": "silu", "LeakyReLU": "leaky_relu"}
 STATISTICS = (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from deploy.policy_file import PolicyFileError
-from policies.models.controller import Array
+from policies.models.networks import Array
 
 MOST = 1_000_000  # entries
 

@@ -24,7 +24,10 @@ import numpy as np
 from policies.algorithms.apg import fused, fused_plan
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.fused_batch import Vehicles
-from policies.models.controller import FeaturePolicy, Gru, Mlp, Network
+from policies.models.controller import FeaturePolicy
+from policies.models.networks import Network
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from sim.engines.vector.blocks import from_lanes
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array

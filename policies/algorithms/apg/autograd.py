@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from policies.algorithms.apg import ApgConfig
 from policies.algorithms.apg.fused_plan import HUGE, load_dynamics
 from policies.learning.networks import linear_layers
-from policies.models.controller import Gru, Mlp, Network
 from policies.models.export import TorchNetwork
+from policies.models.networks import Network
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from sim.engines import ENGINES
 from sim.engines.vector.simd import LANES
 from sim.registry import load

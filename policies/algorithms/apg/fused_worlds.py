@@ -15,7 +15,7 @@ from policies.algorithms.apg import ApgConfig, fused, make_layout, to_network
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.fused_network import CHUNK, ZERO
 from policies.algorithms.apg.windows import Windows
-from policies.models.controller import Network
+from policies.models.networks import Network
 from sim.engines.vector.blocks import block, from_lanes, kernel
 from sim.engines.vector.rows import LARGEST
 from sim.engines.vector.simd import ALL, LANES, select

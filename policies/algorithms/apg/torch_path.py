@@ -28,7 +28,7 @@ from policies.algorithms.apg.critic import CRITIC_RATE, Critic, View
 from policies.algorithms.apg.fused_batch import Vehicles
 from policies.algorithms.apg.fused_network import Layout
 from policies.algorithms.apg.fused_plan import HUGE, TAPS, load_dynamics, make_plan
-from policies.models.controller import Network
+from policies.models.networks import Network
 from sim.channel import Channel
 from sim.engines.vector.simd import LANES
 from sim.spec import slices

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from policies.algorithms.apg import MEASURED, ApgConfig
 from policies.learning.fused.measure import measured
-from policies.models.controller import FeaturePolicy, Network
+from policies.models.controller import FeaturePolicy
+from policies.models.networks import Network
 from sim.env import TRAINING, stream
 from sim.spec import limits, pictures
 from sim.tasks.abilities import HasRehearsal

@@ -14,7 +14,7 @@ from torch import Tensor
 from policies.algorithms.apg import ApgConfig
 from policies.algorithms.apg.autograd import Adam, Array, host, make_policy, named
 from policies.algorithms.apg.windows import Windows
-from policies.models.controller import Network
+from policies.models.networks import Network
 from sim.spec import size, unpack
 from sim.tasks import features_of, initial_action
 from sim.tasks.abilities import HasRehearsal

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from policies.algorithms import algorithm_class
 from policies.algorithms.distill.fused_student import Segment, Student, to_segment
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from policies.runner.config import RunError
 from sim.engines.vector.simd import LANES
 from sim.randomize import Array

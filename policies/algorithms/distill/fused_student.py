@@ -14,7 +14,7 @@ import numpy as np
 from policies.algorithms.apg import fused
 from policies.algorithms.apg import fused_network as network
 from policies.algorithms.apg.fused_network import CHUNK, ONE, ZERO
-from policies.models.controller import Gru
+from policies.models.networks.gru import Gru
 from sim.engines.vector.blocks import block, kernel
 from sim.engines.vector.simd import ALL, LANES, total
 from sim.randomize import Array

@@ -28,8 +28,9 @@ from policies.algorithms.sac import Sac, SacConfig
 from policies.algorithms.sac.torch_path import TorchPath, follow
 from policies.learning.buffers import Batch
 from policies.learning.fused.squashed import LOG_STD
-from policies.models.controller import Array, normalised
+from policies.models.controller import normalised
 from policies.models.export import to_bytes
+from policies.models.networks import Array
 from sim.spec import pictures, slices, unpack
 from sim.tasks import features_of
 from sim.tasks.abilities import HasSensedReward

@@ -31,7 +31,10 @@ from policies.learning.fused.symmetry import (
     task_images,
     trained,
 )
-from policies.models.controller import FeaturePolicy, Gru, Layer, Mlp, Network, Policy
+from policies.models.controller import FeaturePolicy, Policy
+from policies.models.networks import Layer, Network
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from policies.models.reading import network_of
 from sim.randomize import Array
 from sim.simulation.draws import Practice

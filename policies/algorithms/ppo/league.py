@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.models.controller import FeaturePolicy, Gru, Mlp, Network, Policy
+from policies.models.controller import FeaturePolicy, Policy
+from policies.models.networks import Network
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from sim.env import stream
 from sim.spec import pack, size, unpack
 from sim.tasks import Task, with_opponents

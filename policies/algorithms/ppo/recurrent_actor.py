@@ -1,4 +1,4 @@
-"""An actor that remembers, of numbers and pictures, in torch: exported, it is a `policies.models.controller.Gru`."""
+"""An actor that remembers, of numbers and pictures, in torch: exported, it is a `policies.models.networks.gru.Gru`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from policies.learning.encoders import Encoders
 from policies.learning.fused.recurrent import LASTING
 from policies.learning.networks import Normalizer, linear_layers, mlp
-from policies.models.controller import Gru
+from policies.models.networks.gru import Gru
 
 
 def gated(told: Tensor, kept: Tensor, state: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
 from policies.learning.fused.symmetry import constant, task_images
 from policies.learning.networks import Normalizer, Stateful, gaussian_log_prob, linear_layers, mlp
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, features_of, initial_action

@@ -25,7 +25,8 @@ from policies.algorithms.ppo.tutor import Lesson, Tutor
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.encoders import Encoders, columns, kept
 from policies.learning.networks import Normalizer, Stateful, mlp
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from policies.models.reading import network_of
 from sim.randomize import Array
 from sim.spec import numbers, pictures, size, slices
@@ -46,15 +47,8 @@ class TorchRecurrent(Stateful):
     """See the module."""
 
     state_parts = (
-        "env",
-        "actor",
-        "average",
-        "estimator",
-        "critic",
-        "optimizer",
-        "actor_norm",
-        "critic_norm",
-        "value_norm",
+        *("env", "actor", "average", "estimator", "critic", "optimizer"),
+        *("actor_norm", "critic_norm", "value_norm"),
     )
     state_values = ("iteration",)
 

@@ -1,4 +1,4 @@
-"""An actor that remembers where things are, in torch: exported, it is a `policies.models.tracking.TrackingGru`."""
+"""An actor that remembers where things are, in torch: exported, a `policies.models.networks.tracking.TrackingGru`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from policies.algorithms.ppo.recurrent_actor import beside, gated, rolled
 from policies.learning.encoders import Encoders
 from policies.learning.fused.recurrent import LASTING
 from policies.learning.networks import Normalizer, linear_layers, mlp
-from policies.models.controller import Layer, Mlp
-from policies.models.tracking import TrackingGru
+from policies.models.networks import Layer
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.tracking import TrackingGru
 from sim.tasks.tracking import EgoMotion
 
 DOUBT = -2.0  # the first bias of the gate through which vectors are corrected

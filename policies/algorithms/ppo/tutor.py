@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
 from policies.learning import exponential
-from policies.models.controller import Array, normalised
+from policies.models.controller import normalised
+from policies.models.networks import Array
 from sim import spec
 from sim.tasks import Task
 

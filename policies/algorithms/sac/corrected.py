@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from policies.algorithms.sac.torch_path import TorchPath
-from policies.models.controller import Array, Mlp, Network
+from policies.models.networks import Array, Network
+from policies.models.networks.feed_forward import Mlp
 from sim.experts.gap import Gap
 from sim.tasks import Task
 from sim.tasks.abilities import gap_of

@@ -24,7 +24,8 @@ from policies.learning.fused.replay import Replay, checked
 from policies.learning.fused.stepped import rollouts
 from policies.learning.fused.surrogate import Scale
 from policies.learning.fused.symmetry import Images, Symmetric, beside, constant, task_images, trained
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from sim.engines.vector.streams import QUANTILES, streams
 from sim.simulation.draws import Practice
 from sim.spec import size

@@ -25,7 +25,9 @@ from policies.learning.encoders import PICTURE, SHARP, Encoders, PictureActor, c
 from policies.learning.fused.moments import SMALLEST, smallest_std
 from policies.learning.fused.squashed import LOG_STD
 from policies.learning.networks import Ensemble, Normalizer, Stateful, descend, linear_layers, mlp, squashed_sample
-from policies.models.controller import FeaturePolicy, Mlp, Network
+from policies.models.controller import FeaturePolicy
+from policies.models.networks import Network
+from policies.models.networks.feed_forward import Mlp
 from sim.randomize import Array
 from sim.spec import pictures
 from sim.tasks import Task, agents_of, initial_action
@@ -53,10 +55,8 @@ class TorchPath(Stateful):
         shortest, longest = config.lengths
         lengths, own = (shortest, longest), (config.linger, config.success_reward)
         self.env = vector_env(self.task, config.num_envs, seed, device, lengths, config.easy, *own, config.workers)
-        self.generator = torch.Generator(device)
-        self.generator.manual_seed(seed)
-        weights = torch.Generator()
-        weights.manual_seed(seed)
+        self.generator = torch.Generator(device).manual_seed(seed)
+        weights = torch.Generator().manual_seed(seed)
         self.actor, self.target_actor = self._make_actor(weights), self._make_actor(weights)
         self.shared = 0 if task.privileged else self.actor.encoders.size  # points that the critics see, too
         self.critic, self.target_critic = self._make_critic(weights), self._make_critic(weights)

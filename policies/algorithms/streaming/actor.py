@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from policies.algorithms.streaming.stream_ac import LEAK, SMALLEST, StreamAC
-from policies.models.controller import Array, Layer, chained
+from policies.models.networks import Array
+from policies.models.networks.feed_forward import FeedForward
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
 
 
-@dataclass
-class StreamedActor:
+class StreamedActor(FeedForward):
     """Actions in [-1, 1]: the means, clipped. The first layer has the normalisation of what is seen in it."""
-
-    layers: list[Layer]
-
-    def __post_init__(self) -> None:
-        self.layers = chained(self.layers)
 
     @classmethod
     def of(cls, learner: StreamAC) -> StreamedActor:
@@ -35,17 +29,6 @@ class StreamedActor:
         last, bias = layers[-1]
         layers[-1] = last[: learner.actions], bias[: learner.actions]
         return cls([(w.astype(np.float32), b.astype(np.float32)) for w, b in layers])
-
-    @property
-    def inputs(self) -> int:
-        return int(self.layers[0][0].shape[1])
-
-    @property
-    def outputs(self) -> int:
-        return int(self.layers[-1][0].shape[0])
-
-    def initial_state(self, n: int) -> dict[str, Array]:
-        return {}
 
     def forward(self, features: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         x = features

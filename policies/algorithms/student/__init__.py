@@ -30,8 +30,9 @@ from policies.algorithms.ppo.league import League, network_state, with_weights
 from policies.algorithms.ppo.tutor import Lesson, Tutor, answer
 from policies.algorithms.student.gaze import Gaze
 from policies.algorithms.student.practice import practising
-from policies.models.controller import Array, FeaturePolicy, Policy
+from policies.models.controller import FeaturePolicy, Policy
 from policies.models.export import to_bytes
+from policies.models.networks import Array
 from policies.models.rounding import halved
 from policies.models.vision import EncoderConfig
 from sim import tasks

@@ -10,8 +10,9 @@ import numpy as np
 
 from policies.algorithms import LearningError
 from policies.learning.detection.learner import DetectorLearner
-from policies.models.controller import FeaturePolicy, Gru
+from policies.models.controller import FeaturePolicy
 from policies.models.detector import DetectorEncoder
+from policies.models.networks.gru import Gru
 from sim.env import shows_things
 from sim.spec import size
 from sim.tasks import Task, with_opponents

@@ -17,7 +17,8 @@ from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo import PpoConfig
 from policies.algorithms.ppo.fused import Fused
 from policies.algorithms.ppo.tutor import answer
-from policies.models.controller import Array, FeaturePolicy, normalised
+from policies.models.controller import FeaturePolicy, normalised
+from policies.models.networks import Array
 from sim.env import LooksAround
 
 DOUBT = 0.1  # reward per squared difference, in actions, from what the teacher would do if it knew everything

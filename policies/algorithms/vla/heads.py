@@ -16,7 +16,8 @@ from policies.learning.vla.looking import Told
 from policies.learning.vla.shown import held
 from policies.learning.vla.steered import ToldPolicy
 from policies.models.chunking import NoiseTable
-from policies.models.controller import Array, Policy
+from policies.models.controller import Policy
+from policies.models.networks import Array
 from policies.models.tokens import ActionTokens
 from policies.models.tokens.bins import BinTokens
 from policies.models.tokens.fast import FastTokens

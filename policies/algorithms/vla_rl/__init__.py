@@ -35,7 +35,8 @@ from policies.learning.networks import Stateful
 from policies.learning.vla.kinds import controller_of, final
 from policies.learning.vla.memory import enough
 from policies.learning.vla.shown import Sentences
-from policies.models.controller import Array, Policy
+from policies.models.controller import Policy
+from policies.models.networks import Array
 from policies.models.tokens.bins import BinTokens
 from sim.env import make_env, stream
 from sim.tasks.abilities import HasWords

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from policies.learning.networks import Normalizer, Stateful
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim import spec
 from sim.engines.learned import differences, seen
 from sim.rollout import Episode

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from policies.algorithms.vla_rl.insight import Insight
-from policies.models.controller import Array, physical
+from policies.models.controller import physical
+from policies.models.networks import Array
 from sim import spec
 from sim.env import Env
 from sim.tasks import Task

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from policies.algorithms.vla_rl.insight import Insight
 from policies.learning.networks import Stateful, descend, mlp
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.rollout import Episode
 
 HIDDEN = (128, 128)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.learning.detection.pictures import Frames
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.tasks.soccer.detection import Errors
 
 Double = NDArray[np.float64]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from policies.learning.detection.errors import Answers, compared, fitted
 from policies.learning.detection.network import Detection, DetectorNetwork, pools
 from policies.learning.detection.pictures import Frames, watched
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.env import stream
 from sim.tasks.soccer import SoccerVision1v1
 from sim.tasks.soccer.detection import Errors, things

@@ -16,8 +16,8 @@ from policies.learning import cosine
 from policies.learning.detection.pictures import Frames, labels
 from policies.learning.encoders import WHITE, convolution_layers, convolutions
 from policies.learning.networks import descend, linear_layers, mlp
-from policies.models.controller import Array, Layer
 from policies.models.detector import PictureDetector, picture_bearings, told
+from policies.models.networks import Array, Layer
 from policies.models.vision import EncoderConfig
 from sim.spec import pictures, size
 from sim.tasks.soccer import SoccerVision1v1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.models.controller import Array, Layer, chained
+from policies.models.networks import Array, Layer, chained
 from sim.engines.sumo.surrogate import shares
 
 if TYPE_CHECKING:

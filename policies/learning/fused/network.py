@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import dense, kernel
 from policies.learning.fused.dense import RELU, TANH, TILE, ZERO
-from policies.models.controller import Mlp, Network
+from policies.models.networks import Network
+from policies.models.networks.feed_forward import Mlp
 from sim.engines.vector.blocks import part
 from sim.engines.vector.simd import ALL, LANES, total
 from sim.randomize import Array

@@ -1,7 +1,7 @@
 """Gated recurrent units for samples one after the other: a step of many rows, and backwards through their rollout.
 
 A linear layer and ReLU, a unit with the gates reset, update and new (as torch.nn.GRUCell and
-`policies.models.controller.Gru` have them), a linear layer. In the table of a network that is four layers: the first,
+`policies.models.networks.gru.Gru` have them), a linear layer. In the table of a network that is four layers: the first,
 what the unit makes of its input and of its state (three gates of whole vectors each, filled up with zeros), and the
 last. All but the unit's own step is done for all steps of a few rows at once.
 """
@@ -37,7 +37,8 @@ from policies.learning.fused.network import (
     vectors,
 )
 from policies.learning.fused.surrogate import GOES_ON
-from policies.models.controller import Gru, Network
+from policies.models.networks import Network
+from policies.models.networks.gru import Gru
 from sim.engines.vector.activations import sigmoid, tanh
 from sim.engines.vector.blocks import inlined, part
 from sim.engines.vector.simd import ALL, LANES

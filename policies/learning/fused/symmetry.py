@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from policies.learning.fused import kernel
 from policies.learning.fused.network import BIAS, INPUTS, OUTPUTS, OUTS, WEIGHT, Net, Perceptron, adam, room
-from policies.models.controller import Network
+from policies.models.networks import Network
 from sim.engines.vector.blocks import inlined
 from sim.engines.vector.simd import ALL, LANES, exchanged_1, exchanged_2, exchanged_4
 from sim.randomize import Array

@@ -23,8 +23,9 @@ from policies.learning.vla.looking import Told
 from policies.learning.vla.reading import reader
 from policies.learning.vla.tiny import TinyVla
 from policies.models.chunking import carried_out, told_contract, write_carried_out
-from policies.models.controller import Array, physical
+from policies.models.controller import physical
 from policies.models.graph import spliced
+from policies.models.networks import Array
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task

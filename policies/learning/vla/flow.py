@@ -23,8 +23,8 @@ from policies.learning.networks import Normalizer, mlp
 from policies.learning.vla.hearing import Listener
 from policies.learning.vla.looking import FIRST, Block, Looking, TinyConfig, Told
 from policies.models.chunking import Denoiser
-from policies.models.controller import Array
 from policies.models.graph import spliced
+from policies.models.networks import Array
 from policies.models.vision import ObservationEncoder
 from sim import spec
 from sim.spec import Group

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from policies.language.minilm import SentenceEncoder
 from policies.learning.vla.looking import Looking
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim.spec import Signal
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from policies.learning.vla import Hearing
 from policies.learning.vla.pretrained import PretrainedVla
 from policies.models.chunking import carried_out, told_contract
-from policies.models.controller import Array, Policy, physical
+from policies.models.controller import Policy, physical
+from policies.models.networks import Array
 from sim import spec
 from sim.env import make_env, stream
 from sim.rollout import rollout

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from policies.learning.demonstrations import Demonstrations
 from policies.learning.vla import Hearing
-from policies.models.controller import Array
+from policies.models.networks import Array
 from sim import spec
 from sim.language.wordpiece import WordPiece
 from sim.rollout import Episode

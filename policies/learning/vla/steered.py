@@ -25,7 +25,8 @@ from policies.models.chunking import (
     told_contract,
     write_carried_out,
 )
-from policies.models.controller import Array, physical
+from policies.models.controller import physical
+from policies.models.networks import Array
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task

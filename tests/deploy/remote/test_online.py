@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from deploy.remote.online import END, FLIGHT, KEPT, MARKS, POLICY, STEPS, Layout
-from policies.models.controller import FeaturePolicy, Mlp, feature_size
+from policies.models.controller import FeaturePolicy, feature_size
 from policies.models.export import to_bytes
+from policies.models.networks.feed_forward import Mlp
 from sim import spec
 from sim.tasks import features_of, make
 

@@ -14,8 +14,9 @@ from deploy.loop import run as fly
 from deploy.recording import flight_log
 from deploy.safety.limits import LimitError, guard_of, limits_of
 from deploy.safety.recovery import CRASHED, DRIVING, LOST, RECOVERING, STUCK, TELEOPERATED, Recovery, Rules
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from sim.spec import Signal, size
 from sim.tasks import make
 

@@ -15,7 +15,8 @@ from policies.adoption.adopted import AdoptedPolicy
 from policies.adoption.contract import contract_of
 from policies.adoption.description import parse
 from policies.adoption.fields import DescriptionError
-from policies.adoption.layers import Chain, Gated, Perceptron
+from policies.adoption.layers import Chain, Gated
+from policies.models.networks.feed_forward import FeedForward
 from policies.models.reading import network_of
 from sim.tasks import make
 from sim.tasks.quad_hover import POSITION_SCALE, RATE_SCALE, VELOCITY_SCALE
@@ -57,7 +58,7 @@ def trained():
 def network(first):
     gru = trained()[0]
     memory = Gated((gru.w_ih, gru.b_ih), (gru.w_hh, gru.b_hh), np.zeros(gru.hidden))
-    return Chain([Perceptron([first], "identity", "relu"), memory, Perceptron([gru.output], "identity")])
+    return Chain([FeedForward([first], "identity", "relu"), memory, FeedForward([gru.output], "identity")])
 
 
 def plain():

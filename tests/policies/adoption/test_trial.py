@@ -9,7 +9,7 @@ from policies.adoption import readings, trial
 from policies.adoption.adopted import AdoptedPolicy
 from policies.adoption.contract import contract_of
 from policies.adoption.description import parse
-from policies.adoption.layers import Perceptron
+from policies.models.networks.feed_forward import FeedForward
 
 EASY = {"tilt": 20.0, "position": 0.3, "velocity": 0.2, "body_rate": 0.2, "noise": 0.0, "delay_high": 0.0}
 
@@ -35,7 +35,7 @@ def hovering(**action):
     lift[[2, 14]] = -0.415, -0.278
     weight = np.stack([lift + side * roll + back * pitch for side, back in ((-1, -1), (-1, 1), (1, 1), (1, -1))])
     hover = 2.0 * contract.made.robot.hover_command - 1.0
-    return AdoptedPolicy(description, contract, Perceptron([(weight, np.full(4, hover))], "tanh"))
+    return AdoptedPolicy(description, contract, FeedForward([(weight, np.full(4, hover))], "tanh"))
 
 
 def few(policy, monkeypatch, kinds):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from policies.algorithms.distill import TEACHERS, VEHICLE, Distill, DistillConfig, Table, consult, with_robot
 from policies.algorithms.distill.fused_student import Student, to_segment
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from policies.runner import checkpoint
 from policies.runner.config import RunError
 from sim import tasks

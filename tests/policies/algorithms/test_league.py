@@ -5,7 +5,8 @@ import pytest
 
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.algorithms.ppo.league import KEPT, LATEST, League
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from sim.env import make_env
 from sim.tasks import make
 

@@ -8,8 +8,8 @@ from policies.algorithms.advice import AdvisedSacConfig
 from policies.algorithms.online_sac import OnlineSacConfig
 from policies.algorithms.sac import Sac, SacConfig
 from policies.algorithms.sac.corrected import Corrected
-from policies.models.controller import Mlp
 from policies.models.export import export, random_signals
+from policies.models.networks.feed_forward import Mlp
 from policies.runner import checkpoint
 from sim.experts.gap import follow_gap, gap
 from sim.tasks import make

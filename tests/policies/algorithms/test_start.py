@@ -5,8 +5,10 @@ import pytest
 
 from policies.algorithms.ppo import Ppo, PpoConfig
 from policies.algorithms.student import StudentConfig
-from policies.models.controller import FeaturePolicy, Gru, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from policies.models.reading import network_of
 from sim.spec import size
 from sim.tasks import make

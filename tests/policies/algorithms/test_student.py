@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo.tutor import Lesson, Tutor
 from policies.algorithms.student import Student, StudentConfig
-from policies.models.controller import FeaturePolicy, Gru, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from policies.models.vision import EncoderConfig
 from sim.engines.pitch.views import view
 from sim.spec import Signal, limits, size

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from policies.algorithms.student import Student, StudentConfig
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from policies.models.vision import EncoderConfig
 from policies.runner.config import compose
 from sim.rollout import rollout

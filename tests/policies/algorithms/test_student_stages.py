@@ -7,8 +7,9 @@ from policies.algorithms import LearningError
 from policies.algorithms.student import Student, StudentConfig
 from policies.algorithms.student.gaze import Gaze
 from policies.learning.detection.network import Detection
-from policies.models.controller import FeaturePolicy, Gru
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.gru import Gru
 from sim.spec import size
 from sim.tasks import make
 from tests.policies.algorithms.test_student import SMALL, chasing

@@ -10,8 +10,8 @@ from policies.algorithms.bc import BaseConfig, Cloning, schedule, signal_share
 from policies.learning.demonstrations import Demonstrations
 from policies.learning.networks import linear_layers, mlp
 from policies.models.chunking import ChunkPolicy, NoiseTable, Schedule, Steering
-from policies.models.controller import Mlp
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from tests.policies.toy_reach import ToyReach
 
 

@@ -4,7 +4,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.models.controller import FeaturePolicy, Gru, Mlp, sigmoid
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.activations import sigmoid
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import Gru
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature

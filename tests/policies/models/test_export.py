@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy import PolicyFile, PolicyFileError
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export, export_torch, random_signals, update_evaluation
+from policies.models.networks.feed_forward import Mlp
 from sim.spec import Signal
 from sim.tasks import make
 from sim.terms import Feature

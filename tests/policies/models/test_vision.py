@@ -22,8 +22,8 @@ from policies.evaluate import evaluate
 from policies.learning.demonstrations import Demonstrations
 from policies.learning.encoders import Encoders, shifted
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
-from policies.models.controller import Mlp
 from policies.models.export import export, random_signals, serialise
+from policies.models.networks.feed_forward import Mlp
 from policies.models.vision import EncoderConfig, ObservationEncoder
 from policies.runner import checkpoint
 from policies.runner.config import compose

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import evaluate
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from policies.reports.gaze import Gaze
 from policies.runner import plots
 from policies.teleop import view

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from policies.reports import league
 from policies.runner import plots
 from policies.runner.config import compose

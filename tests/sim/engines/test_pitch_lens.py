@@ -11,8 +11,9 @@ from PIL import Image
 
 from deploy.drivers.tasks import task_for
 from deploy.policy_file import PolicyFile
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from policies.models.vision import FlatEncoder
 from sim.engines.pitch import Pitch
 from sim.engines.pitch.camera import IS_BALL, SKY, Eyes

@@ -7,8 +7,9 @@ from deploy.drivers.simulated import Simulated
 from deploy.loop import run
 from deploy.safety.limits import guard_of, limits_of
 from deploy.safety.recovery import Recovery, Rules
-from policies.models.controller import FeaturePolicy, Mlp, feature_size
+from policies.models.controller import FeaturePolicy, feature_size
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from sim import spec
 from sim.robots.cars import CAR_1_10, CAR_1_18
 from sim.tasks import features_of, make

@@ -9,8 +9,9 @@ from pettingzoo.test import parallel_api_test
 
 from deploy import PolicyFile
 from policies.evaluate import evaluate
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from sim.env import Env, make_env, with_engine
 from sim.experts.soccer import keeper
 from sim.parallel import TaskParallelEnv

@@ -12,8 +12,9 @@ import pytest
 
 from deploy import PolicyFile
 from policies.evaluate import evaluate
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.feed_forward import Mlp
 from policies.reports.paired import Scripted, differences
 from sim.engines.sumo.context import Arm, Context
 from sim.engines.sumo.network import NetworkError, made

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies.models.controller import Array, Layer, Mlp, check_layer, float32, gated, sigmoid, write_gated
+from policies.models.networks import Array, Layer, check_layer, float32
+from policies.models.networks.activations import sigmoid
+from policies.models.networks.feed_forward import Mlp
+from policies.models.networks.gru import gated, write_gated
 from sim.tasks.tracking import EgoMotion
 
 if TYPE_CHECKING:
