@@ -76,27 +76,34 @@ def from_rl_tools(path: str, told: Told) -> Found:
 
 def _as_hdf5(content: bytes) -> io.BytesIO:
     """The same checkpoint as HDF5. ValueError, KeyError, tarfile.TarError: it is none."""
-    import h5py
+    from policies.datasets import hdf5
 
-    made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar, h5py.File(made, "w") as file:
+    attributes, arrays = dict[str, dict[str, str]](), dict[str, Array]()
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
         for count, entry in enumerate(tar):
             path, _, kind = entry.name.rpartition("/")
             if count >= MOST_FILES or not entry.isreg() or kind not in ("meta", "data") or not path:
                 raise ValueError(f"{entry.name!r:.80} is not what an archive of rl_tools holds")
             if kind == "data":
                 continue
-            lines = tar.extractfile(entry).read(LONGEST_META).decode(errors="replace").splitlines()  # type: ignore[union-attr]
+            lines = _inside(tar, entry.name)[:LONGEST_META].decode(errors="replace").splitlines()
             told = dict(line.split(": ", 1) for line in lines if ": " in line)
             if told.get("type") != "tensor":
-                file.require_group(path).attrs.update(told)
+                attributes[path] = told
                 continue
             shape = [int(told[f"dim_{k}"]) for k in range(int(told["num_dims"]))]
-            data = tar.extractfile(f"{path}/data").read()  # type: ignore[union-attr]
             if told.get("dtype") != "float32" or len(shape) > 9:
                 raise ValueError(f"{path}: is of {told.get('dtype')!r:.40}, {len(shape)} dimensions; float32 is read")
-            file[path] = np.frombuffer(data, "<f4").reshape(shape)
-    return io.BytesIO(made.getvalue())
+            arrays[path] = np.frombuffer(_inside(tar, f"{path}/data"), "<f4").reshape(shape)
+    return hdf5.made(attributes, arrays)
+
+
+def _inside(tar: tarfile.TarFile, name: str) -> bytes:
+    """The bytes of one file of an archive; KeyError when it is not there."""
+    file = tar.extractfile(name)
+    if file is None:
+        raise KeyError(f"{name} is no file")
+    return file.read()
 
 
 def _text(group: h5py.Group, name: str) -> str:

@@ -154,7 +154,7 @@ def test_what_is_killed_lands_by_the_vehicles_own_failsafe(policy: PolicyFile):
         command = [sys.executable, "-m", "deploy.run", "policy=quad_any", "driver=mavlink", f"uri={uri}", "height=0.5"]
         program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
-            assert settles(lambda: simulation.autopilot.setpoint and simulation.autopilot.setpoint[1] == "rates", 30.0)
+            assert settles(lambda: simulation.autopilot.setpoint and simulation.autopilot.setpoint[1] == "rates", 90.0)
         finally:
             program.kill()
             program.wait()

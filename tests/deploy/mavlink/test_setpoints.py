@@ -63,4 +63,4 @@ def test_each_rotor_turns_it_as_it_should():
     assert rates[0] == pytest.approx(
         2 * extra * 0.174 / X500.inertia[0] / 20.0
     )  # roll, left up: torque / inertia / gain
-    assert np.abs(motors.rates((0.0, 0.0, 1.0, 1.0), np.zeros(3))[0]).max() == 8.0
+    assert np.abs(Motors(X500, GAINS, 3.0).rates((0.0, 0.0, 1.0, 1.0), np.zeros(3))[0]).max() == 3.0
