@@ -1,6 +1,6 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, wasm, page.
+Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, px4, raptor, wasm, page.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Config:
         metadata={
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
+            "px4: a module of PX4, a flight mode; "
+            "raptor: policy.tar, weights for PX4's module mc_raptor; "
             "wasm: WebAssembly, and how JavaScript calls it; "
             "page: an HTML file in which a quadrotor's policy flies"
         }
@@ -42,6 +44,9 @@ class Config:
     weights: str = field(default="float32", metadata={"help": f"one of: {', '.join(c_source.WEIGHTS)}"})
     learn: bool = field(
         default=False, metadata={"help": "stm32f405: with what learns in flight, see docs/microcontroller.md"}
+    )
+    approximate: bool = field(
+        default=False, metadata={"help": "raptor: also a policy that the module flies a little otherwise"}
     )
     compiler: str = field(default="auto", metadata={"help": f"one of: {', '.join(toolchain.COMPILERS)}"})
     core: str | None = field(
@@ -168,6 +173,38 @@ def write_library(policy: PolicyFile, content: bytes, folder: Path, config: Conf
     return [*(f"wrote {folder / name}" for name in files), *said, f"to use it: {use}"]
 
 
+def write_px4(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """A module's folder, and how to build it in a checkout of PX4."""
+    from deploy.px4 import module
+
+    module.check(policy)
+    source = c_source.Source(policy, content, config.weights)
+    said = proved(policy, source, config)
+    files = module.files(policy, source)
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
+    return [
+        *(f"wrote {folder / name}" for name in files),
+        *said,
+        "to build it: copy the folder to PX4-Autopilot/src/modules/sim2metal_policy, add",
+        "CONFIG_MODULES_SIM2METAL_POLICY=y to your board's default.px4board; `sim2metal_policy start`, mode Policy",
+    ]
+
+
+def write_raptor(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """policy.tar, which PX4's module mc_raptor reads as it starts."""
+    from deploy.px4 import raptor
+
+    if config.budget_us is not None or config.weights != "float32":
+        raise cli.ArgumentError("target=raptor writes float32 weights and no code: budget_us and weights go without")
+    made, said = raptor.policy_tar(policy, content, config.approximate)
+    replace_all([(folder / "policy.tar", made)])
+    return [
+        f"wrote {folder / 'policy.tar'}, {len(made)} bytes",
+        *said,
+        "to fly it: PX4 with CONFIG_MODULES_MC_RAPTOR=y; copy it to raptor/policy.tar on the SD card; mc_raptor start",
+    ]
+
+
 def for_browsers(config: Config) -> None:
     """ArgumentError for what only chips have."""
     if config.budget_us is not None:
@@ -201,6 +238,8 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "arduino": write_library,
     "platformio": write_library,
     "zephyr": write_library,
+    "px4": write_px4,
+    "raptor": write_raptor,
     "wasm": write_wasm,
     "page": write_page,
 }
@@ -219,6 +258,8 @@ def main(argv: Sequence[str]) -> None:
         raise cli.ArgumentError(f"core={config.core}: one of {', '.join(CORES)}, of target={'|'.join(FOR_ANY_CORE)}")
     if config.learn and config.target != "stm32f405":
         raise cli.ArgumentError(f"learn=true is for target=stm32f405; target={config.target} learns nothing in flight")
+    if config.approximate and config.target != "raptor":
+        raise cli.ArgumentError(f"approximate=true is for target=raptor; target={config.target} is exact")
     content = content_of(config.policy)
     policy = PolicyFile.from_bytes(content, config.policy, config.trust)
     print(printable(f"{policy.name}: {policy.standing}"))

@@ -86,6 +86,7 @@ HOMES = {
         "policies/teleop/view.py",
     ],
     "cflib": ["deploy/crazyflie/link.py"],
+    "pymavlink": ["deploy/mavlink/link.py"],
     "onnx": [
         "policies/adoption/networks.py",
         "policies/models/export.py",

@@ -36,6 +36,7 @@ GROUPS = {
         "hub": "deploy.hub",
         "crazyflie_sim": "deploy.crazyflie_sim",
         "crazyflie_plot": "deploy.crazyflie.plot",
+        "mavlink_sim": "deploy.mavlink.simulator",
     },
     "policies of others, policies of several": {
         "adopt": "policies.adopt",

@@ -18,6 +18,7 @@ from sim.spec import Group
 DRIVERS = {
     "simulated": "deploy.drivers.simulated:Simulated",
     "crazyflie": "deploy.drivers.crazyflie:Crazyflie",
+    "mavlink": "deploy.drivers.mavlink:Mavlink",
     "ros2": "deploy.drivers.ros2:Ros2",
 }
 

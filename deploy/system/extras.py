@@ -18,6 +18,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pybullet", "pybullet_data"), ("bullet",)),
     **dict.fromkeys(("ziglang", "unicorn", "elftools", "capstone"), ("firmware",)),
     "cflib": ("crazyflie",),
+    "pymavlink": ("mavlink",),
     "cryptography": ("trust",),
     "huggingface_hub": ("hub",),
     **dict.fromkeys(("rclpy", "std_msgs", "std_srvs", "geometry_msgs", "nav_msgs", "sensor_msgs"), ("ros",)),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.datasets.features import DatasetError
 
@@ -65,3 +68,18 @@ def tree(group: h5py.Group, name: str, depth: int = 0, left: list[int] | None = 
     if not isinstance(held, h5py.Group):
         return held
     return {each: tree(held, each, depth + 1, left) for each in held}
+
+
+def made(attributes: Mapping[str, Mapping[str, str]], arrays: Mapping[str, NDArray[Any]]) -> io.BytesIO:
+    """A file in memory: groups with attributes, and arrays, by path. DatasetError without h5py."""
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise DatasetError("the HDF5 format needs h5py: pip install 'sim2metal[datasets]'") from None
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        for path, told in attributes.items():
+            file.require_group(path).attrs.update(told)
+        for path, values in arrays.items():
+            file[path] = values
+    return io.BytesIO(content.getvalue())

@@ -113,6 +113,9 @@ class Simulation:
         middle = 0.5 * (config.vehicles - 1)
         self.config = config
         self.world = World(config.robot, [(0.0, config.spacing * (k - middle)) for k in range(config.vehicles)])
+        if not self.world.robot.name.startswith("crazyflie"):
+            choices = "crazyflie, crazyflie_decks, crazyflie_brushless"
+            raise ValueError(f"{config.robot!r} is no Crazyflie; choices: {choices}")
         self.slipped = 0.0  # s that the simulation fell behind the clock
         self.stopping = False  # set it from another thread to end `run`
         self.vehicles: list[Vehicle] = []

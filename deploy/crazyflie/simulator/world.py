@@ -1,4 +1,4 @@
-"""The air that simulated Crazyflies share: physics from the engine `flight`, with a floor and downwash."""
+"""The air that simulated vehicles share: physics from the engine `flight`, with a floor and downwash."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ class World:
         from sim.robots import robot as airframe
 
         self.robot = airframe(robot)
-        if not self.robot.name.startswith("crazyflie"):
-            raise ValueError(f"{robot!r} is no Crazyflie; choices: crazyflie, crazyflie_decks, crazyflie_brushless")
         self.num = len(starts)
         self.engine: Any = Flight(self.robot, self.num, DT, substeps=SUBSTEPS, downwash=self.num if self.num > 1 else 0)
         position = np.array([(x, y, 0.0) for x, y in starts], np.float32)

@@ -1,4 +1,7 @@
-"""A checkpoint of rl_tools (.h5), as the published weights of "RAPTOR" come: dense layers and gated units.
+"""A checkpoint of rl_tools (.h5, .tar), as the published weights of "RAPTOR" come: dense layers and gated units.
+
+A .tar, as PX4 reads it from its SD card, has the same groups as paths: `PATH/meta` holds attributes as lines,
+`PATH/data` the numbers of a tensor.
 
 The file names what its network sees (`meta`), and holds an example of its inputs and outputs, which must come out.
 Its actions are -1 to 1 of the rotors' range, clipped by who flies it. The layout is read as foundation-policy 1.0.2
@@ -10,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +28,7 @@ from policies.models.networks.feed_forward import FeedForward
 if TYPE_CHECKING:
     import h5py
 
+MOST_FILES, LONGEST_META = 500, 4000  # in an archive; characters of attributes
 MOST, DEEPEST = 32, 2  # layers of a chain, and chains in one another
 CLOSE = 1e-5  # of the example's outputs
 ACTIVATIONS = {name.upper(): name for name in ("identity", "relu", "sigmoid", "tanh", "fast_tanh")}
@@ -48,12 +53,13 @@ def from_rl_tools(path: str, told: Told) -> Found:
 
     only(path, told)
     try:
-        with hdf5.opened(io.BytesIO(onnx_content(path))) as file:
+        content = onnx_content(path)
+        with hdf5.opened(_as_hdf5(content) if content[257:262] == b"ustar" else io.BytesIO(content)) as file:
             actor = hdf5.member(file, "actor")
             network = _network(actor, "hidden")
             examples = [np.asarray(hdf5.tree(file, "example")[side], np.float32) for side in ("input", "output")]
             seen = _meta(actor)
-    except (DatasetError, KeyError, AttributeError, TypeError, OSError, RuntimeError) as error:
+    except (DatasetError, KeyError, AttributeError, TypeError, OSError, RuntimeError, tarfile.TarError) as error:
         raise PolicyFileError(f"{path}: is no checkpoint of rl_tools: {' '.join(str(error).split())[:200]}") from None
     except PolicyFileError:
         raise
@@ -66,6 +72,38 @@ def from_rl_tools(path: str, told: Told) -> Found:
     if found.signals:
         found.commands = [{"name": "motor_command", "size": network.outputs, "unit": "1", "limits": [0.0, 1.0]}]
     return found
+
+
+def _as_hdf5(content: bytes) -> io.BytesIO:
+    """The same checkpoint as HDF5. ValueError, KeyError, tarfile.TarError: it is none."""
+    from policies.datasets import hdf5
+
+    attributes, arrays = dict[str, dict[str, str]](), dict[str, Array]()
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        for count, entry in enumerate(tar):
+            path, _, kind = entry.name.rpartition("/")
+            if count >= MOST_FILES or not entry.isreg() or kind not in ("meta", "data") or not path:
+                raise ValueError(f"{entry.name!r:.80} is not what an archive of rl_tools holds")
+            if kind == "data":
+                continue
+            lines = _inside(tar, entry.name)[:LONGEST_META].decode(errors="replace").splitlines()
+            told = dict(line.split(": ", 1) for line in lines if ": " in line)
+            if told.get("type") != "tensor":
+                attributes[path] = told
+                continue
+            shape = [int(told[f"dim_{k}"]) for k in range(int(told["num_dims"]))]
+            if told.get("dtype") != "float32" or len(shape) > 9:
+                raise ValueError(f"{path}: is of {told.get('dtype')!r:.40}, {len(shape)} dimensions; float32 is read")
+            arrays[path] = np.frombuffer(_inside(tar, f"{path}/data"), "<f4").reshape(shape)
+    return hdf5.made(attributes, arrays)
+
+
+def _inside(tar: tarfile.TarFile, name: str) -> bytes:
+    """The bytes of one file of an archive; KeyError when it is not there."""
+    file = tar.extractfile(name)
+    if file is None:
+        raise KeyError(f"{name} is no file")
+    return file.read()
 
 
 def _text(group: h5py.Group, name: str) -> str:

@@ -76,7 +76,9 @@ def write_rsl_rl(path, layers, mean=None, std=None, old=False):
     return str(path)
 
 
-def write_rl_tools(path, seen="", seed=0, inputs=22, hidden=5, squash=False, spoil=0.0, **attributes):
+def write_rl_tools(
+    path, seen="", seed=0, inputs=22, hidden=5, squash=False, spoil=0.0, first_layer="FAST_TANH", **attributes
+):
     """A dense layer, a gated unit and a dense layer (then, with `squash`, tanh of a mean) as rl_tools keeps them.
 
     The file's example comes from equations written down here once more. Groups, names, shapes and attributes are those
@@ -92,7 +94,8 @@ def write_rl_tools(path, seen="", seed=0, inputs=22, hidden=5, squash=False, spo
     h, made = np.tile(first, (2, 1)), []
     for step in x:
         z = step @ w["into"].T + b["into"]
-        z = np.clip(z, -3, 3) * (27 + np.clip(z, -3, 3) ** 2) / (27 + 9 * np.clip(z, -3, 3) ** 2)
+        fast = np.clip(z, -3, 3) * (27 + np.clip(z, -3, 3) ** 2) / (27 + 9 * np.clip(z, -3, 3) ** 2)
+        z = np.maximum(z, 0.0) if first_layer == "RELU" else fast
         i, a = z @ w["inward"].T + b["inward"], h @ w["across"].T + b["across"]
         gate = 1.0 / (1.0 + np.exp(-(i + a)[:, : 2 * hidden]))
         new = np.tanh(i[:, 2 * hidden :] + gate[:, :hidden] * a[:, 2 * hidden :])
@@ -100,7 +103,7 @@ def write_rl_tools(path, seen="", seed=0, inputs=22, hidden=5, squash=False, spo
         y = h @ w["out"].T + b["out"]
         made.append(np.tanh(y[:, :4]) if squash else y)
     with h5py.File(path, "w") as file:
-        dense = {"type": "dense", "activation_function": "FAST_TANH"}
+        dense = {"type": "dense", "activation_function": first_layer}
         layers = [
             (dense, {"weights": w["into"], "biases": b["into"][None]}),
             (

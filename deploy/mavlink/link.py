@@ -1,0 +1,238 @@
+"""A connection to a PX4 vehicle by MAVLink 2 over UDP: its newest messages, and commands until they are answered.
+
+Only the first vehicle that is heard, at the place where it was heard first, is listened to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from deploy.mavlink import px4
+from deploy.mavlink.settings import parsed
+from deploy.trust.text import printable
+
+SYSTEM, COMPONENT = 245, 191  # ours: no ground station, an on-board computer
+BEAT_S = 0.5  # between our heartbeats
+AGAIN_S = 0.25  # until a command is repeated
+TRIES = 12
+LARGEST = 4096  # bytes of a datagram
+MOST = 64  # datagrams between two looks at the clock
+# What is kept, and what must grow from one message to the next: a frozen estimator repeats itself.
+STAMPS = {
+    "ODOMETRY": "time_usec",
+    "LOCAL_POSITION_NED": "time_boot_ms",
+    "ATTITUDE_QUATERNION": "time_boot_ms",
+}
+KEPT = {*STAMPS, "HEARTBEAT", "EXTENDED_SYS_STATE", "SYS_STATUS", "PARAM_VALUE"}
+
+
+class MavlinkError(OSError):
+    """The vehicle does not answer, no longer, or refuses; the message says what."""
+
+
+def dialect() -> Any:
+    """pymavlink's messages; ValueError says how to install it."""
+    try:
+        from pymavlink.dialects.v20 import common
+    except ModuleNotFoundError as error:
+        if error.name and not error.name.startswith("pymavlink"):
+            raise
+        raise ValueError("driver=mavlink needs pymavlink: pip install 'sim2metal[mavlink]'") from None
+    return common
+
+
+class Port:
+    """A socket that speaks MAVLink. `peer` is whom it speaks to, once known."""
+
+    def __init__(self, uri: str, system: int, component: int) -> None:
+        listens, host, port = parsed(uri)
+        self.uri, self.mavlink = uri, dialect()
+        self.codec = self.mavlink.MAVLink(None, srcSystem=system, srcComponent=component)
+        self.codec.robust_parsing = True  # noise on a line is no error
+        self.peer: tuple[str, int] | None = None
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        self._lock = threading.Lock()
+        try:
+            if listens:
+                self.socket.bind((host, port))
+            else:
+                self.peer = (socket.gethostbyname(host), port)
+        except OSError as error:
+            self.socket.close()
+            raise MavlinkError(f"{uri}: {error.strerror or error}; choose another uri") from None
+
+    def send(self, message: Any) -> None:
+        """From any thread."""
+        with self._lock, contextlib.suppress(OSError):  # radio loses packets too
+            if self.peer is not None:
+                self.socket.sendto(message.pack(self.codec), self.peer)
+                self.codec.seq = (self.codec.seq + 1) % 256
+
+    def receive(self) -> list[Any]:
+        """What has arrived; of a flood only so much that others have their turn."""
+        found: list[Any] = []
+        for _ in range(MOST):
+            try:
+                datagram, sender = self.socket.recvfrom(LARGEST)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                continue  # what we sent found nobody
+            if self.peer is not None and sender != self.peer:
+                continue
+            messages = [m for m in self.codec.parse_buffer(datagram) or [] if m.get_type() != "BAD_DATA"]
+            if messages and self.peer is None:
+                self.peer = sender
+            found += messages
+        return found
+
+    def wait(self, seconds: float) -> None:
+        """For something to arrive."""
+        select.select([self.socket], (), (), seconds)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+
+class Link:
+    """One vehicle. A thread receives and sends our heartbeat; `open` returns once the vehicle's was heard."""
+
+    def __init__(self, uri: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.uri, self.clock, self.mavlink = uri, clock, dialect()
+        self.port: Port | None = None
+        self.target = 0  # the vehicle's number
+        self.newest: dict[str, tuple[float, Any]] = {}  # by type: when it arrived, and the message
+        self.answers: dict[int, int] = {}  # by command: what was answered last
+        self.texts: list[str] = []  # warnings that the vehicle told
+        self.strangers = ""  # who else was heard, and is not what flies here
+        self._heard, self._running = threading.Condition(), False
+
+    def open(self, deadline: float) -> None:
+        """MavlinkError when no PX4 multicopter is heard in so many seconds."""
+        self.port = Port(self.uri, SYSTEM, COMPONENT)
+        self._running = True
+        self._thread = threading.Thread(target=self._receive, name="mavlink", daemon=True)
+        self._thread.start()
+        if not self.wait(lambda: "HEARTBEAT" in self.newest, deadline):
+            raise MavlinkError(f"{self.uri}: {self.strangers or f'no vehicle was heard within {deadline:g} s'}")
+
+    def _receive(self) -> None:
+        port, beat, m = self.port, -math.inf, self.mavlink
+        assert port is not None
+        while self._running:
+            if self.clock() - beat > BEAT_S:
+                beat = self.clock()
+                port.send(m.MAVLink_heartbeat_message(m.MAV_TYPE_ONBOARD_CONTROLLER, 8, 0, 0, m.MAV_STATE_ACTIVE, 3))
+            port.wait(0.05)
+            messages = port.receive()
+            if messages:
+                with self._heard:
+                    for message in messages:
+                        self._take(message)
+                    self._heard.notify_all()
+
+    def _take(self, message: Any) -> None:
+        kind, m = message.get_type(), self.mavlink
+        if message.get_srcComponent() != m.MAV_COMP_ID_AUTOPILOT1:
+            return
+        if kind == "HEARTBEAT" and not self.target:
+            self._meet(message)
+        if message.get_srcSystem() != self.target:
+            return
+        if kind == "COMMAND_ACK":
+            self.answers[message.command] = message.result
+        elif kind == "STATUSTEXT" and message.severity <= m.MAV_SEVERITY_WARNING and len(self.texts) < 100:
+            self.texts.append(printable(message.text, 80))
+        elif kind in KEPT:
+            before = self.newest.get(kind)
+            stamp = STAMPS.get(kind)
+            if stamp and before and getattr(message, stamp) <= getattr(before[1], stamp):
+                return  # late or repeated: what it says is no news
+            self.newest[kind] = self.clock(), message
+
+    def _meet(self, message: Any) -> None:
+        m = self.mavlink
+        if message.autopilot != m.MAV_AUTOPILOT_PX4:
+            named = m.enums["MAV_AUTOPILOT"].get(message.autopilot)
+            self.strangers = (
+                f"the autopilot is {named.name if named else message.autopilot}, and only PX4 is known here"
+            )
+        elif message.type not in (m.MAV_TYPE_QUADROTOR, m.MAV_TYPE_HEXAROTOR, m.MAV_TYPE_OCTOROTOR):
+            self.strangers = f"a vehicle of type {message.type} is no multicopter"
+        else:
+            self.target = message.get_srcSystem()
+
+    def send(self, message: Any) -> None:
+        """Without waiting."""
+        if self.port is not None:
+            self.port.send(message)
+
+    def value(self, kind: str) -> Any:
+        """The newest message of that type; None where there is none."""
+        return self.newest[kind][1] if kind in self.newest else None
+
+    def age(self, *kinds: str) -> float:
+        """s since the oldest of these arrived."""
+        return self.clock() - min(self.newest[kind][0] if kind in self.newest else -math.inf for kind in kinds)
+
+    @property
+    def mode(self) -> tuple[int, int]:
+        """The flight mode that its last heartbeat told: main, and within it."""
+        return px4.mode_of(self.value("HEARTBEAT").custom_mode)
+
+    @property
+    def armed(self) -> bool:
+        """Whether its motors may turn, as its last heartbeat told."""
+        return bool(self.value("HEARTBEAT").base_mode & self.mavlink.MAV_MODE_FLAG_SAFETY_ARMED)
+
+    def ask(self, command: int, *parameters: float, again: int = 0) -> None:
+        """Send a command without waiting; what is answered will be in `answers`."""
+        padded = [*parameters, *[0.0] * (7 - len(parameters))]
+        self.send(self.mavlink.MAVLink_command_long_message(self.target, 1, command, min(again, 255), *padded))
+
+    def demand(self, command: int, *parameters: float) -> int:
+        """Send a command until it is answered, and what was; MavlinkError when nothing is."""
+        with self._heard:
+            self.answers.pop(command, None)
+        for attempt in range(TRIES):
+            self.ask(command, *parameters, again=attempt)
+            if self.wait(lambda: self.answers.get(command, px4.IN_PROGRESS) != px4.IN_PROGRESS, AGAIN_S):
+                return self.answers[command]
+        raise MavlinkError(f"{self.uri}: command {command} was not answered")
+
+    def parameter(self, name: str) -> float | None:
+        """A parameter of type float; None where the vehicle says nothing of it."""
+        message = self.mavlink.MAVLink_param_request_read_message(self.target, 1, name.encode(), -1)
+
+        def known() -> bool:
+            value = self.value("PARAM_VALUE")
+            return value is not None and value.param_id.rstrip("\0") == name
+
+        for _ in range(TRIES):
+            self.send(message)
+            if self.wait(known, AGAIN_S):
+                value = float(self.value("PARAM_VALUE").param_value)
+                return value if math.isfinite(value) else None
+        return None
+
+    def wait(self, holds: Callable[[], bool], deadline: float) -> bool:
+        """Wait until a condition on what was heard holds; False: it never did."""
+        with self._heard:
+            return bool(self._heard.wait_for(holds, deadline))
+
+    def close(self) -> None:
+        """Stop listening. The vehicle is left as it is."""
+        if self.port is not None:
+            self._running = False
+            self._thread.join(1.0)
+            self.port.close()
+            self.port = None

@@ -1,0 +1,39 @@
+"""A simulated PX4 vehicle for tests, served in a thread, and a driver that flies it."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from deploy.drivers.mavlink import Mavlink, Settings
+from deploy.mavlink.simulator import Config
+from deploy.mavlink.simulator.simulation import Simulation
+
+
+def free_port() -> int:
+    """Of this machine, for UDP."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(**settings: Any) -> Iterator[Simulation]:
+    """In real time, calling a free port: `simulation.config.uri`."""
+    simulation = Simulation(Config(uri=f"udpout://127.0.0.1:{free_port()}", **settings))
+    thread = threading.Thread(target=simulation.run, name="simulation")
+    thread.start()
+    try:
+        yield simulation
+    finally:
+        simulation.stopping = True
+        thread.join()
+        simulation.close()
+
+
+def driver_for(simulation: Simulation, policy: Any, **settings: Any) -> Mavlink:
+    """Listens where the vehicle calls; low, so that flights are short."""
+    given = Settings(uri=simulation.config.uri.replace("udpout", "udpin"), height=0.5, connect_s=5.0)
+    return Mavlink(policy, replace(given, **settings))

@@ -1,0 +1,245 @@
+"""driver=mavlink against the simulated vehicle, over UDP: flights, faults, pilots, refusals."""
+
+import math
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pymavlink")
+
+from deploy import PolicyFile
+from deploy.drivers.mavlink import Mavlink, Settings
+from deploy.guard import Guard
+from deploy.loop import run
+from deploy.mavlink import px4
+from deploy.mavlink.link import Link, MavlinkError
+from deploy.mavlink.simulator import Config
+from deploy.safety.envelope import Envelope
+from sim.spec import Signal
+from tests.deploy.mavlink.bench import driver_for, free_port, served
+
+pytestmark = pytest.mark.timed
+
+
+@pytest.fixture(scope="module")
+def policy() -> PolicyFile:
+    return PolicyFile.load("quad_any")
+
+
+def after(driver: Mavlink, seconds: float, what) -> None:
+    """Call `what` so long after the policy was given the vehicle."""
+    write, due = driver.write, [math.inf]
+
+    def spy(commands):
+        write(commands)
+        if driver._handed_over and math.isinf(due[0]):
+            due[0] = time.monotonic() + seconds
+        if time.monotonic() > due[0] and not spy.done:
+            spy.done = True
+            what()
+
+    spy.done = False
+    driver.write = spy  # type: ignore[method-assign]
+
+
+def settles(holds, seconds: float = 12.0) -> bool:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(holds())
+
+
+@pytest.mark.parametrize("settings", [{"heading": 70.0}, {"odometry": False, "rate_gain": 12.0, "yaw_gain": 4.0}])
+def test_the_shipped_policy_holds_its_place_and_lands(policy: PolicyFile, settings):
+    with served(**settings) as simulation:
+        driver = driver_for(simulation, policy)
+        record = run(policy, driver, steps=700)
+        assert record.steps == 700 and not record.stopped.any()
+        name, error, *_ = driver.report()[0].split()
+        assert name == "position_error" and float(error) < 0.1
+        assert driver.report()[-1] == "landed, motors off"
+        assert not simulation.autopilot.armed and simulation.autopilot.state.position[2] < 0.05
+        start = math.radians(settings.get("heading", 0.0))
+        forward = simulation.autopilot.state.rotation[:, 0]
+        assert forward @ [math.cos(start), -math.sin(start), 0.0] > 0.98  # it did not turn
+
+
+def test_body_rates_and_velocities_are_carried(policy: PolicyFile):
+    class Told:
+        rate_hz, robot = 50.0, "any"
+
+        def __init__(self, *outputs):
+            self.outputs = outputs
+
+    upwards = Told(Signal("velocity", (3,), "m/s", "world", -1.0, 1.0))
+    with served(heading=90.0) as simulation:
+        driver = driver_for(simulation, upwards)
+        with driver:
+            end = time.monotonic() + 20.0
+            while not driver._handed_over and time.monotonic() < end:
+                driver.read()
+                driver.write({"velocity": np.full((1, 3), 0.1)})
+                time.sleep(0.02)
+            for _ in range(100):
+                driver.read()
+                driver.write({"velocity": np.array([[0.8, 0.0, 0.2]])})
+                time.sleep(0.02)
+            velocity = simulation.autopilot.state.velocity  # north, west, up; its nose points east
+            assert velocity[1] == pytest.approx(-0.8, abs=0.15) and abs(velocity[0]) < 0.15
+            assert velocity[2] == pytest.approx(0.2, abs=0.1)
+        assert not simulation.autopilot.armed
+
+
+def test_the_guard_hands_it_back_and_it_lands(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy)
+        fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.3))
+        record = run(policy, driver, Guard(policy.inputs, policy.outputs, fence))
+        assert record.stopped.any() and driver.done
+        assert driver.report()[-3:] == ["held for 2 s by the guard", "landed by the guard", "landed, motors off"]
+        assert not simulation.autopilot.armed
+
+
+def test_a_frozen_estimate_stops_it(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy, link_loss_s=1.0)
+        after(driver, 0.5, lambda: setattr(simulation.autopilot, "frozen", True))
+        assert "nothing of its state arrived" in run_failing(policy, driver)
+        assert settles(lambda: not simulation.autopilot.armed)
+
+
+def run_failing(policy: PolicyFile, driver: Mavlink) -> str:
+    with pytest.raises(MavlinkError) as error:
+        run(policy, driver, steps=2000)
+    return str(error.value)
+
+
+def test_a_lost_link_ends_the_flight_and_the_vehicle_lands_by_itself(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy)
+        after(driver, 0.5, lambda: setattr(simulation, "cut", True))
+        assert "the link is lost" in run_failing(policy, driver)
+        assert any("left to its own watchdogs" in line for line in driver.report())
+        assert simulation.autopilot.mode == px4.LAND
+        assert settles(lambda: not simulation.autopilot.armed)
+        assert simulation.autopilot.state.position[2] < 0.05
+
+
+def test_a_pilot_who_takes_it_has_it(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy)
+        after(driver, 0.5, lambda: simulation.autopilot.change((3, 0)))
+        run(policy, driver, steps=2000)
+        assert "somebody else has it: its mode is position" in driver.report()
+        assert simulation.autopilot.mode == (3, 0) and simulation.autopilot.armed  # we did not meddle
+        assert simulation.autopilot.state.position[2] > 0.3
+
+
+def test_an_emergency_stop_cuts_the_motors_in_the_air(policy: PolicyFile):
+    with served() as simulation:
+        driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs)
+        after(driver, 0.3, guard.stop)
+        run(policy, driver, guard, steps=1500)
+        assert "emergency stop" in driver.report()
+        assert settles(lambda: not simulation.autopilot.armed, 2.0)
+
+
+def test_what_is_killed_lands_by_the_vehicles_own_failsafe(policy: PolicyFile):
+    with served() as simulation:
+        uri = simulation.config.uri.replace("udpout", "udpin")
+        command = [sys.executable, "-m", "deploy.run", "policy=quad_any", "driver=mavlink", f"uri={uri}", "height=0.5"]
+        program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            assert settles(lambda: simulation.autopilot.setpoint and simulation.autopilot.setpoint[1] == "rates", 90.0)
+        finally:
+            program.kill()
+            program.wait()
+        assert settles(lambda: simulation.autopilot.mode == px4.LAND, 5.0)
+        assert settles(lambda: not simulation.autopilot.armed)
+        assert simulation.autopilot.state.position[2] < 0.05
+
+
+def test_a_vehicle_that_cannot_be_armed_says_why(policy: PolicyFile):
+    with served(arms=False) as simulation:
+        message = run_failing(policy, driver_for(simulation, policy))
+        assert "cannot be armed: refused for now" in message and "Arming denied" in message
+        assert simulation.autopilot.state.position[2] < 0.01
+
+
+def test_nobody_there(policy: PolicyFile):
+    driver = Mavlink(policy, Settings(uri=f"udpin://127.0.0.1:{free_port()}", connect_s=0.3))
+    with pytest.raises(MavlinkError, match=r"no vehicle was heard within 0.3 s"):
+        run(policy, driver)
+
+
+def test_another_autopilot_is_named():
+    link = Link(f"udpin://127.0.0.1:{free_port()}")
+    m = link.mavlink
+    other = m.MAVLink(None, srcSystem=1, srcComponent=1)
+    other.robust_parsing = True
+    packet = m.MAVLink_heartbeat_message(m.MAV_TYPE_QUADROTOR, m.MAV_AUTOPILOT_ARDUPILOTMEGA, 0, 0, 4, 3).pack(other)
+    link._take(other.parse_buffer(packet)[0])
+    assert "MAV_AUTOPILOT_ARDUPILOTMEGA, and only PX4" in link.strangers and not link.target
+
+
+def test_late_repeated_and_foreign_messages_are_no_news():
+    link = Link("udpin://127.0.0.1:0")
+    m = link.mavlink
+    link.target = 1
+
+    def hear(stamp: int, x: float, system: int = 1) -> None:
+        codec = m.MAVLink(None, srcSystem=system, srcComponent=1)
+        packet = m.MAVLink_local_position_ned_message(stamp, x, 0.0, 0.0, 0.0, 0.0, 0.0).pack(codec)
+        link._take(codec.parse_buffer(packet)[0])
+
+    hear(100, 1.0)
+    hear(100, 2.0)
+    hear(90, 3.0)
+    hear(200, 4.0, system=2)
+    assert link.value("LOCAL_POSITION_NED").x == 1.0
+    hear(101, 5.0)
+    assert link.value("LOCAL_POSITION_NED").x == 5.0
+
+
+def test_garbage_hurts_nobody():
+    with served() as simulation:
+        link = Link(simulation.config.uri.replace("udpout", "udpin"))
+        link.open(5.0)
+        try:
+            assert link.port is not None and link.port.peer is not None
+            rng, port = np.random.default_rng(0), link.port
+            for size in (1, 12, 280, 2000) * 20:
+                port.socket.sendto(rng.bytes(size), port.peer)
+            assert link.parameter("MPC_THR_HOVER") == pytest.approx(0.5)
+            before = link.newest["HEARTBEAT"][0]
+            assert link.wait(lambda: link.newest["HEARTBEAT"][0] > before, 3.0)
+        finally:
+            link.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"uri": "tcp:1.2.3.4"}, "needs udpin://HOST:PORT"),
+        ({"heading": "east"}, "start or north"),
+        ({"robot": "boat"}, "nobody lists it"),
+        ({"height": -1.0}, "height must be positive"),
+        ({"hover_thrust": 2.0}, "hover_thrust is 0.05"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, said):
+    with pytest.raises(ValueError, match=said):
+        Settings(**settings)
+
+
+def test_the_simulation_refuses_nonsense():
+    with pytest.raises(ValueError, match="rate_gain must be positive"):
+        Config(rate_gain=0.0)
+    thread_count = threading.active_count()
+    with pytest.raises(ValueError, match="boat"), served(robot="boat"):
+        pass
+    assert threading.active_count() == thread_count

@@ -1,0 +1,276 @@
+"""target=px4: the module's C++ against declared headers, its flight in simulation, and every reason to hand back."""
+
+import ctypes
+import math
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy import cli, export
+from deploy.codegen import toolchain
+from deploy.mavlink.frames import Axes, heading_of
+from deploy.policy_file import PolicyFile
+from deploy.px4 import module
+from sim.spec import Signal
+
+HEADERS = Path(__file__).parent / "headers"
+MODE, OTHER = 23, 4  # nav_state of ours, and another
+TICK = 2500  # us
+ALL = 7
+STILL = (1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("px4") / "module"
+    assert cli.call(export.main, ["policy=quad_any", "target=px4", f"out={out}"]) == 0
+    return out
+
+
+def built(folder: Path, scratch: Path, newest: bool = True) -> Path:
+    """A library of the module and its bench; with the interfaces of today, or those of 2025."""
+    headers = scratch / "headers"
+    for name in re.findall(r"#include <(.*?\.hp?p?)>", (folder / "module.hpp").read_text()):
+        if newest or "setpoint_config" not in name:
+            path = headers / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text('#pragma once\n#include "px4_stub.hpp"\n')
+    _, command = toolchain.choose("zig", "cc")
+    cpp = [*command[:-1], "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fPIC", "-O1", *WARNINGS]
+    include = ["-I", folder, "-I", headers, "-I", HEADERS, '-DMODULE_NAME="sim2metal_policy"']
+    toolchain.run([*cpp, *include, "-c", folder / "module.cpp", "-o", scratch / "module.o"])
+    toolchain.run([*cpp, *include, "-c", HEADERS / "bench.cpp", "-o", scratch / "bench.o"])
+    plain = ("-Wconversion", "-Wdouble-promotion", *WARNINGS)
+    sources = [folder / f"{name}.c" for name in ("flight", "signals", "policy")]
+    out = scratch / "module.so"
+    toolchain.run(
+        [
+            *command,
+            *toolchain.FLAGS,
+            *toolchain.HOST,
+            *plain,
+            *sources,
+            scratch / "module.o",
+            scratch / "bench.o",
+            "-o",
+            out,
+        ]
+    )
+    return out
+
+
+@pytest.fixture(scope="module")
+def library(folder, tmp_path_factory) -> Path:
+    return built(folder, tmp_path_factory.mktemp("built"))
+
+
+class Bench:
+    """The module, started afresh."""
+
+    def __init__(self, library: Path, scratch: Path) -> None:
+        own = scratch / "own.so"  # its memory is its own
+        shutil.copy(library, own)
+        self.c = ctypes.CDLL(str(own))
+        self.c.bench_said.restype = ctypes.c_char_p
+        self.now = 1_000_000
+        assert self.c.bench_start() == 0
+        self.tick(STILL)
+        self.c.bench_register(MODE)
+        self.tick(STILL)
+
+    def tick(self, state, hears: int = ALL) -> None:
+        self.now += TICK
+        self.c.bench_tick(ctypes.c_uint64(self.now), (ctypes.c_float * 13)(*map(float, state)), hears)
+
+    def enter(self, state=STILL) -> None:
+        self.tick(state)
+        self.c.bench_mode(MODE)
+        self.tick(state)
+
+    @property
+    def motors(self) -> np.ndarray:
+        values = (ctypes.c_float * 12)()
+        self.c.bench_motors(values)
+        return np.array(values)
+
+    @property
+    def counts(self) -> list[int]:
+        values = (ctypes.c_int * 5)()
+        self.c.bench_counts(values)
+        return list(values)
+
+    @property
+    def said(self) -> str:
+        return self.c.bench_said().decode()
+
+
+@pytest.fixture
+def bench(library, tmp_path) -> Bench:
+    return Bench(library, tmp_path)
+
+
+def test_it_registers_a_mode_and_is_silent_until_it_is_chosen(bench):
+    assert f"quad_any: mode {MODE}" in bench.said
+    for _ in range(20):
+        bench.tick(STILL)
+    assert bench.counts == [0, 0, 0, 1, 0]
+    assert bench.c.bench_check() == 1
+    bench.enter()
+    assert bench.counts[0] >= 1 and bench.counts[2] == 1
+    assert np.isnan(bench.motors[4:]).all() and ((bench.motors[:4] >= 0) & (bench.motors[:4] <= 1)).all()
+    bench.c.bench_mode(OTHER)
+    bench.tick(STILL)
+    before = bench.counts[0]
+    bench.tick(STILL)
+    assert bench.counts[0] == before
+    bench.c.bench_stop()
+    assert bench.counts[4] == 1
+
+
+def test_interfaces_of_2025_do_too(folder, tmp_path):
+    bench = Bench(built(folder, tmp_path, newest=False), tmp_path)
+    bench.enter()
+    assert bench.counts[0] >= 1 and bench.counts[2] == 1
+
+
+def test_its_commands_are_the_files_in_px4s_order_and_axes(bench):
+    """Signals by the frames of the MAVLink driver, written elsewhere; every fourth sample is a step of the policy."""
+    policy, rng = PolicyFile.load("quad_any"), np.random.default_rng(0)
+    attitude = np.array([0.8, 0.05, -0.08, 0.55])
+    attitude /= np.linalg.norm(attitude)
+    start = np.array([3.0, 1.0, -2.0, 0.1, 0.0, 0.0, *attitude, 0.1, 0.2, -0.1])
+    bench.enter(start)
+    axes = Axes(heading_of(attitude))
+    policy.reset()
+    target = np.array([3.4, 0.7, -2.3, 0.1, -0.2, 0.05])
+    state, told = start, start[:3]
+    for step in range(20):
+        signals = {
+            "position": axes.world(state[:3]),
+            "linear_velocity": axes.world(state[3:6]),
+            "rotation": axes.rotation(state[6:10]),
+            "angular_velocity": state[10:] * [1.0, -1.0, -1.0],
+            "target_position": axes.world(told),
+            "target_velocity": axes.world(target[3:] if step else np.zeros(3)),
+        }
+        want = policy.step(signals)["motor_command"].reshape(4)
+        assert bench.motors[:4] == pytest.approx(want[[0, 2, 3, 1]], abs=2e-5)
+        told = target[:3]
+        state = state + rng.normal(0.0, 0.02, 13)
+        bench.c.bench_target((ctypes.c_float * 6)(*target))
+        for _ in range(4):
+            bench.tick(state)
+    assert not bench.counts[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "hears", "said"),
+    [
+        ({0: math.nan}, ALL, "not finite"),
+        ({11: math.inf}, ALL, "not finite"),
+        ({6: 0.0}, ALL, "not finite"),
+        ({}, 6, "stale estimate"),
+        ({}, 5, "stale estimate"),
+        ({}, 3, "stale estimate"),
+        ({0: 12.0}, ALL, "geofence"),
+        ({6: math.cos(0.6), 7: math.sin(0.6)}, ALL, "tilt"),
+        ({3: 4.0, 4: 4.0}, ALL, "speed"),
+        ({12: 40.0}, ALL, "body rate"),
+    ],
+)
+def test_it_hands_back_to_hold(bench, change, hears, said):
+    bench.enter()
+    for _ in range(8):
+        bench.tick(STILL)
+    good, state = bench.motors, list(STILL)
+    for place, value in change.items():
+        state[place] = value
+    ticks = 0
+    while not bench.counts[1] and ticks < 50:
+        bench.tick(state, hears)
+        ticks += 1
+    assert f"handed back: {said}" in bench.said
+    assert ticks == 1 or (hears != ALL and ticks * TICK <= 100_000 + 2 * TICK)
+    values = (ctypes.c_float * 4)()
+    bench.c.bench_command(values)
+    assert list(values) == [176.0, 1.0, 4.0, 3.0]  # set mode: auto, loiter
+    assert bench.c.bench_check() == 0
+    for _ in range(40):
+        bench.tick(STILL)
+    assert 2 <= bench.counts[1] <= 4  # asked again, not at every sample
+    if hears == ALL:
+        assert np.array_equal(bench.motors[:4], good[:4])
+    assert np.isfinite(bench.motors[:4]).all()
+    bench.c.bench_mode(OTHER)
+    bench.tick(STILL)
+    assert bench.c.bench_check() == 1  # and may be chosen again
+
+
+def test_it_holds_a_simulated_vehicle_in_place(bench):
+    """An x500 in our engine: NED and PX4's rotor order by hand."""
+    from deploy.crazyflie.simulator.world import DT, World
+
+    world = World("x500", [(0.0, 0.0)])
+    turn = math.radians(50.0)
+    world.place(
+        0,
+        position=(0.3, 0.2, 2.0),
+        quaternion=(math.cos(turn / 2), 0.0, 0.0, math.sin(turn / 2)),
+        rotor_speed=(0.75,) * 4,
+    )
+
+    def state():
+        (s,) = world.sense()
+        w, x, y, z = s.quaternion
+        p, v, r = s.position, s.velocity, s.rate
+        return [p[0], -p[1], -p[2], v[0], -v[1], -v[2], w, x, -y, -z, r[0], -r[1], -r[2]]
+
+    bench.enter(state())
+    worst = 0.0
+    for tick in range(3000):
+        fr, bl, fl, br = bench.motors[:4].tolist()
+        world.step([(fr, br, bl, fl)])
+        bench.now += round(1e6 * DT) - TICK
+        bench.tick(state())
+        if tick > 2000:
+            worst = max(worst, math.dist(world.sense()[0].position, (0.3, 0.2, 2.0)))
+    assert bench.counts[1] == 0, bench.said
+    assert worst < 0.1
+    assert abs(math.radians(world.sense()[0].yaw) - turn) < 0.2  # it kept its heading
+
+
+def test_a_build_that_computes_wrongly_does_not_start(folder, tmp_path):
+    changed = tmp_path / "module"
+    shutil.copytree(folder, changed)
+    text = (changed / "policy.c").read_text()
+    spoiled = re.sub(r"(static const float \w+\[\d*\] = \{\s*)(-?[\d.]+)", r"\g<1>9.0f + \2", text, count=1)
+    assert spoiled != text
+    (changed / "policy.c").write_text(spoiled)
+    library = ctypes.CDLL(str(built(changed, tmp_path)))
+    library.bench_said.restype = ctypes.c_char_p
+    assert library.bench_start() != 0
+    assert b"its self-test fails" in library.bench_said()
+
+
+def test_limits_are_the_files(folder):
+    text = (folder / "limits.h").read_text()
+    assert "#define LIMIT_RATE 35.0f" in text and "#define LIMIT_TILT 60.0f" in text
+
+
+def test_what_it_cannot_fly_is_named():
+    policy = PolicyFile.load("quad_any")
+    policy.inputs = (*policy.inputs, Signal("neighbours", (6,), "m", "world"))
+    with pytest.raises(ValueError, match="target=px4 has no signal 'neighbours'"):
+        module.check(policy)
+    policy = PolicyFile.load("quad_any")
+    policy.outputs = (Signal("steering", (1,), "rad", low=-1.0, high=1.0),)
+    with pytest.raises(ValueError, match="commands 4 rotors .* not steering"):
+        module.check(policy)
+    policy = PolicyFile.load("quad_any")
+    policy.rate_hz = 1000.0
+    with pytest.raises(ValueError, match="1000 Hz; PX4's gyroscope gives 400"):
+        module.check(policy)
