@@ -186,7 +186,7 @@ def test_names_from_a_file_are_text(tmp_path):
     assert seen.tags.count("script") == 2
     assert "img" not in seen.tags
     assert seen.texts["h1"] == [HOSTILE]
-    assert seen.texts["title"] == [f"{HOSTILE} - fly it"]
+    assert seen.texts["title"] == [f"{HOSTILE} - try it"]
     assert HOSTILE[:20] not in text
 
 
@@ -202,7 +202,7 @@ def refused(folder, path, *options) -> int:
 def test_what_is_no_quadrotors_is_refused(tmp_path, capsys):
     assert refused(tmp_path, exported(tmp_path / "p.onnx", small()).path) == 2
     assert re.search(
-        r"is for the robot 'bench'; a page flies quadrotors: crazyflie, .*, any\n", capsys.readouterr().err
+        r"is for the robot 'bench'; pages are for quadrotors: crazyflie, .*; cars: car_1_10, car_1_18", capsys.readouterr().err
     )
 
 
