@@ -13,12 +13,12 @@ import html
 from deploy.codegen.source import Source
 from deploy.policy_file import PolicyFile
 from deploy.trust.text import printable
-from deploy.web import cars, quadrotors, wasm
+from deploy.web import cars, football, quadrotors, wasm
 from deploy.web.kind import Kind, VehicleError
 from sim.spec import ANY_ROBOT
 
 LARGEST = 150_000  # bytes
-KINDS = (quadrotors.KIND, cars.KIND)
+KINDS = (quadrotors.KIND, cars.KIND, football.KIND)
 COMMON = ("policy.mjs", "common.mjs")  # scripts; a kind's own follow
 CAPTION = '<header>\n<h1>{name}</h1>\n<p>{what}</p>\n<p id="test" role="status">Self-test ...</p>\n</header>'
 

@@ -22,7 +22,7 @@ class Page {
         this.#pointer();
         this.#keyboard();
         onDark(() => this.scene.dye());
-        $("help").open = innerWidth > 720 && innerHeight > 720;
+        $("help").open = innerWidth > 720 && innerHeight > 860;
         this.settle();
         this.begin();
     }
@@ -216,6 +216,7 @@ class Page {
             return;
         }
         const moved = world.step(racing ? this.wheel() : null), [car] = world.racers;
+        world.exports.sense(); // what it sees from where it is now
         this.poses().forEach((_, k) => this.scene.mark(k, this.clock));
         this.history.push(car.speed / 8);
         this.history.splice(0, this.history.length - Math.round(HISTORY / world.period));
