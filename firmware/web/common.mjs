@@ -26,11 +26,11 @@ class Sheet {
         this.pen.clearRect(0, 0, this.width, this.height);
     }
 
-    stroke(points, colour, width, alpha = 1, close = false, dash = []) {
+    stroke(points, colour, width, alpha = 1, close = false, dash = [], cap = "round") {
         const {pen} = this;
         path(pen, points, close);
         pen.setLineDash(dash);
-        Object.assign(pen, {strokeStyle: colour, lineWidth: width, globalAlpha: alpha, lineCap: "round", lineJoin: "round"});
+        Object.assign(pen, {strokeStyle: colour, lineWidth: width, globalAlpha: alpha, lineCap: cap, lineJoin: "round"});
         pen.stroke();
     }
 
@@ -175,7 +175,7 @@ class Steps {
 /** Microseconds that a step of the policy takes here, at best. */
 function stepTime({exports}) {
     let best = Infinity;
-    for (let steps = 256, round = 0; round < 8; ++round) {
+    for (let steps = 8, round = 0; round < 16; ++round) {
         const began = performance.now();
         exports.idle(steps);
         const spent = performance.now() - began; // clocks of browsers are coarse

@@ -101,7 +101,7 @@ class Scene {
             const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
             if (i && shade > 0) parts.set(shade, parts.get(shade) ?? [this.see(trail[i - 1][1])]).get(shade).push(this.see(place));
         }
-        for (const [shade, points] of parts) this.sheet.stroke(points, paint, width, (0.45 * shade) / SHADES);
+        for (const [shade, points] of parts) this.sheet.stroke(points, paint, width, (0.45 * shade) / SHADES, false, [], "butt");
     }
 
     #fan({x, y, cos, sin}, ranges) {

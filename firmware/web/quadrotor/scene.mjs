@@ -161,7 +161,7 @@ class Scene {
             const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
             if (k && shade > 0) parts.set(shade, parts.get(shade) ?? [seen[k - 1]]).get(shade).push(seen[k]);
         }
-        for (const [shade, points] of parts) this.sheet.stroke(points, this.colour.accent, 2, (0.55 * shade) / SHADES);
+        for (const [shade, points] of parts) this.sheet.stroke(points, this.colour.accent, 2, (0.55 * shade) / SHADES, false, [], "butt");
     }
 
     #wind(wind, dt) {

@@ -54,10 +54,10 @@ class Scene {
         const board = Math.max(3, 0.05 * scale);
         for (const side of [-1, 1]) {
             ground.stroke([this.see([side * length, -goal]), this.see([side * length, goal])], colour.chalk, line, 0.8);
-            ground.stroke([[-length, side * half], [length, side * half]].map((p) => this.see(p)), colour.ink, board, 0.85);
+            ground.stroke([[-length, side * half], [length, side * half]].map((p) => this.see(p)), colour.ink, board);
             for (const post of [-1, 1]) {
                 const way = [[side * length, post * half], [side * length, post * goal], [side * (length + depth), post * goal], [side * (length + depth), 0]];
-                ground.stroke(way.map((p) => this.see(p)), colour.ink, board, 0.85);
+                ground.stroke(way.map((p) => this.see(p)), colour.ink, board);
             }
         }
     }
@@ -91,7 +91,7 @@ class Scene {
             const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
             if (k && shade > 0) parts.set(shade, parts.get(shade) ?? [this.see(trail[k - 1][1])]).get(shade).push(this.see(place));
         }
-        for (const [shade, points] of parts) sheet.stroke(points, colour.ball, 1.2 * radius * this.map.scale, (0.35 * shade) / SHADES);
+        for (const [shade, points] of parts) sheet.stroke(points, colour.ball, 1.2 * radius * this.map.scale, (0.35 * shade) / SHADES, false, [], "butt");
         for (const [k, robot] of robots.entries()) this.#robot(robot, k ? colour.target : colour.accent);
         const round = this.#round([ball.x, ball.y], radius);
         sheet.fill(round.map(([x, y]) => [x + lift, y + lift]), colour.shade, 0.25);

@@ -106,7 +106,13 @@ try {
     await send("Browser.close");
 } finally {
     browser.kill("SIGKILL");
-    await wait(0.3);
-    rmSync(profile, {recursive: true, force: true, maxRetries: 5});
+    for (let round = 0; round < 20; ++round) { // its children still write for a moment
+        try {
+            rmSync(profile, {recursive: true, force: true});
+            break;
+        } catch {
+            await wait(0.1);
+        }
+    }
 }
 process.exit(0);
