@@ -31,11 +31,10 @@ class Page {
     settle() {
         const {world} = this, value = (id) => Number($(id).value);
         world.set({friction: value("friction") / 100, mass: value("mass") / 100, latency: value("latency") / 1000});
-        const {friction, mass, length} = world.parameters;
+        const {friction, mass} = world.parameters;
         $("friction-is").value = friction[0].toFixed(2);
         $("mass-is").value = `${mass[0].toFixed(2)} kg`;
         $("latency-is").value = `${$("latency").value} ms`;
-        $("size").value = `${(100 * length[0]).toFixed(0)} cm long`;
         $("source").textContent = `Its numbers: ${world.cars[world.chosen].source}. Sensors are exact. ` +
             `Policy file: sha256 ${world.policy.contract.sha256.slice(0, 16)}.`;
     }
@@ -232,6 +231,8 @@ class Page {
 
     tell() {
         const [car, mine] = this.world.racers, time = (t) => (t === null ? "\u2013" : `${t.toFixed(2)} s`);
+        const {larger} = this.scene, long = `${(100 * this.world.parameters.length[0]).toFixed(0)} cm long`;
+        say("size", larger > 1.05 ? `${long}, drawn ${larger.toFixed(1)} times` : long);
         say("lap", `${car.speed.toFixed(1)} m/s`);
         const count = `${car.touches} touch${car.touches === 1 ? "" : "es"}`;
         const ahead = mine.driven - car.driven;

@@ -88,7 +88,7 @@ try {
         await wait(told.seconds);
         const [after, ended, last] = [await metrics(), performance.now(), spent()];
         const gaps = JSON.parse(await ask("JSON.stringify(seen)"));
-        const frames = gaps.length - 1, late = gaps.slice(1).map((t, k) => t - gaps[k]).sort((a, b) => a - b);
+        const frames = Math.max(1, gaps.length - 1), late = gaps.slice(1).map((t, k) => t - gaps[k]).sort((a, b) => a - b);
         report.fps = (1000 * frames) / (ended - began);
         report.gap99 = late[Math.floor(0.99 * late.length)];
         report.cpu = (1000 * (last - first)) / frames; // ms, all processes
