@@ -34,7 +34,7 @@ class Config:
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
             "wasm: WebAssembly, and how JavaScript calls it; "
-            "page: an HTML file in which a quadrotor's policy flies"
+            "page: an HTML file in which a policy flies, drives or plays football"
         }
     )
     out: str = field(metadata={"help": "the folder to write into"})

@@ -42,6 +42,10 @@ const ask = async (expression) => {
     return result.value;
 };
 
+async function picture(path) {
+    writeFileSync(path, Buffer.from((await send("Page.captureScreenshot", {format: "png"})).data, "base64"));
+}
+
 /** Seconds of CPU time of the browser and all that it started. */
 function spent() {
     const parents = new Map(), times = new Map();
@@ -72,6 +76,7 @@ try {
     report.acts = [];
     for (const act of told.acts) {
         if (typeof act === "number") await wait(act);
+        else if (act.shot) await picture(act.shot);
         else if (act.key) {
             await send("Input.dispatchKeyEvent", {type: act.type ?? "keyDown", key: act.key, code: act.code ?? act.key});
         } else if (act.touch) {
@@ -99,7 +104,7 @@ try {
     }
     report.test = await ask(`document.getElementById("test")?.textContent`);
     report.report = await ask(`document.getElementById("report")?.value`);
-    if (told.shot) writeFileSync(told.shot, Buffer.from((await send("Page.captureScreenshot", {format: "png"})).data, "base64"));
+    if (told.shot) await picture(told.shot);
     report.complaints = complaints;
     console.log(JSON.stringify(report));
     session = undefined;
