@@ -41,7 +41,7 @@ def parameters(robot: Wheeled) -> dict[str, NDArray[Any]]:
 
 
 def check(policy: PolicyFile) -> None:
-    """VehicleError, with all differences, unless the policy is fed and obeyed like one of a match of one against one."""
+    """VehicleError, with all differences, unless the policy is fed and obeyed like one that plays one against one."""
     drive, turn, kick, _ = ROBOTS[policy.robot].commands
     commands = (drive, replace(turn, low=-TURN, high=TURN), kick)
     vehicle: Any = SimpleNamespace(robot=policy.robot, rate_hz=policy.rate_hz, signals=SENSED, commands=commands)

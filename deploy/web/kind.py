@@ -63,7 +63,7 @@ def struct_rows(name: str, kind: str, columns: Sequence[dict[str, NDArray[Any]]]
 
 
 def _value(value: NDArray[Any]) -> str:
-    return "{" + ", ".join(map(number, value)) + "}" if value.ndim else number(value)
+    return "{" + ", ".join(map(number, value)) + "}" if value.ndim else number(float(value))
 
 
 def header(guard: str, what: str, *text: str) -> str:

@@ -12,7 +12,7 @@ from deploy.policy_file import PolicyFile
 from deploy.web.kind import Kind, VehicleError, header, offsets, struct_rows
 from sim.robots import ROBOTS, robot
 from sim.robots.quadrotors import MOTOR_COMMAND, Quadrotor
-from sim.spec import ANY_ROBOT, Group, Signal
+from sim.spec import Group, Signal
 
 SENSED: Group = (
     Signal("position", (3,), "m", "world"),

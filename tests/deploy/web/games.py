@@ -28,11 +28,13 @@ def linear_player(robot: str = "differential") -> FeaturePolicy:
     bias[[0, -1]] = 1.0, 2.0
     features = (Feature("ball_position"),)
     made = Mlp([(weight, bias)])
-    return FeaturePolicy("linear", task.name, task.robot.name, task.rate_hz, seen, task.commands, features, 0, 0.0, made)
+    return FeaturePolicy(
+        "linear", task.name, task.robot.name, task.rate_hz, seen, task.commands, features, 0, 0.0, made
+    )
 
 
 def games(policy, count: int, opponent: str, robot: str = "differential", seed: int = 0):
-    """Of a policy file from kickoffs, with nothing that varies: the states (steps + 1, count, 27), and each one's end."""
+    """Of a policy file from kickoffs, nothing varies: the states (steps + 1, count, 27), and each one's end."""
     task = make("soccer_1v1", vary=False, opponent=opponent, robot=robot)
     env = task.open(count, seed)
     env.reset(range(count), range(count))

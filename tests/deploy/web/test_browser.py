@@ -127,15 +127,23 @@ def says(element: str) -> dict:
     return {"ask": f"document.getElementById('{element}').textContent"}
 
 
+def key(name: str) -> dict:
+    return {"key": name}
+
+
+LINE = [{"mouse": p, "type": "mouseMoved" if k else "mousePressed"} for k, p in enumerate(around())]
+DRAWN = [*LINE, {"mouse": around()[-1], "type": "mouseReleased"}]
+CHOSEN = {"ask": "document.getElementById('airframe').value"}
+DISABLED = {"ask": "document.getElementById('rival').disabled"}
+RACED = [key("m"), 0.5, says("word"), key("ArrowUp"), 1.5, says("about"), key("m")]
+# What is done, and whether what was asked for then is right.
 ANSWERS = {
     "quadrotor": (
-        [0.5, {"key": "ArrowRight"}, {"key": " "}, 0.3, says("distance"), {"key": "3"}, 0.3, {"ask": "document.getElementById('airframe').value"}],
+        [0.5, key("ArrowRight"), key(" "), 0.3, says("distance"), key("3"), 0.3, CHOSEN],
         lambda said: said[0].endswith("m") and float(said[0].split()[0]) > 0.0 and said[1] == "2",
     ),
     "car": (
-        [{"key": "m"}, 0.5, says("word"), {"key": "ArrowUp"}, 1.5, says("about"), {"key": "m"}, {"key": "d"}, 0.3, says("word")]
-        + [{"mouse": p, "type": "mousePressed" if not k else "mouseMoved"} for k, p in enumerate(around())]
-        + [{"mouse": around()[-1], "type": "mouseReleased"}, 1.0, says("word"), says("lap")],
+        [*RACED, key("d"), 0.3, says("word"), *DRAWN, 1.0, says("word"), says("lap")],
         lambda said: (
             said[0].startswith("Arrow keys")
             and "m ahead" in said[1].replace("behind", "ahead")
@@ -144,10 +152,10 @@ ANSWERS = {
         ),
     ),
     "soccer": (
-        [{"key": "p"}, 0.4, says("about"), {"ask": "document.getElementById('rival').disabled"}, {"key": "ArrowUp"}, 0.6, {"key": "p"}, 0.3, says("about")],
+        [key("p"), 0.4, says("about"), DISABLED, key("ArrowUp"), 0.6, key("p"), 0.3, says("about")],
         lambda said: said == ["the policy : you", True, "the policy : the other"],
     ),
-}  # fmt: skip
+}
 
 
 def test_keys_and_mouse_are_answered(shown):

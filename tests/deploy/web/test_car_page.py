@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from deploy import PolicyFile, cli, export
+from deploy import cli, export
 from deploy.web import cars
 from deploy.web import page as pages
 from policies.models.export import random_signals
@@ -133,7 +133,9 @@ def test_drawn_lines_become_tracks_or_say_why_not(driver):
     shaky = np.random.default_rng(0).normal(0.0, 0.05, (80, 2))
     circle = np.stack([6.0 * np.cos(angle), 4.0 * np.sin(angle)], 1) + shaky
     eight = np.stack([6.0 * np.sin(angle), 4.0 * np.sin(2.0 * angle)], 1)
-    got = ran("car.mjs", page, told={"drawn": [circle.tolist(), eight.tolist(), circle[:5].tolist(), (9 * circle).tolist()]})
+    got = ran(
+        "car.mjs", page, told={"drawn": [circle.tolist(), eight.tolist(), circle[:5].tolist(), (9 * circle).tolist()]}
+    )
     wide = np.full(len(got[0]), 0.8)
     assert track_of("drawn", np.array(got[0]), wide, wide).length == pytest.approx(31.0, abs=3.0)
     assert got[1].startswith("There is no room: ")

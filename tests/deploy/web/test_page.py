@@ -198,7 +198,8 @@ def refused(folder, path, *options) -> int:
 def test_what_is_no_quadrotors_is_refused(tmp_path, capsys):
     assert refused(tmp_path, exported(tmp_path / "p.onnx", small()).path) == 2
     assert re.search(
-        r"is for the robot 'bench'; pages are for quadrotors: crazyflie, .*; cars: car_1_10, car_1_18", capsys.readouterr().err
+        r"is for the robot 'bench'; pages are for quadrotors: crazyflie, .*; cars: car_1_10, car_1_18",
+        capsys.readouterr().err,
     )
 
 

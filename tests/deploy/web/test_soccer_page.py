@@ -12,7 +12,6 @@ from policies.models.export import random_signals
 from sim.engines.pitch import Pitch
 from sim.engines.pitch.views import view, view_rows
 from sim.scenes.pitch import FIELDS, Ball
-from sim.tasks import make
 from sim.tasks.soccer import TURN
 from tests.deploy.sample_policy import exported, small
 from tests.deploy.web.games import games, linear_player, state_of
@@ -32,7 +31,7 @@ def player(request, tmp_path_factory):
 
 
 def recorded(robot, rng: np.random.Generator, worlds: int, steps: int) -> tuple[list[dict], np.ndarray, np.ndarray]:
-    """Matches of the engine that differ, most near the ball: what node is told, the states that follow, what is seen."""
+    """Matches of the engine, near the ball: what node is told, the states that follow, what is seen."""
     pitch = Pitch(robot, FIELDS[1], Ball(), worlds, 2, 0.05)
     near = rng.uniform(-0.25, 0.25, (worlds, 2, 2)) + rng.uniform((-1.9, -1.4), (1.9, 1.4), (worlds, 1, 2))
     angle = rng.uniform(-np.pi, np.pi, (worlds, 2))
@@ -152,7 +151,14 @@ def test_kickoffs_are_those_of_the_task(player):
 
 def test_what_a_page_says_of_a_pitch_is_what_the_scene_has():
     field, ball = FIELDS[1], Ball()
-    assert asdict(field) | {"wall": 0} == {"length": 4.0, "width": 3.0, "goal": 1.0, "depth": 0.25, "circle": 0.5, "wall": 0}
+    assert asdict(field) | {"wall": 0} == {
+        "length": 4.0,
+        "width": 3.0,
+        "goal": 1.0,
+        "depth": 0.25,
+        "circle": 0.5,
+        "wall": 0,
+    }
     assert asdict(ball) == {
         "radius": 0.05, "mass": 0.08, "sliding": 0.4, "rolling": 0.03, "wall_bounce": 0.6, "inertia": 0.4
     }  # fmt: skip
