@@ -8,7 +8,8 @@ const STICK = 70; // px of a finger's way to full lock
 
 class Page {
     constructor(world) {
-        Object.assign(this, {world, seed: 1, clock: 0, still: 0, mode: "", line: [], history: [], keys: new Set(), stick: null, waits: false});
+        Object.assign(this, {world, seed: 1, clock: 0, still: 0, mode: "", line: [], history: [], keys: new Set()});
+        Object.assign(this, {stick: null, waits: false});
         world.lay(randomTrack(this.seed));
         this.scene = new Scene(world);
         this.steps = new Steps(world.period);
@@ -142,7 +143,9 @@ class Page {
     #tap(place, index) {
         const {world} = this;
         if (index >= 0) world.stand(world.barrels.filter((_, k) => k !== index));
-        else if (world.clearance(place) > -0.1 && this.#free(place)) world.stand([...world.barrels, [...place, BARREL]].slice(-MOST_BARRELS));
+        else if (world.clearance(place) > -0.1 && this.#free(place)) {
+            world.stand([...world.barrels, [...place, BARREL]].slice(-MOST_BARRELS));
+        }
     }
 
     /** A track of what was drawn. */

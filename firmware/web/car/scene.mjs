@@ -111,23 +111,29 @@ class Scene {
             return this.see([from[0] + range * (cos * c - sin * s), from[1] + range * (sin * c + cos * s)]);
         });
         sheet.fill([this.see(from), ...ends], colour.accent, 0.13);
-        for (const [px, py] of ends) sheet.fill([[px - 1.5, py - 1.5], [px + 1.5, py - 1.5], [px + 1.5, py + 1.5], [px - 1.5, py + 1.5]], colour.accent, 0.8);
+        for (const [px, py] of ends) {
+            const [a, b, c, d] = [px - 1.5, py - 1.5, px + 1.5, py + 1.5];
+            sheet.fill([[a, b], [c, b], [c, d], [a, d]], colour.accent, 0.8);
+        }
     }
 
     #car({x, y, cos, sin, steering}, paint) {
         const {sheet, colour, map: {scale}} = this, {parameters: p} = this.world;
-        const larger = Math.max(1, SMALLEST / (scale * p.length[0])), [long, wide] = [0.5 * larger * p.length[0], 0.5 * larger * p.width[0]];
+        const larger = Math.max(1, SMALLEST / (scale * p.length[0]));
+        const [long, wide, front, rear] = [0.5 * p.length[0], 0.5 * p.width[0], p.front[0], p.rear[0]].map((x) => larger * x);
         this.larger = larger;
         const at = (a, b) => this.see([x + a * cos - b * sin, y + a * sin + b * cos]);
         const box = (a, b, c, d) => [at(a, b), at(c, b), at(c, d), at(a, d)];
         const lift = Math.max(1, 0.04 * scale);
         sheet.fill(box(-long, -wide, long, wide).map(([u, v]) => [u + lift, v + lift]), colour.shade, 0.22);
-        for (const [a, b, turn] of [[larger * p.front[0], wide, steering], [larger * p.front[0], -wide, steering], [-larger * p.rear[0], wide, 0], [-larger * p.rear[0], -wide, 0]]) {
+        for (const [a, b, turn] of [[front, wide, steering], [front, -wide, steering], [-rear, wide, 0], [-rear, -wide, 0]]) {
             const [c, s, l] = [Math.cos(turn), Math.sin(turn), 0.24 * long];
             sheet.stroke([at(a - l * c, 0.92 * b - l * s), at(a + l * c, 0.92 * b + l * s)], colour.ink, Math.max(2, 0.3 * wide * scale));
         }
         const [nose, waist] = [0.55 * wide, 0.72 * wide];
-        sheet.fill([at(long, nose), at(0.5 * long, waist), at(-0.85 * long, wide * 0.8), at(-long, 0.7 * wide), at(-long, -0.7 * wide), at(-0.85 * long, -0.8 * wide), at(0.5 * long, -waist), at(long, -nose)], paint);
+        const side = [[long, nose], [0.5 * long, waist], [-0.85 * long, 0.8 * wide], [-long, 0.7 * wide]];
+        const other = side.map(([a, b]) => [a, -b]).reverse();
+        sheet.fill([...side, ...other].map(([a, b]) => at(a, b)), paint);
         sheet.fill(box(-0.1 * long, -0.5 * wide, 0.38 * long, 0.5 * wide), colour.ink, 0.75);
     }
 

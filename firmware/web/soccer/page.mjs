@@ -27,7 +27,8 @@ class Page {
         $("friction-is").value = world.sphere.sliding[0].toFixed(2);
         $("mass-is").value = `${(1000 * world.sphere.mass[0]).toFixed(0)} g`;
         $("kick-is").value = `${world.parameters[0].kick_speed[0].toFixed(1)} m/s`;
-        $("source").textContent = `It is told where everything is. The pitch is 4 x 3 m. Policy file: sha256 ${world.policy.contract.sha256.slice(0, 16)}.`;
+        $("source").textContent = "It is told where everything is. The pitch is 4 x 3 m. " +
+            `Policy file: sha256 ${world.policy.contract.sha256.slice(0, 16)}.`;
     }
 
     /** A kickoff. */
@@ -111,15 +112,17 @@ class Page {
         const {keys, stick, world} = this, [, robot] = world.robots, most = world.parameters[1].speed[0];
         const pressed = (...names) => names.some((name) => keys.has(name));
         if (!stick) {
-            const ahead = pressed("ArrowUp", "w") - pressed("ArrowDown", "s"), turn = pressed("ArrowLeft", "a") - pressed("ArrowRight", "d");
+            const ahead = pressed("ArrowUp", "w") - pressed("ArrowDown", "s");
+            const turn = pressed("ArrowLeft", "a") - pressed("ArrowRight", "d");
             world.hand.set([most * ahead, 4.5 * turn, pressed(" ") ? 1 : 0]);
             return;
         }
         const [to, from] = [this.scene.place(stick.now), this.scene.place(stick.from)], way = [to[0] - from[0], to[1] - from[1]];
         const pull = Math.min(1, Math.hypot(stick.now[0] - stick.from[0], stick.now[1] - stick.from[1]) / STICK);
-        const angle = Math.atan2(way[1] * robot[2] - way[0] * robot[3], way[0] * robot[2] + way[1] * robot[3]);
-        const aims = -FIELD.length - robot[0], kick = Math.abs(Math.atan2(-robot[1] * robot[2] - aims * robot[3], aims * robot[2] - robot[1] * robot[3])) < 0.5;
-        world.hand.set(pull < 0.15 ? [0, 0, 0] : [most * pull * Math.max(0, Math.cos(angle)), Math.min(8, Math.max(-8, 6 * angle)), kick ? 1 : 0]);
+        const [px, py, cos, sin] = robot, off = ([x, y]) => Math.atan2(y * cos - x * sin, x * cos + y * sin); // of its heading
+        const angle = off(way), kick = Math.abs(off([-FIELD.length - px, -py])) < 0.5;
+        const told = [most * pull * Math.max(0, Math.cos(angle)), Math.min(8, Math.max(-8, 6 * angle)), kick ? 1 : 0];
+        world.hand.set(pull < 0.15 ? [0, 0, 0] : told);
     }
 
     /** What a visitor drags follows him, within the pitch. */

@@ -46,7 +46,9 @@ class Scene {
         this.map = {scale: Math.max(20, sizes[turned ? 1 : 0]), turned, x: left + width / 2, y: from + h / 2};
         const {scale} = this.map, line = Math.max(1.5, 0.025 * scale);
         const box = (a, b, c, d) => [[a, b], [c, b], [c, d], [a, d]].map((p) => this.see(p));
-        for (const side of [-1, 1]) ground.fill(box(side * length, -goal, side * (length + depth), goal), side > 0 ? colour.accent : colour.target, 0.3);
+        for (const [side, paint] of [[-1, colour.target], [1, colour.accent]]) {
+            ground.fill(box(side * length, -goal, side * (length + depth), goal), paint, 0.3);
+        }
         ground.fill(box(-length, -half, length, half), colour.grass);
         for (let k = 0; k < 8; k += 2) ground.fill(box(-length + k * 0.5, -half, -length + (k + 1) * 0.5, half), colour.shade, 0.035);
         ground.stroke([this.see([0, -half]), this.see([0, half])], colour.chalk, line, 0.8);
@@ -56,8 +58,8 @@ class Scene {
             ground.stroke([this.see([side * length, -goal]), this.see([side * length, goal])], colour.chalk, line, 0.8);
             ground.stroke([[-length, side * half], [length, side * half]].map((p) => this.see(p)), colour.ink, board);
             for (const post of [-1, 1]) {
-                const way = [[side * length, post * half], [side * length, post * goal], [side * (length + depth), post * goal], [side * (length + depth), 0]];
-                ground.stroke(way.map((p) => this.see(p)), colour.ink, board);
+                const way = [[length, half], [length, goal], [length + depth, goal], [length + depth, 0]];
+                ground.stroke(way.map(([x, y]) => this.see([side * x, post * y])), colour.ink, board);
             }
         }
     }
@@ -91,7 +93,8 @@ class Scene {
             const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
             if (k && shade > 0) parts.set(shade, parts.get(shade) ?? [this.see(trail[k - 1][1])]).get(shade).push(this.see(place));
         }
-        for (const [shade, points] of parts) sheet.stroke(points, colour.ball, 1.2 * radius * this.map.scale, (0.35 * shade) / SHADES, false, [], "butt");
+        const width = 1.2 * radius * this.map.scale;
+        for (const [shade, points] of parts) sheet.stroke(points, colour.ball, width, (0.35 * shade) / SHADES, false, [], "butt");
         for (const [k, robot] of robots.entries()) this.#robot(robot, k ? colour.target : colour.accent);
         const round = this.#round([ball.x, ball.y], radius);
         sheet.fill(round.map(([x, y]) => [x + lift, y + lift]), colour.shade, 0.25);
