@@ -36,7 +36,7 @@ class Config:
             "px4: a module of PX4, a flight mode; "
             "raptor: policy.tar, weights for PX4's module mc_raptor; "
             "wasm: WebAssembly, and how JavaScript calls it; "
-            "page: an HTML file in which a quadrotor's policy flies"
+            "page: an HTML file in which a policy flies, drives or plays football"
         }
     )
     out: str = field(metadata={"help": "the folder to write into"})

@@ -2,10 +2,7 @@
 
 import base64
 import hashlib
-import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
@@ -22,7 +19,6 @@ from tests.deploy.sample_policy import exported, linear_hover, random_mlp, resea
 from tests.deploy.web.node import needs_node, ran
 
 PRETRAINED = "deploy/pretrained/quad_any.onnx"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 F = np.float32
 
 
@@ -186,7 +182,7 @@ def test_names_from_a_file_are_text(tmp_path):
     assert seen.tags.count("script") == 2
     assert "img" not in seen.tags
     assert seen.texts["h1"] == [HOSTILE]
-    assert seen.texts["title"] == [f"{HOSTILE} - fly it"]
+    assert seen.texts["title"] == [f"{HOSTILE} - try it"]
     assert HOSTILE[:20] not in text
 
 
@@ -202,7 +198,8 @@ def refused(folder, path, *options) -> int:
 def test_what_is_no_quadrotors_is_refused(tmp_path, capsys):
     assert refused(tmp_path, exported(tmp_path / "p.onnx", small()).path) == 2
     assert re.search(
-        r"is for the robot 'bench'; a page flies quadrotors: crazyflie, .*, any\n", capsys.readouterr().err
+        r"is for the robot 'bench'; pages are for quadrotors: crazyflie, .*; cars: car_1_10, car_1_18",
+        capsys.readouterr().err,
     )
 
 
@@ -235,24 +232,3 @@ def test_the_command_writes_the_page(tmp_path, quad_any, capsys):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["index.html"]
     assert (tmp_path / "new" / "index.html").read_bytes() == quad_any.read_bytes()
     assert f"{len(quad_any.read_bytes())} bytes" in capsys.readouterr().out
-
-
-def browsed(page, tmp_path) -> tuple[str, str]:
-    """The page after its own check, as text, and what the browser complained of."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=1000"]
-    command = [CHROMIUM, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"file://{page}#check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
-def test_a_browser_flies_it(quad_any, tmp_path):
-    text, complaints = browsed(quad_any, tmp_path)
-    assert complaints == ""
-    report = json.loads(re.search(r'<output id="report"[^>]*>(.*?)</output>', text)[1])
-    print(report)
-    assert report["used"] < 0.1
-    assert report["throws"]["held"] == report["throws"]["count"] == 100
-    assert report["painted"] > 0.01
-    assert "Self-test passed: 16 recorded steps" in text

@@ -1,7 +1,7 @@
 // node world.mjs PAGE < what: flies the module inside a page. {commands, ...} without its policy, {signals} with it alone.
 import {readFileSync} from "node:fs";
 import {load} from "../../../firmware/web/policy.mjs";
-import {World} from "../../../firmware/web/world.mjs";
+import {World} from "../../../firmware/web/quadrotor/world.mjs";
 
 const text = readFileSync(process.argv[2], "utf8").match(/id="module">("[^<]*")</)[1];
 const policy = await load(Buffer.from(JSON.parse(text), "base64"));

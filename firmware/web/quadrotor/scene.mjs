@@ -5,6 +5,7 @@ const RING = 0.4; // m, the target's radius
 const SPOKES = 28; // of what is round
 const SEEN = 0.27; // m: smaller vehicles are drawn this large
 const STREAKS = 70; // of wind
+const TAIL = 2.5, SHADES = 8; // s of the trail, and steps in which it fades
 
 /** The rotation matrix, row by row, of a quaternion wxyz. */
 function rotation([a, b, c, d]) {
@@ -63,18 +64,17 @@ class Camera {
 
 class Scene {
     constructor(canvas, world) {
-        Object.assign(this, {canvas, world, camera: new Camera(), trail: [], spin: 0});
-        this.pen = canvas.getContext("2d");
+        Object.assign(this, {world, camera: new Camera(), trail: [], spin: 0});
+        this.sheet = new Moving(canvas);
+        this.ground = new Sheet($("ground"));
         const wide = () => 2 * ROOM * (Math.random() - 0.5);
         this.streaks = Array.from({length: STREAKS}, () => [wide(), wide(), 3 * Math.random()]);
         this.dye();
     }
 
-    /** Read the colours of the style sheet, which follow the system's. */
     dye() {
-        const style = getComputedStyle(document.documentElement);
-        this.colour = Object.fromEntries(
-            ["ink", "soft", "line", "shade", "accent", "target"].map((n) => [n, style.getPropertyValue(`--${n}`).trim()]));
+        this.colour = colours("ink", "soft", "line", "shade", "accent", "target");
+        this.ground.fresh = true;
     }
 
     /** How many times its size the vehicle is drawn. */
@@ -88,22 +88,16 @@ class Scene {
         return Math.max(26, (1.1 * SEEN * this.camera.focal) / this.camera.see(this.world.position)[2]);
     }
 
-    #path(points, close = false) {
-        this.pen.beginPath();
-        for (const p of points) this.pen.lineTo(...this.camera.see(p).slice(0, 2));
-        if (close) this.pen.closePath();
+    #seen(points) {
+        return points.map((p) => this.camera.see(p));
     }
 
-    #stroke(points, colour, width, alpha = 1, close = false) {
-        this.#path(points, close);
-        Object.assign(this.pen, {strokeStyle: colour, lineWidth: width, globalAlpha: alpha});
-        this.pen.stroke();
+    #stroke(points, ...how) {
+        this.sheet.stroke(this.#seen(points), ...how);
     }
 
-    #fill(points, colour, alpha = 1) {
-        this.#path(points, true);
-        Object.assign(this.pen, {fillStyle: colour, globalAlpha: alpha});
-        this.pen.fill();
+    #fill(points, ...how) {
+        this.sheet.fill(this.#seen(points), ...how);
     }
 
     #circle(centre, radius, spokes = SPOKES) {
@@ -113,9 +107,14 @@ class Scene {
         });
     }
 
-    /** Lines every half metre that fade towards the horizon, a path for each of a few shades: one line each is slow. */
+    /** Lines every half metre that fade towards the horizon, drawn again only when the camera has moved. */
     #floor() {
-        const {pen, camera} = this, shades = Array.from({length: 8}, () => new Path2D());
+        const {camera} = this, {pen} = this.ground, seen = [...camera.eye, ...camera.forward, camera.focal, camera.x, camera.y].join();
+        if (seen === this.floored && !this.ground.fresh) return;
+        this.floored = seen;
+        this.ground.fresh = false;
+        this.ground.clear();
+        const shades = Array.from({length: 8}, () => new Path2D());
         for (let k = -2 * ROOM; k <= 2 * ROOM; ++k) {
             for (let j = -2 * ROOM; j < 2 * ROOM; ++j) {
                 const fade = 1 - Math.hypot(k, j + 0.5) / (2 * ROOM), shade = Math.floor(8 * fade * (k % 2 ? 0.5 : 1));
@@ -138,33 +137,31 @@ class Scene {
     #goal(aim) {
         const {target} = this.world, foot = [target[0], target[1], 0], orange = this.colour.target;
         this.#fill(this.#circle(foot, 0.06), orange, 0.35);
-        this.pen.setLineDash([2, 6]);
-        this.#stroke([foot, [...target]], orange, 1.2, 0.5);
-        this.pen.setLineDash([]);
+        this.#stroke([foot, [...target]], orange, 1.2, 0.5, false, [2, 6]);
         this.#stroke(this.#circle(target, RING, 48), orange, 2.2, 0.9, true);
         for (const [x, y] of [[1, 0], [0, 1], [-1, 0], [0, -1]]) {
             const at = (r) => [target[0] + r * x, target[1] + r * y, target[2]];
             this.#stroke([at(RING - 0.05), at(RING + 0.05)], orange, 2.2, 0.9);
         }
         if (Math.hypot(...aim.map((a, k) => a - target[k])) > 0.03) {
-            this.pen.setLineDash([4, 5]);
-            this.#stroke(this.#circle(aim, RING, 48), orange, 1.4, 0.5, true);
-            this.pen.setLineDash([]);
+            this.#stroke(this.#circle(aim, RING, 48), orange, 1.4, 0.5, true, [4, 5]);
         }
     }
 
     /** Remember where it was, `now` in s. */
     mark(now) {
         this.trail.push([now, ...this.world.position]);
-        while (this.trail.length && now - this.trail[0][0] > 2.5) this.trail.shift();
+        while (this.trail.length && now - this.trail[0][0] > TAIL) this.trail.shift();
     }
 
+    /** It fades in a few steps: a line for each of all points would be slow. */
     #tail(now) {
-        for (let k = 1; k < this.trail.length; ++k) {
-            const [when, ...p] = this.trail[k];
-            const alpha = 0.55 * Math.max(0, 1 - (now - when) / 2.5);
-            this.#stroke([this.trail[k - 1].slice(1), p], this.colour.accent, 2, alpha);
+        const parts = new Map(), seen = this.#seen(this.trail.map(([, ...p]) => p));
+        for (const [k, [when]] of this.trail.entries()) {
+            const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
+            if (k && shade > 0) parts.set(shade, parts.get(shade) ?? [seen[k - 1]]).get(shade).push(seen[k]);
         }
+        for (const [shade, points] of parts) this.sheet.stroke(points, this.colour.accent, 2, (0.55 * shade) / SHADES, false, [], "butt");
     }
 
     #wind(wind, dt) {
@@ -208,7 +205,6 @@ class Scene {
         };
         const parts = ends.map((end, k) => [camera.see(at(...end, top))[2], () => rotor(end, k)]);
         const frame = () => {
-            this.pen.lineCap = "round";
             for (const end of ends) this.#stroke([at(0, 0, 0), at(...end, 0)], colour.ink, 0.11 * span * pixel);
             const plate = (z) => [[0.42, 0.2], [0.42, -0.2], [0.2, -0.36], [-0.42, -0.36], [-0.42, 0.36], [0.2, 0.36]]
                 .map(([x, y]) => at(x * span, y * span, z * span));
@@ -225,19 +221,12 @@ class Scene {
 
     /** A frame, `dt` s after the last, into a free area (x, y, width, height in pixels). */
     draw(now, dt, [x, y, width, height], wind) {
-        const {canvas, pen} = this, ratio = Math.min(2, devicePixelRatio || 1);
-        const [w, h] = [canvas.clientWidth, canvas.clientHeight];
-        if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
-            Object.assign(canvas, {width: Math.round(w * ratio), height: Math.round(h * ratio)});
-        }
-        pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-        pen.clearRect(0, 0, w, h);
         this.camera.look(x + width / 2, y + height / 2, width, height);
         this.#floor();
         this.#wind(wind, dt);
         this.#tail(now);
         this.#goal(this.world.aim);
         this.#vehicle(dt);
-        pen.globalAlpha = 1;
+        this.sheet.show();
     }
 }

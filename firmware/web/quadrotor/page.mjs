@@ -1,6 +1,5 @@
-/* What the visitor sees and does. The address may end in #check: then the page tests itself and reports. */
+/* What the visitor sees and does. */
 
-const $ = (id) => document.getElementById(id);
 const QUICKEST = 5; // m/s, of a vehicle that is let go
 const LOST = 8; // m from the target
 const STUCK = 1.5; // s on its back, or lost, before it begins anew
@@ -9,7 +8,10 @@ const BOX = [[-2.4, 2.4], [-2.4, 2.4], [0.35, 3]]; // m, where the target may be
 
 class Page {
     constructor(world) {
-        Object.assign(this, {world, scene: new Scene($("view"), world), held: null, seed: 1, clock: 0, owed: 0, bad: 0});
+        Object.assign(this, {world, scene: new Scene($("moving"), world), held: null, seed: 1, clock: 0, bad: 0});
+        this.steps = new Steps(1 / world.policy.rate_hz);
+        this.room = new Room();
+        this.sheet = new Sheet($("plot"));
         this.history = [];
         this.pointers = new Map();
         const {robot} = world.policy.contract;
@@ -20,7 +22,7 @@ class Page {
         this.#controls();
         this.#pointer();
         this.#keys();
-        matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.scene.dye());
+        onDark(() => this.scene.dye());
         $("help").open = innerWidth > 720 && innerHeight > 720;
         this.settle();
     }
@@ -46,10 +48,10 @@ class Page {
         this.world.choose(index);
         $("airframe").value = index;
         this.settle();
-        this.begin();
+        this.rest();
     }
 
-    begin() {
+    rest() {
         this.world.begin();
         this.scene.trail = [];
         this.bad = 0;
@@ -68,7 +70,7 @@ class Page {
             this.world.aim.set([0, 0, 1.5]);
             this.scene.camera.reset();
             this.settle();
-            this.begin();
+            this.rest();
         };
         $("airframe").onchange = (event) => this.choose(Number(event.target.value));
         for (const id of ["load", "wind", "latency"]) $(id).oninput = () => this.settle();
@@ -179,18 +181,10 @@ class Page {
         });
     }
 
-    /** What the panel and the caption leave free: x, y, width, height in pixels. */
-    free() {
-        const panel = $("panel").getBoundingClientRect(), top = document.querySelector("header").offsetHeight;
-        const below = panel.width > 0.7 * innerWidth;
-        return below ? [0, top, innerWidth, panel.top - top] : [0, 0, panel.left, innerHeight];
-    }
-
-    /** As many control periods as have passed. */
-    advance(seconds) {
-        const {world} = this, period = 1 / world.policy.rate_hz;
-        this.owed = Math.min(this.owed + seconds, 0.1); // a page that was away does not catch up
-        for (; this.owed >= period; this.owed -= period) {
+    /** As many control periods as have passed at `time`, in ms; s since the last frame. */
+    advance(time) {
+        const {world, steps: {period}} = this;
+        const dt = this.steps.advance(time, () => {
             const flown = world.step();
             if (this.held?.what === "vehicle") {
                 world.position.set(this.held.place);
@@ -201,114 +195,41 @@ class Page {
             this.bad = !flown || lying || !(world.distance < LOST) ? this.bad + period : 0;
             this.clock += period;
             this.scene.mark(this.clock);
-            this.history.push(world.distance);
-        }
+            this.history.push(Math.sqrt(world.distance / 2));
+        });
         this.history.splice(0, this.history.length - Math.round(HISTORY * world.policy.rate_hz));
         $("word").hidden = !this.bad;
         $("word").textContent = this.bad ? "It did not come back. It begins anew ..." : "";
-        if (this.bad > STUCK) this.begin();
-    }
-
-    plot() {
-        const canvas = $("plot"), pen = canvas.getContext("2d"), {history} = this, {colour} = this.scene;
-        const ratio = Math.min(2, devicePixelRatio || 1), [w, h] = [canvas.clientWidth, canvas.clientHeight];
-        if (!w) return;
-        Object.assign(canvas, {width: Math.round(w * ratio), height: Math.round(h * ratio)});
-        pen.scale(ratio, ratio);
-        Object.assign(pen, {strokeStyle: colour.line, globalAlpha: 0.18});
-        pen.strokeRect(-1, -1, w + 2, h + 0.5);
-        Object.assign(pen, {strokeStyle: colour.accent, globalAlpha: 1, lineWidth: 1.6, lineJoin: "round"});
-        pen.beginPath();
-        const most = HISTORY * this.world.policy.rate_hz, stride = Math.max(1, Math.floor(most / 300));
-        for (let k = history.length % stride; k < history.length; k += stride) {
-            pen.lineTo(w * (1 + (k - history.length) / most), h - 2 - (h - 6) * Math.min(1, Math.sqrt(history[k] / 2)));
-        }
-        pen.stroke();
+        if (this.bad > STUCK) this.rest();
+        return dt;
     }
 
     tell() {
         const far = this.world.distance;
         const [number, unit] = far < 1 ? [(100 * far).toFixed(1), "cm"] : [Math.min(far, 99).toFixed(2), "m"];
-        const bold = document.createElement("b");
-        bold.textContent = `${number} ${unit}`;
-        $("distance").replaceChildren(bold, " from the target");
+        say("distance", `${number} ${unit}`);
     }
 
     /** Fly and draw until `time`, in ms. */
     frame(time) {
-        const dt = Math.min(0.1, Math.max(0, (time - (this.last ?? time)) / 1000));
-        this.last = time;
-        this.advance(dt);
-        this.scene.draw(this.clock, dt, this.free(), this.world.feelsWind ? this.wind : [0, 0, 0]);
-        if (!(this.shown > time - 50)) {
-            this.plot();
-            this.tell();
-            this.shown = time;
-        }
+        const dt = this.advance(time), {colour} = this.scene;
+        this.scene.draw(this.clock, dt, this.room.box, this.world.feelsWind ? this.wind : [0, 0, 0]);
+        if (this.shown > time - 50) return;
+        plot(this.sheet, this.history, HISTORY * this.world.policy.rate_hz, colour.accent, colour.line);
+        this.tell();
+        this.shown = time;
     }
 
-    run() {
-        requestAnimationFrame((time) => {
-            this.frame(time);
-            this.run();
-        });
+    begin() {
+        this.throw();
+    }
+
+    /** 100 throws. */
+    check() {
+        const throws = this.world.throws(100);
+        this.choose(0);
+        return {throws};
     }
 }
 
-/** Microseconds that a step of the policy takes here, at best. */
-function stepTime({exports}) {
-    let best = Infinity;
-    for (let steps = 256, round = 0; round < 8; ++round) {
-        const began = performance.now();
-        exports.idle(steps);
-        const spent = performance.now() - began; // clocks of browsers are coarse
-        if (spent < 2) steps *= 2;
-        else best = Math.min(best, (1000 * spent) / steps);
-    }
-    return best;
-}
-
-/** Share of the canvas that is painted. */
-function painted(canvas) {
-    const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-    let count = 0;
-    for (let k = 3; k < data.length; k += 4) count += data[k] > 0;
-    return (4 * count) / data.length;
-}
-
-/** The caption's last line. */
-function told(policy) {
-    const time = stepTime(policy), speed = Number.isFinite(time) ? ` ${time.toFixed(1)} \u00b5s a step here.` : "";
-    $("test").textContent = `Self-test passed: ${policy.contract.steps} recorded steps, the worst off by ` +
-        `${(100 * policy.used).toFixed(1)} % of what is tolerated.${speed}`;
-    $("test").className = "good";
-    return time;
-}
-
-/** 100 throws, then 60 frames: the numbers, as JSON, in the hidden element `report`. */
-function check(page, policy) {
-    const throws = page.world.throws(100);
-    page.choose(0);
-    page.throw();
-    const began = performance.now();
-    for (let k = 0; k < 60; ++k) page.frame(began + 16 * k);
-    const frame = (performance.now() - began) / 60;
-    const report = {used: policy.used, time: told(policy), throws, frame, painted: painted($("view"))};
-    $("report").value = JSON.stringify(report);
-}
-
-async function open() {
-    const text = JSON.parse($("module").textContent);
-    const policy = await load(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
-    const page = new Page(new World(policy));
-    told(policy);
-    if (location.hash === "#check") return check(page, policy);
-    page.throw();
-    page.run();
-    setTimeout(() => told(policy), 3000); // by then the browser has compiled it well
-}
-
-open().catch((error) => {
-    $("test").textContent = `This page does not fly: ${error.message}`;
-    $("test").className = "bad";
-});
+start((policy) => new Page(new World(policy)));
