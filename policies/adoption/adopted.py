@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from policies.adoption.contract import Contract, pieces_of, response_of
 from policies.adoption.description import Description, spread
 from policies.adoption.fields import DescriptionError
 from policies.adoption.layers import Network
+from policies.adoption.readings import Reading, readings
 from policies.adoption.terms import affine, clipped, picked, value, within, write_value
 from policies.models.controller import Array, physical
 from policies.models.graph import Graph
@@ -69,6 +70,14 @@ class AdoptedPolicy:
                 f"observation: the terms make {total} numbers ({parts}), the network takes {self.network.inputs}: "
                 f"{abs(total - self.network.inputs)} {'too many' if total > self.network.inputs else 'are missing'}"
             )
+
+    def readings(self) -> Iterator[Reading]:
+        """What else its description could mean."""
+        return readings(self.description, self.contract)
+
+    def otherwise(self, description: Description) -> AdoptedPolicy:
+        """The same network, read otherwise; DescriptionError where that does not fit."""
+        return AdoptedPolicy(description, self.contract, self.network)
 
     @cached_property
     def _remembered(self) -> list[tuple[int, str, int]]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from deploy.policy_file import PolicyFileError
-from policies.adoption.lerobot.folder import ACTION, Folder
+from policies.adoption.lerobot.folder import ACTION, PLACE, STATE, Folder
 from policies.adoption.lerobot.modules import (
     DEEPEST,
     STAGES,
@@ -24,6 +24,7 @@ from policies.adoption.lerobot.modules import (
 )
 
 TRAINING = ("model.vae_encoder",)  # names of what is not needed here
+PROJECTIONS = {STATE: "encoder_robot_state_input_proj", PLACE: "encoder_env_state_input_proj"}
 
 
 class Attention(nn.Module):
@@ -114,13 +115,9 @@ class Transformer(nn.Module):
         self.decoder = Layers(layers("n_decoder_layers", True), nn.LayerNorm(width))
         self.encoder_latent_input_proj = nn.Linear(told.whole("latent_dim"), width)
         self.encoder_1d_feature_pos_embed = nn.Embedding(1 + len(sizes), width)
-        for name, key in (
-            ("encoder_robot_state_input_proj", "observation.state"),
-            (ENVIRONMENT, "observation.environment_state"),
-        ):
-            if key in folder.numbers:
-                setattr(self, name, nn.Linear(folder.numbers[key], width))
-        self.numbers = [n for n in ("encoder_robot_state_input_proj", ENVIRONMENT) if hasattr(self, n)]
+        self.numbers = [PROJECTIONS[name] for name in folder.numbers]
+        for name, size in folder.numbers.items():
+            setattr(self, PROJECTIONS[name], nn.Linear(size, width))
         self.sizes = sizes
         if folder.pictures:
             self.backbone = nn.Sequential()
@@ -152,9 +149,6 @@ class Transformer(nn.Module):
         return chunk
 
 
-ENVIRONMENT = "encoder_env_state_input_proj"
-
-
 def places(height: int, across: int, width: int) -> torch.Tensor:
     """Where the points of a picture's features are, (points, width): sines and cosines of row, then of column.
 
@@ -183,7 +177,7 @@ class Act(nn.Module):
         self.pictures = nn.ModuleList([Normalised(folder.normalisers.get(name)) for name in folder.pictures])
         self.action = Normalised(folder.normalisers.get(ACTION))
 
-    def forward(self, numbers: torch.Tensor, *pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, numbers: torch.Tensor, pictures: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The chunk, action by action."""
         parts = numbers.split(self.model.sizes, dim=1) if self.model.sizes else ()
         told = [n(part) for n, part in zip(self.numbers, parts, strict=True)]
