@@ -1,6 +1,6 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, wasm, page.
+Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, wasm, page; safetensors: its weights for other tools.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Config:
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
             "wasm: WebAssembly, and how JavaScript calls it; "
-            "page: an HTML file in which a quadrotor's policy flies"
+            "page: an HTML file in which a quadrotor's policy flies; "
+            "safetensors: the weights and the contract, for other tools"
         }
     )
     out: str = field(metadata={"help": "the folder to write into"})
@@ -168,7 +169,7 @@ def write_library(policy: PolicyFile, content: bytes, folder: Path, config: Conf
     return [*(f"wrote {folder / name}" for name in files), *said, f"to use it: {use}"]
 
 
-def for_browsers(config: Config) -> None:
+def without_budget(config: Config) -> None:
     """ArgumentError for what only chips have."""
     if config.budget_us is not None:
         raise cli.ArgumentError(f"budget_us is for microcontrollers; target={config.target} has none")
@@ -178,7 +179,7 @@ def write_wasm(policy: PolicyFile, content: bytes, folder: Path, config: Config)
     """policy.wasm, and policy.mjs for browsers and node."""
     from deploy.web import wasm
 
-    for_browsers(config)
+    without_budget(config)
     files = wasm.files(policy, content, config.weights, config.compiler)
     replace_all([(folder / name, made) for name, made in files.items()])
     return [f"wrote {folder / name}, {len(made)} bytes" for name, made in files.items()]
@@ -188,10 +189,22 @@ def write_page(policy: PolicyFile, content: bytes, folder: Path, config: Config)
     """index.html, with everything inside."""
     from deploy.web.page import page
 
-    for_browsers(config)
+    without_budget(config)
     made = page(policy, content, config.weights, config.compiler)
     replace_all([(folder / "index.html", made)])
     return [f"wrote {folder / 'index.html'}, {len(made)} bytes: open it in a browser"]
+
+
+def write_safetensors(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """weights.safetensors: every number as it is in the file."""
+    from deploy.hub.weights import FILE, weights
+
+    without_budget(config)
+    if config.weights != "float32":
+        raise cli.ArgumentError("weights goes without target=safetensors: they are stored as they are in the file")
+    made = weights(policy, content)
+    replace_all([(folder / FILE, made)])
+    return [f"wrote {folder / FILE}, {len(made)} bytes"]
 
 
 TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
@@ -203,6 +216,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "zephyr": write_library,
     "wasm": write_wasm,
     "page": write_page,
+    "safetensors": write_safetensors,
 }
 FOR_ANY_CORE = ("c", *(name for name, write in TARGETS.items() if write is write_library))
 
