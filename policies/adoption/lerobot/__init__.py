@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from policies.adoption.fields import DescriptionError
 from sim.tasks import Task
 
 if TYPE_CHECKING:
@@ -23,9 +24,13 @@ class Asked(Protocol):
 
 def planner_of(folder: Folder, steps: int = 0) -> Planner:
     """The network of a folder; `steps`: evaluations of one that takes noise away, 0: as many as the folder says."""
-    from policies.adoption.lerobot import act, planners
+    from policies.adoption.lerobot import act, diffusion, planners
 
-    return planners.ActPlanner(*act.from_act(folder))
+    if folder.kind == "act":
+        if steps:
+            raise DescriptionError("sampler: ACT takes no noise away")
+        return planners.ActPlanner(*act.from_act(folder))
+    return planners.DiffusionPlanner(*diffusion.from_diffusion(folder, steps))
 
 
 def draft(path: str, task: Task | None, typed: Mapping[str, Any]) -> str:
@@ -40,15 +45,14 @@ def draft(path: str, task: Task | None, typed: Mapping[str, Any]) -> str:
 def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, str]:
     """The policy as its description says, and the file that holds its weights."""
     from policies.adoption.contract import contract_of
-    from policies.adoption.fields import DescriptionError
     from policies.adoption.lerobot.controller import LeRobotPolicy
     from policies.adoption.lerobot.description import read as read_description
     from policies.adoption.lerobot.folder import WEIGHTS, read
 
     description = read_description(asked.description)
     folder = read(asked.file)
-    planner = planner_of(folder, description.steps)
     try:
+        planner = planner_of(folder, description.steps)
         contract = contract_of(description, settings, asked.task, pictures=True)
         policy = LeRobotPolicy(description, contract, folder, planner)
     except DescriptionError as error:
