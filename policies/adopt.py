@@ -155,14 +155,19 @@ def main(argv: Sequence[str]) -> None:
         f"policy: {printable(config.out)}, {made.vectors.steps} test vectors agree, the worst at {share:.2g} tolerances"
     )
     if config.check:
-        from policies.adoption import trial
+        from policies.adoption import lerobot, trial
 
+        strange = lerobot.remarks(policy, config.episodes, config.seed) if config.source == "lerobot" else []
+        for line in strange:
+            print(f"not as in its training: {printable(line, cli.LONGEST)}")
         tried = trial.compare(policy, config.episodes, config.seed)
         print(f"\n{trial.text(tried)}\n")
         if better := trial.clearly_better(tried):
             print(f"clearly better than described: {better.name}: {better.advice}")
             raise SystemExit(1)
         print("no other reading is clearly better than what is described")
+        if strange:
+            raise SystemExit(1)
 
 
 def named(arguments: Sequence[str]) -> list[str]:

@@ -58,3 +58,10 @@ def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, s
     except DescriptionError as error:
         raise DescriptionError(f"{asked.description}: {error}") from None
     return policy, str(Path(asked.file) / WEIGHTS)
+
+
+def remarks(policy: Any, episodes: int, seed: int) -> list[str]:
+    """What is not as its statistics say of its training, when so many episodes begin."""
+    from policies.adoption.lerobot import fit
+
+    return fit.remarks(policy, episodes, seed)

@@ -1,6 +1,8 @@
 """Policies of LeRobot: what is read of a folder, what becomes of it, and what is refused."""
 
 import json
+from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +11,17 @@ import yaml
 
 from deploy import cli
 from deploy.policy_file import PolicyFile, PolicyFileError
+from deploy.trust import safetensors
 from policies import adopt
 from policies.adoption import lerobot
+from policies.adoption.contract import contract_of
 from policies.adoption.fields import DescriptionError
+from policies.adoption.lerobot.controller import LeRobotPolicy
 from policies.adoption.lerobot.description import parse
 from policies.adoption.lerobot.folder import read
+from sim import spec
+from sim.env import make_env
+from sim.tasks import make
 from tests.policies.adoption import lerobot_folder as made
 
 ROBOT = {
@@ -232,3 +240,58 @@ def test_the_draft_says_what_the_folder_and_the_task_tell(tmp_path):
     assert found["signals"][1] == {"name": "images.front_camera", "picture": [64, 64]} or found["signals"][1]["picture"]
     assert json.dumps(found).count("?") == 5
     parse("x", yaml.safe_load(yaml.safe_dump(ROBOT)))
+
+
+CAMERAS = ["front_camera", "wrist_camera"]
+PICTURES = {f"observation.images.{name}": name for name in CAMERAS}
+JOINTS = ["joint_position", "joint_velocity", "gripper_opening", "hand_position", "hand_rotation", "goal_position"]
+
+
+def looked_at(folder, **changes):
+    """What the statistics of the folder say of arm_push, read as described."""
+    told = {
+        "task": "arm_push",
+        "task_settings": {"cameras": CAMERAS},
+        "observation": [{"signal": name} for name in JOINTS],
+        "pictures": PICTURES,
+        "action": [{"command": "hand_velocity"}, {"command": "gripper_target"}],
+    }
+    description = parse("x", told | changes)
+    contract = contract_of(description, pictures=True)
+    policy = LeRobotPolicy(description, contract, read(str(folder)), SimpleNamespace(horizon=6, replan=4))
+    return lerobot.remarks(policy, 4, 3), [reading.name for reading in policy.readings()]
+
+
+def test_statistics_name_swapped_cameras_and_permuted_joints(tmp_path):
+    size = dict.fromkeys(CAMERAS, (64, 64))
+    folder = made.write(tmp_path / "act", made.ACT, numbers=(30,), pictures=size, actions=4)
+    task = make("arm_push", cameras=CAMERAS)
+    with closing(make_env(task, 4, 11)) as env:  # other episodes than those that are looked at
+        env.reset(range(4), range(4))
+        signals = env.observe()
+    numbers = spec.pack(spec.numbers(task.policy), signals)
+    held, _ = safetensors.read(str(folder / "preprocessor.safetensors"), 1e6)
+    held = dict(held)
+    held["observation.state.min"], held["observation.state.max"] = (
+        numbers.min(axis=0) - 0.05,
+        numbers.max(axis=0) + 0.05,
+    )
+    for name, camera in PICTURES.items():
+        held[f"{name}.mean"] = (signals[camera].mean(axis=(0, 1, 2)) / 255.0).astype(np.float32).reshape(3, 1, 1)
+    (folder / "preprocessor.safetensors").write_bytes(safetensors.to_bytes(held))
+    found, names = looked_at(folder)
+    assert found == []
+    crossed = dict(zip(PICTURES, reversed(CAMERAS), strict=True))
+    (line,), _ = looked_at(folder, pictures=crossed)
+    front, wrist = PICTURES
+    assert line == f"{front} and {wrist}: their colours are those of wrist_camera and front_camera: exchanged?"
+    permuted = [{"signal": "joint_position", "elements": [1, 0, 2, 5, 4, 3, 6]}, *({"signal": n} for n in JOINTS[1:])]
+    found, _ = looked_at(folder, observation=permuted)
+    assert any(line.startswith("observation.state[3] is joint_position[5]: ") for line in found)
+    degrees = [{"signal": "joint_position", "scale": 57.3}, *({"signal": name} for name in JOINTS[1:])]
+    assert any(
+        "observation.state[3] is joint_position[3]" in line for line in looked_at(folder, observation=degrees)[0]
+    )
+    assert names[0] == f"pictures: {front} and {wrist} exchanged" and len(names) == len(set(names))
+    assert any(name.startswith("action[0] hand_velocity") for name in names)
+    assert any(name.startswith("action[1] gripper_target") for name in names)
