@@ -33,6 +33,12 @@ class AdoptedPolicy:
         self.rate_hz, self.outputs = contract.rate_hz, contract.outputs
         self.settings, self.envelope = contract.settings, contract.envelope
         spec.limits(self.outputs)
+        known = [s.name for s in contract.outputs]
+        if known != [description.action.command]:
+            raise DescriptionError(
+                f"action.command: {description.action.command!r}: the commands are: {', '.join(known)}; an adopted "
+                "policy of this kind gives one, which is all"
+            )
         self.response = response_of((description.action,), contract)
         actions = spec.size(contract.outputs)
         if network.outputs != actions:

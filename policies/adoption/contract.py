@@ -168,11 +168,6 @@ def response_of(actions: Sequence[Action], contract: Contract) -> Response:
     DescriptionError where that is not said of each number of the commands.
     """
     known, told = [s.name for s in contract.outputs], [action.command for action in actions]
-    if len(actions) == 1 and len(known) != 1:
-        raise DescriptionError(
-            f"action.command: {told[0]!r}: the commands are: {', '.join(known)}; an adopted policy of this kind gives "
-            "one, which is all"
-        )
     for k, name in enumerate(told):
         if name not in known or name in told[:k]:
             where = "action.command" if len(actions) == 1 else f"action[{k}].command"

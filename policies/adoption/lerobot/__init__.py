@@ -36,7 +36,7 @@ def planner_of(folder: Folder, steps: int = 0) -> Planner:
 def draft(path: str, task: Task | None, typed: Mapping[str, Any]) -> str:
     """A description to begin with."""
     from policies.adoption.contract import of_task
-    from policies.adoption.lerobot.draft import draft as made
+    from policies.adoption.lerobot.drafting import draft as made
     from policies.adoption.lerobot.folder import read
 
     return made(read(path), of_task(task, pictures=True) if task else None, typed)

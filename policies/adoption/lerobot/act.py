@@ -177,7 +177,7 @@ class Act(nn.Module):
         self.pictures = nn.ModuleList([Normalised(folder.normalisers.get(name)) for name in folder.pictures])
         self.action = Normalised(folder.normalisers.get(ACTION))
 
-    def forward(self, numbers: torch.Tensor, pictures: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def forward(self, numbers: torch.Tensor, pictures: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
         """The chunk, action by action."""
         parts = numbers.split(self.model.sizes, dim=1) if self.model.sizes else ()
         told = [n(part) for n, part in zip(self.numbers, parts, strict=True)]

@@ -212,7 +212,7 @@ class Seen(nn.Module):
         self.numbers = nn.ModuleList([Normalised(folder.normalisers.get(name)) for name in folder.numbers])
         self.pictures = nn.ModuleList([Normalised(folder.normalisers.get(name)) for name in folder.pictures])
 
-    def forward(self, numbers: torch.Tensor, pictures: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def forward(self, numbers: torch.Tensor, pictures: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
         parts = [n(part) for n, part in zip(self.numbers, numbers.split(self.sizes, dim=1), strict=True)]
         shown = [n(picture(x)) for n, x in zip(self.pictures, pictures, strict=True)]
         eyes = list(self.model.rgb_encoder) if self.model.own else [self.model.rgb_encoder] * len(shown)  # type: ignore[arg-type]

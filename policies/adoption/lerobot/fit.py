@@ -18,7 +18,8 @@ from sim.env import make_env, together
 
 OUTSIDE = 0.5  # of what a number ran over in training: so far beyond that, and all episodes begin there
 LEAST = 1e-3  # what it ran over counts at least as much
-COLOUR = 0.05  # of 0 to 1: so much nearer must another camera's mean colour be
+ALIKE = 0.01  # of 0 to 1: cameras whose mean colours are that close tell nothing
+COLOUR = 0.05  # so much nearer must a camera's mean colour be that the policy is not shown
 STANDARD = (0.485, 0.456, 0.406)  # means of ImageNet, which LeRobot mostly puts in place of a dataset's own
 
 
@@ -79,11 +80,13 @@ def _cameras(policy: LeRobotPolicy, signals: dict[str, NDArray[np.generic]]) -> 
 
     exchanged = set[str]()
     for one, two in itertools.combinations(known, 2):
-        now = apart(one, told[one]) + apart(two, told[two])
-        if now > apart(one, told[two]) + apart(two, told[one]) + 2.0 * COLOUR:
+        between = float(np.abs(colours[told[one]] - colours[told[two]]).max())
+        nearer = apart(one, told[one]) + apart(two, told[two]) - apart(one, told[two]) - apart(two, told[one])
+        if between > ALIKE and nearer > between:  # of at most twice that
             exchanged |= {one, two}
             yield f"{one} and {two}: their colours are those of {told[two]} and {told[one]}: exchanged?"
-    for name in known.keys() - exchanged:
-        nearest = min(colours, key=lambda signal: apart(name, signal))
+    for name in (name for name in known if name not in exchanged):
+        others = colours.keys() - set(told.values())
+        nearest = min((told[name], *sorted(others)), key=lambda signal: apart(name, signal))
         if apart(name, told[name]) > apart(name, nearest) + COLOUR:
             yield f"{name} is {told[name]}: its colours are rather those of {nearest}"

@@ -36,7 +36,7 @@ class ActPlanner:
 
     def write(self, graph: Graph, numbers: str, pictures: tuple[Signal, ...], nothing: str) -> str:
         fresh = graph.add("LessOrEqual", "state.left", graph.constant(0.0))
-        examples = (torch.zeros(2, sum(self.network.model.sizes)), zeros(pictures))
+        examples = (torch.zeros(2, sum(self.network.model.sizes)), *zeros(pictures))
         given = (numbers, *(s.name for s in pictures))
         return graph.when(graph.some(fresh), lambda: spliced(graph, self.network, examples, given), nothing)
 
@@ -87,7 +87,7 @@ class DiffusionPlanner:
         needed = graph.add("Less", "state.left", graph.constant(float(self.looks)))
         noise = self.noise.write(graph, numbers, fresh)
         given = (numbers, *(s.name for s in pictures))
-        examples = (torch.zeros(2, sum(self.see.sizes)), zeros(pictures))
+        examples = (torch.zeros(2, sum(self.see.sizes)), *zeros(pictures))
         blind = graph.add("MatMul", "state.left", graph.constant(np.zeros((1, self.size))))
         looked = graph.when(graph.some(needed), lambda: spliced(graph, self.see, examples, given), blind)
         seen = graph.add("Where", needed, looked, blind)
@@ -102,6 +102,7 @@ class DiffusionPlanner:
         return graph.when(graph.some(fresh), lambda: spliced(graph, self.network, rows, (seen, noise)), nothing)
 
 
-def zeros(pictures: tuple[Signal, ...]) -> tuple[torch.Tensor, ...]:
-    """Two rows of each picture, all black."""
-    return tuple(torch.zeros(2, *s.shape, dtype=torch.uint8) for s in pictures)
+def zeros(pictures: tuple[Signal, ...]) -> tuple[Any, ...]:
+    """Two rows of each picture, all black, as one argument; none of no pictures."""
+    made = tuple(torch.zeros(2, *s.shape, dtype=torch.uint8) for s in pictures)
+    return (made,) if made else ()
