@@ -86,7 +86,7 @@ def _run(
     try:
         logger = loggers.begun(settings.options.logger, folder, config.as_dict(settings))
     except loggers.LoggerError as error:
-        raise RunError(f"{error}; {folder} holds no more than the settings of this run") from error
+        raise RunError(str(error)) from error
     with Log(folder, logger=logger, **saved) as log, Progress(title, background.bar_ready) as progress, profile:
         saver = Saver(folder, settings, algorithm, log)
         try:
