@@ -215,7 +215,9 @@ class Seen(nn.Module):
     def forward(self, numbers: torch.Tensor, pictures: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
         parts = [n(part) for n, part in zip(self.numbers, numbers.split(self.sizes, dim=1), strict=True)]
         shown = [n(picture(x)) for n, x in zip(self.pictures, pictures, strict=True)]
-        eyes = list(self.model.rgb_encoder) if self.model.own else [self.model.rgb_encoder] * len(shown)  # type: ignore[arg-type]
+        eyes = [getattr(self.model, "rgb_encoder", None)] * len(shown)
+        if self.model.own:
+            eyes = list(self.model.rgb_encoder)  # type: ignore[arg-type]
         looked = [eye(x) for eye, x in zip(eyes, shown, strict=True)]
         return torch.cat([parts[0], *looked, *parts[1:]], dim=1)
 
