@@ -115,3 +115,60 @@ def test_commands_equal_the_librarys_in_closed_loop(kind, tmp_path, monkeypatch)
     env.close()
     print(f"{kind}: {worst:.2g} over {STEPS} steps, {within} of {STEPS * len(low)} numbers within the limits")
     assert worst < 1e-5 and within > STEPS * len(low) // 4
+
+
+OTHER = {
+    "prediction_type": "sample",
+    "use_film_scale_modulation": False,
+    "use_separate_rgb_encoder_per_camera": True,
+    "beta_schedule": "linear",
+    "use_group_norm": False,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, OTHER], ids=["usual", "other"])
+def test_plans_of_a_diffusion_policy_equal_the_librarys(changes, tmp_path):
+    """In torch alone: two cameras, an environment's state, two steps seen, ten steps of its queue."""
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    classes, processors = lerobot_folder.library()
+    config_class, policy_class = classes["diffusion"]
+    kinds = {"observation.state": (FeatureType.STATE, (5,)), "observation.environment_state": (FeatureType.ENV, (2,))}
+    kinds |= {f"observation.images.{name}": (FeatureType.VISUAL, (3, 48, 64)) for name in "ab"}
+    outputs = {"action": PolicyFeature(FeatureType.ACTION, (3,))}
+    settings = SMALL["diffusion"] | {"crop_shape": (40, 60), "n_action_steps": 3, "device": "cpu", "push_to_hub": False}
+    inputs = {name: PolicyFeature(*about) for name, about in kinds.items()}
+    torch.manual_seed(1)
+    policy = policy_class(config_class(input_features=inputs, output_features=outputs, **settings, **changes)).eval()
+    sizes = {name: (3, 1, 1) if len(shape) == 3 else shape for name, (_, shape) in kinds.items()} | {"action": (3,)}
+    stats = {
+        name: {
+            "mean": 0.3 * torch.rand(shape),
+            "std": torch.rand(shape) + 0.3,
+            "min": -torch.rand(shape) - 0.1,
+            "max": torch.rand(shape) + 0.1,
+        }
+        for name, shape in sizes.items()
+    }
+    before, after = processors(policy.config, dataset_stats=stats)
+    for part in (policy, before, after):
+        part.save_pretrained(tmp_path)
+    planner, rng = lerobot.planner_of(read(str(tmp_path))), np.random.default_rng(0)
+    state, row, worst, plan = planner.initial_state(1), -1, 0.0, np.zeros((7, 3))
+    for step in range(10):
+        numbers = rng.normal(size=(1, 7)).astype(np.float32)
+        pictures = [rng.integers(0, 256, (1, 48, 64, 3), np.uint8) for _ in "ab"]
+        told = {"observation.state": torch.from_numpy(numbers[0, :5])}
+        told["observation.environment_state"] = torch.from_numpy(numbers[0, 5:])
+        for name, seen in zip("ab", pictures, strict=True):
+            told[f"observation.images.{name}"] = torch.from_numpy(seen[0]).permute(2, 0, 1).float() / 255.0
+        given, due = {}, step % 3
+        if due == 0:
+            row = int(planner.noise.begin(numbers)[0, 0]) if row < 0 else (row + 1) % len(planner.noise.table)
+            given["noise"] = torch.from_numpy(planner.noise.table[row].reshape(1, 8, 3))
+        want = after(policy.select_action(before(told), **given))[0].numpy()
+        left = np.full((1, 1), (3 - due) % 3, np.float32)
+        made, state = planner.plan(numbers, pictures, state, left)
+        plan = plan if made is None else made.reshape(-1, 3)
+        worst = max(worst, float(np.abs(plan[due] - want).max()))
+    assert worst < 1e-5
