@@ -45,7 +45,7 @@ class SafetensorsError(ValueError):
 def to_bytes(tensors: Mapping[str, NDArray[Any]], texts: Mapping[str, str] | None = None) -> bytes:
     """The file of these tensors, in the order of their names, and texts beside them."""
     header: dict[str, Any] = {TEXTS: dict(texts)} if texts else {}
-    parts, end = [], 0
+    parts, end = list[bytes](), 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):  # so that all are aligned
         value = np.asarray(tensors[name])
         code = CODES.get(value.dtype.newbyteorder("<").str.lstrip("<|="))

@@ -175,7 +175,7 @@ def response_of(actions: Sequence[Action], contract: Contract) -> Response:
             raise DescriptionError(f"{where}: {name!r}: {twice}")
     if missing := [name for name in known if name not in told]:
         raise DescriptionError(f"action: says nothing of the command {missing[0]!r}")
-    begins, parts = 0, {}
+    begins, parts = 0, dict[str, Response]()
     for k, action in enumerate(actions):
         where = "action" if len(actions) == 1 else f"action[{k}]"
         part = _response(action, contract, where)

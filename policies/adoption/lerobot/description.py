@@ -10,7 +10,7 @@ from policies.adoption.description import Action, Description, action, beginning
 from policies.adoption.fields import DescriptionError, Fields
 from policies.adoption.lerobot.folder import PLACE, STATE, Folder
 from sim import spec
-from sim.spec import Group
+from sim.spec import Group, Signal
 
 FEWEST, MOST = 1, 100  # evaluations of a network that takes noise away
 
@@ -49,8 +49,8 @@ def parse(path: str, found: Any) -> PlanDescription:
         if one.history != 1 or not (one.signals or one.constant):
             raise DescriptionError(f"observation[{k}]: LeRobot's policies take no history and no last_action as a term")
     actions = tuple(action(item) for item in fields.items("action"))
-    for k, one in enumerate(actions):
-        if one.initial != 0.0:
+    for k, act in enumerate(actions):
+        if act.initial != 0.0:
             raise DescriptionError(f"action[{k}].initial: these policies are not told their last action")
     made = PlanDescription(
         **beginning(path, fields), observation=terms, action=actions[0], pictures=told, actions=actions, steps=steps
@@ -64,7 +64,7 @@ def shown(description: PlanDescription, folder: Folder, contract: Contract) -> G
     if unknown := [name for name in description.pictures if name not in folder.pictures]:
         known = ", ".join(folder.pictures) or "none"
         raise DescriptionError(f"pictures: {unknown[0]!r:.80}: the policy's are: {known}")
-    signals, found = {s.name: s for s in spec.pictures(contract.inputs)}, []
+    signals, found = {s.name: s for s in spec.pictures(contract.inputs)}, list[Signal]()
     for name, (height, width) in folder.pictures.items():
         if name not in description.pictures:
             raise DescriptionError(f"pictures: {name} is missing: which signal is it?")

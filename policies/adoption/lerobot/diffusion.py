@@ -12,6 +12,7 @@ from torch import nn
 from deploy.policy_file import PolicyFileError
 from policies.adoption.lerobot.folder import ACTION, Folder, Settings
 from policies.adoption.lerobot.modules import STAGES, WIDTHS, FrozenNorm, Normalised, filled, picture, resnet
+from policies.models.controller import Array
 
 UNROLLED = 20  # evaluations of the network that are written into a file
 TAIL = 0.999  # the largest beta of the cosine's schedule
@@ -171,7 +172,7 @@ class Sampler:
         return cls(tuple(times), tuple(zip(map(float, product[times]), before, strict=True)), epsilon, clip)
 
 
-def betas(told: Settings, count: int) -> np.ndarray:
+def betas(told: Settings, count: int) -> Array:
     """How much noise each step of training adds, (count,): linear, of square roots, or the squared cosine's."""
     kind = told.word("beta_schedule", "squaredcos_cap_v2", "linear", "scaled_linear")
     low, high = told.number("beta_start"), told.number("beta_end")

@@ -122,7 +122,10 @@ def read(path: str) -> Folder:
             f"{path}: its statistics are among the weights, as before LeRobot 0.4: bring it up to date with "
             "lerobot.processor.migrate_policy_normalization"
         )
-    sizes = {**{name: (size,) for name, size in numbers.items()}, **{name: (3, 1, 1) for name in pictures}}
+    sizes: dict[str, tuple[int, ...]] = {
+        **{name: (size,) for name, size in numbers.items()},
+        **{name: (3, 1, 1) for name in pictures},
+    }
     modes, statistics = _normalisation(folder, BEFORE, NORMALISE)
     normalisers = {
         name: made
@@ -170,10 +173,10 @@ def _features(path: str, key: str, found: Any) -> dict[str, tuple[str, tuple[int
 
 
 def _inputs(path: str, found: Any) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    numbers, pictures = {}, {}
+    numbers, pictures = dict[str, int](), dict[str, tuple[int, int]]()
     for name, (kind, shape) in _features(path, "input_features", found).items():
         if kind == "VISUAL" and len(shape) == 3 and shape[0] == 3:
-            pictures[name] = shape[1:]
+            pictures[name] = (shape[1], shape[2])
         elif (kind, name) in (("STATE", STATE), ("ENV", PLACE)) and len(shape) == 1:
             numbers[name] = shape[0]
         else:
@@ -199,7 +202,11 @@ def _tensors(path: Path) -> dict[str, Array]:
 
 def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str], dict[str, dict[str, Array]]]:
     """The mode of each kind of feature, and the statistics of each."""
-    path, modes, held = folder / file, dict.fromkeys(("STATE", "ENV", "VISUAL", "ACTION"), "IDENTITY"), {}
+    path, modes, held = (
+        folder / file,
+        dict.fromkeys(("STATE", "ENV", "VISUAL", "ACTION"), "IDENTITY"),
+        dict[str, dict[str, Array]](),
+    )
     steps = _json(path).get("steps")
     for step in steps if isinstance(steps, list) else [None]:
         about = step if isinstance(step, dict) else {}
