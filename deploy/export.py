@@ -1,6 +1,7 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, px4, raptor, wasm, page.
+Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, px4, raptor, wasm, page; safetensors: its weights, for
+other tools.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Config:
             "px4: a module of PX4, a flight mode; "
             "raptor: policy.tar, weights for PX4's module mc_raptor; "
             "wasm: WebAssembly, and how JavaScript calls it; "
-            "page: an HTML file in which a policy flies, drives or plays football"
+            "page: an HTML file in which a policy flies, drives or plays football; "
+            "safetensors: the weights and the contract, for other tools"
         }
     )
     out: str = field(metadata={"help": "the folder to write into"})
@@ -205,7 +207,7 @@ def write_raptor(policy: PolicyFile, content: bytes, folder: Path, config: Confi
     ]
 
 
-def for_browsers(config: Config) -> None:
+def without_budget(config: Config) -> None:
     """ArgumentError for what only chips have."""
     if config.budget_us is not None:
         raise cli.ArgumentError(f"budget_us is for microcontrollers; target={config.target} has none")
@@ -215,7 +217,7 @@ def write_wasm(policy: PolicyFile, content: bytes, folder: Path, config: Config)
     """policy.wasm, and policy.mjs for browsers and node."""
     from deploy.web import wasm
 
-    for_browsers(config)
+    without_budget(config)
     files = wasm.files(policy, content, config.weights, config.compiler)
     replace_all([(folder / name, made) for name, made in files.items()])
     return [f"wrote {folder / name}, {len(made)} bytes" for name, made in files.items()]
@@ -225,10 +227,22 @@ def write_page(policy: PolicyFile, content: bytes, folder: Path, config: Config)
     """index.html, with everything inside."""
     from deploy.web.page import page
 
-    for_browsers(config)
+    without_budget(config)
     made = page(policy, content, config.weights, config.compiler)
     replace_all([(folder / "index.html", made)])
     return [f"wrote {folder / 'index.html'}, {len(made)} bytes: open it in a browser"]
+
+
+def write_safetensors(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """weights.safetensors: every number as it is in the file."""
+    from deploy.hub.weights import FILE, weights
+
+    without_budget(config)
+    if config.weights != "float32":
+        raise cli.ArgumentError("weights goes without target=safetensors: they are stored as they are in the file")
+    made = weights(policy, content)
+    replace_all([(folder / FILE, made)])
+    return [f"wrote {folder / FILE}, {len(made)} bytes"]
 
 
 TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
@@ -242,6 +256,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "raptor": write_raptor,
     "wasm": write_wasm,
     "page": write_page,
+    "safetensors": write_safetensors,
 }
 FOR_ANY_CORE = ("c", *(name for name, write in TARGETS.items() if write is write_library))
 

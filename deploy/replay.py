@@ -1,6 +1,7 @@
 """python -m deploy.replay log=FILE [policy=FILE]: compute a recorded flight's commands again and compare every bit.
 
-Guard and policy are fed what they were fed in the flight. With another policy, how its commands would have differed.
+Guard and policy are fed what they were fed in the flight. With another policy, how its commands would have differed;
+plot=FILE.png draws both over time.
 A log may come from a stranger: nothing is opened, imported or compiled because it says so; the policy in it is checked
 like any other. repair=OUT.mcap writes what can be read of a damaged one.
 """
@@ -28,6 +29,7 @@ from deploy.recording.records import RecordError
 from deploy.recording.repair import repair
 from deploy.remote.split_policy import FROM_SERVER
 from deploy.runtimes import controller
+from deploy.system.files import write_atomic
 from deploy.trust.text import printable
 
 AnyArray = NDArray[Any]
@@ -49,6 +51,8 @@ class Config:
         default=None,
         metadata={"help": "write what can be read of a damaged log to this file (.mcap), and nothing else"},
     )
+    plot: str | None = field(default=None, metadata={"help": "draw both policies' commands over time (.png)"})
+    robot: int = field(default=0, metadata={"help": "which robot of the flight is drawn"})
     memory: int = field(default=flight_log.MEMORY, metadata={"help": "MB of control steps to read at most"})
 
     def __post_init__(self) -> None:
@@ -56,6 +60,10 @@ class Config:
             raise ValueError(f"controller={self.controller}: is one of {', '.join(CONTROLLERS)}")
         if self.repair is not None and not self.repair.endswith(".mcap"):
             raise ValueError(f"repair={self.repair}: the name of a flight log ends in .mcap")
+        if self.plot is not None and not self.plot.endswith(".png"):
+            raise ValueError(f"plot={self.plot}: the name of the picture ends in .png")
+        if self.plot is not None and self.repair is not None:
+            raise ValueError("plot goes without repair, which writes a log and nothing else")
         if self.memory < 1:
             raise ValueError(f"memory={self.memory}: needs at least 1 (MB)")
 
@@ -217,7 +225,8 @@ def main(argv: Sequence[str]) -> None:
     flight = flight_log.read(config.log, config.memory)
     print("\n".join(_summary(flight)))
     with tempfile.TemporaryDirectory() as folder:
-        computed = replay(flight, _policy(config, flight, folder), config.controller)
+        policy = _policy(config, flight, folder)
+        computed = replay(flight, policy, config.controller)
     count = comparable(flight)
     if flight.gaps:
         print(
@@ -229,6 +238,13 @@ def main(argv: Sequence[str]) -> None:
     for name, (differing, largest) in compared.items():
         apart = f"differs on {differing} robot steps, by up to {largest:.3g} of its range"
         print(f"{name:24} {apart if differing else 'equal, every bit'}")
+    if config.plot is not None:
+        from deploy.recording.plot import comparison
+
+        flew = printable(flight.about["policy"])
+        picture = comparison(flight, computed, (f"{flew} (flew)", f"{policy.name} (replayed)"), config.robot)
+        write_atomic(config.plot, picture)
+        print(f"plot: {printable(config.plot)}")
     if config.policy is None and any(differing for differing, _ in compared.values()):
         by = printable(flight.about["controller"])
         other = f" (it was computed by {by}, now by {config.controller})" if by != config.controller else ""

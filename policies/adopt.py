@@ -24,15 +24,16 @@ from deploy.trust.text import printable
 if TYPE_CHECKING:
     from policies.adoption.adopted import AdoptedPolicy
     from policies.adoption.found import Found
+    from policies.adoption.trial import Adopted
 
-SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab", "rl_tools", "cleanrl", "isaaclab")
+SOURCES = ("onnx", "sb3", "rsl_rl", "mjlab", "rl_tools", "cleanrl", "isaaclab", "lerobot")
 
 
 @dataclass
 class Config:
     """Settings of the command."""
 
-    file: str = field(metadata={"help": "FILE: what the other library wrote"})
+    file: str = field(metadata={"help": "FILE: what the other library wrote; of lerobot a folder"})
     source: str = field(metadata={"help": f"from=: which library: {', '.join(SOURCES)}"})
     description: str = field(default="", metadata={"help": "what the network takes and returns (.yaml)"})
     out: str = field(default="", metadata={"help": "the policy file to write (.onnx)"})
@@ -85,21 +86,41 @@ def write_draft(config: Config, settings: Mapping[str, Any]) -> None:
 
     if settings and not config.task:
         raise ValueError("task.... goes with task=NAME")
-    contract = of_task(make_task(config.task, **settings)) if config.task else None
-    text = draft(read(config, {}), contract, settings, Path(config.file).name)
+    if config.source == "lerobot":
+        from policies.adoption import lerobot
+
+        text = lerobot.draft(config.file, make_task(config.task, **settings) if config.task else None, settings)
+    else:
+        contract = of_task(make_task(config.task, **settings)) if config.task else None
+        text = draft(read(config, {}), contract, settings, Path(config.file).name)
     write_atomic(config.draft, text.encode())
 
 
-def adopt(config: Config, settings: Mapping[str, Any]) -> tuple[PolicyFile, AdoptedPolicy]:
+def adopt(config: Config, settings: Mapping[str, Any]) -> tuple[PolicyFile, Adopted]:
     """Write the policy file; it loaded, and the controller in numpy."""
+    from policies.adoption import lerobot, trial
+    from policies.models.export import export
+
+    made = lerobot.adopted if config.source == "lerobot" else adopted
+    policy, weights = made(config, settings)
+    about = {"from": config.source, "file": Path(config.file).name, "sha256": _sha256(weights)}
+    about |= {"description": Path(config.description).read_text()}
+    file = export(policy, config.out, vectors_from=trial.flight(policy, config.seed), training={"adopted": about})
+    return file, policy
+
+
+def _sha256(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def adopted(config: Config, settings: Mapping[str, Any]) -> tuple[AdoptedPolicy, str]:
+    """The policy as its description says, and the file that holds its weights."""
     import dataclasses
 
-    from policies.adoption import trial
     from policies.adoption.adopted import AdoptedPolicy
     from policies.adoption.contract import contract_of
     from policies.adoption.description import read as read_description
     from policies.adoption.fields import DescriptionError
-    from policies.models.export import export
 
     description = read_description(config.description)
     found = read(config, description.network)
@@ -114,12 +135,7 @@ def adopt(config: Config, settings: Mapping[str, Any]) -> tuple[PolicyFile, Adop
         policy = AdoptedPolicy(description, contract_of(description, settings, config.task), found.network)
     except DescriptionError as error:
         raise DescriptionError(f"{config.description}: {error}") from None
-    contents = {kind: Path(path).read_bytes() for kind, path in (("file", config.file), ("yaml", config.description))}
-    hashes = {kind: hashlib.sha256(content).hexdigest() for kind, content in contents.items()}
-    about = {"from": config.source, "file": Path(config.file).name, "sha256": hashes["file"]}
-    about |= {"description": contents["yaml"].decode()}
-    made = export(policy, config.out, vectors_from=trial.flight(policy, config.seed), training={"adopted": about})
-    return made, policy
+    return policy, config.file
 
 
 def main(argv: Sequence[str]) -> None:
@@ -139,14 +155,19 @@ def main(argv: Sequence[str]) -> None:
         f"policy: {printable(config.out)}, {made.vectors.steps} test vectors agree, the worst at {share:.2g} tolerances"
     )
     if config.check:
-        from policies.adoption import trial
+        from policies.adoption import lerobot, trial
 
+        strange = lerobot.remarks(policy, config.episodes, config.seed) if config.source == "lerobot" else []
+        for line in strange:
+            print(f"not as in its training: {printable(line, cli.LONGEST)}")
         tried = trial.compare(policy, config.episodes, config.seed)
         print(f"\n{trial.text(tried)}\n")
         if better := trial.clearly_better(tried):
             print(f"clearly better than described: {better.name}: {better.advice}")
             raise SystemExit(1)
         print("no other reading is clearly better than what is described")
+        if strange:
+            raise SystemExit(1)
 
 
 def named(arguments: Sequence[str]) -> list[str]:

@@ -65,6 +65,15 @@ class Graph:
     opset: int
 
 
+def constants_of(content: bytes) -> dict[str, AnyArray]:
+    """The tensors that are stored in an ONNX file, by name."""
+    import onnx
+    from onnx import numpy_helper
+
+    stored = onnx.load_from_string(content).graph.initializer
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in stored}
+
+
 def evaluate(node: Node, feeds: Mapping[str, AnyArray], opset: int) -> list[AnyArray]:
     """What `node` makes of its inputs, by ONNX's reference implementation; padding, for its cuts, by numpy."""
     from onnx import TensorProto, helper

@@ -37,6 +37,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ray", "optuna"), ("cluster",)),
     "transformers": ("vlm", "vla"),
     "peft": ("vla",),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
 }
 
 

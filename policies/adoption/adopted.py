@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from policies.adoption.contract import Contract, Piece, pieces_of, response_of
+from policies.adoption.contract import Contract, pieces_of, response_of
 from policies.adoption.description import Description, spread
-from policies.adoption.fields import EVERYTHING, DescriptionError
+from policies.adoption.fields import DescriptionError
+from policies.adoption.readings import Reading, readings
+from policies.adoption.terms import affine, clipped, picked, value, within, write_value
 from policies.models.controller import physical
 from policies.models.graph import Graph
 from policies.models.networks import Array, Network
@@ -31,7 +33,13 @@ class AdoptedPolicy:
         self.rate_hz, self.outputs = contract.rate_hz, contract.outputs
         self.settings, self.envelope = contract.settings, contract.envelope
         spec.limits(self.outputs)
-        self.response = response_of(description.action, contract)
+        known = [s.name for s in contract.outputs]
+        if known != [description.action.command]:
+            raise DescriptionError(
+                f"action.command: {description.action.command!r}: the commands are: {', '.join(known)}; an adopted "
+                "policy of this kind gives one, which is all"
+            )
+        self.response = response_of((description.action,), contract)
         actions = spec.size(contract.outputs)
         if network.outputs != actions:
             raise DescriptionError(
@@ -68,6 +76,14 @@ class AdoptedPolicy:
                 f"observation: the terms make {total} numbers ({parts}), the network takes {self.network.inputs}: "
                 f"{abs(total - self.network.inputs)} {'too many' if total > self.network.inputs else 'are missing'}"
             )
+
+    def readings(self) -> Iterator[Reading]:
+        """What else its description could mean."""
+        return readings(self.description, self.contract)
+
+    def otherwise(self, description: Description) -> AdoptedPolicy:
+        """The same network, read otherwise; DescriptionError where that does not fit."""
+        return AdoptedPolicy(description, self.contract, self.network)
 
     @cached_property
     def _remembered(self) -> list[tuple[int, str, int]]:
@@ -109,7 +125,7 @@ class AdoptedPolicy:
     def see(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """What the network is fed (n, inputs), and the next state of what it remembers."""
         rows = len(np.asarray(signals[self.inputs[0].name]))
-        now = [self._value(p, signals, state, rows) for p in self.pieces]
+        now = [value(p, signals, state.get(LAST), rows) for p in self.pieces]
         past, after = {}, {}
         for k, name, _ in self._remembered:
             before = state[name]
@@ -123,24 +139,7 @@ class AdoptedPolicy:
             after[BEGUN] = np.ones((rows, 1), np.float32)
         x = (np.concatenate(self._frames(now, past), axis=-1) - self._mean) / self._std
         clip = self.description.normalisation.clip
-        return _within(x, (-clip, clip)), after
-
-    def _value(self, piece: Piece, signals: Mapping[str, Any], state: Mapping[str, Array], rows: int) -> Array:
-        term = piece.term
-        if term.constant:
-            x = np.broadcast_to(np.asarray(term.constant, np.float32), (rows, len(term.constant)))
-        elif term.signals:
-            x = np.concatenate([np.asarray(signals[name], np.float32) for name in term.signals], axis=-1)
-        else:
-            x = state[LAST]
-        if term.minus is not None:
-            base = np.asarray(signals[term.minus], np.float32)
-            x = x - np.concatenate([base] * (x.shape[-1] // base.shape[-1]), axis=-1)
-        x = x if piece.places is None else x[:, list(piece.places)]
-        x = _within(x - piece.offset, term.clip)
-        if term.squash is not None:
-            x = x / np.sqrt(np.float32(1.0) + (x / np.float32(term.squash)) ** 2)
-        return np.asarray(x * piece.scale, np.float32)
+        return within(x, (-clip, clip)), after
 
     def act(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
         x, after = self.see(signals, state)
@@ -148,7 +147,7 @@ class AdoptedPolicy:
         after |= remembered
         if self.description.action.squash == "tanh":
             y = np.tanh(y)
-        action = _within(y, self.description.action.clip)
+        action = within(y, self.description.action.clip)
         if self._looks_back:
             after[LAST] = action
         return physical(self.outputs, action[:, self.response.order] * self.response.gain + self.response.bias), after
@@ -158,15 +157,15 @@ class AdoptedPolicy:
         y = self.network.write(graph, x)
         if self.description.action.squash == "tanh":
             y = graph.add("Tanh", y)
-        y = _clipped(graph, y, self.description.action.clip)
+        y = clipped(graph, y, self.description.action.clip)
         if self._looks_back:
             graph.add("Identity", y, to=f"next_state.{LAST}")
         if self.response.order != list(range(self.network.outputs)):
-            y = _picked(graph, y, self.response.order)
-        return _affine(graph, y, self.response.gain, self.response.bias)
+            y = picked(graph, y, self.response.order)
+        return affine(graph, y, self.response.gain, self.response.bias)
 
     def _write_seen(self, graph: Graph) -> str:
-        now = [self._write_value(graph, p) for p in self.pieces]
+        now = [write_value(graph, p, self.inputs, f"state.{LAST}") for p in self.pieces]
         past: dict[int, list[Any]] = {}
         for k, name, _ in self._remembered:
             before, steps = f"state.{name}", self.pieces[k].term.history - 1
@@ -184,50 +183,4 @@ class AdoptedPolicy:
         said = self.description.normalisation
         if said.mean:
             x = graph.add("Div", graph.add("Sub", x, graph.constant(self._mean)), graph.constant(self._std))
-        return _clipped(graph, x, (-said.clip, said.clip))
-
-    def _write_value(self, graph: Graph, piece: Piece) -> str:
-        term = piece.term
-        if term.constant:  # as many rows as there are robots
-            x = graph.add("Mul", graph.columns(self.inputs[0].name, 0, 1), graph.constant([[0.0]]))
-            x = graph.add("Add", x, graph.constant([term.constant]))
-        else:
-            x = graph.join(list(term.signals)) if term.signals else f"state.{LAST}"
-        if term.minus is not None:
-            sizes = {s.name: s.size for s in self.inputs}
-            x = graph.add("Sub", x, graph.join([term.minus] * (sizes[term.signals[0]] // sizes[term.minus])))
-        if piece.places is not None:
-            x = _picked(graph, x, list(piece.places))
-        if piece.offset.any():
-            x = graph.add("Sub", x, graph.constant(piece.offset))
-        x = _clipped(graph, x, term.clip)
-        if term.squash is not None:
-            ratio = graph.add("Div", x, graph.constant(term.squash))
-            square = graph.add("Mul", ratio, ratio)
-            x = graph.add("Div", x, graph.add("Sqrt", graph.add("Add", square, graph.constant(1.0))))
-        if (piece.scale != 1.0).any():
-            x = graph.add("Mul", x, graph.constant(piece.scale))
-        return x
-
-
-def _within(x: Array, limits: tuple[float, float]) -> Array:
-    """x within the limits, in single precision."""
-    return np.clip(x, np.float32(limits[0]), np.float32(limits[1])).astype(np.float32)
-
-
-def _clipped(graph: Graph, x: str, limits: tuple[float, float]) -> str:
-    """x within the limits; x itself where there are none."""
-    return x if limits == EVERYTHING else graph.add("Clip", x, *(graph.constant(limit) for limit in limits))
-
-
-def _picked(graph: Graph, x: str, places: list[int]) -> str:
-    """x[:, places]; x itself where they are all of it, in order."""
-    if places == list(range(len(places))):
-        return graph.columns(x, 0, len(places))
-    return graph.add("Gather", x, graph.constant(places, np.int64), axis=1)
-
-
-def _affine(graph: Graph, x: str, gain: Array, bias: Array) -> str:
-    """x * gain + bias, without what does nothing."""
-    x = graph.add("Mul", x, graph.constant(gain)) if (gain != 1.0).any() else x
-    return graph.add("Add", x, graph.constant(bias)) if bias.any() else x
+        return clipped(graph, x, (-said.clip, said.clip))

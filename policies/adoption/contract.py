@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,7 +56,9 @@ class Contract:
         return found
 
 
-def contract_of(description: Description, typed: Mapping[str, Any] | None = None, task: str = "") -> Contract:
+def contract_of(
+    description: Description, typed: Mapping[str, Any] | None = None, task: str = "", pictures: bool = False
+) -> Contract:
     """Of the description; `task` and `typed`, settings of it, are what a person said. DescriptionError, ValueError.
 
     What the description names is looked up in our tables only; a person may name a module, or a robot's file.
@@ -80,7 +82,7 @@ def contract_of(description: Description, typed: Mapping[str, Any] | None = None
             f"rate_hz: the policy was trained at {description.trained_hz:.4g} Hz, {made.name} runs at "
             f"{made.rate_hz:.4g}: say it in task_settings, where the task has a rate"
         )
-    contract = of_task(made)
+    contract = of_task(made, pictures)
     if unknown := [name for name in description.estimated if name not in contract.hidden]:
         raise DescriptionError(
             f"estimated: {unknown[0]!r:.80}: what {made.name} knows and no policy is told: {', '.join(contract.hidden)}"
@@ -90,10 +92,13 @@ def contract_of(description: Description, typed: Mapping[str, Any] | None = None
     return replace(contract, inputs=(*contract.inputs, *more), hidden=hidden)
 
 
-def of_task(task: Task) -> Contract:
-    """Of a task of ours; ValueError where its policies see more than numbers."""
-    if more := [s.name for s in task.policy if s not in spec.numbers(task.policy)]:
-        raise ValueError(f"task {task.name} shows its policy more than numbers ({more[0]}): it adopts no policy")
+def of_task(task: Task, pictures: bool = False) -> Contract:
+    """Of a task of ours; ValueError where its policies see more than numbers, and `pictures` where those may be."""
+    seen = spec.pictures(task.policy) if pictures else ()
+    if more := [s.name for s in task.policy if s not in (*spec.numbers(task.policy), *seen)]:
+        raise ValueError(
+            f"task {task.name} shows its policy more than numbers ({more[0]}): it adopts no policy of this kind"
+        )
     joints = joints_of(task)
     return Contract(
         task.name,
@@ -150,35 +155,57 @@ def _piece(term: Term, contract: Contract, sizes: Mapping[str, int], actions: in
 
 @dataclass(frozen=True)
 class Response:
-    """The action, resolved: a command in [-1, 1] of its range is action[order] * gain + bias."""
+    """The actions, resolved: the commands in [-1, 1] of their range are action[order] * gain + bias."""
 
-    action: Action
-    order: list[int]  # for each number of the command, which number of the network's action it is
+    order: list[int]  # for each number of the commands, which number of the network's action it is
     gain: Array
     bias: Array
 
 
-def response_of(action: Action, contract: Contract) -> Response:
-    """What the network's action does; DescriptionError where it does not say so of each number of the command."""
-    if [s.name for s in contract.outputs] != [action.command]:
-        known = ", ".join(s.name for s in contract.outputs)
-        raise DescriptionError(
-            f"action.command: {action.command!r}: the commands are: {known}; an adopted policy gives one, which is all"
-        )
-    size = contract.outputs[0].size
-    places = contract.places(action.command, action.elements, size, "action.elements")
+def response_of(actions: Sequence[Action], contract: Contract) -> Response:
+    """What the network's action does: each of `actions` takes its numbers of it, in this order.
+
+    DescriptionError where that is not said of each number of the commands.
+    """
+    known, told = [s.name for s in contract.outputs], [action.command for action in actions]
+    for k, name in enumerate(told):
+        if name not in known or name in told[:k]:
+            where = "action.command" if len(actions) == 1 else f"action[{k}].command"
+            twice = "is told twice" if name in known else f"the commands are: {', '.join(known)}"
+            raise DescriptionError(f"{where}: {name!r}: {twice}")
+    if missing := [name for name in known if name not in told]:
+        raise DescriptionError(f"action: says nothing of the command {missing[0]!r}")
+    begins, parts = 0, dict[str, Response]()
+    for k, action in enumerate(actions):
+        where = "action" if len(actions) == 1 else f"action[{k}]"
+        part = _response(action, contract, where)
+        parts[action.command] = Response([begins + number for number in part.order], part.gain, part.bias)
+        begins += len(part.order)
+    found = [parts[name] for name in known]
+    return Response(
+        [number for part in found for number in part.order],
+        np.concatenate([part.gain for part in found]),
+        np.concatenate([part.bias for part in found]),
+    )
+
+
+def _response(action: Action, contract: Contract, where: str) -> Response:
+    """Of one command; `order` is that within its own numbers of the action."""
+    (signal,) = (s for s in contract.outputs if s.name == action.command)
+    size = signal.size
+    places = contract.places(action.command, action.elements, size, f"{where}.elements")
     if len(places) != size:
         raise DescriptionError(
-            f"action.elements: names {len(places)} of the {size} of {action.command}; needs them all"
+            f"{where}.elements: names {len(places)} of the {size} of {action.command}; needs them all"
         )
     order = [places.index(k) for k in range(size)]
-    low, high = spec.limits(contract.outputs)
+    low, high = spec.limits((signal,))
     half = np.float32(0.5) * (high - low)
     if action.means == "range":
-        return Response(action, order, np.ones(size, np.float32), np.zeros(size, np.float32))
-    scale, offset = (spread(getattr(action, key), size, f"action.{key}")[order] for key in ("scale", "offset"))
+        return Response(order, np.ones(size, np.float32), np.zeros(size, np.float32))
+    scale, offset = (spread(getattr(action, key), size, f"{where}.{key}")[order] for key in ("scale", "offset"))
     if action.means == "position":
         if action.command not in contract.zeros:
-            raise DescriptionError(f"action.means: position is for joints of a task of ours; {action.command}: value")
+            raise DescriptionError(f"{where}.means: position is for joints of a task of ours; {action.command}: value")
         offset = offset - contract.zeros[action.command]
-    return Response(action, order, scale / half, (offset - low) / half - np.float32(1.0))
+    return Response(order, scale / half, (offset - low) / half - np.float32(1.0))

@@ -156,25 +156,13 @@ def read(path: str) -> Description:
 def parse(path: str, found: Any) -> Description:
     """The description that these values of a YAML file make."""
     fields = Fields("", found)
-    task = fields.text("task", "")
-    settings = fields.raw("task_settings") if fields.has("task_settings") else {}
-    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
-        raise fields.error("task_settings", f"needs fields and values, got {shown(settings)}")
-    if settings and not task:
-        raise fields.error("task_settings", "goes with a task")
     network = fields.inner("network")
     about = {key: network.text(key) for key in ("activation", "last") if network.has(key)}
     network.end()
     made = Description(
-        path=path,
-        name=fields.text("name", Path(path).stem),
-        observation=tuple(_term(item) for item in fields.items("observation")),
-        action=_action(fields.inner("action", required=True)),
-        task=task,
-        task_settings=settings,
-        declared=None if task else _declared(fields),
-        estimated=tuple(map(str, fields.elements("estimated") or ())) if task else (),
-        trained_hz=fields.number("rate_hz", low=0.0, above=True) if task and fields.has("rate_hz") else None,
+        **beginning(path, fields),
+        observation=tuple(term(item) for item in fields.items("observation")),
+        action=action(fields.inner("action", required=True)),
         history=_history(fields.inner("history")),
         normalisation=_normalisation(fields.inner("normalisation"), Path(path).parent),
         network=about,
@@ -183,7 +171,27 @@ def parse(path: str, found: Any) -> Description:
     return made
 
 
-def _term(fields: Fields) -> Term:
+def beginning(path: str, fields: Fields) -> dict[str, Any]:
+    """What a description says whatever the network is: its name, and the task or the robot."""
+    task = fields.text("task", "")
+    settings = fields.raw("task_settings") if fields.has("task_settings") else {}
+    if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
+        raise fields.error("task_settings", f"needs fields and values, got {shown(settings)}")
+    if settings and not task:
+        raise fields.error("task_settings", "goes with a task")
+    return {
+        "path": path,
+        "name": fields.text("name", Path(path).stem),
+        "task": task,
+        "task_settings": settings,
+        "declared": None if task else _declared(fields),
+        "estimated": tuple(map(str, fields.elements("estimated") or ())) if task else (),
+        "trained_hz": fields.number("rate_hz", low=0.0, above=True) if task and fields.has("rate_hz") else None,
+    }
+
+
+def term(fields: Fields) -> Term:
+    """A term as it is written in YAML."""
     kinds = [kind for kind in ("signal", "constant", "last_action") if fields.has(kind)]
     if len(kinds) != 1:
         given = " and ".join(kinds) or "none of them"
@@ -196,7 +204,7 @@ def _term(fields: Fields) -> Term:
             raise fields.error("signal", f"needs the name of a signal, or a list of names, got {shown(named)}")
     if kinds[0] == "last_action" and fields.raw("last_action") is not True:
         raise fields.error("last_action", "is true, or is left out")
-    term = Term(
+    made = Term(
         signals=signals,
         constant=fields.numbers("constant") if kinds[0] == "constant" else (),
         minus=fields.text("minus") if fields.has("minus") else None,
@@ -208,13 +216,14 @@ def _term(fields: Fields) -> Term:
         history=fields.whole("history", 1, 1, LONGEST_HISTORY),
     )
     fields.end()
-    if term.minus is not None and len(signals) != 1:
+    if made.minus is not None and len(signals) != 1:
         raise fields.error("minus", "goes with one signal")
-    return term
+    return made
 
 
-def _action(fields: Fields) -> Action:
-    action = Action(
+def action(fields: Fields) -> Action:
+    """What the network returns, as it is written in YAML."""
+    made = Action(
         command=fields.text("command"),
         elements=fields.elements("elements"),
         squash=fields.text("squash", "none", SQUASHES),
@@ -225,11 +234,11 @@ def _action(fields: Fields) -> Action:
         initial=fields.number("initial", 0.0),
     )
     fields.end()
-    if action.means == "range" and (action.scale, action.offset) != ((1.0,), (0.0,)):
+    if made.means == "range" and (made.scale, made.offset) != ((1.0,), (0.0,)):
         raise fields.error("means", "range takes no scale and no offset: the limits of the command say both")
-    if 0.0 in action.scale:
+    if 0.0 in made.scale:
         raise fields.error("scale", "is 0: the network would command nothing")
-    return action
+    return made
 
 
 def _history(fields: Fields) -> History:
@@ -308,14 +317,21 @@ def _declared(fields: Fields) -> Declared:
 
 
 def _signal(fields: Fields, elements: dict[str, tuple[str, ...]]) -> Signal:
+    name, age = fields.text("name"), fields.number("max_age", 0.1, low=0.0, above=True)
+    if fields.has("picture"):
+        sides = fields.numbers("picture")
+        if len(sides) != 2 or not all(1 <= side <= 4096 and side.is_integer() for side in sides):
+            raise fields.error("picture", "needs [height, width] in pixels")
+        fields.end()
+        height, width = map(int, sides)
+        return Signal(name, (height, width, 3), low=0.0, high=255.0, max_age=age, dtype="uint8")
     low, high = fields.limits("limits")
-    name, size = fields.text("name"), fields.whole("size", 1, 1, 10_000)
+    size = fields.whole("size", 1, 1, 10_000)
     if names := fields.elements("elements"):
         if len(names) != size:
             raise fields.error("elements", f"holds {len(names)} names for {size} numbers")
         elements[name] = tuple(map(str, names))
     about = {key: fields.text(key, default) for key, default in (("unit", "1"), ("frame", ""))}
-    age = fields.number("max_age", 0.1, low=0.0, above=True)
     fields.end()
     try:
         return Signal(name, (size,), about["unit"], about["frame"], low, high, age)

@@ -24,7 +24,9 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     """The YAML text. `contract`: of the task that was named, with these settings, if one was."""
     sections: list[tuple[str, dict[str, Any]]] = []
     if contract is not None:
-        sections.append(("a task of ours: its signals, commands and rate", _task(contract, typed) | _rate(found)))
+        sections.append(
+            ("a task of ours: its signals, commands and rate", task_section(contract, typed) | _rate(found))
+        )
     else:
         sections.append(("the robot: what it senses and takes", _robot(found)))
     if contract is not None and (hidden := _hidden(found.observation, contract)):
@@ -42,11 +44,17 @@ def draft(found: Found, contract: Contract | None, typed: Mapping[str, Any], pat
     sections.append(
         (f"what the {found.network.outputs} numbers that it returns do", {"action": _action(found, contract)})
     )
-    remarks = "".join(f"# {printable(line)}\n" for line in found.remarks)
+    remarks = list(found.remarks)
     if found.statistics.mean:
-        remarks += "# The file brings its own normalisation.\n"
+        remarks.append("The file brings its own normalisation.")
+    return written(path, remarks, sections)
+
+
+def written(path: str, remarks: Sequence[str], sections: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The text of these sections, each with what it is about, made from the file `path`."""
+    lines = "".join(f"# {printable(line)}\n" for line in remarks)
     body = "\n".join(f"# {about}\n{_yaml(values)}" for about, values in sections)
-    return f"{HEAD.format(unknown=repr(UNKNOWN))}# Made from {path!r}.\n{remarks}\n{body}"
+    return f"{HEAD.format(unknown=repr(UNKNOWN))}# Made from {path!r}.\n{lines}\n{body}"
 
 
 def _without(terms: Sequence[Mapping[str, Any]], contract: Contract | None) -> list[dict[str, Any]]:
@@ -67,7 +75,8 @@ def _yaml(values: Mapping[str, Any]) -> str:
     return written
 
 
-def _task(contract: Contract, typed: Mapping[str, Any]) -> dict[str, Any]:
+def task_section(contract: Contract, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The task and its settings."""
     return {"task": contract.task, **({"task_settings": dict(typed)} if typed else {})}
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.trust.contract import FEWEST_STEPS
-from policies.adoption.adopted import AdoptedPolicy
+from policies.adoption.contract import Contract
+from policies.adoption.description import Description
 from policies.adoption.fields import DescriptionError
-from policies.adoption.readings import Reading, readings
+from policies.adoption.readings import Reading
+from policies.models.controller import Policy
 from policies.models.networks import Array
 from policies.runner.report import table
 from sim.env import make_env, together
@@ -27,6 +29,22 @@ ERRORS = 3.0
 GAIN = 0.25  # of the described reading's return: what a wrong reading costs is more than a poor policy's luck
 
 
+class Adopted(Policy, Protocol):
+    """A foreign policy that can be read otherwise."""
+
+    @property
+    def description(self) -> Description: ...
+
+    @property
+    def contract(self) -> Contract: ...
+
+    def readings(self) -> Iterator[Reading]:
+        """What else its description could mean."""
+
+    def otherwise(self, description: Any) -> Adopted:
+        """The same, read otherwise; DescriptionError where that does not fit."""
+
+
 @dataclass
 class Tried:
     """One reading, and what came of it."""
@@ -38,7 +56,7 @@ class Tried:
     steps: NDArray[np.int64]  # (episodes,), until the end
 
 
-def episodes_of(policy: AdoptedPolicy, task: Task, episodes: int, seed: int, every: int = 1) -> list[Episode]:
+def episodes_of(policy: Adopted, task: Task, episodes: int, seed: int, every: int = 1) -> list[Episode]:
     """Episodes 0, 1, ... of the task, as in training, in this order. Each action is held for `every` steps."""
     num = min(episodes, together(task))
     env = make_env(task, num, seed)
@@ -51,7 +69,7 @@ def episodes_of(policy: AdoptedPolicy, task: Task, episodes: int, seed: int, eve
         waits = (age % every > 0)[:, None]
         fresh = policy.initial_state(num)
         now = {name: np.where(begun[:, None], fresh[name], value) for name, value in state.items()}
-        seen = {s.name: np.nan_to_num(np.asarray(signals[s.name], np.float32)) for s in policy.inputs}
+        seen = {s.name: np.nan_to_num(np.asarray(signals[s.name], s.dtype)) for s in policy.inputs}
         with np.errstate(over="ignore", invalid="ignore"):  # a wrong reading may lead anywhere
             commands, after = policy.act(seen, now)
         state = {name: np.where(waits, now[name], value) for name, value in after.items()}
@@ -64,7 +82,7 @@ def episodes_of(policy: AdoptedPolicy, task: Task, episodes: int, seed: int, eve
         env.close()
 
 
-def flight(policy: AdoptedPolicy, seed: int) -> dict[str, Array] | None:
+def flight(policy: Adopted, seed: int) -> dict[str, Array] | None:
     """Signals of an episode, for test vectors; None where there is no simulator, or it ended at once."""
     task = policy.contract.made
     if task is None:
@@ -73,22 +91,22 @@ def flight(policy: AdoptedPolicy, seed: int) -> dict[str, Array] | None:
     return episode.signals if len(episode.reward) >= FEWEST_STEPS else None
 
 
-def compare(policy: AdoptedPolicy, episodes: int, seed: int) -> list[Tried]:
+def compare(policy: Adopted, episodes: int, seed: int) -> list[Tried]:
     """The policy as described, then every other reading, on the same episodes. ValueError without a simulator."""
     task = policy.contract.made
     if task is None:
         raise ValueError("check=true needs a task of ours to try it in: the description declares its own robot")
     found = [_tried(Reading(DECLARED, "", policy.description), policy, task, episodes, seed)]
-    for reading in readings(policy.description, policy.contract):
+    for reading in policy.readings():
         try:
-            other = AdoptedPolicy(reading.description, policy.contract, policy.network)
+            other = policy.otherwise(reading.description)
         except DescriptionError:  # it does not fit the network
             continue
         found.append(_tried(reading, other, task, episodes, seed))
     return found
 
 
-def _tried(reading: Reading, policy: AdoptedPolicy, task: Task, episodes: int, seed: int) -> Tried:
+def _tried(reading: Reading, policy: Adopted, task: Task, episodes: int, seed: int) -> Tried:
     flown = episodes_of(policy, task, episodes, seed, reading.every)
     returns = np.array([e.reward.sum() for e in flown], np.float64)
     success, steps = np.array([e.succeeded for e in flown]), np.array([len(e.reward) for e in flown])

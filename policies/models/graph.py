@@ -102,6 +102,11 @@ class Graph:
         self.nodes.append(helper.make_node("Split", [x, self.constant(sizes, np.int64)], names, axis=-1))
         return names
 
+    def some(self, rows: str) -> str:
+        """Whether it is so in some row: a scalar of (n, 1)."""
+        most = self.add("ReduceMax", self.real(rows), keepdims=0)
+        return self.add("Greater", most, self.constant(0.0))
+
     def when(self, asked: str, made: Callable[[], str], otherwise: str) -> str:
         """What `made` adds nodes for, worked out only where the scalar `asked` is true; else `otherwise`. float32."""
         from onnx import TensorProto, helper

@@ -7,6 +7,7 @@ for, and what the command line says. Only the chosen task and algorithm are impo
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from deploy.system import extras
 from deploy.system.files import write_atomic
 from policies.algorithms import algorithm_class, goes_by
 from policies.algorithms import recipes_of as recipes_of_algorithm
+from policies.runner.loggers import LOGGERS
 from policies.runner.mistakes import SettingsError, UnknownSettingError, explained, unknown
 from sim.cluster import place_of
 from sim.engines import BENCHES, ENGINES, LEGS
@@ -58,6 +60,7 @@ class Options:
     report: bool = True  # fly the policy file afterwards: table, plots, video
     evaluation_episodes: int = 200  # of the report
     checkpoint_s: float = 10.0  # s between checkpoints
+    logger: str = "tensorboard"  # wandb, trackio: metrics there, too
     profile: bool = False  # write where the training's time went
     cluster: str = ""  # ray, ray:2, ray:HOST:PORT: with -m whole runs go there, else the worlds of algorithm.workers
 
@@ -72,6 +75,10 @@ class Options:
             raise SettingsError(f"seed must not be negative, got {self.seed}")
         if self.cluster:
             place_of(self.cluster)
+        if self.logger not in LOGGERS:
+            raise SettingsError(unknown("logger", self.logger, LOGGERS))
+        if LOGGERS[self.logger] is not None and importlib.util.find_spec(self.logger) is None:
+            raise SettingsError(extras.missing(ModuleNotFoundError(name=self.logger)))
         if self.evaluation_episodes < 1 or not self.checkpoint_s > 0:
             raise SettingsError(
                 "evaluation_episodes and checkpoint_s must be positive, "

@@ -18,7 +18,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from policies.runner.loggers import Logger
 
 FLUSH_S = 1.0
 LINE_S = 5.0  # between lines where there is no terminal
@@ -94,10 +97,20 @@ class Log:
     """
 
     def __init__(
-        self, folder: Path, rows: int = 0, step: int = 0, seconds: float = 0.0, cpu_seconds: float = 0.0
+        self,
+        folder: Path,
+        rows: int = 0,
+        step: int = 0,
+        seconds: float = 0.0,
+        cpu_seconds: float = 0.0,
+        logger: Logger | None = None,
     ) -> None:
-        """Append after the first `rows` rows; `step` and the times are where the run continues."""
+        """Append after the first `rows` rows; `step` and the times are where the run continues.
+
+        `logger` gets the rows, too, and is closed with the log.
+        """
         self.rows = rows
+        self._logger = logger
         self._started = time.perf_counter() - seconds
         self._worked = cpu_time() - cpu_seconds
         self._ended = self._rested = 0.0
@@ -137,15 +150,18 @@ class Log:
     def write(self, metrics: Mapping[str, float]) -> None:
         """Add one row; "env_steps" is the horizontal axis in TensorBoard."""
         self.rows += 1
+        values = {key: float(value) for key, value in metrics.items()}
+        step = int(values.get("env_steps", self.rows))
+        if self._logger is not None:
+            self._logger.write(step, values)
         if not self._files:
             return
-        values = {key: float(value) for key, value in metrics.items()}
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         try:
             times = {"seconds": round(self.seconds, 4), "cpu_seconds": round(self.cpu_seconds, 4)}
             text = json.dumps({**times, **row})
             self._files[0].write(text.encode() + b"\n")
-            self._files[1].write(scalars(int(values.get("env_steps", self.rows)), values))
+            self._files[1].write(scalars(step, values))
         except OSError as error:
             self._give_up(error)
         if self.seconds - self._flushed > FLUSH_S:
@@ -167,6 +183,8 @@ class Log:
     def close(self) -> None:
         """Write out, close, and stop the clock."""
         self._ended, self._rested = time.perf_counter(), cpu_time()
+        if self._logger is not None:
+            self._logger.close()
         error = self._close_files()
         if error is not None:
             sys.stderr.write(f"warning: the last metrics are not recorded: {error.strerror}\n")

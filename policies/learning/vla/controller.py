@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from deploy.teleop.instruction import KEY as TOKENISER
 from policies.language.minilm import SentenceEncoder
-from policies.learning.vla.hearing import Listener, described, heard, nothing_told, some, write_heard
+from policies.learning.vla.hearing import Listener, described, heard, nothing_told, write_heard
 from policies.learning.vla.looking import Told
 from policies.learning.vla.reading import reader
 from policies.learning.vla.tiny import TinyVla
@@ -161,7 +161,7 @@ class SpokenPolicy:
             return graph.columns(said, 0, self._size + len(self._thoughts))
 
         before = graph.join(["state.chunk", *(f"state.{name}" for name in self._thoughts)])
-        plan = graph.add("Where", fresh, graph.when(some(graph, fresh), speak, before), before)
+        plan = graph.add("Where", fresh, graph.when(graph.some(fresh), speak, before), before)
         chunk = graph.columns(plan, 0, self._size)
         for place, name in enumerate(self._thoughts, self._size):
             graph.columns(plan, place, place + 1, to=f"next_state.{name}")

@@ -72,14 +72,8 @@ def write_heard(graph: Graph, signal: Signal, hear: Callable[[], str]) -> tuple[
     differs = graph.real(graph.add("Not", graph.add("Equal", words, "state.words")))
     most = graph.add("ReduceMax", differs, graph.constant([1], np.int64), keepdims=1)
     changed = graph.add("Greater", most, graph.constant(0.0))
-    made = graph.when(some(graph, changed), hear, "state.told")
+    made = graph.when(graph.some(changed), hear, "state.told")
     return changed, made, graph.add("Where", changed, made, "state.told", to="next_state.told")
-
-
-def some(graph: Graph, rows: str) -> str:
-    """Whether it is so in some row: a scalar of (n, 1)."""
-    most = graph.add("ReduceMax", graph.real(rows), keepdims=0)
-    return graph.add("Greater", most, graph.constant(0.0))
 
 
 def described(signal: Signal, vocabulary: tuple[str, ...]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.teleop.instruction import KEY as TOKENISER
-from policies.learning.vla.hearing import described, heard, nothing_told, some, write_heard
+from policies.learning.vla.hearing import described, heard, nothing_told, write_heard
 from policies.models.chunking import (
     ExportableBase,
     NoiseTable,
@@ -157,7 +157,7 @@ class ToldPolicy:
         changed, made, kept = write_heard(graph, self._told, lambda: self.eye.write_hear(graph))
         fresh = graph.add("Or", changed, graph.add("LessOrEqual", "state.left", graph.constant(0.0)))
         nothing = graph.add("MatMul", "state.left", graph.constant(np.zeros((1, self.eye.size))))  # nobody asks for it
-        observation = graph.when(some(graph, fresh), lambda: self.eye.write_look(graph, kept), nothing)
+        observation = graph.when(graph.some(fresh), lambda: self.eye.write_look(graph, kept), nothing)
         if isinstance(self.chosen, Steering):
             noise = self.chosen.write(graph, observation)
         else:

@@ -151,6 +151,26 @@ def test_replay_of_another_policy_tells_how_it_differs(policy, tmp_path, capsys)
     assert "signals that were not recorded: near, goal, rate" in capsys.readouterr().err
 
 
+def test_both_policies_commands_are_drawn(policy, tmp_path, capsys):
+    image = pytest.importorskip("matplotlib.image")
+    fly(policy, tmp_path / "f.mcap", steps=40)
+    other = linear_hover()
+    other.network.layers[0][0][:] *= 0.9
+    exported(tmp_path / "other.onnx", other)
+    told = [f"log={tmp_path / 'f.mcap'}", f"policy={tmp_path / 'other.onnx'}", f"plot={tmp_path / 'p.png'}"]
+    assert cli.call(replay_command.main, told) == 0
+    assert f"plot: {tmp_path / 'p.png'}" in capsys.readouterr().out
+    drawn = image.imread(tmp_path / "p.png")[..., :3]
+    half = drawn.shape[1] // 2
+    red = (drawn[..., 0] > drawn[..., 1] + 0.3).reshape(drawn.shape[:2])
+    assert red[:, :half].sum() > 100 and red[:, half:].sum() > 100  # what it would do, and the difference
+    told[1] = f"plot={tmp_path / 'same.png'}"
+    assert cli.call(replay_command.main, [told[0], told[1]]) == 0
+    assert cli.call(replay_command.main, [*told[:1], f"plot={tmp_path / 'p.png'}", "robot=1"]) == 2
+    assert "robot=1: the flight has 1, from 0" in capsys.readouterr().err
+    assert cli.call(replay_command.main, [*told[:1], "plot=p.pdf"]) == 2
+
+
 def test_the_same_flight_by_generated_c_replays_too(policy, tmp_path, capsys):
     log = tmp_path / "f.mcap"
     assert cli.call(run_command.main, [f"policy={policy.path}", "controller=c", "seconds=1", f"log={log}"]) == 0

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from policies.models.controller import FeaturePolicy, Mlp
+from policies.models.controller import FeaturePolicy
+from policies.models.networks.feed_forward import Mlp
 from sim.tasks import make
 
 STATES = ("position", "heading", "velocity", "turning", "steering_angle", "push", "touched", "impact")
