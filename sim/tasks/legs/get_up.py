@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sim.robots.mjcf import Double
     from sim.tasks.legs.disturbances import Vehicle
 
-# The quarter turns from standing to lying as in `LYING`: axis (in the base's axes at the start), and the sign of 90
-# degrees.
+# The quarter turns from standing to lying on the back, the front, the left and the right side: axis (in the base's axes
+# at the start), and the sign of 90 degrees.
 SIDES = ((1, -1.0), (1, 1.0), (0, -1.0), (0, 1.0))
 ROLLED = 0.4  # rad: how far it is from lying so at most, about each axis
 SETTLES = 0.6  # s, before a motion begins whose states are starts
@@ -45,14 +45,18 @@ WEIGHTS = {
 
 RECIPE = {
     **SETTINGS,
-    "algorithm.total_steps": 6_000_000,
+    "algorithm.total_steps": 1_200_000,
+    "algorithm.num_envs": 256,
+    "algorithm.epochs": 5,
+    "algorithm.minibatches": 8,
+    "algorithm.gamma": 0.995,
     "algorithm.entropy": 0.0,
     "algorithm.initial_std": 0.1,
     "algorithm.min_std": 0.04,
     "algorithm.imitation": 3.0,
-    "algorithm.final_imitation": 0.03,
-    "algorithm.alone": 0.15,
-    "algorithm.guided": 0.1,
+    "algorithm.final_imitation": 0.1,
+    "algorithm.alone": 0.2,
+    "algorithm.guided": 0.15,
     "task.lying": 0.5,
 }
 BELOW = 0.8  # of the base's height where it stands
@@ -120,8 +124,6 @@ class GetUp(Legged):
         )
         if robot.mirror is not None:
             self.reflect({"held": (range(1), [1.0]), "reference": robot.reflected(True)})
-            if "left" in self.motions:
-                self.motions["right"] = self.motions["left"].mirrored(*robot.reflected(True))
         self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
@@ -148,18 +150,19 @@ class Lying(Walking):
         self._held = np.zeros(num)  # share of its weight
         self._holds = task.config.held[1] > 0.0
         self.weights = WEIGHTS
-        self._script = Script(task.motions, task.rate_hz, num) if task.motions else None
-        self._along = self._go_along(self._script) if self._script and task.config.lying < 1.0 else []
+        mirror = self.legs.reflected(True) if self.legs.mirror is not None else None
+        self._script = Script(task.motions, task.rate_hz, num, mirror) if task.motions else None
+        self._along = self._go_along() if self._script and task.config.lying < 1.0 else []
 
-    def _go_along(self, script: Script) -> list[tuple[Double, Double]]:
+    def _go_along(self) -> list[tuple[Double, Double]]:
         """Joint positions (steps, nq) and velocities (steps, nv) of the nominal robot in each of its motions."""
-        robot, count = self.legs, len(script.names)
+        robot, count = self.legs, len(LYING)
         scene: Scene = load("engine", "mujoco", self.task.engines)(robot.physics, count, 1.0 / self.task.rate_hz, 1)
         script = Script(self.task.motions, self.task.rate_hz, count)
         starts = []
-        for name in script.names:
+        for side in range(count):
             qpos = robot.start.copy()
-            self._lay(qpos, LYING.index(name), np.zeros(3))
+            self._lay(qpos, side, np.zeros(3))
             robot.put_down(qpos)
             starts.append(qpos)
         scene.reset(range(count), np.stack(starts))

@@ -1,6 +1,6 @@
-"""Motions by keyframes: where a robot's servos are told to be, and when; in between they go smoothly from one to the next.
+"""Motions by keyframes: where servos are told to be, and when; in between they go smoothly from one to the next.
 
-Robotis's own OP3 gets up by such motions. Ours are found by a search (`sim.tasks.legs.search`).
+Robotis's own OP3 gets up by such motions. Ours are found by a search (`policies.find_motions`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
     from sim.robots.mjcf import Double
 
-LYING = ("back", "front", "left", "right")  # which part is below
-SIDES = ("left", "right")  # from there it rolls over, and goes on at once
-DOWN = ((-1.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.0, -1.0))  # where gravity points then: ahead, to the left
+LYING = ("back", "front")  # which part is below; from a side it gets up as from the nearer of them
 STANDS = np.radians(45.0)  # who is tilted by less stands
 WAIT = 0.5  # s, from the end of a motion until it is tried again
 LARGEST = 1_000_000  # bytes of a file
 MOST, LONGEST, FARTHEST = 100, 60.0, 10.0  # keyframes of a motion; s; rad (m)
 FILES = {"op3_scene": "op3.yaml"}  # model of a robot -> the file of its motions that we have
+
+
+Image = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,27 +53,26 @@ class Motion:
         found: Double = keys[k] + (keys[k + 1] - keys[k]) * smooth
         return found
 
-    def mirrored(self, partner: Sequence[int], sign: Sequence[float]) -> Motion:
-        """In the plane between left and right: see `sim.robots.mjcf_legged.LeggedRobot.reflected`."""
-        return Motion(self.seconds, self.offsets[:, list(partner)] * np.asarray(sign))
-
 
 class Script:
-    """Who gets up by them, in `num` rows: the motion for how each lies, and another one if it does not stand then."""
+    """Who gets up by them, in `num` rows: the motion for how each lies, and another one if it does not stand then.
 
-    def __init__(self, motions: Mapping[str, Motion], rate_hz: float, num: int) -> None:
-        self.names = [name for name in LYING if name in motions]
-        self.steps = np.array([max(1, round(motions[name].duration * rate_hz)) for name in self.names])
-        waits = [0 if name in SIDES else round(WAIT * rate_hz) for name in self.names]
-        self._ends = self.steps + np.array(waits)  # control steps until the next one may begin
+    Where the right side is lower, a robot that is its own mirror image does as its image would.
+    """
+
+    def __init__(self, motions: Mapping[str, Motion], rate_hz: float, num: int, mirror: Image | None = None) -> None:
+        """`mirror`: places and signs of the servos' mirror image."""
+        self.steps = np.array([max(1, round(motions[name].duration * rate_hz)) for name in LYING])
+        self._ends = self.steps + round(WAIT * rate_hz)  # control steps until another one may begin
         times = np.arange(1, int(self.steps.max()) + 1) / rate_hz
-        self._table = np.stack([motions[name].at(times) for name in self.names])  # (motions, steps, servos)
-        self._down = np.array([DOWN[LYING.index(name)] for name in self.names])
+        ours = np.stack([motions[name].at(times) for name in LYING])
+        places, signs = mirror or (list(range(ours.shape[2])), [1.0] * ours.shape[2])
+        self._table = np.concatenate([ours, ours[:, :, places] * signs])  # (motions and images, steps, servos)
         self._motion, self._since = np.zeros((2, num), np.int64)
 
     def nearest(self, gravity: Double) -> NDArray[np.int64]:
         """The number (n,) of the motion to begin with, for the direction of gravity (n, 3) in the body's axes."""
-        found: NDArray[np.int64] = (gravity[:, :2] @ self._down.T).argmax(axis=1)
+        found: NDArray[np.int64] = (gravity[:, 0] > 0.0) + len(LYING) * (gravity[:, 1] < 0.0)
         return found
 
     def begin(self, rows: NDArray[np.int64] | int, motion: NDArray[np.int64] | int, step: int = 0) -> None:
@@ -82,7 +82,7 @@ class Script:
     def go_on(self, gravity: Double) -> None:
         """A control step later, with gravity (n, 3) in that direction."""
         self.move()
-        rows = np.flatnonzero((self._since >= self._ends[self._motion]) & (gravity[:, 2] > -np.cos(STANDS)))
+        rows = np.flatnonzero((self._since >= self._ends[self._motion % len(LYING)]) & (gravity[:, 2] > -np.cos(STANDS)))
         self.begin(rows, self.nearest(gravity[rows]))
 
     def move(self) -> None:
@@ -104,11 +104,15 @@ Motions = Mapping[str, Motion]  # by how the robot lies at their beginning: some
 
 
 def motions_of(robot: str, path: str, servos: Sequence[str]) -> dict[str, Motion]:
-    """Those of a file, `read`; without one ours for the robot of that name, else none."""
+    """From back and front: those of a file, `read`; without one ours for the robot of that name, else none."""
     if path:
         check_named("motions", path)
-        return read(path, servos)
-    return read(Path(__file__).with_name(FILES[robot]), servos) if robot in FILES else {}
+    elif robot not in FILES:
+        return {}
+    found = read(path or Path(__file__).with_name(FILES[robot]), servos)
+    if missing := [name for name in LYING if name not in found]:
+        raise ValueError(f"{path}: has no motion from the {missing[0]}: policies.find_motions finds one")
+    return found
 
 
 def read(path: str | Path, servos: Sequence[str]) -> dict[str, Motion]:
@@ -128,10 +132,7 @@ def read(path: str | Path, servos: Sequence[str]) -> dict[str, Motion]:
         raise ValueError(f"{path}: a file of motions says servos: [NAME, ...], and keyframes for {', '.join(LYING)}")
     if found["servos"] != list(servos):
         raise ValueError(f"{path}: its motions are for another robot: its servos are not {', '.join(servos)[:500]}")
-    motions = {name: _motion(path, name, rows, len(servos)) for name, rows in found.items() if name != "servos"}
-    if "back" not in motions or "front" not in motions:
-        raise ValueError(f"{path}: motions from the back and from the front are needed; search for them")
-    return motions
+    return {name: _motion(path, name, rows, len(servos)) for name, rows in found.items() if name != "servos"}
 
 
 def _motion(path: str | Path, name: Any, rows: Any, servos: int) -> Motion:
