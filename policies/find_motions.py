@@ -1,8 +1,8 @@
 """python -m policies.find_motions robot=op3 lying=back out=FILE.yaml [key=value ...]: keyframes by which it gets up.
 
 A search (CMA-ES, Hansen 2016, arXiv 1604.00772) tries motions in the task `get_up` and keeps what is rewarded most
-where it ends. Left and right do the same, where the robot is its own mirror image. `task.motions=FILE` takes the file
-once it has motions from the back and from the front; ours of an OP3 was found so.
+where it ends. Left and right do the same, where the robot is its own mirror image. With over=true it rolls over, and
+goes on with the file's motion from there. `task.motions=FILE` takes a file with motions from the back and the front.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Config:
     out: str = field(metadata={"help": "the file (.yaml); its other motions stay"})
     robot: str = field(default="simple_humanoid", metadata={"help": "with legs"})
     lying: str = field(default="back", metadata={"help": "where it begins: back, front"})
+    over: bool = field(default=False, metadata={"help": "roll over, then do as from there"})
     refine: bool = field(default=False, metadata={"help": "go on from the file's motion"})
     keyframes: int = field(default=4, metadata={"help": "before it stands"})
     reach: float = field(default=2.2, metadata={"help": "rad: how far servos go from where it stands"})
@@ -52,6 +53,8 @@ class Config:
             raise ValueError(f"lying={self.lying}: it lies on one of {', '.join(LYING)}")
         if min(self.keyframes, self.generations, self.starts) < 1 or self.population < 4 or self.keyframes > 20:
             raise ValueError("needs 1 <= keyframes <= 20, generations >= 1, starts >= 1 and population >= 4")
+        if self.over and self.refine:
+            raise ValueError("refine=true goes on from a whole motion: not with over=true")
         if not self.spread > 0.0 or self.seed < 0:
             raise ValueError(f"needs spread > 0 and seed >= 0, got {self.spread:g} and {self.seed}")
         if not self.out.endswith(".yaml"):
@@ -108,9 +111,11 @@ class Evolution:
 class Body:
     """Motions of a robot as numbers (n,): what each pair of servos does, or each servo, and when."""
 
-    def __init__(self, task: GetUp, keyframes: int, reach: float) -> None:
+    def __init__(self, task: GetUp, keyframes: int, reach: float, symmetric: bool) -> None:
         servos = len(task.robot.actuators)
-        partner, sign = task.robot.reflected(True) if task.robot.mirror else (list(range(servos)), [1.0] * servos)
+        partner, sign = list(range(servos)), [1.0] * servos
+        if symmetric and task.robot.mirror is not None:
+            partner, sign = task.robot.reflected(True)
         self.partner, self.sign = np.array(partner), np.array(sign)
         middle = self.partner == np.arange(servos)
         self.free = np.flatnonzero((np.arange(servos) < self.partner) | (middle & (self.sign > 0.0)))
@@ -136,53 +141,63 @@ class Body:
 
 
 def episodes_of(task: GetUp, lying: str, count: int, seed: int) -> list[int]:
-    """Numbers of episodes that begin with that side below rather than with the other one."""
-    env = task.open(8 * count, seed)
+    """Numbers of episodes that begin with that side below rather than with the other one, and the left one lower."""
+    env = task.open(16 * count, seed)
     env.reset(range(env.num), range(env.num))
-    ahead = env.truth()["projected_gravity"][:, 0]
+    ahead, left, _ = env.truth()["projected_gravity"].T
     env.close()
-    return np.flatnonzero((ahead < 0.0) == (lying == "back"))[:count].tolist()
+    return np.flatnonzero(((ahead < 0.0) == (lying == "back")) & (left >= 0.0))[:count].tolist()
 
 
-def worth(task: GetUp, motions: Sequence[Motion], episodes: Sequence[int], seed: int) -> Double:
-    """What each motion is worth (n,): the reward while it should stand, mostly, in the mean of the episodes."""
+def worth(task: GetUp, motions: Sequence[Motion], episodes: Sequence[int], seed: int, over: float = 0.0) -> Double:
+    """What each motion is worth (n,), in the mean of the episodes: the reward, mostly while it should stand.
+
+    With `over` how far gravity points ahead (1) or back (-1) in its axes, in the end.
+    """
     rows = len(motions) * len(episodes)
     env = task.open(rows, seed)
     env.reset(range(rows), list(episodes) * len(motions))
     last, stands = max(m.duration for m in motions), round(STANDS * task.rate_hz)
-    steps = min(task.episode_steps, round(last * task.rate_hz) + stands)
+    steps = min(task.episode_steps, round(last * task.rate_hz) + (0 if over else stands))
     times = np.arange(1, steps + 1) / task.rate_hz
     told = np.repeat(np.stack([m.at(times) for m in motions]), len(episodes), axis=0)
-    parts = {name: list(numbers) for name, numbers in task.moves.items()}
-    rewards = [env.step({name: told[:, t, part] for name, part in parts.items()}).reward for t in range(steps)]
+    parts, values = {name: list(numbers) for name, numbers in task.moves.items()}, []
+    for t in range(steps):
+        step = env.step({name: told[:, t, part] for name, part in parts.items()})
+        values.append(over * env.truth()["projected_gravity"][:, 0] if over else step.reward)
     env.close()
-    found = np.stack(rewards, axis=1).reshape(len(motions), len(episodes), steps).astype(np.float64)
-    ends: Double = found[..., -stands:].mean(axis=(1, 2)) + BEFORE * found[..., :-stands].mean(axis=(1, 2))
-    return ends
+    found = np.stack(values, axis=1).reshape(len(motions), len(episodes), steps).astype(np.float64)
+    ends: Double = found[..., -stands:].mean(axis=(1, 2))
+    return ends if over else ends + BEFORE * found[..., :-stands].mean(axis=(1, 2))
 
 
 def find(config: Config) -> Motion:
-    """Search, and write down the distribution's middle now and then. ValueError for a robot that cannot."""
-    task: GetUp = make("get_up", robot=config.robot, reach=config.reach, vary=config.vary)
+    """Search, and write down the distribution's middle now and then. ValueError for a file that lacks something."""
+    settings = {"robot": config.robot, "reach": config.reach, "vary": config.vary, "lying": 1.0}
+    task: GetUp = make("get_up", **settings)
     out, joints = Path(config.out), [task.robot.joints[joint].name for joint in task.robot.served]
     known = read(out, joints) if out.is_file() else {}
-    body = Body(task, config.keyframes, config.reach)
-    begin = body.begin()
+    body = Body(task, config.keyframes, config.reach, symmetric=not config.over)
+    begin, after = body.begin(), None
     if config.refine:
         if config.lying not in known or len(known[config.lying].seconds) != config.keyframes + 1:
             raise ValueError(f"{out} has no motion of {config.keyframes} keyframes for {config.lying} to go on from")
         begin = body.numbers(known[config.lying])
+    if config.over:
+        after = known.get(LYING[1 - LYING.index(config.lying)])
+        if after is None:
+            raise ValueError(f"{out} has no motion from the other side to go on with: search for that first")
+    turned = 0.0 if after is None else 1.0 if config.lying == "back" else -1.0
     search = Evolution(begin, config.spread, config.population, config.seed)
     episodes = episodes_of(task, config.lying, max(16, config.starts), config.seed)
-    comment = (
-        f"How {task.robot.name} gets up (policies.find_motions): s from one keyframe to the next, rad of its servos."
-    )
+    comment = f"How {task.robot.name} gets up, by policies.find_motions: s from keyframe to keyframe, rad."
     for generation in range(config.generations):
         first = generation * config.starts
         starts = [episodes[(first + k) % len(episodes)] for k in range(config.starts)]
-        found = worth(task, [body.motion(numbers) for numbers in search.ask()], starts, config.seed)
+        found = worth(task, [body.motion(numbers) for numbers in search.ask()], starts, config.seed, turned)
         search.tell(found)
-        known[config.lying] = body.motion(search.mean)
+        motion = body.motion(search.mean)
+        known[config.lying] = motion if after is None else motion.then(after)
         if generation % 10 == 9 or generation + 1 == config.generations:
             write(out, joints, known, comment)
             said = f"{found.mean():.2f}, best {found.max():.2f}, spread {search.spread:.2f}"

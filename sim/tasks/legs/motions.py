@@ -43,6 +43,10 @@ class Motion:
         """s, until the last keyframe."""
         return float(self.seconds.sum())
 
+    def then(self, other: Motion) -> Motion:
+        """This one, and the other one after it."""
+        return Motion(np.concatenate([self.seconds, other.seconds]), np.concatenate([self.offsets, other.offsets]))
+
     def at(self, time: Double) -> Double:
         """Offsets (n, servos) at times (n,) s: between two keyframes a cubic without speed at its ends."""
         ends = np.concatenate([[0.0], np.cumsum(self.seconds)])
@@ -82,7 +86,9 @@ class Script:
     def go_on(self, gravity: Double) -> None:
         """A control step later, with gravity (n, 3) in that direction."""
         self.move()
-        rows = np.flatnonzero((self._since >= self._ends[self._motion % len(LYING)]) & (gravity[:, 2] > -np.cos(STANDS)))
+        rows = np.flatnonzero(
+            (self._since >= self._ends[self._motion % len(LYING)]) & (gravity[:, 2] > -np.cos(STANDS))
+        )
         self.begin(rows, self.nearest(gravity[rows]))
 
     def move(self) -> None:
