@@ -18,6 +18,7 @@ from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
 from sim.tasks.legs.motions import LYING, Script, motions_of
 from sim.tasks.legs.walking import Walking, square
+from sim.tasks.opponents import Play
 
 if TYPE_CHECKING:
     from sim.engines.scene import Scene
@@ -125,6 +126,11 @@ class GetUp(Legged):
         if robot.mirror is not None:
             self.reflect({"held": (range(1), [1.0]), "reference": robot.reflected(True)})
         self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
+
+    @property
+    def baselines(self) -> Mapping[str, Play]:
+        """The expert."""
+        return {"keyframes": self.expert}
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
         """Goes through the motion for how it lies (`sim.tasks.legs.motions`); without any it is told to stand."""

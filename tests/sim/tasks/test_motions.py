@@ -96,6 +96,5 @@ def test_the_expert_goes_through_them_and_episodes_begin_within(tmp_path: Path) 
     for row in knee.T:
         k = min(range(50), key=lambda k: np.abs(row[:20] - np.append(wanted[k:], np.zeros(20))[:20]).sum())
         np.testing.assert_allclose(row[: 50 - k], wanted[k:], atol=1e-6)
-    first = env.observe()["reference"].shape
-    assert first == (32, len(servos)) and not make("get_up").motions
+    assert not make("get_up").motions and list(task.baselines) == ["keyframes"]
     env.close()
