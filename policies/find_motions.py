@@ -146,7 +146,8 @@ def episodes_of(task: GetUp, lying: str, count: int, seed: int) -> list[int]:
     env.reset(range(env.num), range(env.num))
     ahead, left, _ = env.truth()["projected_gravity"].T
     env.close()
-    return np.flatnonzero(((ahead < 0.0) == (lying == "back")) & (left >= 0.0))[:count].tolist()
+    fits = ((ahead < 0.0) == (lying == "back")) & (left >= 0.0)
+    return [int(number) for number in np.flatnonzero(fits)[:count]]
 
 
 def worth(task: GetUp, motions: Sequence[Motion], episodes: Sequence[int], seed: int, over: float = 0.0) -> Double:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from policies.find_motions import Body, Config, Evolution, episodes_of, worth
 from sim.tasks import make
 from sim.tasks.legs.motions import Motion
 
-QUICK = {"generations": 1, "population": 4, "starts": 1, "keyframes": 2}
+QUICK: dict[str, Any] = {"generations": 1, "population": 4, "starts": 1, "keyframes": 2}
 
 
 @pytest.fixture(scope="module")
-def task():
+def task() -> Any:
     return make("get_up", vary=0.0)
 
 
@@ -30,7 +31,7 @@ def test_evolution_finds_the_best_though_it_is_narrow() -> None:
     assert search.spread < 0.1
 
 
-def test_left_and_right_do_the_same(task) -> None:
+def test_left_and_right_do_the_same(task: Any) -> None:
     body = Body(task, 3, 2.2, symmetric=True)
     numbers = np.random.default_rng(0).normal(0.0, 1.0, len(body.begin()))
     motion = body.motion(numbers)
@@ -44,7 +45,7 @@ def test_left_and_right_do_the_same(task) -> None:
     assert np.abs(body.motion(100.0 * numbers).offsets).max() <= 2.2
 
 
-def test_it_is_judged_by_where_it_ends(task) -> None:
+def test_it_is_judged_by_where_it_ends(task: Any) -> None:
     """Who goes on from standing is worth more than who lies; and who ends on his front when told to roll over."""
     starts = episodes_of(task, "back", 4, seed=0)
     env = task.open(len(starts), 0)
@@ -75,7 +76,8 @@ def test_a_file_comes_out_that_the_task_takes(tmp_path: Path, capsys: pytest.Cap
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     fine = Config(out=str(tmp_path / "m.yaml"))
-    for name, value in (("lying", "head"), ("keyframes", 0), ("population", 1), ("spread", 0.0), ("out", "m.txt")):
+    wrong: dict[str, Any] = {"lying": "head", "keyframes": 0, "population": 1, "spread": 0.0, "out": "m.txt"}
+    for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             dataclasses.replace(fine, **{name: value})
     with pytest.raises(ValueError, match="refine"):

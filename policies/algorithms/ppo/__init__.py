@@ -66,6 +66,7 @@ class PpoConfig:
     imitation: float = 0.0  # weight of the squared difference from what the task's expert does, of the fused path
     final_imitation: float = 0.0  # and at the end, reached exponentially; 0: the same
     alone: float = 0.0  # share of the training in which the expert's actions are learned from it alone
+    alone_rate: float = 0.0  # the learning rate there; 0: as everywhere
     guided: float = 0.0  # share of the training in which it acts in fewer and fewer rows
     critic_alone: int = 0  # iterations at the beginning in which only the critic learns: with a `start` it knows less
     league: bool = False  # games are learned against the learner as it is and was, and against scripted opponents
@@ -101,6 +102,8 @@ class PpoConfig:
                 "needs 0 <= algorithm.final_imitation <= imitation, got "
                 f"{self.final_imitation:g} and {self.imitation:g}"
             )
+        if self.alone_rate < 0.0:
+            raise ValueError(f"algorithm.alone_rate must not be negative, got {self.alone_rate:g}")
         if not (0.0 <= self.guided <= 1.0 and 0.0 <= self.alone <= 1.0):
             raise ValueError(
                 f"algorithm.guided and alone are shares of the training, 0..1, got {self.guided:g} and {self.alone:g}"
@@ -147,6 +150,8 @@ class PpoConfig:
 
     def rate(self, done: float) -> float:
         """The learning rate when so much of the training is done, 0..1."""
+        if self.alone_rate and done < self.alone:
+            return self.alone_rate
         return exponential(done, self.learning_rate, self.final_learning_rate)
 
     def discount(self, done: float) -> float:

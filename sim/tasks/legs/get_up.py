@@ -46,18 +46,21 @@ WEIGHTS = {
 
 RECIPE = {
     **SETTINGS,
-    "algorithm.total_steps": 1_200_000,
+    "algorithm.total_steps": 1_000_000,
     "algorithm.num_envs": 256,
-    "algorithm.epochs": 5,
+    "algorithm.epochs": 3,
     "algorithm.minibatches": 8,
     "algorithm.gamma": 0.995,
+    "algorithm.learning_rate": 5e-5,
+    "algorithm.final_learning_rate": 1e-5,
     "algorithm.entropy": 0.0,
-    "algorithm.initial_std": 0.1,
-    "algorithm.min_std": 0.04,
+    "algorithm.initial_std": 0.03,  # in actions of +-2.2 rad: who trembles more never stands still
+    "algorithm.min_std": 0.015,
     "algorithm.imitation": 3.0,
     "algorithm.final_imitation": 0.1,
-    "algorithm.alone": 0.2,
-    "algorithm.guided": 0.15,
+    "algorithm.alone": 0.1,
+    "algorithm.alone_rate": 1e-3,
+    "algorithm.guided": 0.05,
     "task.lying": 0.5,
 }
 BELOW = 0.8  # of the base's height where it stands
@@ -84,6 +87,7 @@ class GetUpConfig(LeggedConfig):
     held: list[float] = field(default_factory=lambda: [0.0, 0.0])
     seconds: float = 1.0  # for which it is to stand
     motions: str = field(default="", metadata={PLACE: True})  # file of keyframes; "": ours, of a robot that has some
+    clock: bool = True  # whether the policy is told where in a motion it is: the `reference` of now
     speed: float = 0.2  # m/s: less is to stand still; of turning, rad/s, five times that
 
     def __post_init__(self) -> None:
@@ -119,13 +123,18 @@ class GetUp(Legged):
         self.policy = tuple(s for s in self.policy if not s.name.startswith("target_"))
         joints = [robot.joints[joint].name for joint in robot.served]
         self.motions = motions_of(robot.name, config.motions, joints)
-        self.privileged += (
-            Signal("held", (1,), "1", "", 0.0, 1.0),  # share of its weight
-            Signal("reference", (len(joints),), "rad"),  # what its expert tells the servos now
-        )
+        reference = (Signal("reference", (len(joints),), "rad"),)  # what its expert tells the servos now
+        clock = bool(self.motions) and config.clock
+        self.policy += reference if clock else ()
+        self.privileged += (Signal("held", (1,), "1", "", 0.0, 1.0),)  # share of its weight
+        self.privileged += () if clock else reference
         if robot.mirror is not None:
             self.reflect({"held": (range(1), [1.0]), "reference": robot.reflected(True)})
         self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
+
+    def elements(self) -> dict[str, tuple[str, ...]]:
+        names = tuple(self.robot.joints[joint].name for joint in self.robot.served)
+        return super().elements() | {"reference": names}
 
     @property
     def baselines(self) -> Mapping[str, Play]:

@@ -18,7 +18,8 @@ MOTION = Motion(np.array([0.4, 0.6]), np.array([[1.0, -2.0], [0.0, 0.5]]))
 def test_it_goes_smoothly_from_one_keyframe_to_the_next() -> None:
     assert MOTION.duration == 1.0
     told = MOTION.at(np.array([0.0, 0.2, 0.4, 0.7, 1.0, 5.0]))
-    np.testing.assert_allclose(told, [[0, 0], [0.5, -1], [1, -2], [0.5, -0.75], [0, 0.5], [0, 0.5]], atol=1e-12)
+    wanted = np.array([[0.0, 0.0], [0.5, -1.0], [1.0, -2.0], [0.5, -0.75], [0.0, 0.5], [0.0, 0.5]])
+    np.testing.assert_allclose(told, wanted, atol=1e-12)
     time = np.linspace(0.0, 1.2, 1201)
     speed = np.diff(MOTION.at(time), axis=0) / 1e-3
     assert np.abs(speed[[0, 399, 400, 999]]).max() < 0.1 and np.abs(speed).max() > 4.0  # still at each keyframe
@@ -96,5 +97,9 @@ def test_the_expert_goes_through_them_and_episodes_begin_within(tmp_path: Path) 
     for row in knee.T:
         k = min(range(50), key=lambda k: np.abs(row[:20] - np.append(wanted[k:], np.zeros(20))[:20]).sum())
         np.testing.assert_allclose(row[: 50 - k], wanted[k:], atol=1e-6)
-    assert not make("get_up").motions and list(task.baselines) == ["keyframes"]
     env.close()
+    blind = make("get_up", motions=str(path), clock=False)
+    for one, told in ((task, True), (blind, False)):
+        policy, privileged = ({s.name for s in group} for group in (one.policy, one.privileged))
+        assert ("reference" in policy) is told and ("reference" in privileged) is not told
+        assert list(one.baselines) == ["keyframes"] and one.elements()["reference"] == tuple(servos)
