@@ -25,7 +25,8 @@ STANDS = np.radians(45.0)  # who is tilted by less stands
 WAIT = 0.5  # s, from the end of a motion until it is tried again
 LARGEST = 1_000_000  # bytes of a file
 MOST, LONGEST, FARTHEST = 100, 60.0, 10.0  # keyframes of a motion; s; rad (m)
-FILES = {"op3_scene": "op3.yaml"}  # model of a robot -> the file of its motions that we have
+# Model of a robot -> the file of its motions that we have.
+FILES = {"op3_scene": "op3.yaml", "simple_humanoid": "simple_humanoid.yaml"}
 
 
 Image = tuple[list[int], list[float]]
