@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.env import Array, outcome_scores
+from sim.env import Array, NoExpertError, outcome_scores
 from sim.registry import load
 from sim.robots.legs import HOLD, ROPE, Legs
 from sim.rotations import rotation_matrices
@@ -142,7 +142,12 @@ class GetUp(Legged):
         return {"keyframes": self.expert}
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
-        """Goes through the motion for how it lies (`sim.tasks.legs.motions`); without any it is told to stand."""
+        """Goes through the motion for how it lies (`sim.tasks.legs.motions`). NoExpertError where there is none."""
+        if not self.motions:
+            raise NoExpertError(
+                f"there are no keyframes by which {self.robot.name} gets up: find some (policies.find_motions) for "
+                "task.motions=FILE, or learn without: algorithm.imitation=0 algorithm.final_imitation=0"
+            )
         return {name: signals["reference"][:, list(numbers)] for name, numbers in self.moves.items()}
 
     def open(self, num: int, seed: int) -> Walking:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.env import expert_of
+from sim.env import NoExpertError, expert_of
 from sim.tasks import make
 from sim.tasks.legs.motions import WAIT, Motion, Script, motions_of, read, write
 
@@ -103,3 +103,24 @@ def test_the_expert_goes_through_them_and_episodes_begin_within(tmp_path: Path) 
         policy, privileged = ({s.name for s in group} for group in (one.policy, one.privileged))
         assert ("reference" in policy) is told and ("reference" in privileged) is not told
         assert list(one.baselines) == ["keyframes"] and one.elements()["reference"] == tuple(servos)
+
+
+def test_a_robot_without_any_has_no_expert() -> None:
+    task = make("get_up", robot="simple_quadruped")
+    env = task.open(1, 0)
+    env.reset([0], [0])
+    with pytest.raises(NoExpertError, match="no keyframes by which simple_quadruped gets up"):
+        task.expert(env.truth())
+    assert not env.truth()["reference"].any() and "reference" not in {s.name for s in task.policy}
+    env.close()
+
+
+@pytest.mark.slow
+def test_a_humanoid_gets_up_by_them() -> None:
+    task = make("get_up", vary=0.0)
+    env, stood = task.open(24, 5), np.zeros(24, bool)
+    env.reset(range(24), range(24))
+    for _ in range(task.episode_steps):
+        stood |= env.step(expert_of(task).expert(env.truth())).success
+    assert stood.mean() > 0.6
+    env.close()
