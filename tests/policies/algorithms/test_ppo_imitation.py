@@ -51,6 +51,12 @@ def test_the_expert_acts_in_fewer_and_fewer_rows():
     assert weights[0] == weights[10] == 1.0 and weights[-1] == pytest.approx(0.1, rel=0.2)
 
 
+def test_who_learns_from_it_alone_has_a_rate_of_its_own():
+    config = PpoConfig(alone=0.5, alone_rate=1e-2, learning_rate=1e-4, final_learning_rate=1e-5)
+    assert config.rate(0.0) == config.rate(0.49) == 1e-2 and 1e-5 < config.rate(0.6) < 1e-4
+    assert PpoConfig(alone=0.5, learning_rate=1e-4, final_learning_rate=1e-5).rate(0.0) == 1e-4
+
+
 def test_it_is_cut_off_at_the_commands_limits():
     task = ToyReach()
     told = Scripted(task).act({"position": np.zeros((1, 2)), "goal": np.array([[0.1, 5.0]])})
@@ -62,6 +68,6 @@ def test_what_goes_with_it():
         Ppo(make("walk"), PpoConfig(**FEW, imitation=1.0), 0)
     with pytest.raises(ValueError, match=r"algorithm\.imitation .*torch"):
         Ppo(ToyReach(), PpoConfig(**FEW, imitation=1.0, path="torch"), 0)
-    for wrong in ({"imitation": -1.0}, {"final_imitation": 1.0}, {"alone": 2.0}, {"guided": -0.1}):
+    for wrong in ({"imitation": -1.0}, {"final_imitation": 1.0}, {"alone": 2.0}, {"guided": -0.1}, {"alone_rate": -1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             PpoConfig(**wrong)
