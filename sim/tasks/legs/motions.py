@@ -146,7 +146,8 @@ def _motion(path: str | Path, name: Any, rows: Any, servos: int) -> Motion:
     if name not in LYING:
         raise ValueError(f"{path}: {str(name)[:50]!r} is no way to lie: {', '.join(LYING)}")
     try:
-        table = np.array([[row["seconds"], *row["offsets"]] for row in rows[:MOST]], np.float64)
+        # Number by number: lists within lists, by YAML's aliases, may be larger than memory.
+        table = np.array([[float(v) for v in (row["seconds"], *row["offsets"])] for row in rows[:MOST]])
     except (TypeError, KeyError, ValueError):
         table = np.zeros((0, 0))
     if not len(table) or table.shape[1] != servos + 1:

@@ -68,6 +68,12 @@ def test_what_goes_with_it():
         Ppo(make("walk"), PpoConfig(**FEW, imitation=1.0), 0)
     with pytest.raises(ValueError, match=r"algorithm\.imitation .*torch"):
         Ppo(ToyReach(), PpoConfig(**FEW, imitation=1.0, path="torch"), 0)
-    for wrong in ({"imitation": -1.0}, {"final_imitation": 1.0}, {"alone": 2.0}, {"guided": -0.1}, {"alone_rate": -1.0}):
+    for wrong in (
+        {"imitation": -1.0},
+        {"final_imitation": 1.0},
+        {"alone": 2.0},
+        {"guided": -0.1},
+        {"alone_rate": -1.0},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             PpoConfig(**wrong)

@@ -48,6 +48,7 @@ def test_a_file_holds_them(tmp_path: Path) -> None:
         ("servos: [hip, knee]\nback: []", "needs keyframes"),
         ("servos: [hip, knee]\nback: 3", "needs keyframes"),
         ("servos: [hip, knee]\nback: [{seconds: 1, offsets: [0]}]", "2 offsets"),
+        ("servos: [hip, knee]\nback: [{seconds: 1, offsets: [[0], [0]]}]", "2 offsets"),
         ("servos: [hip, knee]\nback: [{seconds: 0, offsets: [0, 0]}]", "seconds"),
         ("servos: [hip, knee]\nback: [{seconds: .nan, offsets: [0, 0]}]", "seconds"),
         ("servos: [hip, knee]\nback: [{seconds: 1, offsets: [0, .inf]}]", "offsets"),
