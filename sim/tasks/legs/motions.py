@@ -148,7 +148,7 @@ def _motion(path: str | Path, name: Any, rows: Any, servos: int) -> Motion:
     try:
         # Number by number: lists within lists, by YAML's aliases, may be larger than memory.
         table = np.array([[float(v) for v in (row["seconds"], *row["offsets"])] for row in rows[:MOST]])
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         table = np.zeros((0, 0))
     if not len(table) or table.shape[1] != servos + 1:
         raise ValueError(f"{path}: {name} needs keyframes, each with seconds and {servos} offsets")
