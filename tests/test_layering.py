@@ -67,6 +67,7 @@ HOMES = {
     "PIL": ["policies/datasets/images.py", "sim/engines/sight/panorama.py", "sim/scenes/occupancy.py"],
     "yaml": [
         "sim/scenes/occupancy.py",
+        "sim/tasks/legs/motions.py",
         "policies/adoption/description.py",
         "policies/adoption/draft.py",
     ],

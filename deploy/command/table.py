@@ -19,6 +19,7 @@ GROUPS = {
         "train_success": "policies.train_success",
         "train_detector": "policies.train_detector",
         "train_emissions": "policies.train_emissions",
+        "find_motions": "policies.find_motions",
     },
     "evaluate": {
         "evaluate": "policies.evaluate",

@@ -63,6 +63,11 @@ class PpoConfig:
     averaged: float = 0.1  # share of the training, at its end, over which the policy that is kept is averaged
     start: str = ""  # a policy file of this task and network to go on from; of the fused path
     bound: float = 0.0  # by which actions may change from what `start` does (root mean square); 0: as much as they like
+    imitation: float = 0.0  # weight of the squared difference from what the task's expert does, of the fused path
+    final_imitation: float = 0.0  # and at the end, reached exponentially; 0: the same
+    alone: float = 0.0  # share of the training in which the expert's actions are learned from it alone
+    alone_rate: float = 0.0  # the learning rate there; 0: as everywhere
+    guided: float = 0.0  # share of the training in which it acts in fewer and fewer rows
     critic_alone: int = 0  # iterations at the beginning in which only the critic learns: with a `start` it knows less
     league: bool = False  # games are learned against the learner as it is and was, and against scripted opponents
     league_every: int = 50  # iterations from one snapshot of the learner to the next
@@ -92,6 +97,17 @@ class PpoConfig:
             raise ValueError(f"critic_alone must not be negative, got {self.critic_alone}")
         if not 0.0 <= self.bound <= 2.0 or (self.bound and not self.start):
             raise ValueError(f"algorithm.bound is 0..2, of what algorithm.start does, got {self.bound}, {self.start!r}")
+        if not 0.0 <= self.final_imitation <= self.imitation:
+            raise ValueError(
+                "needs 0 <= algorithm.final_imitation <= imitation, got "
+                f"{self.final_imitation:g} and {self.imitation:g}"
+            )
+        if self.alone_rate < 0.0:
+            raise ValueError(f"algorithm.alone_rate must not be negative, got {self.alone_rate:g}")
+        if not (0.0 <= self.guided <= 1.0 and 0.0 <= self.alone <= 1.0):
+            raise ValueError(
+                f"algorithm.guided and alone are shares of the training, 0..1, got {self.guided:g} and {self.alone:g}"
+            )
         if self.minibatches > self.units:
             what = "rows" if self.remembers else "samples"
             raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")
@@ -134,6 +150,8 @@ class PpoConfig:
 
     def rate(self, done: float) -> float:
         """The learning rate when so much of the training is done, 0..1."""
+        if self.alone_rate and done < self.alone:
+            return self.alone_rate
         return exponential(done, self.learning_rate, self.final_learning_rate)
 
     def discount(self, done: float) -> float:
@@ -192,6 +210,9 @@ class Ppo:
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         torch = config.path == "torch" or bool(why)
+        if config.imitation and (torch or config.bound):
+            other = why or ("algorithm.path=torch" if torch else "algorithm.bound")
+            raise ValueError(f"algorithm.imitation goes with the fused path only, and not with {other}")
         if torch and config.remembers:
             from policies.algorithms.ppo.torch_recurrent import TorchRecurrent
 
@@ -202,8 +223,12 @@ class Ppo:
             self.path = TorchPath(task, config, seed, device)
         else:
             from policies.algorithms.ppo.fused import Fused
+            from policies.algorithms.ppo.tutor import Lesson, Scripted
 
-            self.path = Fused(task, config, seed)
+            lesson = Lesson(config.guided, config.alone, config.imitation, config.final_imitation)
+            self.path = Fused(task, config, seed, lesson=lesson if config.imitation else None)
+            if config.imitation:
+                self.path.hear(Scripted(task))
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end of the budget; one yield per rollout and its update."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
 from policies.algorithms.ppo.league import League
-from policies.algorithms.ppo.tutor import Heard, Lesson, Tutor
+from policies.algorithms.ppo.tutor import Heard, Lesson, Scripted, Tutor
 from policies.learning.fused import parallel, surrogate, work_queue
 from policies.learning.fused.measure import measured
 from policies.learning.fused.moments import Moments, adapt, smallest_std
@@ -143,7 +143,7 @@ class Fused:
         if config.bound and begun:
             self.hear(Tutor([begun], task, config.num_envs))
 
-    def hear(self, tutor: Tutor) -> None:
+    def hear(self, tutor: Tutor | Scripted) -> None:
         """Learn from it, as the lesson says."""
         self.heard = Heard(tutor, self.lesson)
         self.listen(self.heard)

@@ -14,6 +14,7 @@ from policies.learning import exponential
 from policies.models.controller import normalised
 from policies.models.networks import Array
 from sim import spec
+from sim.env import expert_of
 from sim.tasks import Task
 
 
@@ -107,10 +108,33 @@ class Tutor:
             policy.put({name: np.asarray(value) for name, value in state.get(str(k), {}).items()})
 
 
+class Scripted:
+    """A task's scripted expert as a tutor: it is told what is privileged, commands everything and remembers nothing."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.expert = task, expert_of(task)
+        self.columns = list(range(spec.size(task.commands)))
+
+    def begin(self, rows: NDArray[np.bool_]) -> None:
+        """It remembers nothing."""
+
+    def act(self, signals: Mapping[str, Array]) -> Array:
+        """Its actions (n, k) in [-1, 1] for signals (n, *shape)."""
+        action: Array = np.clip(normalised(self.task.commands, self.expert.expert(signals)), -1.0, 1.0)
+        return action
+
+    def state_dict(self) -> dict[str, Any]:
+        """There is none."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is none."""
+
+
 class Heard:
     """A tutor whom an actor hears as it acts; see `policies.learning.fused.stepped.Hearing`."""
 
-    def __init__(self, tutor: Tutor, lesson: Lesson) -> None:
+    def __init__(self, tutor: Tutor | Scripted, lesson: Lesson) -> None:
         self.tutor, self.lesson = tutor, lesson
         self.guided = 0  # in so many rows, the first ones, the tutor acts
         self.error, self.steps = 0.0, 0  # squared differences from the tutor, summed, and of how many steps

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.env import Array, outcome_scores
+from sim.env import Array, NoExpertError, outcome_scores
+from sim.registry import load
 from sim.robots.legs import HOLD, ROPE, Legs
+from sim.rotations import rotation_matrices
 from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
+from sim.tasks.legs.motions import LYING, Script, motions_of
 from sim.tasks.legs.walking import Walking, square
+from sim.tasks.opponents import Play
 
 if TYPE_CHECKING:
+    from sim.engines.scene import Scene
     from sim.robots.mjcf import Double
     from sim.tasks.legs.disturbances import Vehicle
 
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 # at the start), and the sign of 90 degrees.
 SIDES = ((1, -1.0), (1, 1.0), (0, -1.0), (0, 1.0))
 ROLLED = 0.4  # rad: how far it is from lying so at most, about each axis
+SETTLES = 0.6  # s, before a motion begins whose states are starts
+TREMBLE = 0.02  # of a command's range: what makes the expert mediocre
 BENT = 0.5  # rad (m): how far joints are from where they begin otherwise at most
 # Term -> weight, per control step.
 WEIGHTS = {
@@ -37,7 +44,25 @@ WEIGHTS = {
     "spin": -0.02,  # (rad/s)^2, of the base
 }
 
-RECIPE = {**SETTINGS, "algorithm.entropy": 0.002, "algorithm.initial_std": 0.3, "task.lying": 0.5}
+RECIPE = {
+    **SETTINGS,
+    "algorithm.total_steps": 1_000_000,
+    "algorithm.num_envs": 256,
+    "algorithm.epochs": 3,
+    "algorithm.minibatches": 8,
+    "algorithm.gamma": 0.995,
+    "algorithm.learning_rate": 5e-5,
+    "algorithm.final_learning_rate": 1e-5,
+    "algorithm.entropy": 0.0,
+    "algorithm.initial_std": 0.03,  # in actions of +-2.2 rad: who trembles more never stands still
+    "algorithm.min_std": 0.015,
+    "algorithm.imitation": 3.0,
+    "algorithm.final_imitation": 0.1,
+    "algorithm.alone": 0.1,
+    "algorithm.alone_rate": 1e-3,
+    "algorithm.guided": 0.05,
+    "task.lying": 0.5,
+}
 BELOW = 0.8  # of the base's height where it stands
 
 
@@ -51,7 +76,7 @@ class GetUpConfig(LeggedConfig):
     sideways: float = 0.0
     turn: float = 0.0
     standing: float = 1.0
-    reach: float = 1.3
+    reach: float = 2.2
     lowest: float = 0.9
     tilt: float = 15.0
     thrown: float = 0.0
@@ -61,6 +86,8 @@ class GetUpConfig(LeggedConfig):
     # shares of its weight that a spring from above holds, at least and at most, in an episode
     held: list[float] = field(default_factory=lambda: [0.0, 0.0])
     seconds: float = 1.0  # for which it is to stand
+    motions: str = field(default="", metadata={PLACE: True})  # file of keyframes; "": ours, of a robot that has some
+    clock: bool = True  # whether the policy is told where in a motion it is: the `reference` of now
     speed: float = 0.2  # m/s: less is to stand still; of turning, rad/s, five times that
 
     def __post_init__(self) -> None:
@@ -92,9 +119,36 @@ class GetUp(Legged):
 
     def __init__(self, config: GetUpConfig | None = None) -> None:
         super().__init__(config)
+        config, robot = self.config, self.robot
         self.policy = tuple(s for s in self.policy if not s.name.startswith("target_"))
+        joints = [robot.joints[joint].name for joint in robot.served]
+        self.motions = motions_of(robot.name, config.motions, joints)
+        reference = (Signal("reference", (len(joints),), "rad"),)  # what its expert tells the servos now
+        clock = bool(self.motions) and config.clock
+        self.policy += reference if clock else ()
         self.privileged += (Signal("held", (1,), "1", "", 0.0, 1.0),)  # share of its weight
-        self.reflect({"held": (range(1), [1.0])})
+        self.privileged += () if clock else reference
+        if robot.mirror is not None:
+            self.reflect({"held": (range(1), [1.0]), "reference": robot.reflected(True)})
+        self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
+
+    def elements(self) -> dict[str, tuple[str, ...]]:
+        names = tuple(self.robot.joints[joint].name for joint in self.robot.served)
+        return super().elements() | {"reference": names}
+
+    @property
+    def baselines(self) -> Mapping[str, Play]:
+        """The expert."""
+        return {"keyframes": self.expert}
+
+    def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
+        """Goes through the motion for how it lies (`sim.tasks.legs.motions`). NoExpertError where there is none."""
+        if not self.motions:
+            raise NoExpertError(
+                f"there are no keyframes by which {self.robot.name} gets up: find some (policies.find_motions) for "
+                "task.motions=FILE, or learn without: algorithm.imitation=0 algorithm.final_imitation=0"
+            )
+        return {name: signals["reference"][:, list(numbers)] for name, numbers in self.moves.items()}
 
     def open(self, num: int, seed: int) -> Walking:
         return Lying(self, num, seed)
@@ -116,6 +170,33 @@ class Lying(Walking):
         self._held = np.zeros(num)  # share of its weight
         self._holds = task.config.held[1] > 0.0
         self.weights = WEIGHTS
+        mirror = self.legs.reflected(True) if self.legs.mirror is not None else None
+        self._script = Script(task.motions, task.rate_hz, num, mirror) if task.motions else None
+        self._along = self._go_along() if self._script and task.config.lying < 1.0 else []
+
+    def _go_along(self) -> list[tuple[Double, Double]]:
+        """Joint positions (steps, nq) and velocities (steps, nv) of the nominal robot in each of its motions."""
+        robot, count = self.legs, len(LYING)
+        scene: Scene = load("engine", "mujoco", self.task.engines)(robot.physics, count, 1.0 / self.task.rate_hz, 1)
+        script = Script(self.task.motions, self.task.rate_hz, count)
+        starts = []
+        for side in range(count):
+            qpos = robot.start.copy()
+            self._lay(qpos, side, np.zeros(3))
+            robot.put_down(qpos)
+            starts.append(qpos)
+        scene.reset(range(count), np.stack(starts))
+        for _ in range(round(SETTLES * self.task.rate_hz)):
+            scene.step(np.tile(robot.rest, (count, 1)))
+        script.begin(np.arange(count), np.arange(count))
+        past = []
+        for _ in range(int(script.steps.max())):
+            past.append((scene.qpos.copy(), scene.qvel.copy()))
+            scene.step(robot.rest + script.reference())
+            script.move()
+        scene.close()
+        qpos, qvel = (np.stack(values, axis=1) for values in zip(*past, strict=True))
+        return [(qpos[k, :steps], qvel[k, :steps]) for k, steps in enumerate(script.steps)]
 
     def change(self, model: Any, row: int, drawn: Vehicle) -> None:
         super().change(model, row, drawn)
@@ -123,27 +204,52 @@ class Lying(Walking):
             model.tendon_stiffness[model.tendon(HOLD).id] = self._held[row] * self._weight / ROPE
 
     def begin(self, row: int, rng: np.random.Generator) -> tuple[Double, Double]:
-        robot, place = self.legs, self._place
+        robot, script = self.legs, self._script
         if self._holds:
             least, most = self.task.config.held
             self._held[row] = rng.uniform(least, most)
         qpos, qvel = super().begin(row, rng)
         self._stands[row] = 0
-        axis, sign = SIDES[rng.integers(len(SIDES))]
-        turned, far = np.zeros(3), 1.0 if rng.uniform() < self.task.config.lying else rng.uniform()
-        turned[axis] = sign * 0.5 * np.pi * far
-        turned += ROLLED * far * rng.uniform(-1.0, 1.0, 3)
-        yaw = np.array([0.0, 0.0, rng.uniform(-np.pi, np.pi)])
-        qpos[place + 3 : place + 7] = _turned(_turned(robot.start[place + 3 : place + 7], turned), yaw)
+        side, lies = int(rng.integers(len(SIDES))), rng.uniform() < self.task.config.lying
+        if script and not lies:
+            motion = int(rng.integers(len(self._along)))
+            step = int(rng.integers(len(self._along[motion][0])))
+            script.begin(row, motion, step)
+            if step:
+                self._told[:, row] += script.told(row)
+            return self._along[motion][0][step].copy(), self._along[motion][1][step].copy()
+        far = 1.0 if lies else rng.uniform()
+        self._lay(qpos, side, ROLLED * rng.uniform(-1.0, 1.0, 3), far, rng.uniform(-np.pi, np.pi))
         bent = BENT * far * rng.uniform(-1.0, 1.0, len(robot.joints))
         qpos[robot.positions] = np.clip(robot.home + bent, robot.low, robot.high)
         robot.put_down(qpos)
+        if script:
+            script.begin(row, script.nearest(self._down(qpos[None]))[0])
         return qpos, qvel
 
+    def _lay(self, qpos: Double, side: int, rolled: Double, far: float = 1.0, yaw: float = 0.0) -> None:
+        """Turn joint positions (nq,) from standing so `far` towards lying on that side, and by `rolled` rad beside."""
+        place, turned = self._place + 3, np.zeros(3)
+        axis, sign = SIDES[side]
+        turned[axis] = sign * 0.5 * np.pi
+        attitude = _turned(self.legs.start[place : place + 4], far * (turned + rolled))
+        qpos[place : place + 4] = _turned(attitude, np.array([0.0, 0.0, yaw]))
+
+    def _down(self, qpos: Double) -> Double:
+        """The direction of gravity (n, 3) in the body's axes."""
+        axes = rotation_matrices(qpos[:, self._place + 3 : self._place + 7])
+        found: Double = -(self._first @ axes.transpose(0, 2, 1))[:, :, 2]
+        return found
+
+    def carry_out(self, control: Double) -> None:
+        super().carry_out(control)
+        if self._script:
+            self._script.go_on(self._down(self.scene.qpos))
+
     def signals(self) -> dict[str, Array]:
-        return {name: value for name, value in super().signals().items() if not name.startswith("target_")} | {
-            "held": self._held[:, None]
-        }
+        reference = self._script.reference() if self._script else np.zeros_like(self._told[0])
+        known = {name: value for name, value in super().signals().items() if not name.startswith("target_")}
+        return known | {"held": self._held[:, None], "reference": reference}
 
     def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         config, terms = self.task.config, self.terms(seen)
