@@ -1,6 +1,6 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, wasm, page.
+Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, ros2_control, wasm, page.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Config:
         metadata={
             "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
+            "ros2_control: a package of ROS 2 with a controller in C++; "
             "wasm: WebAssembly, and how JavaScript calls it; "
             "page: an HTML file in which a quadrotor's policy flies"
         }
@@ -168,7 +169,23 @@ def write_library(policy: PolicyFile, content: bytes, folder: Path, config: Conf
     return [*(f"wrote {folder / name}" for name in files), *said, f"to use it: {use}"]
 
 
-def for_browsers(config: Config) -> None:
+def write_ros2_control(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """A package with a chainable controller around the same C."""
+    from deploy.libraries.ros2_control import Package
+
+    without_budget(config)
+    package = Package(policy, c_source.Source(policy, content, config.weights))
+    files = package.files()
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
+    return [
+        *(f"wrote {folder / name}" for name in files),
+        "to build it, in a workspace whose src/ has this folder: "
+        f"colcon build --packages-select {shlex.quote(package.name)}",
+        "its parameters, with the names of the interfaces: config/example.yaml; what it does: docs/ros2.md",
+    ]
+
+
+def without_budget(config: Config) -> None:
     """ArgumentError for what only chips have."""
     if config.budget_us is not None:
         raise cli.ArgumentError(f"budget_us is for microcontrollers; target={config.target} has none")
@@ -178,7 +195,7 @@ def write_wasm(policy: PolicyFile, content: bytes, folder: Path, config: Config)
     """policy.wasm, and policy.mjs for browsers and node."""
     from deploy.web import wasm
 
-    for_browsers(config)
+    without_budget(config)
     files = wasm.files(policy, content, config.weights, config.compiler)
     replace_all([(folder / name, made) for name, made in files.items()])
     return [f"wrote {folder / name}, {len(made)} bytes" for name, made in files.items()]
@@ -188,7 +205,7 @@ def write_page(policy: PolicyFile, content: bytes, folder: Path, config: Config)
     """index.html, with everything inside."""
     from deploy.web.page import page
 
-    for_browsers(config)
+    without_budget(config)
     made = page(policy, content, config.weights, config.compiler)
     replace_all([(folder / "index.html", made)])
     return [f"wrote {folder / 'index.html'}, {len(made)} bytes: open it in a browser"]
@@ -201,6 +218,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "arduino": write_library,
     "platformio": write_library,
     "zephyr": write_library,
+    "ros2_control": write_ros2_control,
     "wasm": write_wasm,
     "page": write_page,
 }
