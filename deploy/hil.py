@@ -30,7 +30,8 @@ from deploy.mcu import learning
 from deploy.mcu.cost import Measured, measure
 from deploy.mcu.emulator import CLOCK_HZ, Chip
 from deploy.mcu.policy import OnChip, Statistics
-from deploy.mcu.ports import BAUD, EmulatedPort, Port, QemuPort, SerialPort
+from deploy.mcu.ports import BAUD, EmulatedPort, Port, SerialPort
+from deploy.mcu.qemu import QemuPort
 from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
@@ -86,7 +87,7 @@ class Report:
     compared: int  # episodes
     command_difference: float  # of the command's range
     position_difference: float  # m
-    round_trip_p50: float  # s; emulated: the time on a 921 600 baud line and the estimated computation
+    round_trip_p50: float  # s; emulated or qemu: the time on a 921 600 baud line and the estimated computation
     round_trip_p99: float  # s
     instructions: int | None  # per step; None: a real chip does not count them
     cycles: int  # per step: estimated when emulated, measured on a real chip
@@ -247,7 +248,7 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
         *size,
         f"one step: {counted}{report.cycles} {'estimated' if estimated else 'measured'} cycles, "
         f"{100 * report.load:.2f} % of the processor at 168 MHz",
-        f"round trip{' (estimated)' if report.port == 'emulated' else ''}: "
+        f"round trip{' (estimated)' if estimated else ''}: "
         f"median {1e3 * report.round_trip_p50:.2f} ms, 99 % below {1e3 * report.round_trip_p99:.2f} ms",
         *(["which is longer than a control step: a camera has to be the chip's own, not at the end of a line"] * slow),
         f"requests repeated {report.repeated}, steps answered {report.answered}, lost {report.lost}",
@@ -268,10 +269,7 @@ def connect(
         return OnChip(policy, line, patience=max(0.05, 0.5 / policy.rate_hz)), None
     with tempfile.TemporaryDirectory() as folder:
         image, cost = build(policy, Path(folder), compiler, weights, residual)
-        if port == "qemu":
-            line = QemuPort(image)
-            return OnChip(policy, line, patience=0.15), cost  # it answers in 10 to 20 ms, less than the chip's 200
-        line = EmulatedPort(Chip(image), cost.seconds)
+        line = QemuPort(image, cost.seconds) if port == "qemu" else EmulatedPort(Chip(image), cost.seconds)
     # Each of four attempts has a quarter of it; a picture alone takes 40 ms on the line.
     trip = 10.0 * struct_type(policy).itemsize / BAUD + cost.seconds
     return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost

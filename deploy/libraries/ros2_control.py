@@ -59,7 +59,7 @@ SINGLE = {  # of a command with one number
 }
 
 
-class NoInterface(ValueError):
+class NoInterfaceError(ValueError):
     """A signal that ros2_control has no interface for, or rules that the controller cannot watch."""
 
 
@@ -125,11 +125,11 @@ def command_interfaces(policy: PolicyFile, command: Signal) -> tuple[str, ...]:
 
 
 def check(policy: PolicyFile) -> None:
-    """NoInterface for what no interface carries: they hold one number each."""
+    """NoInterfaceError for what no interface carries: they hold one number each."""
     for signal in policy.inputs:
         if signal.dtype != "float32":
             what = "a picture" if signal.is_picture else "words"
-            raise NoInterface(
+            raise NoInterfaceError(
                 f"{policy.path} reads {signal.name!r}, {what}, and interfaces of ros2_control hold single numbers: "
                 "fly it as a node of ROS 2 instead (docs/ros2.md)"
             )
@@ -142,18 +142,18 @@ def guard(policy: PolicyFile) -> Guard:
     try:
         return guard_of(policy, cast(Driver, robot), limits_of(policy.robot), policy.envelope)
     except (LimitError, ValueError) as error:
-        raise NoInterface(f"{policy.path}: {error}") from None
+        raise NoInterfaceError(f"{policy.path}: {error}") from None
 
 
 class Package:
     """The texts of one policy's package."""
 
     def __init__(self, policy: PolicyFile, source: Source) -> None:
-        """Raises NoInterface."""
+        """Raises NoInterfaceError."""
         self.policy, self.source, self.guard = policy, source, guard(policy)
         self.name = "_".join(part for part in name_of(policy).lower().split("_") if part)  # what ament demands
         if not (policy.robot.isidentifier() and policy.robot.isascii()):
-            raise NoInterface(f"{policy.path}: the robot {policy.robot!r} is no plain name, as its joints' need one")
+            raise NoInterfaceError(f"{policy.path}: the robot {policy.robot!r} is no plain name, as its joints' need one")
         self.signals = self._rows(self.guard.watched, True)
         self.commands = self._rows(self.guard.outputs, False)
         self.places = {row.signal.name: row.first for row in self.signals}

@@ -101,8 +101,8 @@ class Flown:
             kind = "double" if isinstance(value, float) else "strings" if isinstance(value[0], str) else "doubles"
             self.ask(kind, name, *np.atleast_1d(value))
         self.configured = self.ask("configure", int(self.rate))
-        states, commands, _ = self.ask("names").split("|")
-        self.states, self.commands = states.split(), commands.split()
+        names = self.ask("names").split("|")
+        self.states, self.commands, self.references, *_ = [one.split() for one in (*names, "", "")]
 
     def ask(self, *words: Any) -> str:
         """One line there, one back."""
@@ -114,6 +114,10 @@ class Flown:
 
     def activate(self, without: str = "") -> str:
         return self.ask("activate", without)
+
+    def lead(self, values: Iterable[float]) -> None:
+        """All its references, in their order; NaN: nothing new."""
+        self.ask("lead", *map(float, values))
 
     def set(self, values: Iterable[float]) -> None:
         """All state interfaces, in their order."""

@@ -74,16 +74,11 @@ def fly(builds):
 
 def tell(flown, signals):
     """Signals (*shape) by name, as state interfaces and references; rotations as nine numbers."""
-    states = []
-    for row in flown.built.package.signals:
-        values = np.ravel(signals[row.signal.name]).astype(np.float64)
-        if row.interfaces:
-            states.extend(values)
-            continue
-        names = [f"{row.signal.name}.{k}" for k in ("xyz" if row.signal.size <= 3 else range(row.signal.size))]
-        for name, value in zip(names if row.signal.size > 1 else [row.signal.name], values, strict=False):
-            flown.ask("reference", f"{NAME}/{name}", value)
-    flown.set(states)
+    rows = flown.built.package.signals
+    for ours, write in ((False, flown.set), (True, flown.lead)):
+        values = [np.ravel(signals[r.signal.name]) for r in rows if (not r.interfaces) == ours]
+        if values:
+            write(np.concatenate(values).astype(np.float64))
 
 
 def vector(policy, step):
@@ -139,6 +134,7 @@ def matrix(x, y, z, w):
 def test_a_rotation_comes_as_a_quaternion(fly, builds):
     flown, policy, rng = fly("quad_any"), builds("quad_any").policy, np.random.default_rng(0)
     assert "imu/orientation.w" in flown.states and len(flown.states) == 13
+    assert flown.references == [f"{NAME}/target_{what}.{k}" for what in ("position", "velocity") for k in "xyz"]
     flown.activate()
     native = Native(policy.path)
     for step in range(20):
@@ -193,7 +189,9 @@ def test_the_guard_decides_as_deploys_guard_whatever_comes(fly, builds, seed):
     names = [s.name for s in policy.inputs]
     for _ in range(8):
         flown.activate()
-        beside, away = Beside(policy), {}  # signal -> steps for which nobody hears it
+        for name in flown.states:
+            flown.ask("busy", name, 0)
+        beside, away, busy = Beside(policy), {}, set()  # away: signal -> steps for which nobody hears it
         start = flown.now + 10_000_000
         for step in range(150):
             pause = 0.01 if not step or rng.random() > 0.02 else float(rng.choice([0.012, 0.02, 0.07, 0.6]))
@@ -205,14 +203,16 @@ def test_the_guard_decides_as_deploys_guard_whatever_comes(fly, builds, seed):
                 away.setdefault(str(rng.choice(names)), int(rng.integers(3, 25)))
             now = 1e-9 * float(flown.now + round(1e9 * pause) - start)
             for name, interfaces in places_of(flown).items():
-                for interface in interfaces:
-                    flown.ask("busy", interface, int(name in away))
+                if (name in away) != (name in busy):
+                    for interface in interfaces:
+                        flown.ask("busy", interface, int(name in away))
                 told = not np.isnan(given[name]).any()  # of a set point NaN means: nothing new
                 if name not in away and (interfaces or told):
                     beside.hear(name, given[name], now)
                 elif not interfaces:
                     given[name] = np.full_like(given[name], np.nan)
             tell(flown, given)
+            busy = set(away)
             away = {name: left - 1 for name, left in away.items() if left > 1}
             done, told = flown.update(pause), flown.told()
             np.testing.assert_array_equal(done.commands, beside.step(now, told["execution_time"]))
@@ -369,7 +369,11 @@ def test_set_points_come_by_topic_unless_another_controller_leads(fly, builds):
 @pytest.mark.parametrize(
     ("parameters", "rate", "message"),
     [
-        ({"state_interfaces.position": ["a/x"]}, None, "state_interfaces.position names 1 interfaces; it has 3 numbers"),
+        (
+            {"state_interfaces.position": ["a/x"]},
+            None,
+            "position names 1 interfaces; it has 3 numbers",
+        ),
         ({"state_interfaces.rotation": ["a/x"] * 5}, None, "or is a quaternion of 4: x, y, z, w"),
         ({"command_interfaces.motor_command": ["a/x"] * 4}, None, "the command interface a/x is named twice"),
         ({"command_interfaces.motor_command": ["a/x"]}, None, "names 1 interfaces; it has 4 numbers"),
@@ -513,6 +517,7 @@ def test_gravity_comes_from_the_quaternion_and_the_last_command_from_itself(tmp_
     folder = tmp_path / "balance"
     folder.mkdir()
     flown = Flown(build(path, folder, builds("small").manager, compilers()[0]))
+    assert flown.references == [f"{NAME}/target_turn_rate"]
     assert flown.states == [f"imu/orientation.{k}" for k in "xyzw"]
     assert flown.commands == ["bench_joint1/velocity", "bench_joint2/velocity"]
     flown.activate()
@@ -520,10 +525,10 @@ def test_gravity_comes_from_the_quaternion_and_the_last_command_from_itself(tmp_
     for _ in range(10):
         q, rate = rng.normal(size=4), np.float32(rng.normal(size=1))
         flown.set(q)
-        flown.ask("reference", f"{NAME}/target_turn_rate", float(rate[0]))
-        last = native.step(
-            {"projected_gravity": -matrix(*q)[6:], "last_wheel": last, "target_turn_rate": rate}
-        )["wheel"]
+        flown.lead(rate)
+        last = native.step({"projected_gravity": -matrix(*q)[6:], "last_wheel": last, "target_turn_rate": rate})[
+            "wheel"
+        ]
         np.testing.assert_array_equal(flown.update().commands, last.astype(np.float64))
     flown.close()
 

@@ -41,7 +41,7 @@ static ChainableControllerInterface *controller;
 static std::map<std::string, StateInterface::SharedPtr> states;
 static std::map<std::string, CommandInterface::SharedPtr> commands, references;
 static std::vector<StateInterface::ConstSharedPtr> told;
-static std::vector<std::string> state_order, command_order;
+static std::vector<std::string> state_order, command_order, reference_order;
 
 static double number(const std::string &text) { return std::strtod(text.c_str(), nullptr); }
 
@@ -64,7 +64,10 @@ static std::string configured(unsigned rate) {
     if (controller->on_init() != CallbackReturn::SUCCESS) return "failure in on_init";
     const CallbackReturn how = controller->on_configure({});
     if (how != CallbackReturn::SUCCESS) return ended(how);
-    for (const auto &one : controller->export_reference_interfaces()) references[one->get_name()] = one;
+    for (const auto &one : controller->export_reference_interfaces()) {
+        references[one->get_name()] = one;
+        reference_order.push_back(one->get_name());
+    }
     told = controller->export_state_interfaces();
     state_order = controller->state_interface_configuration().names;
     command_order = controller->command_interface_configuration().names;
@@ -129,18 +132,18 @@ int main(int count, char **arguments) {
         if (verb == "deactivate") reply << ended(controller->on_deactivate({}));
         if (verb == "chained") controller->set_chained_mode(numbers.at(0) != 0.0);
         if (verb == "names")
-            for (const auto *names : {&state_order, &command_order}) {
+            for (const auto *names : {&state_order, &command_order, &reference_order}) {
                 for (const auto &one : *names) reply << one << " ";
                 reply << "| ";
             }
-        if (verb == "references")
-            for (const auto &[one, handle] : references) reply << one << " ";
         if (verb == "states")
             for (std::size_t i = 0; i < state_order.size(); ++i) (void)states[state_order[i]]->set_value(numbers.at(i));
         if (verb == "state") (void)states.at(rest.at(0))->set_value(numbers.at(1));
         if (verb == "busy") states.at(rest.at(0))->busy = numbers.at(1) != 0.0;
         if (verb == "unwritable") commands.at(rest.at(0))->busy = numbers.at(1) != 0.0;
-        if (verb == "reference") (void)references.at(rest.at(0))->set_value(numbers.at(1));
+        if (verb == "lead") /* as another controller does that is chained before this one */
+            for (std::size_t i = 0; i < reference_order.size(); ++i)
+                (void)references[reference_order[i]]->set_value(numbers.at(i));
         if (verb == "publish") {
             auto message = std::make_shared<std_msgs::msg::Float64MultiArray>();
             message->data = numbers;
