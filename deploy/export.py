@@ -1,6 +1,6 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, ros2_control, wasm, page.
+Targets: c, stm32f405, nrf52840, rp2350, crazyflie, arduino, platformio, zephyr, ros2_control, wasm, page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Config:
     policy: str = field(metadata={"help": "the policy file"})
     target: str = field(
         metadata={
-            "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
+            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
             "ros2_control: a package of ROS 2 with a controller in C++; "
             "wasm: WebAssembly, and how JavaScript calls it; "
@@ -108,19 +108,21 @@ def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) ->
     return [*written(source, folder), *said]
 
 
-def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
-    """The C files, and policy.elf: they and the serial link of firmware/stm32f405. Proven on the emulator."""
+def write_board(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """The C files, and policy.elf: they and the serial link of firmware/link. Proven on the emulator."""
+    from deploy.mcu.boards import BOARDS
     from deploy.mcu.cost import measure
     from deploy.mcu.emulator import Chip
     from deploy.mcu.residual import Residual
 
+    board = BOARDS[config.target]
     source = c_source.Source(policy, content, config.weights)
     residual = Residual() if config.learn else None
     beside = residual.files(policy) if residual else {}
     with tempfile.TemporaryDirectory() as scratch:
         written(source, Path(scratch), beside)
-        image = toolchain.image(Path(scratch), config.compiler)
-        cost = measure(Chip(image, count=True), policy, residual=residual)
+        image = toolchain.image(Path(scratch), config.compiler, core=CORES[board.core], board=board.name)
+        cost = measure(Chip(image, count=True, board=board), policy, residual=residual)
         built = image.read_bytes()
     period = Budget(1e6 / policy.rate_hz, f"the control period at {policy.rate_hz:g} Hz")
     said = budget_of(period, config).check(Demand.measured(cost))
@@ -128,7 +130,7 @@ def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Co
     replace_all([(folder / image.name, built)])
     return [
         *lines,
-        f"wrote {folder / image.name}",
+        f"wrote {folder / image.name} for {board.speed}; its serial line: {board.wiring}",
         f"self-test on the emulated chip: passed, the worst at {cost.selftest:.2g} of the tolerance",
         f"one step: {cost.instructions} instructions, {cost.cycles} estimated cycles; "
         f"flash of the policy alone {cost.policy_flash} bytes",
@@ -213,7 +215,9 @@ def write_page(policy: PolicyFile, content: bytes, folder: Path, config: Config)
 
 TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "c": write_c,
-    "stm32f405": write_stm32f405,
+    "stm32f405": write_board,
+    "nrf52840": write_board,
+    "rp2350": write_board,
     "crazyflie": write_crazyflie,
     "arduino": write_library,
     "platformio": write_library,

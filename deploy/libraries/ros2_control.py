@@ -153,7 +153,9 @@ class Package:
         self.policy, self.source, self.guard = policy, source, guard(policy)
         self.name = "_".join(part for part in name_of(policy).lower().split("_") if part)  # what ament demands
         if not (policy.robot.isidentifier() and policy.robot.isascii()):
-            raise NoInterfaceError(f"{policy.path}: the robot {policy.robot!r} is no plain name, as its joints' need one")
+            raise NoInterfaceError(
+                f"{policy.path}: the robot {policy.robot!r} is no plain name, as its joints' need one"
+            )
         self.signals = self._rows(self.guard.watched, True)
         self.commands = self._rows(self.guard.outputs, False)
         self.places = {row.signal.name: row.first for row in self.signals}
