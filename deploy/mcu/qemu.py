@@ -51,6 +51,7 @@ class Debugger:
                 break
             except OSError:
                 if process.poll() is not None or time.monotonic() > until:
+                    self._socket.close()
                     raise LinkError(f"{QEMU[0]} does not start; port=emulated needs nothing") from None
                 time.sleep(0.01)
         self._received = b""
@@ -121,8 +122,10 @@ class QemuPort:
             raise LinkError(f"{QEMU[0]} has ended") from None
         until = time.monotonic() + PATIENCE
         while struct.unpack("i", fcntl.ioctl(self._process.stdin, termios.FIONREAD, bytes(4)))[0]:
-            if time.monotonic() > until or self._process.poll() is not None:
-                raise LinkError(f"{QEMU[0]} takes no bytes")
+            if self._process.poll() is not None:
+                raise LinkError(f"{QEMU[0]} has ended")
+            if time.monotonic() > until:
+                raise LinkError(f"{QEMU[0]} takes no bytes; the image hangs")
             time.sleep(0.0)
 
     def write(self, data: bytes) -> None:

@@ -153,12 +153,12 @@ int main(int count, char **arguments) {
         }
         if (verb == "update") {
             reply << updated(std::strtoll(rest.at(0).c_str(), nullptr, 10));
-            for (const auto &one : command_order) show(reply, commands[one]->get_optional().value());
+            for (const auto &one : command_order) show(reply, commands[one]->kept());
         }
         if (verb == "told")
             for (const auto &one : told) {
                 reply << one->get_name();
-                show(reply, one->get_optional().value());
+                show(reply, one->kept());
                 reply << " ";
             }
         std::cout << reply.str() << std::endl;
