@@ -309,7 +309,7 @@ class Package:
 
     def example(self) -> str:
         """Parameters for a controller manager, with every one that the controller has."""
-        rate, inputs = f"{self.policy.rate_hz:g}", self.signals
+        rate, inputs = _whole(self.policy.rate_hz), self.signals
         told = [r.signal.name for r in inputs if not r.interfaces]
         states = [f"      {r.signal.name}: {json.dumps(r.interfaces)}" for r in inputs if r.interfaces]
         ages = [f"      {r.signal.name}: {r.signal.max_age:.9}" for r in inputs]
@@ -343,6 +343,12 @@ class Package:
                 "",
             ]
         )
+
+
+def _whole(rate_hz: float) -> int:
+    """The slowest update rate of a controller manager, which are whole, that is a multiple of this one."""
+    multiples = (rate_hz * k for k in range(1, 101))
+    return round(next((m for m in multiples if abs(m - round(m)) < 1e-6 * m), rate_hz))
 
 
 def _fields(values: Iterable[Any], row: Row) -> str:

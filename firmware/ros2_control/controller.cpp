@@ -273,11 +273,11 @@ CallbackReturn PolicyController::on_activate(const rclcpp_lifecycle::State & /*p
 
 CallbackReturn PolicyController::on_deactivate(const rclcpp_lifecycle::State & /*previous_state*/) {
     if (flying_) { /* it ends as a stop does: in the safe command */
+        guard_.finish();
+        write();
         RCLCPP_INFO(get_node()->get_logger(),
                     "%lu steps, the longest %.1f us of %.0f; late %lu, held or stopped %lu, not written %lu", steps_,
                     1e6 * longest_, 1e6 * period_, guard_.missed, guard_.interventions, unwritten_);
-        guard_.finish();
-        write();
     }
     if (guard_.latched != FINE) RCLCPP_ERROR(get_node()->get_logger(), "stopped: %s", says(guard_.latched));
     return CallbackReturn::SUCCESS;

@@ -1,6 +1,6 @@
 """A controller manager for tests: the generated controller compiled, loaded as a shared object, and told line by line.
 
-The headers of ros2_control/ declare what the controller uses of rclcpp and ros2_control, from their public interface.
+The headers in ros2/ and ros2_control/ declare what the controller uses, from the public interfaces of both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from deploy.libraries.ros2_control import Package
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
 
-HEADERS = Path(__file__).parent / "ros2_control"
+HERE = Path(__file__).parent
+HEADERS = ("-I", HERE / "ros2", "-I", HERE / "ros2_control")
 STRICT = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-ffp-contract=off")
 NAME = "flown"  # what the controller is called
 
@@ -37,7 +38,7 @@ def objects(folder: Path, compiler: str, to: Path) -> list[Path]:
     """What becomes of a package's sources, built as its CMakeLists.txt says, and stricter."""
     source, kind, run = folder / "src", "-fvisibility=hidden", command(compiler)
     made = [to / "controller.o", to / "policy.o"]
-    toolchain.run([*run, *STRICT, kind, "-fPIC", "-I", HEADERS, "-c", source / "controller.cpp", "-o", made[0]])
+    toolchain.run([*run, *STRICT, kind, "-fPIC", *HEADERS, "-c", source / "controller.cpp", "-o", made[0]])
     c = [*run[:-1], "gcc" if compiler == "gcc" else "cc"]
     toolchain.run([*c, *toolchain.FLAGS, "-O2", kind, "-fPIC", "-c", source / "policy.c", "-o", made[1]])
     return made
@@ -54,7 +55,7 @@ def manager(folder: Path, compiler: str) -> Path:
     """The program that loads controllers."""
     built = folder / "manager"
     flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic")
-    toolchain.run([*command(compiler), *flags, "-I", HEADERS, HEADERS / "manager.cpp", "-ldl", "-o", built])
+    toolchain.run([*command(compiler), *flags, *HEADERS, HERE / "manager.cpp", "-ldl", "-o", built])
     return built
 
 

@@ -1,9 +1,12 @@
 """A policy as a controller of ros2_control: compiled against declarations of it, loaded, driven update by update."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,6 +15,7 @@ import yaml
 from elftools.elf.elffile import ELFFile
 
 from deploy import cli, export
+from deploy.codegen import toolchain
 from deploy.guard import REASONS
 from deploy.libraries.ros2_control import HAND_WRITTEN, command_interfaces, guard, state_interfaces
 from policies.models.controller import FeaturePolicy
@@ -21,10 +25,13 @@ from sim.tasks import make
 from sim.terms import Feature
 from tests.deploy.arm_policy import reaching
 from tests.deploy.codegen.native import Native
-from tests.deploy.libraries.manager import NAME, Flown, build, compiled, compilers, manager, objects
+from tests.deploy.libraries.manager import HERE, NAME, Flown, build, command, compiled, compilers, manager, objects
 from tests.deploy.sample_policy import exported, linear_hover, random_mlp, resealed, small
 from tests.deploy.vision_policy import seeing
 
+CHECKOUT = os.environ.get("ROS2_CONTROL")
+WHEELS = ["rcpputils", "rcutils", "lifecycle_msgs", "rosidl_runtime_cpp", "rosidl_runtime_c"]
+WHEELS += ["rosidl_typesupport_interface", "service_msgs", "builtin_interfaces"]
 STRICT = {
     "fence_low": [-2.0, -2.0, -2.0],
     "fence_high": [2.0, 2.0, 2.0],
@@ -558,6 +565,29 @@ def test_rules_that_nobody_can_watch_are_refused(tmp_path, capsys):
     blind = resealed(exported(tmp_path / "p.onnx"), tmp_path / "blind.onnx", envelope={"max_tilt": 30.0})
     assert cli.call(export.main, [f"policy={blind}", "target=ros2_control", f"out={tmp_path / 'x'}"]) == 2
     assert "max_tilt needs the signal 'rotation'" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(CHECKOUT is None, reason="needs a checkout of ros2_control, named in ROS2_CONTROL, and fmt")
+@pytest.mark.parametrize("name", ["small", "hover"])
+def test_the_real_headers_of_ros2_control_take_it(builds, name):
+    """Theirs for its own interfaces; ours stand in for rclcpp, which no wheel has. rcpputils comes from the wheels.
+
+    fmt is where the compiler looks, such as in CPLUS_INCLUDE_PATH.
+    """
+    parts = ("controller_interface", "hardware_interface", "joint_limits")
+    real = [word for part in parts for word in ("-isystem", Path(CHECKOUT) / part / "include")]
+    wheels = [word for part in WHEELS for word in ("-isystem", Path(sys.prefix) / "include" / part)]
+    strict = (
+        "-std=c++17",
+        "-fsyntax-only",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-isystem",
+        os.environ.get("FMT", "/usr/include"),
+    )
+    source = builds(name).library.parent / "src" / "controller.cpp"
+    toolchain.run([*command(compilers()[0]), *strict, "-I", HERE / "ros2", *real, *wheels, source])
 
 
 @pytest.mark.long

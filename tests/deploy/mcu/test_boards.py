@@ -68,7 +68,7 @@ ROWS = (
         "a computer with ROS 2",
         "`ros2_control`",
         "not needed",
-        "by g++ and zig, against declarations",
+        "by g++ and zig, against ros2_control's headers and declarations of rclcpp",
         "driven update by update, not flown",
         "about 2.0 us of a Xeon thread, with the guard",
         UNKNOWN,

@@ -50,6 +50,16 @@ private:
     std::string *kept_;
 };
 
+inline Logger get_logger(const std::string &) {
+    static std::string kept;
+    return Logger(&kept);
+}
+
+class NodeOptions {
+public:
+    NodeOptions &enable_logger_service(bool) { return *this; }
+};
+
 class QoS {};
 class SystemDefaultsQoS : public QoS {};
 
@@ -75,6 +85,8 @@ public:
 
 } // namespace rclcpp
 
+#define RCLCPP_DEBUG(logger, ...) (logger).say("debug", __VA_ARGS__)
+#define RCLCPP_WARN_EXPRESSION(logger, condition, ...) ((condition) ? (logger).say("warning", __VA_ARGS__) : (void)0)
 #define RCLCPP_INFO(logger, ...) (logger).say("info", __VA_ARGS__)
 #define RCLCPP_WARN(logger, ...) (logger).say("warning", __VA_ARGS__)
 #define RCLCPP_ERROR(logger, ...) (logger).say("error", __VA_ARGS__)
