@@ -2,12 +2,17 @@
  * log is kept, and a subscription is called by hand. */
 #pragma once
 
+#include <cxxabi.h> /* this one, chrono, cstdlib and optional: the headers of ros2_control take them from here */
+
+#include <chrono>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <variant>
