@@ -577,15 +577,7 @@ def test_the_real_headers_of_ros2_control_take_it(builds, name):
     parts = ("controller_interface", "hardware_interface", "joint_limits")
     real = [word for part in parts for word in ("-isystem", Path(CHECKOUT) / part / "include")]
     wheels = [word for part in WHEELS for word in ("-isystem", Path(sys.prefix) / "include" / part)]
-    strict = (
-        "-std=c++17",
-        "-fsyntax-only",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-isystem",
-        os.environ.get("FMT", "/usr/include"),
-    )
+    strict = ("-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror")
     source = builds(name).library.parent / "src" / "controller.cpp"
     toolchain.run([*command(compilers()[0]), *strict, "-I", HERE / "ros2", *real, *wheels, source])
 
