@@ -1,7 +1,7 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, crazyflie, arduino, platformio, zephyr, px4, raptor, wasm, page; safetensors: its weights, for
-other tools.
+Targets: c, stm32f405, nrf52840, rp2350, crazyflie, arduino, platformio, zephyr, ros2_control, px4, raptor, wasm, page;
+safetensors: its weights, for other tools.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Config:
     policy: str = field(metadata={"help": "the policy file"})
     target: str = field(
         metadata={
-            "help": "c: source files for any compiler; stm32f405: an image, ready to flash; "
+            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350: an image, ready to flash; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
+            "ros2_control: a package of ROS 2 with a controller in C++; "
             "px4: a module of PX4, a flight mode; "
             "raptor: policy.tar, weights for PX4's module mc_raptor; "
             "wasm: WebAssembly, and how JavaScript calls it; "
@@ -114,19 +115,21 @@ def write_c(policy: PolicyFile, content: bytes, folder: Path, config: Config) ->
     return [*written(source, folder), *said]
 
 
-def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
-    """The C files, and policy.elf: they and the serial link of firmware/stm32f405. Proven on the emulator."""
+def write_board(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """The C files, and policy.elf: they and the serial link of firmware/link. Proven on the emulator."""
+    from deploy.mcu.boards import BOARDS
     from deploy.mcu.cost import measure
     from deploy.mcu.emulator import Chip
     from deploy.mcu.residual import Residual
 
+    board = BOARDS[config.target]
     source = c_source.Source(policy, content, config.weights)
     residual = Residual() if config.learn else None
     beside = residual.files(policy) if residual else {}
     with tempfile.TemporaryDirectory() as scratch:
         written(source, Path(scratch), beside)
-        image = toolchain.image(Path(scratch), config.compiler)
-        cost = measure(Chip(image, count=True), policy, residual=residual)
+        image = toolchain.image(Path(scratch), config.compiler, core=CORES[board.core], board=board.name)
+        cost = measure(Chip(image, count=True, board=board), policy, residual=residual)
         built = image.read_bytes()
     period = Budget(1e6 / policy.rate_hz, f"the control period at {policy.rate_hz:g} Hz")
     said = budget_of(period, config).check(Demand.measured(cost))
@@ -134,7 +137,7 @@ def write_stm32f405(policy: PolicyFile, content: bytes, folder: Path, config: Co
     replace_all([(folder / image.name, built)])
     return [
         *lines,
-        f"wrote {folder / image.name}",
+        f"wrote {folder / image.name} for {board.speed}; its serial line: {board.wiring}",
         f"self-test on the emulated chip: passed, the worst at {cost.selftest:.2g} of the tolerance",
         f"one step: {cost.instructions} instructions, {cost.cycles} estimated cycles; "
         f"flash of the policy alone {cost.policy_flash} bytes",
@@ -207,6 +210,22 @@ def write_raptor(policy: PolicyFile, content: bytes, folder: Path, config: Confi
     ]
 
 
+def write_ros2_control(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """A package with a chainable controller around the same C."""
+    from deploy.libraries.ros2_control import Package
+
+    without_budget(config)
+    package = Package(policy, c_source.Source(policy, content, config.weights))
+    files = package.files()
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
+    return [
+        *(f"wrote {folder / name}" for name in files),
+        "to build it, in a workspace whose src/ has this folder: "
+        f"colcon build --packages-select {shlex.quote(package.name)}",
+        "its parameters, with the names of the interfaces: config/example.yaml; what it does: docs/ros2.md",
+    ]
+
+
 def without_budget(config: Config) -> None:
     """ArgumentError for what only chips have."""
     if config.budget_us is not None:
@@ -247,11 +266,14 @@ def write_safetensors(policy: PolicyFile, content: bytes, folder: Path, config: 
 
 TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "c": write_c,
-    "stm32f405": write_stm32f405,
+    "stm32f405": write_board,
+    "nrf52840": write_board,
+    "rp2350": write_board,
     "crazyflie": write_crazyflie,
     "arduino": write_library,
     "platformio": write_library,
     "zephyr": write_library,
+    "ros2_control": write_ros2_control,
     "px4": write_px4,
     "raptor": write_raptor,
     "wasm": write_wasm,

@@ -22,15 +22,18 @@ from numpy.typing import NDArray
 
 from deploy import cli
 from deploy.codegen import source, toolchain
+from deploy.codegen.cores import CORES
 from deploy.codegen.structs import struct_type
 from deploy.drivers.simulated import Changed, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.loop import Policy, run
 from deploy.mcu import learning
+from deploy.mcu.boards import BOARDS, STM32F405
 from deploy.mcu.cost import Measured, measure
-from deploy.mcu.emulator import CLOCK_HZ, Chip
+from deploy.mcu.emulator import Chip
 from deploy.mcu.policy import OnChip, Statistics
-from deploy.mcu.ports import BAUD, EmulatedPort, Port, QemuPort, SerialPort
+from deploy.mcu.ports import BAUD, EmulatedPort, Port, SerialPort
+from deploy.mcu.qemu import QemuPort
 from deploy.mcu.residual import Residual
 from deploy.policy_file import PolicyFile
 from deploy.sign import TRUST
@@ -51,6 +54,7 @@ class Config:
     port: str = field(
         default="emulated", metadata={"help": "emulated, qemu (where installed), or the serial device of a board"}
     )
+    board: str = field(default=STM32F405.name, metadata={"help": f"one of: {', '.join(BOARDS)}"})
     episodes: int = field(default=10, metadata={"help": "flights, one after the other"})
     seconds: float | None = field(
         default=None, metadata={"help": "length of a flight (default: the task's), or of the learning in it (60)"}
@@ -64,6 +68,12 @@ class Config:
     json: str | None = field(default=None, metadata={"help": "write the report to this file"})
 
     def __post_init__(self) -> None:
+        if self.board not in BOARDS:
+            raise ValueError(f"unknown board {self.board!r}; choices: {', '.join(BOARDS)}")
+        if self.port == "qemu" and self.board != STM32F405.name:
+            raise ValueError(f"QEMU has no {self.board}: port=emulated has it")
+        if self.learn and self.board != STM32F405.name:
+            raise ValueError(f"learn=true is for board={STM32F405.name}, not {self.board}")
         if self.episodes < 1 or (self.seconds is not None and not self.seconds > 0.0):
             raise ValueError(f"needs episodes >= 1 and seconds > 0, got {self.episodes} and {self.seconds}")
 
@@ -86,11 +96,12 @@ class Report:
     compared: int  # episodes
     command_difference: float  # of the command's range
     position_difference: float  # m
-    round_trip_p50: float  # s; emulated: the time on a 921 600 baud line and the estimated computation
+    round_trip_p50: float  # s; emulated or qemu: the time on a 921 600 baud line and the estimated computation
     round_trip_p99: float  # s
     instructions: int | None  # per step; None: a real chip does not count them
     cycles: int  # per step: estimated when emulated, measured on a real chip
-    load: float  # of the processor at 168 MHz
+    load: float  # of the board's processor
+    board: str
     flash: int | None  # bytes of the whole image; None: a real chip does not say
     memory: int | None  # bytes, static
     stack: int | None  # bytes
@@ -113,13 +124,14 @@ def build(
     compiler: str = "auto",
     weights: str = "float32",
     residual: Residual | None = None,
+    board: str = STM32F405.name,
 ) -> tuple[Path, Measured]:
     """The image of a policy in `folder`, proven and measured on the emulated chip; with what learns beside it."""
     files = source.Source(policy, policy.content(), weights).files()
     for name, text in (files | (residual.files(policy) if residual else {})).items():
         (folder / name).write_text(text)
-    image = toolchain.image(folder, compiler)
-    return image, measure(Chip(image, count=True), policy, residual=residual)
+    image = toolchain.image(folder, compiler, core=CORES[BOARDS[board].core], board=board)
+    return image, measure(Chip(image, count=True, board=BOARDS[board]), policy, residual=residual)
 
 
 class Listening:
@@ -206,7 +218,8 @@ def evaluate(
         round_trip_p99=float(np.percentile(trips, 99)),
         instructions=cost.instructions if cost else None,
         cycles=cycles,
-        load=cycles * policy.rate_hz / CLOCK_HZ,
+        load=cycles * policy.rate_hz / BOARDS[config.board].clock_hz,
+        board=config.board,
         flash=cost.flash if cost else None,
         memory=cost.memory if cost else None,
         stack=cost.stack if cost else None,
@@ -246,8 +259,8 @@ def describe(report: Report, policy: PolicyFile) -> list[str]:
         apart if report.compared else "chip and onnxruntime were not compared: no flight succeeded",
         *size,
         f"one step: {counted}{report.cycles} {'estimated' if estimated else 'measured'} cycles, "
-        f"{100 * report.load:.2f} % of the processor at 168 MHz",
-        f"round trip{' (estimated)' if report.port == 'emulated' else ''}: "
+        f"{100 * report.load:.2f} % of the {BOARDS[report.board].speed}",
+        f"round trip{' (estimated)' if estimated else ''}: "
         f"median {1e3 * report.round_trip_p50:.2f} ms, 99 % below {1e3 * report.round_trip_p99:.2f} ms",
         *(["which is longer than a control step: a camera has to be the chip's own, not at the end of a line"] * slow),
         f"requests repeated {report.repeated}, steps answered {report.answered}, lost {report.lost}",
@@ -260,18 +273,19 @@ def connect(
     compiler: str = "auto",
     weights: str = "float32",
     residual: Residual | None = None,
+    board: str = STM32F405.name,
 ) -> tuple[OnChip, Measured | None]:
-    """The policy on an emulated chip (ours or QEMU's) that was just built, or on the board at a serial device."""
+    """The policy on an emulated chip (ours or QEMU's), just built, or on the board at a serial device."""
     line: Port
     if port not in ("emulated", "qemu"):
         line = SerialPort(port)
         return OnChip(policy, line, patience=max(0.05, 0.5 / policy.rate_hz)), None
     with tempfile.TemporaryDirectory() as folder:
-        image, cost = build(policy, Path(folder), compiler, weights, residual)
+        image, cost = build(policy, Path(folder), compiler, weights, residual, board)
         if port == "qemu":
-            line = QemuPort(image)
-            return OnChip(policy, line, patience=0.15), cost  # it answers in 10 to 20 ms, less than the chip's 200
-        line = EmulatedPort(Chip(image), cost.seconds)
+            line = QemuPort(image, cost.seconds)
+        else:
+            line = EmulatedPort(Chip(image, board=BOARDS[board]), cost.seconds)
     # Each of four attempts has a quarter of it; a picture alone takes 40 ms on the line.
     trip = 10.0 * struct_type(policy).itemsize / BAUD + cost.seconds
     return OnChip(policy, line, patience=max(0.05, 6.0 * trip)), cost
@@ -281,7 +295,7 @@ def learn(policy: PolicyFile, config: Config, conditions: Changed) -> None:
     """Let the chip learn a residual under these conditions, and report. ValueError when they change nothing."""
     if not conditions.changed().keys() - {"noise"}:
         raise cli.ArgumentError("learn=true needs a robot unlike the nominal one, such as mass=1.3")
-    chip, cost = connect(policy, config.port, config.compiler, config.weights, Residual())
+    chip, cost = connect(policy, config.port, config.compiler, config.weights, Residual(), config.board)
     seeds = range(config.seed, config.seed + config.episodes)
     seconds = learning.LEARNED_S if config.seconds is None else config.seconds
     if not seconds >= learning.LEAST_S:
@@ -307,7 +321,7 @@ def main(argv: Sequence[str]) -> None:
     if config.learn:
         learn(policy, config, conditions)
         return
-    chip, cost = connect(policy, config.port, config.compiler, config.weights)
+    chip, cost = connect(policy, config.port, config.compiler, config.weights, board=config.board)
     report = evaluate(policy, chip, config, cost, conditions)
     chip.close()
     print("\n".join(printable(line, cli.LONGEST) for line in describe(report, policy)))

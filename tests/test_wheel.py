@@ -46,6 +46,7 @@ def test_the_wheel_holds_the_firmware_and_no_tests(installed):
     [
         ("stm32f405", ["policy.c", "policy.elf", "policy_math.h"]),
         ("crazyflie", ["Makefile", "src/flight.c"]),
+        ("ros2_control", ["package.xml", "src/controller.cpp"]),
         ("page", ["index.html"]),
     ],
 )

@@ -32,6 +32,7 @@ BARE: tuple[str, ...] = (
     "-fno-unwind-tables",
 )
 BARE += ("-fno-asynchronous-unwind-tables", "-Wl,--gc-sections", "-Wl,--entry=reset_handler")
+STM32F405 = "stm32f405"
 CORTEX_M4F = CORES[M4F].flags
 SOFT = {"zig": (), "gcc": ("-lgcc",)}  # floats without an FPU: zig adds its library unless told not to
 # No libc: copies are instructions, which browsers and node know since 2020 and 2021.
@@ -86,15 +87,26 @@ def host_library(folder: Path, compiler: str = "auto", flags: Sequence[str] = ()
     return library
 
 
-def image(folder: Path, compiler: str = "auto", flags: Sequence[str] = (), core: Core = CORES[M4F]) -> Path:
-    """Build what is in `folder` with firmware/stm32f405 into an ELF image for the STM32F405; the image's path.
+def linker_script(folder: Path, board: str = STM32F405) -> Path:
+    """Written into `folder`: the board's memory, and where the parts of an image go."""
+    parts = [FIRMWARE / board / f"{board}.ld", FIRMWARE / "link" / "sections.ld"]
+    script = folder / "link.ld"
+    script.write_text("".join(part.read_text() for part in parts))
+    return script
 
-    With another `core` it is for a chip like that one with that core in it, which only the emulator has.
+
+def image(
+    folder: Path, compiler: str = "auto", flags: Sequence[str] = (), core: Core = CORES[M4F], board: str = STM32F405
+) -> Path:
+    """Build what is in `folder` with firmware/link and the `board`'s folder into an ELF image; the image's path.
+
+    With another `core` than the board's it is for a chip like that one with that core in it, which only the emulator
+    has.
     """
     kind, command = choose(compiler, "arm-none-eabi-gcc")
-    board = FIRMWARE / "stm32f405"
-    sources = [*_sources(folder), *sorted(board.glob("*.c"))]
-    script: list[str | Path] = ["-T", board / "stm32f405.ld", "-I", board, "-I", folder]
+    link, own = FIRMWARE / "link", FIRMWARE / board
+    sources = [*_sources(folder), *sorted(link.glob("*.c")), own / "board.c"]
+    script: list[str | Path] = ["-T", linker_script(folder, board), "-I", link, "-I", folder]
     built = folder / "policy.elf"
     bare = BARE if core.fpu else [*(flag for flag in BARE if (kind, flag) != ("zig", "-nostdlib"))]
     soft = () if core.fpu else SOFT[kind]

@@ -36,7 +36,7 @@ class Demand:
     @classmethod
     def measured(cls, cost: Measured) -> Demand:
         """On the emulated chip, whose cycles are estimated per instruction."""
-        how = "measured on the emulated STM32F405 at 168 MHz"
+        how = f"measured on the emulated {cost.board.speed}"
         return cls(cost.seconds, cost.flash, cost.memory, cost.stack, how)
 
     def __str__(self) -> str:

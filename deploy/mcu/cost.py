@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.codegen.structs import packed, struct_type, unpacked
-from deploy.mcu.emulator import CLOCK_HZ, RAM, RAM_SIZE, Chip, Cost, EmulatorError
+from deploy.mcu.boards import STM32F405, Board
+from deploy.mcu.emulator import RAM, RAM_SIZE, Chip, Cost, EmulatorError
 from deploy.mcu.residual import PLACE, SPEED, TARGET, Residual
 from deploy.policy_file import PolicyFile
 
@@ -42,11 +43,12 @@ class Measured:
     policy_flash: int  # of policy.c: code, weights and test vectors
     memory: int  # static
     selftest: float  # the worst disagreement of the vectors, as a share of the tolerance
+    board: Board = STM32F405
 
     @property
     def seconds(self) -> float:
-        """At 168 MHz."""
-        return self.cycles / CLOCK_HZ
+        """At the board's clock."""
+        return self.cycles / self.board.clock_hz
 
 
 class Bench:
@@ -102,6 +104,7 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
         policy_flash=sum(size for at, size in ours.values() if at < RAM),
         memory=sum(size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE),
         selftest=worst,
+        board=chip.board,
     )
 
 

@@ -1,8 +1,8 @@
-"""An STM32F405 in this process: runs a firmware image on unicorn, counts instructions, estimates cycles.
+"""A chip in this process, by itself an STM32F405: runs an image on unicorn, counts instructions, estimates cycles.
 
 Instruction counts are exact. Cycles are estimated from the Cortex-M4's published timings (ARM DDI 0439, one table for
 the core and one for the floating point unit) with flash that answers at once; a real chip at 168 MHz also waits for its
-flash now and then. Peripherals: USART1 with a queue in each direction, SysTick and the cycle counter.
+flash now and then. Peripherals: a serial port with a queue in each direction, SysTick and the cycle counter.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from deploy.codegen.cores import CORES, M4F, Core
+from deploy.codegen.cores import CORES, Core
+from deploy.mcu.boards import STM32F405, Board
 
-FLASH, FLASH_SIZE = 0x08000000, 1 << 20
-RAM, RAM_SIZE = 0x20000000, 128 << 10
+RAM, RAM_SIZE = 0x20000000, 128 << 10  # what every board here has at least
 PERIPHERALS, PERIPHERALS_SIZE = 0x40000000, 0x100000
+PINS, PINS_SIZE = 0x50000000, 0x1000  # of chips that have them there
 SYSTEM, SYSTEM_SIZE = 0xE0000000, 0x100000
-USART1, SYSTICK, CYCLE_COUNTER, RESET_REGISTER = 0x40011000, 0xE000E010, 0xE0001004, 0xE000ED0C
-RCC_CR, CLOCK_READY = 0x40023800, 1 << 25
+SYSTICK, CYCLE_COUNTER, RESET_REGISTER = 0xE000E010, 0xE0001004, 0xE000ED0C
 RESET_REQUEST = 0x05FA0004
-RETURN = FLASH + FLASH_SIZE - 16  # where functions called from here return to
 PAINT = 0xA5  # what the stack holds before it is used
-CLOCK_HZ = 168e6
+CLOCK_HZ = STM32F405.clock_hz
 
 
 class EmulatorError(RuntimeError):
@@ -97,22 +96,29 @@ def block_cost(code: bytes, address: int) -> tuple[int, int]:
 
 
 class Chip:
-    """A running image. `sent` holds what it has sent on USART1; put bytes into `incoming` for it to receive."""
+    """A running image. `sent` holds what it has sent by its serial port; `incoming` is what it receives."""
 
     def __init__(
-        self, path: str | os.PathLike[str], count: bool = False, patience: float = 30.0, core: Core = CORES[M4F]
+        self,
+        path: str | os.PathLike[str],
+        count: bool = False,
+        patience: float = 30.0,
+        core: Core | None = None,
+        board: Board = STM32F405,
     ) -> None:
         """Load an ELF file. `count` measures every instruction, which is some fifty times slower.
 
         `patience`: seconds of this machine that a call or the start may take before it counts as hanging. `core`: what
-        the image was built for; cycles are estimated as a Cortex-M4F's, whichever it is.
+        the image was built for, if not the board's; cycles are estimated as a Cortex-M4F's, whichever it is.
         """
         import unicorn
         from unicorn import arm_const
 
         self._arm: Any = arm_const
         self._unicorn: Any = unicorn
-        self.path, self.counting, self.patience, self.core = os.fspath(path), count, patience, core
+        self.path, self.counting, self.patience = os.fspath(path), count, patience
+        self.board, self.core = board, core or CORES[board.core]
+        self._flash, self._return = board.flash[0], sum(board.flash) - 16  # where functions called from here return to
         self.symbols: dict[str, int] = {}
         self.sizes: dict[str, tuple[int, int]] = {}  # symbol -> address, bytes
         self._segments: list[tuple[int, bytes]] = []
@@ -139,16 +145,18 @@ class Chip:
                 self.sizes = {s.name: (int(s["st_value"]), int(s["st_size"])) for s in named if s["st_size"]}
         except (ELFError, OSError) as error:
             raise EmulatorError(f"{self.path}: not a firmware image: {error}") from None
-        self.flash_bytes = sum(len(data) for start, data in self._segments if FLASH <= start < FLASH + FLASH_SIZE)
+        self.flash_bytes = sum(
+            len(data) for start, data in self._segments if 0 <= start - self._flash < self.board.flash[1]
+        )
 
     def _build(self, count: bool) -> None:
         """Hooks come before the first instruction: unicorn does not put them into code that it already translated."""
         unicorn = self._unicorn
         machine = self._machine = unicorn.Uc(unicorn.UC_ARCH_ARM, unicorn.UC_MODE_THUMB | unicorn.UC_MODE_MCLASS)
         machine.ctl_set_cpu_model(getattr(self._arm, self.core.model))
-        machine.mem_map(FLASH, FLASH_SIZE)
-        machine.mem_map(RAM, RAM_SIZE)
-        for start, size in ((PERIPHERALS, PERIPHERALS_SIZE), (SYSTEM, SYSTEM_SIZE)):
+        machine.mem_map(*self.board.flash)
+        machine.mem_map(RAM, self.board.ram)
+        for start, size in ((PERIPHERALS, PERIPHERALS_SIZE), (PINS, PINS_SIZE), (SYSTEM, SYSTEM_SIZE)):
             machine.mmio_map(start, size, self._reader(start), None, self._writer(start), None)
         self._costs: dict[tuple[int, int], tuple[int, int]] = {}
         self._blocks: Counter[tuple[int, int]] = Counter()
@@ -161,17 +169,17 @@ class Chip:
     def reset(self) -> None:
         """Power on: memory as in the image, registers from the vector table."""
         machine, arm = self._machine, self._arm
-        machine.mem_write(RAM, bytes([PAINT]) * RAM_SIZE)
+        machine.mem_write(RAM, bytes([PAINT]) * self.board.ram)
         for start, data in self._segments:
             machine.mem_write(start, data)
         self.incoming.clear()
         self.sent.clear()
         self.restarts = getattr(self, "restarts", -1) + 1
         self._reset_wanted = self._booted = False
-        machine.reg_write(arm.UC_ARM_REG_SP, int.from_bytes(machine.mem_read(FLASH, 4), "little"))
+        machine.reg_write(arm.UC_ARM_REG_SP, int.from_bytes(machine.mem_read(self._flash, 4), "little"))
         if self.core.fpu:
             machine.reg_write(arm.UC_ARM_REG_FPEXC, 0x40000000)  # what CPACR does on the chip
-        self._at = int.from_bytes(machine.mem_read(FLASH + 4, 4), "little")
+        self._at = int.from_bytes(machine.mem_read(self._flash + 4, 4), "little")
 
     def _on_block(self, machine: Any, address: int, size: int, data: Any) -> None:
         self._blocks[address, size] += 1
@@ -182,24 +190,28 @@ class Chip:
             machine.emu_stop()
 
     def _reader(self, base: int) -> Callable[..., int]:
+        serial, ready = self.board.serial, self.board.ready
+
         def read(machine: Any, offset: int, size: int, data: Any) -> int:
             address = base + offset
-            if address == USART1:
-                return 1 << 7 | bool(self.incoming) << 5
-            if address == USART1 + 4:
+            if address == serial.status:
+                return serial.waiting if self.incoming else serial.empty
+            if address == serial.received:
                 return self.incoming.popleft() if self.incoming else 0
             if address == SYSTICK and self.milliseconds_due:
                 self.milliseconds_due -= 1
                 return 1 << 16
             if address == CYCLE_COUNTER:
                 return self._counted()[1] & 0xFFFFFFFF
-            return CLOCK_READY if address == RCC_CR else 0
+            return ready.get(address, 0)
 
         return read
 
     def _writer(self, base: int) -> Callable[..., None]:
+        sent = self.board.serial.sent
+
         def write(machine: Any, offset: int, size: int, value: int, data: Any) -> None:
-            if base + offset == USART1 + 4:
+            if base + offset == sent:
                 self.sent.append(value & 0xFF)
             if base + offset == RESET_REGISTER and value == RESET_REQUEST:
                 self._reset_wanted = self._stopped = True
@@ -232,7 +244,7 @@ class Chip:
 
     def run(self) -> bytes:
         """Let the image run until it idles; what it has sent meanwhile."""
-        self._start(self._at, RETURN, 0.0 if self._booted else self.patience)
+        self._start(self._at, self._return, 0.0 if self._booted else self.patience)
         if self._reset_wanted:
             self.reset()
             return self.run()
@@ -261,9 +273,9 @@ class Chip:
         registers = (arm.UC_ARM_REG_R0, arm.UC_ARM_REG_R1, arm.UC_ARM_REG_R2, arm.UC_ARM_REG_R3)
         for register, value in zip(registers, arguments, strict=False):
             machine.reg_write(register, value)
-        machine.reg_write(arm.UC_ARM_REG_SP, RAM + RAM_SIZE)
-        machine.reg_write(arm.UC_ARM_REG_LR, RETURN | 1)
-        self._start(function if isinstance(function, int) else self.address(function), RETURN, self.patience)
+        machine.reg_write(arm.UC_ARM_REG_SP, RAM + self.board.ram)
+        machine.reg_write(arm.UC_ARM_REG_LR, self._return | 1)
+        self._start(function if isinstance(function, int) else self.address(function), self._return, self.patience)
         return int(machine.reg_read(arm.UC_ARM_REG_R0))
 
     def call_float(self, symbol: str, *arguments: int) -> int:
@@ -275,7 +287,7 @@ class Chip:
         """Call a function and say what it cost. Needs `count=True`."""
         if not self.counting:
             raise ValueError("this chip was made without count=True")
-        lowest = RAM + RAM_SIZE - 16384
+        lowest = RAM + self.board.ram - 16384
         self.write(lowest, bytes([PAINT]) * 16384)
         self._blocks.clear()
         self.call(function, *arguments)

@@ -1,4 +1,4 @@
-"""A policy on a microcontroller at the other end of a serial line. firmware/stm32f405/main.c is the chip's side.
+"""A policy on a microcontroller at the other end of a serial line. firmware/link/main.c is the chip's side.
 
 Every request has a number and is repeated until its answer arrives; the chip does not step twice for one number. When
 no answer comes in time, or the chip says that it restarted, the commands of that step are NaN: `deploy.guard` then

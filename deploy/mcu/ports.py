@@ -1,18 +1,16 @@
-"""What is at the other end of the line: a serial device, a chip emulated in this process, or one in QEMU."""
+"""What is at the other end of the line: a serial device, or a chip emulated in this process; `qemu` has one in QEMU."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import select
-import subprocess
 import time
 from typing import Protocol
 
 from deploy.mcu.emulator import Chip
 
 BAUD = 921600
-QEMU = ("qemu-system-arm", "-M", "netduinoplus2", "-display", "none", "-monitor", "none", "-serial", "stdio", "-kernel")
 
 
 class LinkError(OSError):
@@ -109,29 +107,3 @@ class EmulatedPort:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class QemuPort:
-    """An image on QEMU's STM32F405, where that is installed: another implementation of the processor and its parts."""
-
-    def __init__(self, image: str | os.PathLike[str]) -> None:
-        try:
-            self._process = subprocess.Popen([*QEMU, image], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        except FileNotFoundError:
-            raise LinkError(f"{QEMU[0]} is not installed; port=emulated needs nothing") from None
-
-    def write(self, data: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-
-    def read(self, patience: float) -> bytes:
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, patience))
-        return self._process.stdout.read(4096) if ready else b""
-
-    def now(self) -> float:
-        return time.perf_counter()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()

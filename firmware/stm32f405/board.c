@@ -1,11 +1,25 @@
+/* STM32F405 (RM0090): 168 MHz from the internal oscillator, USART1 on PA9 (out) and PA10 (in). */
 #include "board.h"
+
+#define RCC_CR REGISTER(0x40023800u)
+#define RCC_PLLCFGR REGISTER(0x40023804u)
+#define RCC_CFGR REGISTER(0x40023808u)
+#define RCC_AHB1ENR REGISTER(0x40023830u)
+#define RCC_APB2ENR REGISTER(0x40023844u)
+#define FLASH_ACR REGISTER(0x40023c00u)
+#define GPIOA_MODER REGISTER(0x40020000u)
+#define GPIOA_PUPDR REGISTER(0x4002000cu)
+#define GPIOA_AFRH REGISTER(0x40020024u)
+#define USART1_SR REGISTER(0x40011000u)
+#define USART1_DR REGISTER(0x40011004u)
+#define USART1_BRR REGISTER(0x40011008u)
+#define USART1_CR1 REGISTER(0x4001100cu)
 
 #define SR_RECEIVED (1u << 5)
 #define SR_SENDABLE (1u << 7)
 #define CLOCK 168000000u
-#define PATIENCE 100000 /* turns; QEMU has no clock to start, it runs at 168 MHz from the beginning */
 
-static void start_clock(void) {
+static void start_clock(void) { /* QEMU has none to start, it runs at 168 MHz from the beginning */
     /* 16 MHz / 16 * 336 / 2 = 168 MHz; /7 = 48 MHz for USB, which is not used. */
     RCC_PLLCFGR = 16u | 336u << 6 | 0u << 16 | 7u << 24;
     RCC_CR |= 1u << 24;
@@ -26,11 +40,7 @@ void board_start(void) {
     GPIOA_PUPDR = (GPIOA_PUPDR & ~(0x3u << 20)) | 0x1u << 20; /* PA10 pulled up: silence when nothing is connected */
     USART1_BRR = (CLOCK / 2u + BAUD / 2u) / BAUD;
     USART1_CR1 = 1u << 13 | 1u << 3 | 1u << 2; /* on, send, receive: bytes that come earlier are lost */
-    SYSTICK_LOAD = CLOCK / 1000u - 1u;
-    SYSTICK_VAL = 0u;
-    SYSTICK_CTRL = 5u; /* on, from the processor's clock, polled */
-    DEMCR |= 1u << 24;
-    DWT_CTRL |= 1u;
+    core_start(CLOCK);
 }
 
 int board_receive(void) { return USART1_SR & SR_RECEIVED ? (int)(USART1_DR & 0xffu) : -1; }
@@ -42,17 +52,3 @@ void board_send(const uint8_t *bytes, int count) {
         USART1_DR = bytes[i];
     }
 }
-
-uint32_t board_milliseconds(void) {
-    static uint32_t milliseconds;
-    milliseconds += SYSTICK_CTRL >> 16 & 1u; /* "has counted to zero since the last look" */
-    return milliseconds;
-}
-
-void board_restart(void) {
-    AIRCR = 0x05fa0004u;
-    for (;;) {
-    }
-}
-
-__attribute__((noinline)) void board_idle(void) { __asm__ volatile("nop"); }

@@ -99,12 +99,12 @@ def emx_image(policy: PolicyFile, folder: Path) -> Path:
     (folder / "math.h").write_text(MATH_H)
     (folder / "string.h").write_text(STRING_H)
     (folder / "float.h").write_text("#define FLT_MAX __FLT_MAX__\n#define FLT_MIN __FLT_MIN__\n")
-    board = FIRMWARE / "stm32f405"
+    board, link = FIRMWARE / "stm32f405", FIRMWARE / "link"
     kind, command = toolchain.choose("zig", "arm-none-eabi-gcc")
-    flags = [*toolchain.CORTEX_M4F[kind], *toolchain.FLAGS, *toolchain.BARE, "-O3", "-w", f"-I{FIRMWARE}", f"-I{board}"]
-    sources = [folder / "policy.c", board / "startup.c", board / "board.c"]
+    flags = [*toolchain.CORTEX_M4F[kind], *toolchain.FLAGS, *toolchain.BARE, "-O3", "-w", f"-I{FIRMWARE}", f"-I{link}"]
+    sources = [folder / "policy.c", link / "startup.c", link / "core.c", board / "board.c"]
     image = folder / "emx.elf"
-    toolchain.run([*command, *flags, "-I", folder, "-T", board / "stm32f405.ld", *sources, "-o", image])
+    toolchain.run([*command, *flags, "-I", folder, "-T", toolchain.linker_script(folder), *sources, "-o", image])
     return image
 
 

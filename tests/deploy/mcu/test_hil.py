@@ -19,8 +19,9 @@ from deploy.guard import REASONS
 from deploy.loop import run
 from deploy.mcu.emulator import Chip
 from deploy.mcu.policy import OnChip, Statistics
-from deploy.mcu.ports import QEMU, EmulatedPort, LinkError, SerialPort
+from deploy.mcu.ports import EmulatedPort, LinkError, SerialPort
 from deploy.mcu.protocol import Decoder, crc16, frame
+from deploy.mcu.qemu import QEMU, QemuPort
 from deploy.policy_file import PolicyFile
 from deploy.runtimes import Connected
 from sim.tasks import make
@@ -111,6 +112,45 @@ def test_every_kind_of_chip_flies_like_onnxruntime(policy, name):
         chip.port.close()
     assert report.equal and report.lost == 0
     assert report.instructions > 0
+
+
+@pytest.mark.skipif(not shutil.which(QEMU[0]), reason="QEMU is not installed")
+def test_flights_on_qemu_repeat_bit_for_bit(policy, image):
+    """Whatever else this computer does: QEMU's clock is counted in instructions, and bytes come while it stands."""
+    told = []
+    for _ in range(2):
+        chip = OnChip(policy, QemuPort(image[0], image[1].seconds), patience=0.05)
+        try:
+            _, flight = hil.fly(chip, Simulated(task_for(policy), 1, seed=1), 60)
+        finally:
+            chip.close()
+        assert chip.statistics.lost == chip.statistics.repeated == 0
+        told.append((chip.statistics.round_trips, {name: value.tobytes() for name, value in flight.items()}))
+    assert told[0] == told[1] and len(told[0][0]) == 60
+
+
+@pytest.mark.skipif(not shutil.which(QEMU[0]), reason="QEMU is not installed")
+def test_qemu_that_ends_in_flight_is_an_error(policy, image):
+    port = QemuPort(image[0])
+    chip = OnChip(policy, port, patience=0.05)
+    chip.reset()
+    port._process.kill()
+    with pytest.raises(LinkError, match="has ended"):
+        chip.step(signals_of(policy, 0))
+    port.close()
+
+
+def test_without_qemu_it_says_what_needs_nothing(policy, image, monkeypatch):
+    monkeypatch.setattr("deploy.mcu.qemu.arguments", lambda *_: ["/nowhere/qemu"])
+    with pytest.raises(LinkError, match="qemu-system-arm is not installed; port=emulated needs nothing"):
+        QemuPort(image[0])
+
+
+@pytest.mark.skipif(not shutil.which("true"), reason="needs the program `true`")
+def test_a_qemu_that_does_not_start_is_an_error(policy, image, monkeypatch):
+    monkeypatch.setattr("deploy.mcu.qemu.arguments", lambda *_: ["true"])
+    with pytest.raises(LinkError, match="qemu-system-arm does not start"):
+        QemuPort(image[0])
 
 
 def test_the_chip_sees_and_whoever_gets_no_answers_is_not_equal(tmp_path):

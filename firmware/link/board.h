@@ -1,4 +1,5 @@
-/* The few registers of the STM32F405 that the image uses (RM0090), and what main.c needs of the board. */
+/* What the image needs of any board with a Cortex-M, and the registers that all of them have (ARMv6-M to ARMv8-M).
+ * Each board's own board.c has its clock and its serial port; core.c has the rest. */
 #ifndef BOARD_H
 #define BOARD_H
 
@@ -6,19 +7,6 @@
 
 #define REGISTER(address) (*(volatile uint32_t *)(address))
 
-#define RCC_CR REGISTER(0x40023800u)
-#define RCC_PLLCFGR REGISTER(0x40023804u)
-#define RCC_CFGR REGISTER(0x40023808u)
-#define RCC_AHB1ENR REGISTER(0x40023830u)
-#define RCC_APB2ENR REGISTER(0x40023844u)
-#define FLASH_ACR REGISTER(0x40023c00u)
-#define GPIOA_MODER REGISTER(0x40020000u)
-#define GPIOA_PUPDR REGISTER(0x4002000cu)
-#define GPIOA_AFRH REGISTER(0x40020024u)
-#define USART1_SR REGISTER(0x40011000u)
-#define USART1_DR REGISTER(0x40011004u)
-#define USART1_BRR REGISTER(0x40011008u)
-#define USART1_CR1 REGISTER(0x4001100cu)
 #define SYSTICK_CTRL REGISTER(0xe000e010u)
 #define SYSTICK_LOAD REGISTER(0xe000e014u)
 #define SYSTICK_VAL REGISTER(0xe000e018u)
@@ -29,9 +17,13 @@
 #define DWT_CYCCNT REGISTER(0xe0001004u)
 
 #define BAUD 921600u
+#define PATIENCE 100000 /* turns to wait for a clock; emulators have none to start */
 
-/* 168 MHz from the internal oscillator, USART1 on PA9 (out) and PA10 (in), 1 ms ticks, the cycle counter. */
+/* The clock, the serial port, and then core_start. */
 void board_start(void);
+
+/* Ticks of 1 ms, and the cycle counter, of a processor that runs at `clock` Hz. */
+void core_start(uint32_t clock);
 
 /* The next received byte, or -1. */
 int board_receive(void);

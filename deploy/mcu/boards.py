@@ -1,0 +1,79 @@
+"""Boards that firmware/ has a clock and a serial port for, and how the emulator plays their chips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Serial:
+    """A serial port as its program sees it: addresses, and what its status reads when a byte waits, and when none."""
+
+    status: int
+    waiting: int
+    empty: int
+    received: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class Board:
+    """One board. `core`: of deploy.codegen.cores; `flash`: where it begins, and the bytes of it that are emulated."""
+
+    name: str  # of its folder in firmware/, and of its target
+    chip: str
+    core: str
+    clock_hz: float
+    flash: tuple[int, int]
+    ram: int  # bytes, from 0x20000000 on
+    serial: Serial
+    wiring: str  # of the serial line
+    ready: Mapping[int, int] = field(default_factory=dict, hash=False)  # address -> what it reads: clocks run at once
+
+    @property
+    def speed(self) -> str:
+        """For people."""
+        return f"{self.chip} at {self.clock_hz / 1e6:g} MHz"
+
+
+STM32F405 = Board(
+    name="stm32f405",
+    chip="STM32F405",
+    core="cortex-m4f",
+    clock_hz=168e6,
+    flash=(0x08000000, 1 << 20),
+    ram=128 << 10,
+    serial=Serial(0x40011000, waiting=1 << 7 | 1 << 5, empty=1 << 7, received=0x40011004, sent=0x40011004),
+    wiring="PA9 sends, PA10 receives",
+    ready={0x40023800: 1 << 25},
+)
+NRF52840 = Board(
+    name="nrf52840",
+    chip="nRF52840",
+    core="cortex-m4f",
+    clock_hz=64e6,
+    flash=(0x00000000, 1 << 20),
+    ram=256 << 10,
+    serial=Serial(0x40002108, waiting=1, empty=0, received=0x40002518, sent=0x4000251C),
+    wiring="P0.06 sends, P0.08 receives",
+    ready={0x40000100: 1, 0x4000211C: 1},
+)
+RP2350 = Board(
+    name="rp2350",
+    chip="RP2350",
+    core="cortex-m33f",
+    clock_hz=150e6,
+    flash=(0x10000000, 1 << 20),
+    ram=512 << 10,
+    serial=Serial(0x40070018, waiting=0, empty=1 << 4, received=0x40070000, sent=0x40070000),
+    wiring="GPIO 0 sends, GPIO 1 receives",
+    ready={
+        0x40020008: 0xFFFFFFFF,  # out of reset
+        0x40048004: 1 << 31,
+        0x40050000: 1 << 31,
+        0x40010038: 1 << 2,
+        0x40010044: 3,
+    },
+)
+BOARDS = {board.name: board for board in (STM32F405, NRF52840, RP2350)}

@@ -1,0 +1,23 @@
+#include "board.h"
+
+void core_start(uint32_t clock) {
+    SYSTICK_LOAD = clock / 1000u - 1u;
+    SYSTICK_VAL = 0u;
+    SYSTICK_CTRL = 5u; /* on, from the processor's clock, polled */
+    DEMCR |= 1u << 24;
+    DWT_CTRL |= 1u;
+}
+
+uint32_t board_milliseconds(void) {
+    static uint32_t milliseconds;
+    milliseconds += SYSTICK_CTRL >> 16 & 1u; /* "has counted to zero since the last look" */
+    return milliseconds;
+}
+
+void board_restart(void) {
+    AIRCR = 0x05fa0004u;
+    for (;;) {
+    }
+}
+
+__attribute__((noinline)) void board_idle(void) { __asm__ volatile("nop"); }

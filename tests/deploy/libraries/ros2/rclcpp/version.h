@@ -1,0 +1,3 @@
+#pragma once
+
+#define RCLCPP_VERSION_MAJOR 29

@@ -1,0 +1,4 @@
+#pragma once
+
+#include "rclcpp/rclcpp.hpp"
+#include "rclcpp_lifecycle/state.hpp"

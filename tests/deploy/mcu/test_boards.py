@@ -1,0 +1,191 @@
+"""Boards besides the STM32F405, on their emulated chips; and the one table of boards and autopilots in the docs.
+
+`python -m tests.deploy.mcu.test_boards` writes the table anew; its measured numbers are tested here.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from deploy import cli, export, hil
+from deploy.codegen.cores import CORES
+from deploy.export import TARGETS
+from deploy.mcu.boards import BOARDS
+from deploy.mcu.emulator import RAM, Chip
+from deploy.mcu.policy import OnChip
+from deploy.mcu.ports import EmulatedPort
+from deploy.policy_file import PolicyFile
+
+PAGE = Path(__file__).parents[3] / "docs" / "microcontroller.md"
+BEGIN, END = "<!-- table: python -m tests.deploy.mcu.test_boards -->", "<!-- end of boards -->"
+POLICY = "quad_any"
+# Instructions and estimated cycles of a step; flash of the policy, static memory and stack in bytes: built by zig.
+MEASURED = {
+    "stm32f405": (8002, 13483, 12752, 983, 192),
+    "nrf52840": (8002, 13483, 12752, 983, 192),
+    "rp2350": (7853, 13406, 12712, 983, 192),
+}
+NO, UNKNOWN = "no", "not measured"
+LIBRARY = "`arduino`, `platformio`, `zephyr`"
+EXAMPLES = "the examples, against declarations"
+
+
+@dataclass(frozen=True)
+class Row:
+    """How far one board or autopilot was tried. Empty `step`: measured, see MEASURED."""
+
+    what: str
+    target: str
+    emulated: str
+    built: str
+    flown: str
+    step: str = ""
+    bytes: str = ""
+
+
+ROWS = (
+    Row("STM32F405", "`stm32f405`", "unicorn; QEMU, which repeats bit for bit", "an image", "HIL, on both"),
+    Row("nRF52840 (development kit)", "`nrf52840`", "unicorn", "an image", "HIL"),
+    Row("RP2350 (Pico 2)", "`rp2350`", "unicorn, its Cortex-M33", "an image", "HIL"),
+    Row(
+        "Crazyflie 2.1+, Brushless",
+        "`crazyflie`",
+        "the self-test, in the linked firmware on unicorn",
+        "into its firmware (2026.08), without a warning",
+        "simulated Crazyflie, with the guard on board",
+        "8 249 instructions in that firmware",
+        "not measured; stack 180",
+    ),
+    Row("RP2040", LIBRARY, "the C, on a Cortex-M0+", EXAMPLES, NO, "441 088 instructions", "12 660 / 983 / 272"),
+    Row("Teensy 4.1", LIBRARY, "the C, on a Cortex-M7F", EXAMPLES, NO, "7 838 instructions", "12 732 / 983 / 192"),
+    Row("nRF53, STM32U5", LIBRARY, "the C, on a Cortex-M33F", EXAMPLES, NO, "7 853 instructions", "12 712 / 983 / 192"),
+    Row("ESP32-C3, -P4", LIBRARY, NO, "the C, for RV32IMC and RV32IMAFC", NO, UNKNOWN, UNKNOWN),
+    Row(
+        "a computer with ROS 2",
+        "`ros2_control`",
+        "not needed",
+        "by g++ and zig, against ros2_control's headers and declarations of rclcpp",
+        "driven update by update, not flown",
+        "about 2.0 us of a Xeon thread, with the guard",
+        UNKNOWN,
+    ),
+    Row("a browser", "`page`, `wasm`", "not needed", "a page, a module", "in the page", UNKNOWN, UNKNOWN),
+    Row("PX4, Betaflight, MAVLink", "see px4", "see px4", "see px4", "see px4", "see px4", "see px4"),
+)
+
+
+def spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def line(row: Row) -> str:
+    """One row of the table."""
+    step, size = row.step, row.bytes
+    if not step:
+        board = BOARDS[row.target.strip("`")]
+        instructions, cycles, flash, memory, stack = MEASURED[board.name]
+        microseconds = f"{1e6 * cycles / board.clock_hz:.0f} us at {board.clock_hz / 1e6:g} MHz"
+        step = f"{spaced(instructions)} instructions, about {microseconds}"
+        size = f"{spaced(flash)} / {memory} / {stack}"
+    return f"| {row.what} | {row.target} | {step} | {size} | {row.emulated} | {row.built} | {row.flown} | {NO} |"
+
+
+def table() -> str:
+    """All of it."""
+    head = f"| board | `target=` | one step of `{POLICY}` | flash / memory / stack, bytes | emulated | built "
+    head += "| flown in simulation | on hardware |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *map(line, ROWS)])
+
+
+def test_the_docs_have_the_table() -> None:
+    written = PAGE.read_text().split(BEGIN)[1].split(END)[0].strip()
+    assert written == table(), f"run: python -m {__name__}"
+
+
+def test_every_target_and_board_has_a_row() -> None:
+    named = " ".join(row.target for row in ROWS)
+    missing = [target for target in TARGETS if target != "c" and f"`{target}`" not in named]
+    assert not missing and MEASURED.keys() == BOARDS.keys()
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return PolicyFile.load(POLICY)
+
+
+@pytest.fixture(scope="module")
+def images(policy, tmp_path_factory):
+    return {name: hil.build(policy, tmp_path_factory.mktemp(name), board=name) for name in BOARDS}
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_numbers_of_the_table_are_what_the_chips_count(images, name):
+    cost = images[name][1]
+    counted = (cost.instructions, cost.cycles, cost.policy_flash, cost.memory, cost.stack)
+    for got, said in zip(counted, MEASURED[name], strict=True):
+        assert abs(got - said) <= 0.1 * said  # another compiler, or another version of it
+    assert 0.0 < cost.selftest < 1.0 and cost.seconds == cost.cycles / BOARDS[name].clock_hz
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_image_is_where_the_board_looks_for_it(images, name):
+    board = BOARDS[name]
+    with images[name][0].open("rb") as file:
+        elf = ELFFile(file)
+        start, first = min((s["p_paddr"], s.data()) for s in elf.iter_segments("PT_LOAD") if s["p_filesz"])
+        (handler,) = elf.get_section_by_name(".symtab").get_symbol_by_name("reset_handler")
+    stack, entry = struct.unpack_from("<II", first)
+    assert start == board.flash[0] and stack == RAM + board.ram
+    assert entry == handler["st_value"] | 1
+    told = struct.pack("<5I", 0xFFFFDED3, 0x10210142, 0x000001FF, 0, 0xAB123579)  # what the RP2350's boot ROM wants
+    assert (first[:4096].find(told) > 0) == (name == "rp2350")
+
+
+@pytest.mark.parametrize("name", [name for name in BOARDS if name != "stm32f405"])
+def test_another_board_flies_like_onnxruntime(policy, images, name):
+    image, cost = images[name]
+    chip = OnChip(policy, EmulatedPort(Chip(image, board=BOARDS[name]), cost.seconds), patience=0.05)
+    config = hil.Config(policy.path, board=name, episodes=1, seconds=2.0, seed=1)
+    report = hil.evaluate(policy, chip, config, cost)
+    assert report.success == 1.0 and report.equal and report.lost == report.repeated == 0
+    assert any(f"% of the {BOARDS[name].speed}" in line for line in hil.describe(report, policy))
+    chip.port.read(0.3)
+    assert np.isnan(
+        chip.step({s.name: np.zeros((1, *s.shape), np.float32) for s in policy.inputs})["motor_command"]
+    ).all()
+
+
+def test_an_image_is_exported_for_a_board(tmp_path, capsys):
+    assert cli.call(export.main, [f"policy={POLICY}", "target=rp2350", f"out={tmp_path}"]) == 0
+    said = capsys.readouterr().out
+    assert "policy.elf for RP2350 at 150 MHz; its serial line: GPIO 0 sends, GPIO 1 receives" in said
+    assert "measured on the emulated RP2350 at 150 MHz" in said and "self-test on the emulated chip: passed" in said
+    assert (tmp_path / "policy.elf").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["board=rp2040"], "unknown board 'rp2040'; choices: stm32f405, nrf52840, rp2350"),
+        (["board=rp2350", "port=qemu"], "QEMU has no rp2350: port=emulated has it"),
+        (["board=rp2350", "learn=true"], "learn=true is for board=stm32f405, not rp2350"),
+    ],
+)
+def test_boards_that_are_not_there_are_refused(capsys, arguments, message):
+    assert cli.call(hil.main, [f"policy={POLICY}", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_board_names_a_core_and_a_folder():
+    for board in BOARDS.values():
+        assert board.core in CORES and board.ram >= 128 << 10
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}")
