@@ -45,7 +45,7 @@ from sim.env import conditions_of, gaze_of, together, with_engine
 from sim.robots import quadrotor
 from sim.tasks import Task, agents_of
 from sim.tasks import make as make_task
-from sim.tasks.abilities import baselines_of, has_places
+from sim.tasks.abilities import baselines_of, has_places, openings_of
 
 
 @dataclass(kw_only=True)
@@ -136,6 +136,7 @@ def evaluate(
     interventions: Counter[str] = Counter()
     pictures: list[Any] = []
     looks: list[Gaze] = []
+    openings = None
     for num, firsts in _rounds(episodes, together(task)):
         driver = Simulated(task, num * agents_of(task), "", seed, conditions)
         driver.size = LARGE if seeing else PICTURE
@@ -152,7 +153,7 @@ def evaluate(
                 if told:
                     driver.pictures[:] = told.below(driver.pictures, driver.flight(), task.rate_hz, driver.every)
                 parts.append({name: values[::each] for name, values in driver.scores().items()})
-                flight = flight or driver.flight()
+                flight, openings = flight or driver.flight(), openings or openings_of(driver.env, 0)
                 looks += [Gaze.of(seeing, driver.flight())] if seeing else []
                 interventions.update(record.interventions)
                 pictures += driver.pictures
@@ -177,6 +178,8 @@ def evaluate(
         vehicle=vehicle,
         flight=flight,
         pictures=pictures,
+        agents=driver.agents,
+        openings=openings,
         gaze=Gaze.joined(looks) if looks else None,
         values=scores,
     )
@@ -314,7 +317,8 @@ def main(argv: Sequence[str]) -> None:
     if config.gaze and made.gaze is not None:
         print(f"gaze: {plots.gaze(made.gaze, config.gaze)}")
     if config.video:
-        print(f"video: {reports.video(made, config.video)}")
+        reports.video(made, config.video)
+        print(f"video: {printable(config.video)}")
 
 
 if __name__ == "__main__":

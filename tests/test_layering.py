@@ -39,7 +39,7 @@ HOMES = {
         "sim/engines/mujoco_warp.py",
         "sim/engines/warp_batch.py",
         "sim/engines/warp_limits.py",
-        "sim/render/offscreen.py",
+        "sim/render/stage.py",
         "sim/perception/mjcf.py",
         "sim/render/camera.py",
         "sim/robots/mjcf*.py",
@@ -62,7 +62,12 @@ HOMES = {
     "gymnasium_robotics": ["sim/tasks/external/gymnasium_robotics.py"],
     "metaworld": ["sim/tasks/external/metaworld.py"],
     "imageio_ffmpeg": ["sim/render/offscreen.py", "policies/datasets/images.py"],
-    "PIL": ["policies/datasets/images.py", "sim/engines/sight/panorama.py", "sim/scenes/occupancy.py"],
+    "PIL": [
+        "policies/datasets/images.py",
+        "sim/engines/sight/panorama.py",
+        "sim/scenes/occupancy.py",
+        "sim/render/caption.py",
+    ],
     "yaml": [
         "sim/scenes/occupancy.py",
         "policies/adoption/description.py",
