@@ -38,7 +38,7 @@ from policies.runner import plots
 from policies.runner import report as reports
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, LARGE, SEEING, Report, Score
-from policies.teleop.view import NONE, VIEWS, paced, screen
+from deploy.recording.screen import LIVE, NONE, paced, screen
 from policies.tournament import facing
 from sim.conditions import Conditions
 from sim.env import conditions_of, gaze_of, together, with_engine
@@ -83,7 +83,7 @@ class Config(simulated.Settings):
     gaze: str | None = field(
         default=None, metadata={"help": "of robots that turn a camera: write what they looked at (.png, .pdf, .svg)"}
     )
-    view: str = field(default=NONE, metadata={"help": f"look at it live: {', '.join(VIEWS)}, or a file (.rrd)"})
+    view: str = field(default=NONE, metadata={"help": LIVE})
     video: str | None = field(default=None, metadata={"help": "write a film to this file (.mp4)"})
     json: str | None = field(default=None, metadata={"help": "write the numbers to this file"})
 
@@ -292,7 +292,7 @@ def main(argv: Sequence[str]) -> None:
         return
     if config.gaze and gaze_of(task) is None:
         raise ValueError(f"gaze={config.gaze}: {task.name} turns no camera")
-    shown = None if config.view == NONE else screen(config.view, "Ctrl-C ends it")
+    shown = None if config.view.lower() in (NONE, "false") else screen(config.view, "Ctrl-C ends it")
     try:
         made = evaluate(
             policy,

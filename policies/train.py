@@ -21,7 +21,7 @@ from deploy.system import extras
 from policies.algorithms import Algorithm, HasProvenance, LearningError, LostBaseError, algorithm_for
 from policies.reports.final import PARTS, plain, warn
 from policies.reports.final import written as _report
-from policies.runner import checkpoint, cli, config
+from policies.runner import checkpoint, cli, config, live
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.log import Log, Progress
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-PLACES = ("out", "resume", "cluster")  # settings that say where it is made: they stay out of the policy file
+PLACES = ("out", "resume", "cluster", "view")  # settings that say where it is made: they stay out of the policy file
 
 
 def train(settings: Settings, started: float | None = None) -> Path:
@@ -83,7 +83,8 @@ def _run(
     background.start()
     stop.wait()
     profile = profiled(folder) if settings.options.profile else nullcontext()
-    with Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress, profile:
+    look = live.beside(settings, task)
+    with look, Log(folder, **saved) as log, Progress(title, background.bar_ready) as progress, profile:
         saver = Saver(folder, settings, algorithm, log)
         try:
             for metrics in algorithm.learn():
@@ -94,6 +95,7 @@ def _run(
                 if stop.signal is not None:
                     break
                 saver.save_if_due(metrics)
+                look.tell(algorithm)
         except LostBaseError as error:
             raise RunError(f"{error}; {saver.fallback()}") from error
         except (LearningError, NoExpertError) as error:

@@ -85,7 +85,7 @@ HOMES = {
         "deploy/recording/rerun.py",
         "deploy/watch.py",
         "policies/datasets/__main__.py",
-        "policies/teleop/view.py",
+        "deploy/recording/screen.py",
     ],
     "cflib": ["deploy/crazyflie/link.py"],
     "onnx": [

@@ -303,7 +303,7 @@ def _flown(report: Report) -> dict[str, Any]:
     """What `render_flight` shows: all vehicles of the first world, or those of some worlds of their own."""
     flight, world = report.flight, report.openings
     steps, together = len(flight["position"]), report.agents > 1 or world is not None
-    finite = np.isfinite(flight["position"]).all(axis=(0, 2))
+    finite = np.asarray(np.isfinite(flight["position"]).all(axis=(0, 2)))
     chosen = np.flatnonzero(finite[: report.agents] if together else finite)[: report.agents if together else FLOWN]
     if not len(chosen):
         raise ValueError("no flight stayed finite: there is nothing to film")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from deploy.teleop.devices import FAILURE, KEEP, QUIT, REDO, SUCCESS, Device, TeleopCommand, device
 from policies.learning.interveners import action_of
 from policies.models.controller import Array
-from policies.teleop.view import Screen, screen
+from deploy.recording.screen import Screen, screen
 from sim.env import Env, make_env
 from sim.robots import kinematics_of
 from sim.rollout import Episode, Moment
