@@ -64,8 +64,8 @@ def _numbers(values: Any) -> str:
 
 
 def _target_xml(scene: Film, index: int) -> str:
-    """The goal: a ball with a ring around it."""
-    size = 0.022 * scene.radius
+    """The goal: a ball."""
+    size = 0.03 * scene.radius
     colour = _numbers((*colours.TARGET, 0.6))
     ball = f'<geom type="sphere" size="{size}" rgba="{colour}"/>'
     return f'<body name="target{index}" mocap="true">{ball}</body>'
