@@ -89,6 +89,10 @@ class Config(simulated.Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("plot", "gaze", "video", "json"):
+            path = getattr(self, name)
+            if path and not os.path.isdir(os.path.dirname(path) or "."):
+                raise ValueError(f"{name}={path}: there is no folder {os.path.dirname(path)}")
         if not self.grid and (self.record or self.require is not None):
             raise ValueError("require and record go with grid=true")
         if self.require is not None and not 0.0 <= self.require <= 100.0:

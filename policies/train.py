@@ -125,7 +125,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
         kind = algorithm_for(settings.algorithm, task)
         made = kind(task, settings.algorithm_config, options.seed, device=options.device)
     except (ValueError, KeyError, LearningError) as error:
-        raise RunError(plain(error)) from error
+        raise RefusedError(plain(error)) from error
     except ModuleNotFoundError as error:
         raise SettingsError(extras.missing(error)) from error
     return task, made
@@ -199,6 +199,10 @@ class Saver:
         if not self.path.exists():
             return f"no checkpoint could be written either: {room}train again"
         return f"{room}continue with {resuming(self._settings, self.path.parent)}"
+
+
+class RefusedError(RunError, SettingsError):
+    """The settings are understood, and there is no such run."""
 
 
 class Clock:
