@@ -23,6 +23,7 @@ from deploy.drivers.simulated import PICTURE, Simulated, Watch
 from deploy.drivers.tasks import task_for
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
+from deploy.recording.screen import LIVE, NONE, paced, screen
 from deploy.remote.split_policy import SERVER, connected
 from deploy.safety.grid import TRUSTED
 from deploy.system.files import write_atomic
@@ -38,7 +39,6 @@ from policies.runner import plots
 from policies.runner import report as reports
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, LARGE, SEEING, Report, Score
-from deploy.recording.screen import LIVE, NONE, paced, screen
 from policies.tournament import facing
 from sim.conditions import Conditions
 from sim.env import conditions_of, gaze_of, together, with_engine

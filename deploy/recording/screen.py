@@ -51,7 +51,9 @@ def asked(view: str) -> str:
         return WINDOW if watch.has_display() else WEB
     if sys.stderr.isatty():
         return TERMINAL
-    raise ValueError("view=true: there is no terminal here, and a page or a window needs: pip install 'sim2metal[watch]'")
+    raise ValueError(
+        "view=true: there is no terminal here, and a page or a window needs: pip install 'sim2metal[watch]'"
+    )
 
 
 def screen(view: str, help: str) -> Screen:

@@ -1,7 +1,7 @@
 """python tests/benchmarks/film.py QUADROTORS.mp4 ARMS.mp4: the README's moving picture, docs/flight_and_grasp.gif.
 
-The films come from `python -m policies.evaluate policy=quad_any robot=racer episodes=200 video=QUADROTORS.mp4`, and from
-`python -m policies.train task=arm_pick_place preset=dsrl seed=0`, evaluated with `episodes=8 video=ARMS.mp4`.
+The films come from `python -m policies.evaluate policy=quad_any robot=racer episodes=200 video=QUADROTORS.mp4` and
+from `python -m policies.train task=arm_pick_place preset=dsrl seed=0`, evaluated with `episodes=8 video=ARMS.mp4`.
 """
 
 import subprocess

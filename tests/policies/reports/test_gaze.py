@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.recording import screen as view
 from policies import evaluate
 from policies.models.controller import FeaturePolicy, Mlp
 from policies.models.export import export
 from policies.reports.gaze import Gaze
 from policies.runner import plots
-from deploy.recording import screen as view
 from sim.spec import numbers, size
 from sim.tasks import make
 
