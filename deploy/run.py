@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
 from deploy.recording.recorder import Recorder
+from deploy.recording.screen import LIVE, NONE, paced, screen
 from deploy.remote.planned import Planned
 from deploy.remote.split_policy import FROM_SERVER, SERVER, connected
 from deploy.runtimes import CONTROLLERS, Connected, controller
@@ -67,6 +69,7 @@ class Config:
         metadata={"help": "in words, for a policy that is told what to do (simulated: as the task says)"},
     )
     log: str | None = field(default=None, metadata={"help": "write everything to this file (.mcap)"})
+    view: str = field(default=NONE, metadata={"help": f"of simulated robots: {LIVE}"})
 
     def __post_init__(self) -> None:
         if not (self.settle >= 0.0 and 0 <= self.priority <= 99 and abs(self.ground) < 1e4):
@@ -99,6 +102,22 @@ def _summary(record: Record, driver: Any) -> list[str]:
     lines += record.pictures
     lines += [f"the policy: {record.trouble}"] if record.trouble else []
     return [*lines, *driver.report(), *(["interrupted"] if record.interrupted else [])]
+
+
+@contextmanager
+def looked_on(driver: Any, view: str) -> Iterator[None]:
+    """Show the first of the driver's robots as it flies, no faster than in real time. ValueError where none can be."""
+    if view.lower() in (NONE, "false"):
+        yield
+        return
+    if not hasattr(driver, "watch"):
+        raise ValueError(f"view={view} shows simulated robots: follow another flight by log=FILE and deploy.watch")
+    shown = screen(view, "Ctrl-C ends it")
+    driver.watch = paced(shown, driver.rate_hz, waits=not driver.real_time)
+    try:
+        yield
+    finally:
+        shown.close()
 
 
 def guarded(policy: PolicyFile, driver: Driver, config: Config) -> Guard:
@@ -155,6 +174,12 @@ def _flown(policy: PolicyFile, config: Config, kind: Any, driver_config: Any) ->
     if config.driver != "simulated" and (doubt := trust_warning(policy)):
         print(f"warning: {doubt}", file=sys.stderr)
     driver = instructed(kind.from_config(driver_config, policy), policy, config.instruction)
+    with looked_on(driver, config.view):
+        _through(policy, config, driver, driver_config)
+
+
+def _through(policy: PolicyFile, config: Config, driver: Driver, driver_config: Any) -> None:
+    """The flight, and what came of it."""
     guard = guarded(policy, driver, config)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it too ends the flight before the program
     try:

@@ -23,6 +23,7 @@ from deploy.drivers.simulated import PICTURE, Simulated, Watch
 from deploy.drivers.tasks import task_for
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
+from deploy.recording.screen import LIVE, NONE, paced, screen
 from deploy.remote.split_policy import SERVER, connected
 from deploy.safety.grid import TRUSTED
 from deploy.system.files import write_atomic
@@ -38,14 +39,13 @@ from policies.runner import plots
 from policies.runner import report as reports
 from policies.runner.grid import grid
 from policies.runner.report import FILMED, LARGE, SEEING, Report, Score
-from policies.teleop.view import NONE, VIEWS, paced, screen
 from policies.tournament import facing
 from sim.conditions import Conditions
 from sim.env import conditions_of, gaze_of, together, with_engine
 from sim.robots import quadrotor
 from sim.tasks import Task, agents_of
 from sim.tasks import make as make_task
-from sim.tasks.abilities import baselines_of, has_places
+from sim.tasks.abilities import baselines_of, has_places, openings_of
 
 
 @dataclass(kw_only=True)
@@ -83,12 +83,16 @@ class Config(simulated.Settings):
     gaze: str | None = field(
         default=None, metadata={"help": "of robots that turn a camera: write what they looked at (.png, .pdf, .svg)"}
     )
-    view: str = field(default=NONE, metadata={"help": f"look at it live: {', '.join(VIEWS)}, or a file (.rrd)"})
+    view: str = field(default=NONE, metadata={"help": LIVE})
     video: str | None = field(default=None, metadata={"help": "write a film to this file (.mp4)"})
     json: str | None = field(default=None, metadata={"help": "write the numbers to this file"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("plot", "gaze", "video", "json"):
+            path = getattr(self, name)
+            if path and not os.path.isdir(os.path.dirname(path) or "."):
+                raise ValueError(f"{name}={path}: there is no folder {os.path.dirname(path)}")
         if not self.grid and (self.record or self.require is not None):
             raise ValueError("require and record go with grid=true")
         if self.require is not None and not 0.0 <= self.require <= 100.0:
@@ -136,6 +140,7 @@ def evaluate(
     interventions: Counter[str] = Counter()
     pictures: list[Any] = []
     looks: list[Gaze] = []
+    openings = None
     for num, firsts in _rounds(episodes, together(task)):
         driver = Simulated(task, num * agents_of(task), "", seed, conditions)
         driver.size = LARGE if seeing else PICTURE
@@ -152,7 +157,7 @@ def evaluate(
                 if told:
                     driver.pictures[:] = told.below(driver.pictures, driver.flight(), task.rate_hz, driver.every)
                 parts.append({name: values[::each] for name, values in driver.scores().items()})
-                flight = flight or driver.flight()
+                flight, openings = flight or driver.flight(), openings or openings_of(driver.env, 0)
                 looks += [Gaze.of(seeing, driver.flight())] if seeing else []
                 interventions.update(record.interventions)
                 pictures += driver.pictures
@@ -177,6 +182,8 @@ def evaluate(
         vehicle=vehicle,
         flight=flight,
         pictures=pictures,
+        agents=driver.agents,
+        openings=openings,
         gaze=Gaze.joined(looks) if looks else None,
         values=scores,
     )
@@ -289,7 +296,7 @@ def main(argv: Sequence[str]) -> None:
         return
     if config.gaze and gaze_of(task) is None:
         raise ValueError(f"gaze={config.gaze}: {task.name} turns no camera")
-    shown = None if config.view == NONE else screen(config.view, "Ctrl-C ends it")
+    shown = None if config.view.lower() in (NONE, "false") else screen(config.view, "Ctrl-C ends it")
     try:
         made = evaluate(
             policy,
@@ -314,7 +321,8 @@ def main(argv: Sequence[str]) -> None:
     if config.gaze and made.gaze is not None:
         print(f"gaze: {plots.gaze(made.gaze, config.gaze)}")
     if config.video:
-        print(f"video: {reports.video(made, config.video)}")
+        reports.video(made, config.video)
+        print(f"video: {printable(config.video)}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from deploy.system import extras
 from policies.algorithms import Algorithm, HasProvenance, LearningError, LostBaseError, algorithm_for
 from policies.reports.final import PARTS, plain, warn
 from policies.reports.final import written as _report
-from policies.runner import checkpoint, cli, config, loggers
+from policies.runner import checkpoint, cli, config, live, loggers
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
 from policies.runner.log import Log, Progress
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-PLACES = ("out", "resume", "cluster", "logger")  # settings that say where it is made: they stay out of the policy file
+PLACES = ("out", "resume", "cluster", "logger", "view")  # say where it is made: they stay out of the policy file
 
 
 def train(settings: Settings, started: float | None = None) -> Path:
@@ -87,7 +87,8 @@ def _run(
         logger = loggers.begun(settings.options.logger, folder, config.as_dict(settings))
     except loggers.LoggerError as error:
         raise RunError(str(error)) from error
-    with Log(folder, logger=logger, **saved) as log, Progress(title, background.bar_ready) as progress, profile:
+    look = live.beside(settings, task)
+    with look, Log(folder, logger=logger, **saved) as log, Progress(title, background.bar_ready) as progress, profile:
         saver = Saver(folder, settings, algorithm, log)
         try:
             for metrics in algorithm.learn():
@@ -98,6 +99,7 @@ def _run(
                 if stop.signal is not None:
                     break
                 saver.save_if_due(metrics)
+                look.tell(algorithm)
         except LostBaseError as error:
             raise RunError(f"{error}; {saver.fallback()}") from error
         except (LearningError, NoExpertError) as error:
@@ -127,7 +129,7 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
         kind = algorithm_for(settings.algorithm, task)
         made = kind(task, settings.algorithm_config, options.seed, device=options.device)
     except (ValueError, KeyError, LearningError) as error:
-        raise RunError(plain(error)) from error
+        raise RefusedError(plain(error)) from error
     except ModuleNotFoundError as error:
         raise SettingsError(extras.missing(error)) from error
     return task, made
@@ -201,6 +203,10 @@ class Saver:
         if not self.path.exists():
             return f"no checkpoint could be written either: {room}train again"
         return f"{room}continue with {resuming(self._settings, self.path.parent)}"
+
+
+class RefusedError(RunError, SettingsError):
+    """The settings are understood, and there is no such run."""
 
 
 class Clock:

@@ -5,6 +5,7 @@ Links are those of the files as they lie in the repository, so that they lead on
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -29,7 +30,14 @@ def source(page: str) -> str:
 
 def placed(file: str) -> str:
     """Where a file of the repository lies in the site."""
-    return FIRST if file == README else file.removeprefix(DOCS + "/")
+    return FIRST if file == README else re.sub(r"\.ipynb$", ".md", file.removeprefix(DOCS + "/"))
+
+
+def page_of(notebook: Path) -> str:
+    """A notebook as a page: its text, and its code in blocks."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    return "\n\n".join(text if kind == "markdown" else f"```python\n{text}\n```" for kind, text in texts) + "\n"
 
 
 def relinked(text: str, page: str) -> str:
@@ -65,6 +73,9 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
             files.append(File.generated(config, file, abs_src_path=str(ROOT / file)))
             if file.endswith(".md"):
                 open_ones.append(file)
+    for notebook in sorted((ROOT / DOCS).rglob("*.ipynb")):
+        name = notebook.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, placed(name), content=page_of(notebook)))
     return files
 
 

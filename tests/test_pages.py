@@ -17,6 +17,8 @@ def test_links_lead_on_in_the_site():
         ("index.md", "[a](docs/train.md#it)", "[a](train.md#it)"),
         ("index.md", "![a](docs/flight_and_grasp.gif)", "![a](flight_and_grasp.gif)"),
         ("train.md", "[a](deploy.md)", "[a](deploy.md)"),
+        ("train.md", "[a](notebooks/first_flight.ipynb)", "[a](notebooks/first_flight.md)"),
+        ("notebooks/first_flight.md", "[a](../train.md) [b](from_a_log.ipynb)", "[a](../train.md) [b](from_a_log.md)"),
         ("api.md", "[a](../README.md#twelve-nouns)", "[a](index.md#twelve-nouns)"),
         ("results.md", "[a](../tests/benchmarks/README.md)", "[a](tests/benchmarks/README.md)"),
         ("tests/benchmarks/README.md", "[a](results.md)", "[a](results.md)"),
@@ -39,4 +41,6 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
     made = (tmp_path / "site/index.html").read_text()
     assert "one ONNX file that is the whole controller" in made and 'href="train.html"' in made
+    notebook = (tmp_path / "site/notebooks/first_flight.html").read_text()
+    assert 'href="from_a_log.html"' in notebook and "train.html" in notebook
     assert "PolicyFile" in (tmp_path / "site/api.html").read_text()

@@ -63,6 +63,7 @@ except ModuleNotFoundError:
 
 MOST_BEHIND = 0.1  # s; on a slower machine the simulated time slips instead of rushing after the clock
 SLOW_HZ = 20.0  # of the battery
+FULL_CURRENT = 1.8  # A at full command: 250 mAh last for 8 minutes of it
 STATE_S = 0.5  # s after which the state is said again: who is silent loses the topic to the next who speaks
 LOOK, LINGER = 0.05, 1.0  # s between two looks at whether the task is over, and from then to the end of the node
 KINDS_OF_NONSENSE = 32  # that are counted
@@ -216,7 +217,7 @@ class RobotNode(Node):
         motors = self.motors = self.interlock.motors(now)
         flying = self.interlock.state in AIRBORNE
         if self.battery:
-            self.battery.draw(tuple(motors.tolist()), self.world.dt)
+            self.battery.draw(FULL_CURRENT * float(np.mean(motors * motors)), self.world.dt)
         self.world.step(motors, flying)
         if flying:
             self.interlock.safe = self.world.safe()

@@ -102,7 +102,9 @@ def from_bytes(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]
 def _span(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     """Code, shape, begin and end of a tensor, which agree with each other."""
     told = entry if isinstance(entry, dict) else {}
-    code, shape, place = told.get("dtype"), told.get("shape"), told.get("data_offsets")
+    code: Any = told.get("dtype")
+    shape: Any = told.get("shape")
+    place: Any = told.get("data_offsets")
     if code not in (*DTYPES, BRAIN):
         raise SafetensorsError(f"the tensor {name!r:.80} has the dtype {code!r:.40}, which is not read")
     for numbers, length in ((shape, 32), (place, 2)):

@@ -33,6 +33,7 @@ PRESETS = Path(__file__).parent / "presets"
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*|.+\.(xml|mjcf|urdf)", re.IGNORECASE)
 RESUMABLE = (
     "resume",
+    "view",
     "report",
     "evaluation_episodes",
     "checkpoint_s",
@@ -57,6 +58,7 @@ class Options:
     robust: bool = False  # train for a wide variation of the robot
     out: str = ""  # folder of the run; empty: runs/TASK/TIME
     resume: str = ""  # folder of a run to continue
+    view: str = ""  # look at what it has learned so far: true, terminal, web, window, or a file (.rrd)
     report: bool = True  # fly the policy file afterwards: table, plots, video
     evaluation_episodes: int = 200  # of the report
     checkpoint_s: float = 10.0  # s between checkpoints

@@ -33,6 +33,9 @@ RENAMED = {
 }
 
 
+PARTS = ("task", "algorithm")  # whose settings are named with them
+
+
 class SettingsError(ValueError):
     """The command line asks for something that does not exist; the message says what does."""
 
@@ -76,6 +79,7 @@ def _key(full_key: str, parent: Any) -> str:
     where = f"{group}." if group else ""
     if now := [name for name in RENAMED.get(key, ()) if name in choices]:
         return f"{str(full_key)!r} is called {where}{now[0]} now"
-    near = difflib.get_close_matches(key or full_key, choices, n=1)
-    hint = f" (did you mean {where}{near[0]}?)" if near else ""
+    near = [f"{part}.{key}" for part in PARTS if not group and part in choices and key in (parent[part] or ())]
+    near = near or [where + name for name in difflib.get_close_matches(key or full_key, choices, n=1)]
+    hint = f" (did you mean {near[0]}?)" if near else ""
     return f"unknown setting {full_key!r}{hint}; there are: {', '.join(where + k for k in choices)}"

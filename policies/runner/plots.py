@@ -49,7 +49,7 @@ def beside(before: list[Any], after: list[Any]) -> list[Any]:
 
 def drawn(report: Report, path: str, baselines: Mapping[str, Report] | None = None, learning: Rows = ()) -> str:
     """A vehicle's flights; of other robots, success beside the baselines. Returns the path."""
-    if report.vehicle is not None:
+    if report.vehicle is not None and reports.aims(report):
         return reports.plot(report, path)
     return plot(report, path, baselines or {}, learning)
 

@@ -21,10 +21,13 @@ from sim.robots.quadrotors import Quadrotor
 
 if TYPE_CHECKING:
     from policies.reports.gaze import Gaze
+    from sim.render.caption import Caption
+    from sim.scenes.gates import Openings
 
 Z = 1.96  # 95 %
 DRAWN = 40  # trajectories in the plot
-FILMED = 8  # robots in the video
+LINGERS = 0.4  # s that a film goes on after its world's end
+FILMED, FLOWN = 8, 6  # robots in the video: in pictures, and vehicles in one picture
 SEEING, LARGE = 4, (400, 400)  # of those whose eyes are in it, too; height and width of a picture then
 INK, BLUE, ORANGE, GREY = "#1d2330", "#2f6fb2", "#d9772b", "#9aa3b2"
 
@@ -87,12 +90,14 @@ class Report:
     vehicle: Quadrotor | None  # what is filmed from its flight; None: from pictures
     flight: dict[str, Array]
     pictures: list[NDArray[np.uint8]] = field(default_factory=list)  # (scenes, height, width, 3) each
+    agents: int = 1  # in a world
+    openings: Openings | None = None  # that the first episode's vehicles fly through
     gaze: Gaze | None = None  # of robots that turn a camera
     values: dict[str, Array] = field(default_factory=dict)  # each score of each episode (n,)
 
     def json(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
-        more = ("flight", "vehicle", "score", "pictures", "gaze", "values")
+        more = ("flight", "vehicle", "score", "pictures", "gaze", "values", "agents", "openings")
         plain = {k: v for k, v in vars(self).items() if k not in more}
         looked = {"gaze": self.gaze.json()} if self.gaze else {}
         return plain | {"score": {name: asdict(score) for name, score in self.score.items()}} | looked
@@ -136,8 +141,13 @@ def text(report: Report, worst: Mapping[str, Any] | None = None) -> str:
     return "\n".join(lines)
 
 
+def aims(report: Report) -> bool:
+    """Whether its flights are to points in space."""
+    return {"position", "target_position"} <= report.flight.keys()
+
+
 def _positions(report: Report) -> tuple[Array, Array]:
-    if not {"position", "target_position"} <= report.flight.keys():
+    if not aims(report):
         raise ValueError(f"the task {report.task!r} has no position and target_position to show")
     return report.flight["position"], report.flight["target_position"]
 
@@ -258,17 +268,55 @@ def mosaic(pictures: NDArray[np.uint8], columns: int = 0) -> NDArray[np.uint8]:
     return padded.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
 
 
-def video(report: Report, path: str) -> str:
-    """An mp4 of the first few flights. Returns the path."""
-    from sim.render import offscreen
+def _caption(report: Report) -> Caption:
+    """Who flew what, under which conditions, and how well."""
+    from sim.render.caption import Caption
 
+    changed = ", ".join(f"{k}={v}" for k, v in report.conditions.items()) or "nominal"
+    low, high = report.success_ci
+    interval = f"({100 * low:.0f} to {100 * high:.0f})"
+    told = [f"success {100 * report.success:.1f} % {interval} of {report.episodes} unseen episodes"]
+    for name, score in list(report.score.items())[:1]:
+        if score.median is not None:
+            value, unit = (100.0 * score.median, "cm") if score.unit == "m" else (score.median, score.unit)
+            told.append(f"{name.replace('_', ' ')} {value:.2g} {'' if unit == '1' else unit}".strip())
+    robot = printable(report.robot, 40)
+    return Caption(f"{report.task}: {robot} on {report.engine}, {changed}", ", ".join(told))
+
+
+def video(report: Report, path: str) -> str:
+    """An mp4 of the first few flights, with a caption. Returns the path."""
+    from sim.render import offscreen
+    from sim.render.caption import captioned
+
+    caption = _caption(report)
     if report.pictures:
-        return offscreen.write_film(path, (mosaic(shown) for shown in report.pictures), round(FPS))
-    position, target = _positions(report)
-    assert report.vehicle is not None
-    chosen = np.flatnonzero(np.isfinite(position).all(axis=(0, 2)))[:FILMED]
+        shown = (mosaic(pictures) for pictures in report.pictures)
+        return offscreen.write_film(
+            path, captioned(shown, caption, report.rate_hz / max(1, round(report.rate_hz / FPS))), round(FPS)
+        )
+    offscreen.render_flight(path, **_flown(report), rate_hz=report.rate_hz, caption=caption)
+    return path
+
+
+def _flown(report: Report) -> dict[str, Any]:
+    """What `render_flight` shows: all vehicles of the first world, or those of some worlds of their own."""
+    flight, world = report.flight, report.openings
+    steps, together = len(flight["position"]), report.agents > 1 or world is not None
+    finite = np.asarray(np.isfinite(flight["position"]).all(axis=(0, 2)))
+    chosen = np.flatnonzero(finite[: report.agents] if together else finite)[: report.agents if together else FLOWN]
     if not len(chosen):
         raise ValueError("no flight stayed finite: there is nothing to film")
-    quaternion = report.flight["quaternion"][:, chosen]
-    seen = position[:, chosen], quaternion, target[:, chosen]
-    return offscreen.render_flight(path, *seen, report.vehicle, report.rate_hz)
+    if together and "terminated" in flight:  # it ends with the first world's, and a moment more
+        ends: Array = np.asarray(flight["success"] + flight["terminated"])[:, chosen]
+        over = np.flatnonzero(ends.reshape(steps, -1).max(axis=1))
+        steps = min(steps, int(over[0]) + 1 + round(LINGERS * report.rate_hz)) if len(over) else steps
+    turn = "quaternion" if "quaternion" in flight else "rotation"
+    names = {"position": "position", "quaternion": turn, "motors": "motor_command", "target": "target_position"}
+    seen: dict[str, Any] = {key: flight[name][:steps, chosen] for key, name in names.items() if name in flight}
+    if world is not None:
+        due = world.due(flight["passed"][:steps, 0, 0])
+        seen |= {"openings": world.corners, "due": due, "target": world.corners.mean(axis=1)[due][:, None]}
+    if not {"quaternion", "target"} <= seen.keys():
+        raise ValueError(f"the task {report.task!r} has no position and target_position to show")
+    return {**seen, "robot": report.vehicle, "together": together}

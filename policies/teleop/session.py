@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.recording.screen import Screen, screen
 from deploy.teleop.devices import FAILURE, KEEP, QUIT, REDO, SUCCESS, Device, TeleopCommand, device
 from policies.learning.interveners import action_of
 from policies.models.networks import Array
-from policies.teleop.view import Screen, screen
 from sim.env import Env, make_env
 from sim.robots import kinematics_of
 from sim.rollout import Episode, Moment

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.render.match import written
-from sim.render.scene import Double, Film
+from sim.render.scene import Double, Film, turned
 from sim.render.software import Artist, Camera, Picture, background, draw_path
 from sim.robots.quadrotors import Quadrotor
 from sim.rotations import normalised, rotation_matrices
@@ -35,6 +35,9 @@ def _film(
         position[:, None],
         np.broadcast_to(rotation, (count, 1, 3, 3)),
         np.broadcast_to(track.centre[due], (count, 1, 3)),
+        turned(None, robot, count, 1, FPS),
+        np.zeros((0, 4, 3)),
+        np.zeros(count, np.int64),
         *(robot, FPS, width, height, centre, radius, ENLARGED, 0.0),
     )
 

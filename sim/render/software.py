@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.render import scene as colours
-from sim.render.scene import AZIMUTH, ELEVATION, FIELD_OF_VIEW, Double, Film
+from sim.render.scene import FIELD_OF_VIEW, Double, Film, axes
+from sim.scenes.gates import BAR
 
 Picture = NDArray[np.float32]
 Colour = Sequence[float]
@@ -18,14 +19,8 @@ class Camera:
     """A perspective view of the film's scene."""
 
     def __init__(self, film: Film) -> None:
-        azimuth, elevation = np.radians(AZIMUTH), np.radians(ELEVATION)
-        forward = np.array(
-            [np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)]
-        )
-        right = np.cross(forward, [0.0, 0.0, 1.0])
-        right /= np.linalg.norm(right)
-        self.axes = np.stack([right, -np.cross(right, forward), forward])  # right, down, forward
-        self.eye = film.centre - film.distance * forward
+        self.axes = axes()
+        self.eye = film.centre - film.distance * self.axes[2]
         self.focal = 0.5 * film.height / np.tan(np.radians(FIELD_OF_VIEW / 2.0))  # px
         self.middle = np.array([film.width / 2.0, film.height / 2.0])
 
@@ -141,6 +136,8 @@ class Artist:
             if np.ptp(film.target[:, k], axis=0).any():
                 pixels = self.camera.project(film.target[:, k])[0]
                 draw_path(self.background, pixels, 0.8, colours.TARGET, 0.35)
+        for corners in film.openings:
+            self._bars(self.background, corners, colours.GATE)
         self.arms = film.enlargement * np.array([[x, y, 0.0] for x, y in film.robot.rotor_position])
         self.rotor = film.enlargement * film.robot.propeller_radius
 
@@ -149,13 +146,19 @@ class Artist:
         film, picture = self.film, self.background.copy()
         for k in range(film.position.shape[1]):
             self._shadow(picture, film.position[index, k], film.rotation[index, k])
+        if len(film.openings):
+            self._bars(picture, film.openings[film.due[index]], colours.TARGET)
         for k in range(film.position.shape[1]):
             self._target(picture, film.target[index, k])
             self._trail(picture, film.trail(index)[:, k], colours.TRAILS[k % len(colours.TRAILS)])
         depth = self.camera.project(film.position[index])[1]
         for k in np.argsort(-depth):
-            self._vehicle(picture, film.position[index, k], film.rotation[index, k])
+            self._vehicle(picture, film.position[index, k], film.rotation[index, k], film.spin[index, k])
         return (np.clip(picture, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+
+    def _bars(self, picture: Picture, corners: Double, colour: Colour) -> None:
+        """Along the edges of an opening with corners (4, 3)."""
+        self._rod(picture, corners[[0, 1, 2, 3, 0]], 0.5 * BAR, colour)
 
     def _disc(
         self, picture: Picture, centre: Double, axes: Double, colour: Colour, alpha: float, rim: float = 0.0
@@ -176,7 +179,7 @@ class Artist:
         for arm in self.arms:
             centre = position + turn @ arm
             centre[2] = self.film.ground
-            self._disc(picture, centre, flat, (0.35, 0.37, 0.42), 0.35)
+            self._disc(picture, centre, flat, colours.SHADOW, 0.35)
 
     def _target(self, picture: Picture, target: Double) -> None:
         foot = np.array([target[0], target[1], self.film.ground])
@@ -190,7 +193,7 @@ class Artist:
             fresh = np.linspace(0.0, 1.0, len(points))[1:]
             self._rod(picture, points, 0.005 * self.film.radius, colour, 0.1 + 0.8 * fresh)
 
-    def _vehicle(self, picture: Picture, position: Double, turn: Double) -> None:
+    def _vehicle(self, picture: Picture, position: Double, turn: Double, spin: Double) -> None:
         size = float(np.linalg.norm(self.arms[0]))
         lifted = position + 0.10 * size * turn[:, 2]
         hubs = lifted + self.arms @ turn.T
@@ -200,7 +203,9 @@ class Artist:
         self._rod(picture, position + np.outer([-0.3, 0.35], size * turn[:, 0]), 0.16 * size, colours.FRAME)
         for k in order:
             colour = colours.FRONT if self.film.robot.rotor_position[k][0] > 0.0 else colours.BACK
-            self._disc(picture, hubs[k], self.rotor * turn[:, :2].T, colour, 0.55, rim=1.0)
+            self._disc(picture, hubs[k], self.rotor * turn[:, :2].T, colour, 0.35)
+            blade = self.rotor * (np.cos(spin[k]) * turn[:, 0] + np.sin(spin[k]) * turn[:, 1])
+            self._rod(picture, np.stack([hubs[k] - blade, hubs[k] + blade]), 0.09 * self.rotor, colour)
             self._rod(picture, np.stack([position + turn @ self.arms[k], hubs[k]]), 0.05 * size, colours.FRAME)
 
 

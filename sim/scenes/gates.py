@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,19 @@ class GateTrack:
     def length(self) -> float:
         """m from centre to centre, once around."""
         return float(np.linalg.norm(np.roll(self.centre, -1, axis=0) - self.centre, axis=1).sum())
+
+
+class Openings(NamedTuple):
+    """What a flight passes: openings' corners (n, 4, 3) m, world, the first one first, and how many passes it takes."""
+
+    corners: Double
+    passes: int
+
+    def due(self, passed: Floats) -> NDArray[np.int64]:
+        """The next one (steps,) when these shares (steps,) of the passes are behind it."""
+        done = np.round(np.nan_to_num(np.asarray(passed, np.float64)) * self.passes).astype(np.int64)
+        made: NDArray[np.int64] = done.clip(0, self.passes - 1) % len(self.corners)
+        return made
 
 
 def frame_distance(place: Floats, size: Floats) -> Double:

@@ -14,6 +14,7 @@ from sim.language import Instructions
 from sim.language.folder import tokeniser
 from sim.language.wordpiece import WordPiece
 from sim.randomize import Array
+from sim.scenes.gates import Openings
 from sim.tasks import EngineTask, MultiAgent, OwnWorld, Task, make
 from sim.tasks.opponents import Play
 
@@ -132,6 +133,19 @@ def gap_of(task: Task) -> Gap:
     if not isinstance(task, HasGap) or task.policy[0].name != "lidar":
         raise ValueError(f"algorithm.residual corrects a controller that sees a lidar; {task.name} has none")
     return task.gap
+
+
+@runtime_checkable
+class HasOpenings(Protocol):
+    """An environment of vehicles that fly through openings."""
+
+    def openings(self, row: int) -> Openings:
+        """Those of a row's episode."""
+
+
+def openings_of(env: Env, row: int) -> Openings | None:
+    """What is flown through there, if anything is."""
+    return env.openings(row) if isinstance(env, HasOpenings) else None
 
 
 @runtime_checkable

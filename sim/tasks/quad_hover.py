@@ -148,6 +148,9 @@ class HoverConfig:
     def __post_init__(self) -> None:
         if self.rate_hz <= 0 or self.episode_s <= 0:
             raise ValueError(f"rate_hz and episode_s must be positive, got {self.rate_hz} and {self.episode_s}")
+        if not 0 <= self.delay_low <= self.delay_high:
+            low, high = self.delay_low, self.delay_high
+            raise ValueError(f"needs 0 <= delay_low <= delay_high, in seconds, got {low} and {high}")
         if not 0 <= self.tilt <= 180:
             raise ValueError(f"tilt must be in 0..180 degrees, got {self.tilt}")
         if self.reward not in REWARDS:

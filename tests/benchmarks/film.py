@@ -1,7 +1,7 @@
 """python tests/benchmarks/film.py QUADROTORS.mp4 ARMS.mp4: the README's moving picture, docs/flight_and_grasp.gif.
 
-The films come from `python -m policies.evaluate policy=quad_any robot=racer episodes=6 video=QUADROTORS.mp4`, and from
-`python -m policies.train task=arm_pick_place preset=dsrl seed=0`, evaluated with `episodes=8 video=ARMS.mp4`.
+The films come from `python -m policies.evaluate policy=quad_any robot=racer episodes=200 video=QUADROTORS.mp4` and
+from `python -m policies.train task=arm_pick_place preset=dsrl seed=0`, evaluated with `episodes=8 video=ARMS.mp4`.
 """
 
 import subprocess
@@ -11,10 +11,10 @@ from pathlib import Path
 import imageio_ffmpeg
 
 PICTURE = Path(__file__).parents[2] / "docs" / "flight_and_grasp.gif"
-HEIGHT, FPS, SECONDS = 270, 10, 5
+HEIGHT, FPS, SECONDS = 270, 10, 4
 GRAPH = (
     f"[0:v]fps={FPS},scale=-2:{HEIGHT}[left];[1:v]fps={FPS},crop=480:480:0:0,scale=-2:{HEIGHT}[right];"
-    "[left][right]hstack,split[shown][seen];[seen]palettegen=max_colors=96[palette];"
+    "[left][right]hstack,split[shown][seen];[seen]palettegen=max_colors=80[palette];"
     "[shown][palette]paletteuse=dither=none:diff_mode=rectangle"
 )
 

@@ -168,13 +168,16 @@ def test_the_video_films_the_flights_that_stayed_finite(policy, monkeypatch):
     report.flight["position"][300, 2] = np.nan
     filmed = {}
 
-    def render_flight(path, position, quaternion, target, robot, rate_hz, fps=25):
-        filmed.update(position=position, quaternion=quaternion, target=target, robot=robot, rate_hz=rate_hz)
-        return path
+    def render_flight(path, **shown):
+        filmed.update(shown)
+        return "raster"
 
     monkeypatch.setattr(offscreen, "render_flight", render_flight)
     assert reports.video(report, "film.mp4") == "film.mp4"
-    assert filmed["position"].shape == (500, 8, 3)
+    assert filmed["position"].shape == (500, 6, 3) and filmed["motors"].shape == (500, 6, 4)
+    assert not filmed["together"]
+    assert "quad_hover: crazyflie on flight, nominal" in filmed["caption"].title
+    assert f"success {100 * report.success:.1f} %" in filmed["caption"].told
     assert np.isfinite(filmed["position"]).all()
     np.testing.assert_array_equal(filmed["position"][:, 2], report.flight["position"][:, 3])
     np.testing.assert_array_equal(filmed["quaternion"][:, 2], report.flight["quaternion"][:, 3])

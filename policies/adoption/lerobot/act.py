@@ -48,7 +48,8 @@ class Attention(nn.Module):
 
     def _apart(self, x: torch.Tensor) -> torch.Tensor:
         """(n, s, width) -> (n, heads, s, width / heads)."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        apart: torch.Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return apart
 
 
 class Layer(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -129,13 +130,15 @@ class Unet(nn.Module):
         x, skipped = x.transpose(1, 2), list[torch.Tensor]()
         told = self.diffusion_step_encoder(time)
         condition = torch.cat([told + seen[:, :1] * 0.0, seen], dim=-1)
-        for first, second, smaller in self.down_modules:  # type: ignore[misc]
+        for level in self.down_modules:
+            first, second, smaller = cast(nn.ModuleList, level)
             x = second(first(x, condition), condition)
             skipped.append(x)
             x = smaller(x)
         for block in self.mid_modules:
             x = block(x, condition)
-        for first, second, larger in self.up_modules:  # type: ignore[misc]
+        for level in self.up_modules:
+            first, second, larger = cast(nn.ModuleList, level)
             x = larger(second(first(torch.cat([x, skipped.pop()], dim=1), condition), condition))
         y: torch.Tensor = self.final_conv(x).transpose(1, 2)
         return y
@@ -216,9 +219,8 @@ class Seen(nn.Module):
     def forward(self, numbers: torch.Tensor, pictures: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
         parts = [n(part) for n, part in zip(self.numbers, numbers.split(self.sizes, dim=1), strict=True)]
         shown = [n(picture(x)) for n, x in zip(self.pictures, pictures, strict=True)]
-        eyes = [getattr(self.model, "rgb_encoder", None)] * len(shown)
-        if self.model.own:
-            eyes = list(self.model.rgb_encoder)  # type: ignore[arg-type]
+        encoder: Any = getattr(self.model, "rgb_encoder", None)
+        eyes: list[Any] = list(encoder) if self.model.own else [encoder] * len(shown)
         looked = [eye(x) for eye, x in zip(eyes, shown, strict=True)]
         return torch.cat([parts[0], *looked, *parts[1:]], dim=1)
 

@@ -62,7 +62,7 @@ class Settings:
         return tuple(Settings(self.path, {key: one}).whole(key) for one in value)
 
     def number(self, key: str) -> float:
-        value = self._found.get(key)
+        value: Any = self._found.get(key)
         if type(value) not in (int, float) or not math.isfinite(value):
             raise PolicyFileError(f"{self.path}: {key} is {value!r:.40}; needs a number")
         return float(value)

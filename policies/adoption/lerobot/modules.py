@@ -20,13 +20,18 @@ Norm = Callable[[int], nn.Module]
 class FrozenNorm(nn.Module):
     """Batch normalisation as it was learned: (x - mean) / sqrt(var + 1e-5) * weight + bias of each channel."""
 
+    weight: torch.Tensor
+    bias: torch.Tensor
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         for name in ("weight", "bias", "running_mean", "running_var"):
             self.register_buffer(name, torch.empty(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gain = self.weight * (self.running_var + 1e-5).rsqrt()  # type: ignore[operator]
+        gain = self.weight * (self.running_var + 1e-5).rsqrt()
         bias = self.bias - self.running_mean * gain
         return x * gain.reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
 

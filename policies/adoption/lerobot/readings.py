@@ -23,6 +23,7 @@ def readings(described: PlanDescription, contract: Contract) -> Iterator[Reading
         own = dataclasses.replace(described, action=action)
         for reading in readings_of_numbers(own, contract):
             changed = reading.description
+            assert isinstance(changed, PlanDescription)  # as `own` is
             actions = (*described.actions[:k], changed.action, *described.actions[k + 1 :])
             found = dataclasses.replace(changed, actions=actions, action=actions[0])
             name = reading.name.replace("action:", f"action[{k}] {action.command}:", 1)

@@ -16,7 +16,7 @@ from sim.env import Array, Step
 from sim.imperfect import Imperfect, latencies
 from sim.randomize import draw_robots
 from sim.rotations import rotation_matrices
-from sim.scenes.gates import crossing, frame_distance
+from sim.scenes.gates import Openings, crossing, frame_distance
 from sim.spec import limits, numbers, pack, size, slices
 from sim.tasks.gates.references import References
 
@@ -268,6 +268,13 @@ class GateRace:
         trail = self._trail[len(self._trail) - count :, row]
         quaternion = np.asarray(self.vehicles.read("quaternion"))[row]
         return beside(track, self.task.robot, trail, quaternion, int(self._due()[row]), told, height, width)
+
+    def openings(self, row: int) -> Openings:
+        """The gates of its track."""
+        track = self.track[row]
+        count = int(self.gates[track])
+        corners = np.roll(self.tracks[track].corners, -int(self.first[row]), axis=0)
+        return Openings(corners, count * self.task.config.laps)
 
     def close(self) -> None:
         """There is nothing to free."""

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.recording import screen as view
 from policies import evaluate
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from policies.models.networks.feed_forward import Mlp
 from policies.reports.gaze import Gaze
 from policies.runner import plots
-from policies.teleop import view
 from sim.spec import numbers, size
 from sim.tasks import make
 

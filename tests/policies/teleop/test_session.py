@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deploy.recording.screen import Terminal, Viewer, blocks, screen
 from deploy.teleop.devices import TeleopCommand, TeleopError
 from policies import collect
 from policies.collect import Config, stored
 from policies.teleop.session import EndEffectorControl, Settings, teleoperate
-from policies.teleop.view import Terminal, Viewer, blocks, screen
 from sim.tasks import make
 from tests.policies.toy_reach import ToyReach
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from sim.render import offscreen, software
-from sim.render.scene import BACK, FRONT, film
+from sim.render import scene as scenes
+from sim.render.caption import BAND, Caption, captioned
+from sim.render.scene import BACK, FRONT, GATE, TARGET, film
 from sim.robots import robot
 
 CRAZYFLIE = robot("crazyflie")
@@ -43,7 +45,7 @@ def near(frame, colour, tolerance=0.35):
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_film_is_an_mp4_that_plays(tmp_path, n):
     path = tmp_path / "flight.mp4"
-    used = offscreen.render_flight(path, *recording(100, n), CRAZYFLIE, 100.0, fps=25, size=SIZE)
+    used = offscreen.render_flight(path, *recording(100, n), CRAZYFLIE, 100.0, fps=25, size=SIZE, backend="raster")
     assert used == "raster"
     assert [p.name for p in tmp_path.iterdir()] == ["flight.mp4"]
     assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (25, 1.0)
@@ -148,3 +150,86 @@ def test_without_opengl_mujoco_names_the_renderer_that_works(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco.egl", None)
     with pytest.raises(RuntimeError, match="backend=raster"):
         offscreen.frames(scene(*recording(4)), "mujoco")
+
+
+def test_without_opengl_the_film_is_drawn_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setitem(sys.modules, "mujoco.egl", None)
+    path = tmp_path / "flight.mp4"
+    assert offscreen.render_flight(path, *recording(8), CRAZYFLIE, 100.0, size=SIZE) == "raster"
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("backend", ["raster", "mujoco"])
+def test_rotors_turn_as_they_are_told_while_the_vehicle_stands(backend):
+    position, quaternion, target = recording(8)
+    position[:] = position[0]
+    pictures = []
+    for told in (None, np.zeros((8, 1, 4))):
+        shot = film(position, quaternion, target, CRAZYFLIE, 100.0, 25, SIZE, told)
+        try:
+            pictures.append([frame.astype(int) for frame in offscreen.frames(shot, backend)])
+        except RuntimeError:
+            pytest.skip("there is no OpenGL here")
+    first, second = pictures[0]
+    assert np.abs(second - first).max() > 40
+    assert (np.abs(second - first).max(axis=2) > 20).mean() < 0.1  # nothing else moves
+    assert np.abs(pictures[1][1] - second).max() > 40  # at another speed
+
+
+def test_rotors_turn_in_the_directions_of_the_airframe():
+    turned = scenes.turned(None, CRAZYFLIE, 50, 2, 100.0)
+    assert turned.shape == (50, 2, 4)
+    # A rotor's torque on the body is against its turning.
+    np.testing.assert_array_equal(np.sign(turned[-1, 0]), -np.sign(CRAZYFLIE.rotor_direction))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 8, 11])
+def test_vehicles_of_worlds_of_their_own_are_drawn_beside_one_another(n):
+    rng = np.random.default_rng(n)
+    goal = np.tile(rng.uniform(-1.0, 1.0, (1, n, 3)), (30, 1, 1))
+    flown = goal + 0.4 * rng.uniform(-1.0, 1.0, (30, n, 3))
+    place, aim = scenes.apart(flown, goal)
+    np.testing.assert_allclose(place - aim, flown - goal, atol=1e-12)  # the same flights
+    assert np.ptp(aim[0, :, 2]) < 1e-12
+    away = np.linalg.norm(aim[0, :, None] - aim[0], axis=2) + 10.0 * np.eye(n)
+    assert away.min() >= 0.9
+
+
+def test_a_film_ends_when_nothing_moves_any_more():
+    goal = np.zeros((1000, 2, 3))
+    flown = np.exp(-np.arange(1000) / 50.0)[:, None, None] * np.ones((1000, 2, 3))
+    steps = scenes.decided(flown, goal, 100.0)
+    off = np.linalg.norm(flown[steps - 1], axis=1)
+    assert 200 <= steps < 460 and (off < 0.05).all()
+    assert scenes.decided(flown, goal + np.linspace(0.0, 1.0, 1000)[:, None, None], 100.0) == 1000  # a moving target
+
+
+@pytest.mark.parametrize("backend", ["raster", "mujoco"])
+def test_gates_are_drawn_and_the_next_one_is_another_colour(backend):
+    position, quaternion, _ = recording(8)
+    square = np.array([[0.0, 0.5, 1.9], [0.0, -0.5, 1.9], [0.0, -0.5, 0.9], [0.0, 0.5, 0.9]])
+    openings = np.stack([square + np.array([1.5, 0.5, 0.0]), square + np.array([3.0, -0.5, 0.0])])
+    counts = []
+    for due in (0, 1):
+        target = np.tile(openings[due].mean(axis=0), (8, 1, 1))
+        which = np.full(8, due)
+        shot = film(position, quaternion, target, CRAZYFLIE, 100.0, 25, SIZE, None, openings, which)
+        try:
+            frame = next(offscreen.frames(shot, backend))
+        except RuntimeError:
+            pytest.skip("there is no OpenGL here")
+        counts.append((len(near(frame, GATE)), len(near(frame, TARGET))))
+    assert min(min(pair) for pair in counts) > 20
+    assert counts[0] != counts[1]
+
+
+def test_a_caption_is_written_below_and_counts_the_time():
+    grey = [np.full((60, 320, 3), 90, np.uint8)] * 3
+    made = list(captioned(grey, Caption("quad_hover: crazyflie", "success 100 %"), fps=1.0))
+    assert all(frame.shape == (60 + BAND, 320, 3) and (frame[:60] == 90).all() for frame in made)
+    assert (made[0][60:] > 200).any()
+    changed = np.argwhere((made[0] != made[2]).any(axis=2))
+    assert len(changed) and changed[:, 1].min() > 160  # the time, on the right
+    narrow = list(captioned([np.zeros((10, 64, 3), np.uint8)], Caption("x" * 300, "y" * 300), fps=1.0))
+    assert narrow[0].shape == (10 + BAND, 64, 3)

@@ -1,8 +1,13 @@
-"""A live picture of a scene for whoever steers it: in the terminal, which works over ssh, or in Rerun's viewer."""
+"""A live picture of a scene for who steers it or looks on: in the terminal, which works over ssh, or in Rerun's viewer.
+
+What is served listens on this machine's loopback only.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import socket
 import sys
 import textwrap
 import time
@@ -14,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TERMINAL, WEB, WINDOW, NONE = VIEWS = ("terminal", "web", "window", "none")
+LIVE = f"look at it live: true (the best that there is here), {', '.join(VIEWS)}, or a file (.rrd)"
 RATE = 8.0  # Hz, of pictures at most
 SHARE = 0.3  # of the time that drawing may take: software draws slowly
 SIDE = (32, 96)  # pixels of a picture in the terminal
@@ -33,10 +39,28 @@ class Screen(Protocol):
         """Leave it as it was found."""
 
 
+def asked(view: str) -> str:
+    """The name of a view: "true" is the best one here, "false" none. ValueError where there is none to be had."""
+    if view.lower() == "false":
+        return NONE
+    if view.lower() != "true":
+        return view
+    from deploy import watch
+
+    if importlib.util.find_spec("rerun"):
+        return WINDOW if watch.has_display() else WEB
+    if sys.stderr.isatty():
+        return TERMINAL
+    raise ValueError(
+        "view=true: there is no terminal here, and a page or a window needs: pip install 'sim2metal[watch]'"
+    )
+
+
 def screen(view: str, help: str) -> Screen:
     """The one of that name, or a file (.rrd); "auto" is the terminal, if there is one. ValueError lists the choices."""
     if view == "auto":
         view = TERMINAL if sys.stderr.isatty() else NONE
+    view = asked(view)
     if view.endswith(".rrd"):
         return Viewer(False, help, out=view)
     if view not in VIEWS:
@@ -109,7 +133,7 @@ class Terminal:
 class Viewer:
     """Rerun's viewer, in a window or served to a browser on this machine; or a file for it (`out`)."""
 
-    def __init__(self, web: bool, help: str, port: int = 9090, out: str | None = None) -> None:
+    def __init__(self, web: bool, help: str, port: int = 0, out: str | None = None) -> None:
         from deploy import watch
 
         if not web and out is None and not watch.has_display():
@@ -122,7 +146,7 @@ class Viewer:
             raise ValueError("Rerun shows it: pip install 'sim2metal[watch]', or view=terminal") from None
         self._rerun: Any = rr
         self._recording = rr.RecordingStream("sim2metal")
-        config = watch.Config(log="", web=web, port=port, out=out)
+        config = watch.Config(log="", web=web, port=port or _port(watch.PORT), out=out)
         self._open = ExitStack()
         if web:
             page = self._open.enter_context(watch.served_page(config, self._recording))
@@ -145,14 +169,30 @@ class Viewer:
         self._open.close()
 
 
-def paced(shown: Screen, rate_hz: float) -> Callable[[Draw, str, int], None]:
-    """What a simulation calls at each control step, whose number begins with 0 again: shown as fast as it would be."""
+def _port(usual: int) -> int:
+    """That port of the loopback, or, where it is taken, another one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", usual))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def paced(shown: Screen, rate_hz: float, waits: bool = True) -> Callable[[Draw, str, int], None]:
+    """What a simulation calls at each control step, whose number begins with 0 again: shown as fast as it would be.
+
+    Without `waits` somebody else keeps the time.
+    """
     begins = 0.0
 
     def step(draw: Draw, line: str, number: int) -> None:
         nonlocal begins
         begins = time.monotonic() if number == 0 else begins
         shown.show(draw, line)
-        time.sleep(max(0.0, begins + (number + 1) / rate_hz - time.monotonic()))
+        if waits:
+            time.sleep(max(0.0, begins + (number + 1) / rate_hz - time.monotonic()))
 
     return step
