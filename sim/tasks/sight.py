@@ -77,33 +77,47 @@ class CameraConfig:
 
 
 class Sight:
-    """The pictures of all cameras of `eyes`, each `latency` control steps old, or as old as its game."""
+    """The pictures of all cameras of `eyes`, each its `late` control steps old, or as old as its game.
+
+    `latency` is the most of that, and what it is unless told otherwise.
+    """
 
     def __init__(self, eyes: Cameras, latency: int) -> None:
         self.eyes = eyes
         shape = (len(eyes.looks), eyes.lens.height, eyes.lens.width, 3)
         self._frames = [np.zeros(shape, np.uint8) for _ in range(latency + 1)]  # the newest first
+        self.late = np.full(len(eyes.looks), latency, np.int64)  # control steps
+        self._shown: NDArray[np.uint8] | None = None  # of `pictures`, until the next ones
 
     @property
     def pictures(self) -> NDArray[np.uint8]:
         """What is seen now (cameras, height, width, 3)."""
-        return self._frames[-1]
+        if self._shown is None:
+            first, *others = range(len(self._frames) - 1, -1, -1)
+            self._shown = self._frames[first]
+            if (self.late != first).any():
+                self._shown = self._shown.copy()
+                for k in others:
+                    self._shown[self.late == k] = self._frames[k][self.late == k]
+        return self._shown
 
     def begin(self, cameras: NDArray[np.int64]) -> None:
         """New games: these cameras have seen nothing before."""
         now = self.eyes.see(cameras)[0]
         self._frames = [frame.copy() for frame in self._frames]  # who was shown the old ones keeps them
+        self._shown = None
         for frame in self._frames:
             frame[cameras] = now
 
     def step(self, turning: Array) -> None:
         """A control step later; `turning` (cameras,) is how fast they turn, in rad/s."""
-        self._frames = [self.eyes.see(turning=turning)[0], *self._frames[:-1]]
+        self._frames, self._shown = [self.eyes.see(turning=turning)[0], *self._frames[:-1]], None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """All that the next pictures depend on."""
+        """All that the next pictures depend on; whoever writes into it is seen."""
+        self._shown = None
         frames: Iterable[tuple[str, NDArray[np.generic]]] = ((f"frame{k}", f) for k, f in enumerate(self._frames))
-        return {"looks": self.eyes.looks, "seeds": self.eyes.seeds, **dict(frames)}
+        return {"looks": self.eyes.looks, "seeds": self.eyes.seeds, "late": self.late, **dict(frames)}
 
 
 def usual_looks(nominal: Array, config: CameraConfig) -> Array:

@@ -92,6 +92,7 @@ class SightConfig(CameraConfig, SoccerConfig):
     view: float = 120.0  # degrees, across
     lens: str = "fisheye"
     latency: int = 0  # control steps by which that is late
+    jitter: int = 1  # control steps: where games vary it is later by up to so many, in all of a game
 
     @property
     def beyond(self) -> tuple[str, ...]:
@@ -104,9 +105,10 @@ class SightConfig(CameraConfig, SoccerConfig):
         super().__post_init__()
         if self.perception not in PERCEPTIONS:
             raise ValueError(f"perception {self.perception!r} is not one of {', '.join(PERCEPTIONS)}")
-        if not 0 <= self.latency <= 10:
-            raise ValueError(f"latency must be between 0 and 10 control steps, got {self.latency}")
-        self.check(self.latency)
+        for name in ("latency", "jitter"):
+            if not 0 <= getattr(self, name) <= 10:
+                raise ValueError(f"{name} must be between 0 and 10 control steps, got {getattr(self, name)}")
+        self.check(self.latency + self.jitter)
 
 
 class Soccer:
@@ -133,7 +135,7 @@ class Soccer:
     whole: Group = ()  # of what its robots are told, where `hands` command all but its own commands
     hands: Play | None = None
     recognise: Recognise | None = None  # who tells, in the place of a detector, what is in the pictures
-    latency = 0  # control steps by which what they tell is late
+    latency = latest = 0  # control steps by which what they tell is late at least, and at most
 
     def __init__(self, config: SoccerConfig | None = None) -> None:
         self.config = config or SoccerConfig()
@@ -246,7 +248,9 @@ class SoccerVision1v1(Soccer):
         self.camera, self.errors = self.config if told == "pixels" else None, Errors() if told == "detector" else None
         self.lens, self.panorama = self.config.optics(), self.config.around()
         self.latency, self.view = self.config.latency + ("latency" in self.held_out), self.lens.view
-        shape, oldest = (self.lens.height, self.lens.width, 3), 0.1 + self.latency / RATE
+        self.latest = self.latency + self.config.jitter * self.config.vary
+        oldest = 0.1 + (self.latency + self.config.jitter) / RATE
+        shape = (self.lens.height, self.lens.width, 3)
         camera = (Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),)
         placed = ("position", "heading", "goal") if told == "tracker" else ()
         known, more = ("velocity", "turning", "ready", *placed), tracked(self.players)

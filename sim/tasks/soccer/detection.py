@@ -115,7 +115,7 @@ def ranked(told: Array, counts: Sequence[int]) -> Array:
 
 
 class Detector:
-    """What `rows` robots with cameras are told of things, `latency` control steps late."""
+    """What `rows` robots with cameras are told of things, each game's `late` control steps late, at most `latency`."""
 
     def __init__(
         self, rows: int, counts: Sequence[int], view: float, radius: float, errors: Errors, latency: int
@@ -124,11 +124,12 @@ class Detector:
         self.errors, self._counts, self._view, self._radius = errors, tuple(counts), view, radius
         self.seeds, self.steps = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
         self._told = np.zeros((latency + 1, rows, sum(counts), 3), np.float32)  # the newest first
+        self.late = np.full(rows, latency, np.int64)  # control steps
 
     @property
     def told(self) -> Array:
         """Now (rows, things, 3): 1 where something is seen, its bearing (rad) and distance (m); else zeros."""
-        told: Array = self._told[-1]
+        told: Array = self._told[self.late, np.arange(len(self.late))]
         return told
 
     def begin(self, rows: NDArray[np.int64], seeds: Any, places: Array, hides: NDArray[np.bool_], pan: Array) -> None:
@@ -161,7 +162,9 @@ class Detector:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that the next answers depend on."""
-        return {"detector_seeds": self.seeds, "detector_steps": self.steps, "detector_told": self._told}
+        return {"detector_seeds": self.seeds, "detector_steps": self.steps, "detector_told": self._told} | {
+            "detector_late": self.late
+        }
 
 
 def _hidden(places: Array, distance: Array, hides: NDArray[np.bool_], radius: float) -> NDArray[np.bool_]:

@@ -60,14 +60,14 @@ class Match:
         self._seen = np.zeros((self.worlds, self.robots, size(view(task.players))), np.float32)
         self.sight: Sight | None = None
         if task.camera:
-            self.sight = Sight(self._eyes(task.agents, task.lens), task.latency)
+            self.sight = Sight(self._eyes(task.agents, task.lens), task.latest)
             self._looks = self.sight.eyes.looks[: task.agents].copy()
         self.yaw = np.zeros(self.worlds * task.agents, np.float32)  # how far a detector's camera looks to the left
         self.detector: Detector | None = None
         if task.errors:
             rows, radius = self.worlds * task.agents, task.robot.radius
             kinds = [*things(task.players).values()]
-            self.detector = Detector(rows, kinds, math.radians(task.lens.view), radius, task.errors, task.latency)
+            self.detector = Detector(rows, kinds, math.radians(task.lens.view), radius, task.errors, task.latest)
         count = sum(things(task.players).values()) if task.recognise else 0
         self.recognised = np.zeros((self.worlds * task.agents, count, 3), np.float32)  # what is told of pictures
         self.tracker: Tracker | None = None
@@ -101,6 +101,7 @@ class Match:
         self.anchor[worlds], self.waited[worlds] = self.pitch.read("ball_position")[worlds], 0
         self.age[worlds] = 0
         cameras = (worlds[:, None] * agents + np.arange(agents)).reshape(-1)
+        late = self.task.latency + np.zeros(len(cameras), np.int64)
         if self.sight and (camera := self.task.camera):
             eyes, count = self.sight.eyes, len(self.sight.eyes.panoramas)
             if self.task.config.vary:
@@ -111,6 +112,8 @@ class Match:
                 usual = [strange_looks(unlike, u, count, r) for u, r in zip(usual, strange, strict=True)]
             eyes.looks[cameras] = np.concatenate(usual)
             eyes.seeds[cameras] = [r.integers(2**32) for r in random for _ in range(agents)]
+            late += self._later(random)
+            self.sight.late[cameras] = late
             self.sight.begin(cameras)
             if self.task.recognise:
                 self.recognised[cameras] = self.task.recognise(self.sight.pictures[cameras])
@@ -121,7 +124,13 @@ class Match:
             seeds = [r.integers(2**63) for r in random for _ in range(agents)]
             if unlike:
                 self.yaw[cameras] = np.concatenate([yaw(unlike, agents, r) for r in strange])
+            self.detector.late[cameras] = late + self._later(random)
             self.detector.begin(cameras, seeds, *self._places(), self._pan() + self.yaw)
+
+    def _later(self, random: Sequence[np.random.Generator]) -> NDArray[np.int64]:
+        """By how many more control steps each camera of these games tells late (cameras,)."""
+        more = self.task.latest - self.task.latency
+        return np.repeat([r.integers(more + 1) if more else 0 for r in random], self.task.agents).astype(np.int64)
 
     def _start(self, rng: np.random.Generator) -> dict[str, Any]:
         """Where everything is, and what varies."""

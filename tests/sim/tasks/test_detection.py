@@ -118,6 +118,30 @@ def test_a_game_is_the_same_in_any_company_and_late():
     assert np.concatenate(history)[:, 0].any()
 
 
+@pytest.mark.parametrize("perception", ["detector", "pixels"])
+def test_some_games_are_later_than_others(perception):
+    """By up to `jitter`, each game always by as much; not where nothing varies."""
+    config = {"perception": perception, "start": "anywhere", "width": 16, "height": 12}
+    tasks = [make("soccer_vision_1v1", **config, jitter=k) for k in (0, 2)]
+    prompt, late = (make_env(task, 12, 0) for task in tasks)
+    for env in (prompt, late):
+        env.reset(range(12), range(12))
+    source = late.detector if perception == "detector" else late.sight
+    by = source.late.copy()
+    assert {*by} == {0, 1, 2}
+    name, history = "seen_ball" if perception == "detector" else "camera", []
+    for step in range(6):
+        history.append(prompt.observe()[name].copy())
+        shown = late.observe()[name]
+        for row, k in enumerate(by):
+            np.testing.assert_array_equal(shown[row], history[max(0, step - k)][row])
+        for env, task in zip((prompt, late), tasks, strict=True):
+            env.step({s.name: np.full((12, *s.shape), 0.3, np.float32) for s in task.commands})
+    still = make_env(make("soccer_vision_1v1", **config, jitter=2, vary=False, latency=1), 4, 0)
+    still.reset(range(4), range(4))
+    assert ((still.detector or still.sight).late == 1).all()
+
+
 def test_it_continues_from_where_it_was_saved():
     task = make("soccer_vision_1v1", perception="detector", opponent="chaser", latency=1)
     first, second = make_env(task, 4, 0), make_env(task, 4, 0)
