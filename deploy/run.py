@@ -18,7 +18,6 @@ from deploy.guard import REASONS, Guard
 from deploy.loop import Record, handshake, run
 from deploy.policy_file import PolicyFile
 from deploy.recording.recorder import Recorder
-from deploy.recording.screen import LIVE, NONE, paced, screen
 from deploy.remote.planned import Planned
 from deploy.remote.split_policy import FROM_SERVER, SERVER, connected
 from deploy.runtimes import CONTROLLERS, Connected, controller
@@ -28,6 +27,7 @@ from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.sign import TRUST
 from deploy.system import realtime
 from deploy.teleop.instruction import instructed
+from deploy.teleop.screen import LIVE, NONE, paced, screen
 from deploy.trust.text import printable
 
 LONGEST = 1e6  # s of a flight: more is a mistake

@@ -23,10 +23,10 @@ from deploy.drivers.simulated import PICTURE, Simulated, Watch
 from deploy.drivers.tasks import task_for
 from deploy.loop import run
 from deploy.policy_file import PolicyFile
-from deploy.recording.screen import LIVE, NONE, paced, screen
 from deploy.remote.split_policy import SERVER, connected
 from deploy.safety.grid import TRUSTED
 from deploy.system.files import write_atomic
+from deploy.teleop.screen import LIVE, NONE, paced, screen
 from deploy.trust.text import printable
 from policies.models.export import update_evaluation
 from policies.models.networks import Array

@@ -89,7 +89,7 @@ HOMES = {
         "deploy/recording/rerun.py",
         "deploy/watch.py",
         "policies/datasets/__main__.py",
-        "deploy/recording/screen.py",
+        "deploy/teleop/screen.py",
     ],
     "cflib": ["deploy/crazyflie/link.py"],
     "pymavlink": ["deploy/mavlink/link.py"],

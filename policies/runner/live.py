@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from deploy.recording.screen import NONE, asked, paced, screen
+from deploy.teleop.screen import NONE, asked, paced, screen
 from policies.runner.mistakes import SettingsError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.recording.screen import Screen, screen
 from deploy.teleop.devices import FAILURE, KEEP, QUIT, REDO, SUCCESS, Device, TeleopCommand, device
+from deploy.teleop.screen import Screen, screen
 from policies.learning.interveners import action_of
 from policies.models.networks import Array
 from sim.env import Env, make_env

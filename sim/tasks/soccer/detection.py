@@ -162,8 +162,11 @@ class Detector:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that the next answers depend on."""
-        return {"detector_seeds": self.seeds, "detector_steps": self.steps, "detector_told": self._told} | {
-            "detector_late": self.late
+        return {
+            "detector_seeds": self.seeds,
+            "detector_steps": self.steps,
+            "detector_told": self._told,
+            "detector_late": self.late,
         }
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.recording.screen import Terminal, Viewer, blocks, screen
 from deploy.teleop.devices import TeleopCommand, TeleopError
+from deploy.teleop.screen import Terminal, Viewer, blocks, screen
 from policies import collect
 from policies.collect import Config, stored
 from policies.teleop.session import EndEffectorControl, Settings, teleoperate
