@@ -286,6 +286,7 @@ def _export(
 ) -> PolicyFile:
     background.join()
     from policies.models.export import export
+    from policies.models.keyframes import whole
 
     made = {key: value for key, value in config.as_dict(settings).items() if key != "task_config"}
     made["options"] = {key: value for key, value in made["options"].items() if key not in PLACES}
@@ -302,7 +303,7 @@ def _export(
         **(algorithm.provenance() if isinstance(algorithm, HasProvenance) else {}),
     }
     try:
-        return export(algorithm.controller(), folder / POLICY, training=lasting(training))
+        return export(whole(algorithm.controller(), task), folder / POLICY, training=lasting(training))
     except ValueError as error:  # a PolicyFileError, or weights that are not finite
         raise RunError(str(error)) from error
 

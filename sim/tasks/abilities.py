@@ -20,6 +20,7 @@ from sim.tasks.opponents import Play
 
 if TYPE_CHECKING:
     from sim.experts.gap import Gap
+    from sim.tasks.legs.motions import Timetable
 
 
 @runtime_checkable
@@ -89,6 +90,13 @@ class HasControllers(Task, Protocol):
     """A task with controllers that policies are compared with."""
 
     baselines: Mapping[str, Play]  # by name, the one to be better than first
+
+
+@runtime_checkable
+class HasTimetable(Task, Protocol):
+    """A task whose policy is told what keyframes say now: a policy file finds that out by itself."""
+
+    timetable: Timetable | None  # None: it is told nothing of them
 
 
 @runtime_checkable
@@ -198,3 +206,8 @@ def baselines_of(name: str) -> Mapping[str, Play]:
     """Those of the task of that name, as it is by default."""
     task = make(name)
     return task.baselines if isinstance(task, HasControllers) else {}
+
+
+def timetable_of(task: Task) -> Timetable | None:
+    """By which a policy finds out what keyframes say now; None: it is not told that, or there are none."""
+    return task.timetable if isinstance(task, HasTimetable) else None

@@ -16,7 +16,7 @@ from sim.rotations import rotation_matrices
 from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
-from sim.tasks.legs.motions import LYING, Script, motions_of
+from sim.tasks.legs.motions import LYING, REFERENCE, Script, Timetable, motions_of
 from sim.tasks.legs.walking import Walking, square
 from sim.tasks.opponents import Play
 
@@ -123,18 +123,18 @@ class GetUp(Legged):
         self.policy = tuple(s for s in self.policy if not s.name.startswith("target_"))
         joints = [robot.joints[joint].name for joint in robot.served]
         self.motions = motions_of(robot.name, config.motions, joints)
-        reference = (Signal("reference", (len(joints),), "rad"),)  # what its expert tells the servos now
+        reference = (Signal(REFERENCE, (len(joints),), "rad"),)  # what its expert tells the servos now
         clock = bool(self.motions) and config.clock
         self.policy += reference if clock else ()
         self.privileged += (Signal("held", (1,), "1", "", 0.0, 1.0),)  # share of its weight
         self.privileged += () if clock else reference
         if robot.mirror is not None:
-            self.reflect({"held": (range(1), [1.0]), "reference": robot.reflected(True)})
+            self.reflect({"held": (range(1), [1.0]), REFERENCE: robot.reflected(True)})
         self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
 
     def elements(self) -> dict[str, tuple[str, ...]]:
         names = tuple(self.robot.joints[joint].name for joint in self.robot.served)
-        return super().elements() | {"reference": names}
+        return super().elements() | {REFERENCE: names}
 
     @property
     def baselines(self) -> Mapping[str, Play]:
@@ -148,7 +148,17 @@ class GetUp(Legged):
                 f"there are no keyframes by which {self.robot.name} gets up: find some (policies.find_motions) for "
                 "task.motions=FILE, or learn without: algorithm.imitation=0 algorithm.final_imitation=0"
             )
-        return {name: signals["reference"][:, list(numbers)] for name, numbers in self.moves.items()}
+        return {name: signals[REFERENCE][:, list(numbers)] for name, numbers in self.moves.items()}
+
+    def script(self, num: int) -> Script:
+        """Of so many rows; there must be motions."""
+        mirror = self.robot.reflected(True) if self.robot.mirror is not None else None
+        return Script(self.motions, self.rate_hz, num, mirror)
+
+    @property
+    def timetable(self) -> Timetable | None:
+        """By which the policy finds out what its signal `reference` says, if it is told that."""
+        return self.script(0).timetable if self.motions and self.config.clock else None
 
     def open(self, num: int, seed: int) -> Walking:
         return Lying(self, num, seed)
@@ -170,8 +180,7 @@ class Lying(Walking):
         self._held = np.zeros(num)  # share of its weight
         self._holds = task.config.held[1] > 0.0
         self.weights = WEIGHTS
-        mirror = self.legs.reflected(True) if self.legs.mirror is not None else None
-        self._script = Script(task.motions, task.rate_hz, num, mirror) if task.motions else None
+        self._script = task.script(num) if task.motions else None
         self._along = self._go_along() if self._script and task.config.lying < 1.0 else []
 
     def _go_along(self) -> list[tuple[Double, Double]]:
@@ -224,7 +233,7 @@ class Lying(Walking):
         qpos[robot.positions] = np.clip(robot.home + bent, robot.low, robot.high)
         robot.put_down(qpos)
         if script:
-            script.begin(row, script.nearest(self._down(qpos[None]))[0])
+            script.begin(row, script.timetable.nearest(self._down(qpos[None]))[0])
         return qpos, qvel
 
     def _lay(self, qpos: Double, side: int, rolled: Double, far: float = 1.0, yaw: float = 0.0) -> None:
@@ -249,7 +258,7 @@ class Lying(Walking):
     def signals(self) -> dict[str, Array]:
         reference = self._script.reference() if self._script else np.zeros_like(self._told[0])
         known = {name: value for name, value in super().signals().items() if not name.startswith("target_")}
-        return known | {"held": self._held[:, None], "reference": reference}
+        return known | {"held": self._held[:, None], REFERENCE: reference}
 
     def judge(self, seen: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         config, terms = self.task.config, self.terms(seen)

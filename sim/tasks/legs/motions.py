@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from sim.robots.mjcf import Double
 
+REFERENCE = "reference"  # the signal that says where servos are to be told to be now
 LYING = ("back", "front")  # which part is below; from a side it gets up as from the nearer of them
 STANDS = np.radians(45.0)  # who is tilted by less stands
 WAIT = 0.5  # s, from the end of a motion until it is tried again
@@ -59,6 +60,20 @@ class Motion:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class Timetable:
+    """Motions and their mirror images, control step by control step: `Motions` from the back, the front, and images."""
+
+    offsets: Double  # (motions, steps, servos) rad (m); a motion that is over stays as it ended
+    ends: NDArray[np.int64]  # (motions,) control steps after which another one may begin
+
+    @staticmethod
+    def nearest(gravity: Double) -> NDArray[np.int64]:
+        """The number (n,) of the motion to begin with, for the direction of gravity (n, 3) in the body's axes."""
+        found: NDArray[np.int64] = (gravity[:, 0] > 0.0) + len(LYING) * (gravity[:, 1] < 0.0)
+        return found
+
+
 class Script:
     """Who gets up by them, in `num` rows: the motion for how each lies, and another one if it does not stand then.
 
@@ -68,17 +83,12 @@ class Script:
     def __init__(self, motions: Mapping[str, Motion], rate_hz: float, num: int, mirror: Image | None = None) -> None:
         """`mirror`: places and signs of the servos' mirror image."""
         self.steps = np.array([max(1, round(motions[name].duration * rate_hz)) for name in LYING])
-        self._ends = self.steps + round(WAIT * rate_hz)  # control steps until another one may begin
         times = np.arange(1, int(self.steps.max()) + 1) / rate_hz
         ours = np.stack([motions[name].at(times) for name in LYING])
         places, signs = mirror or (list(range(ours.shape[2])), [1.0] * ours.shape[2])
-        self._table = np.concatenate([ours, ours[:, :, places] * signs])  # (motions and images, steps, servos)
+        ends = np.tile(self.steps + round(WAIT * rate_hz), 2)
+        self.timetable = Timetable(np.concatenate([ours, ours[:, :, places] * signs]), ends)
         self._motion, self._since = np.zeros((2, num), np.int64)
-
-    def nearest(self, gravity: Double) -> NDArray[np.int64]:
-        """The number (n,) of the motion to begin with, for the direction of gravity (n, 3) in the body's axes."""
-        found: NDArray[np.int64] = (gravity[:, 0] > 0.0) + len(LYING) * (gravity[:, 1] < 0.0)
-        return found
 
     def begin(self, rows: NDArray[np.int64] | int, motion: NDArray[np.int64] | int, step: int = 0) -> None:
         """These rows are in that motion from now on, so many control steps after its beginning."""
@@ -87,10 +97,9 @@ class Script:
     def go_on(self, gravity: Double) -> None:
         """A control step later, with gravity (n, 3) in that direction."""
         self.move()
-        rows = np.flatnonzero(
-            (self._since >= self._ends[self._motion % len(LYING)]) & (gravity[:, 2] > -np.cos(STANDS))
-        )
-        self.begin(rows, self.nearest(gravity[rows]))
+        over = self._since >= self.timetable.ends[self._motion]
+        rows = np.flatnonzero(over & (gravity[:, 2] > -np.cos(STANDS)))
+        self.begin(rows, self.timetable.nearest(gravity[rows]))
 
     def move(self) -> None:
         """A control step later; nobody begins another motion."""
@@ -98,12 +107,14 @@ class Script:
 
     def told(self, row: int) -> Double:
         """Offsets (servos,) of that row's servos in the control step before."""
-        found: Double = self._table[self._motion[row], min(self._since[row], self._table.shape[1]) - 1]
+        table = self.timetable.offsets
+        found: Double = table[self._motion[row], min(self._since[row], table.shape[1]) - 1]
         return found
 
     def reference(self) -> Double:
         """Offsets (n, servos) that each row's servos are to be told now."""
-        found: Double = self._table[self._motion, np.minimum(self._since, self._table.shape[1] - 1)]
+        table = self.timetable.offsets
+        found: Double = table[self._motion, np.minimum(self._since, table.shape[1] - 1)]
         return found
 
 

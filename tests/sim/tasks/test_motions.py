@@ -68,7 +68,7 @@ def test_who_does_not_stand_tries_another_one() -> None:
     other = Motion(np.array([0.5]), np.ones((1, 2)))
     script, first = Script({"back": MOTION, "front": other}, 10.0, 3), other.at(np.array([0.1]))[0]
     back, front, up = [-1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]
-    script.begin(np.arange(3), script.nearest(np.array([back, front, back])))
+    script.begin(np.arange(3), script.timetable.nearest(np.array([back, front, back])))
     np.testing.assert_allclose(
         script.reference()[1], [*Motion(np.array([0.5]), np.ones((1, 2))).at(np.array([0.1]))[0]]
     )
