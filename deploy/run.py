@@ -27,7 +27,7 @@ from deploy.safety.limits import describe, guard_of, limits_of
 from deploy.sign import TRUST
 from deploy.system import realtime
 from deploy.teleop.instruction import instructed
-from deploy.teleop.screen import LIVE, NONE, paced, screen
+from deploy.teleop.screen import LIVE, NONE, paced, screen, wanted
 from deploy.trust.text import printable
 
 LONGEST = 1e6  # s of a flight: more is a mistake
@@ -107,7 +107,7 @@ def _summary(record: Record, driver: Any) -> list[str]:
 @contextmanager
 def looked_on(driver: Any, view: str) -> Iterator[None]:
     """Show the first of the driver's robots as it flies, no faster than in real time. ValueError where none can be."""
-    if view.lower() in (NONE, "false"):
+    if not wanted(view):
         yield
         return
     if not hasattr(driver, "watch"):

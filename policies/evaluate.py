@@ -26,7 +26,7 @@ from deploy.policy_file import PolicyFile
 from deploy.remote.split_policy import SERVER, connected
 from deploy.safety.grid import TRUSTED
 from deploy.system.files import write_atomic
-from deploy.teleop.screen import LIVE, NONE, paced, screen
+from deploy.teleop.screen import LIVE, NONE, paced, screen, wanted
 from deploy.trust.text import printable
 from policies.models.export import update_evaluation
 from policies.models.networks import Array
@@ -296,7 +296,7 @@ def main(argv: Sequence[str]) -> None:
         return
     if config.gaze and gaze_of(task) is None:
         raise ValueError(f"gaze={config.gaze}: {task.name} turns no camera")
-    shown = None if config.view.lower() in (NONE, "false") else screen(config.view, "Ctrl-C ends it")
+    shown = screen(config.view, "Ctrl-C ends it") if wanted(config.view) else None
     try:
         made = evaluate(
             policy,

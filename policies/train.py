@@ -83,11 +83,11 @@ def _run(
     background.start()
     stop.wait()
     profile = profiled(folder) if settings.options.profile else nullcontext()
+    look = live.beside(settings, task)
     try:
         logger = loggers.begun(settings.options.logger, folder, config.as_dict(settings))
     except loggers.LoggerError as error:
         raise RunError(str(error)) from error
-    look = live.beside(settings, task)
     with look, Log(folder, logger=logger, **saved) as log, Progress(title, background.bar_ready) as progress, profile:
         saver = Saver(folder, settings, algorithm, log)
         try:

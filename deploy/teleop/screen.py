@@ -39,9 +39,14 @@ class Screen(Protocol):
         """Leave it as it was found."""
 
 
+def wanted(view: str) -> bool:
+    """Whether anything is to be shown."""
+    return view.lower() not in ("", NONE, "false")
+
+
 def asked(view: str) -> str:
     """The name of a view: "true" is the best one here, "false" none. ValueError where there is none to be had."""
-    if view.lower() == "false":
+    if not wanted(view):
         return NONE
     if view.lower() != "true":
         return view

@@ -1,19 +1,22 @@
 """What a training has learned so far, shown while it learns: in a world of its own, in a process of its own.
 
-The training hands over copies of its policy when they are asked for, and takes nothing back: it learns the same with
-and without somebody who looks on, only more slowly where cores are few.
+The training hands over copies of its policy when they are asked for, takes nothing back and waits for nobody: it
+learns the same with and without somebody who looks on, only more slowly where cores are few.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import pickle
+import queue
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from deploy.teleop.screen import NONE, asked, paced, screen
+from deploy.teleop.screen import asked, paced, screen, wanted
 from policies.runner.mistakes import SettingsError
 
 if TYPE_CHECKING:
@@ -51,7 +54,10 @@ class Live(Look):
         self._process: Any = context.Process(target=_shown, args=(theirs, *made), daemon=True)
         self._process.start()
         theirs.close()
-        self._last = 0.0
+        self._policies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send, daemon=True)  # who does not read must not hold up training
+        self._sender.start()
+        self._last, self.sent = 0.0, 0
 
     def tell(self, algorithm: Algorithm) -> None:
         if self._process is None or time.monotonic() - self._last < EVERY:
@@ -62,7 +68,8 @@ class Live(Look):
             said = self._pipe.recv()
             if isinstance(said, str):
                 raise ValueError(said)
-            self._pipe.send(algorithm.controller())
+            self._policies.put(pickle.dumps(algorithm.controller()))  # a copy: the pipe's own would share tensors
+            self.sent += 1
         except Exception as error:  # what goes wrong beside the training must not end it
             sys.stderr.write(f"warning: the live view has ended: {error or 'its process is gone'}\n")
             self._stop()
@@ -71,9 +78,19 @@ class Live(Look):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop()
 
+    def _send(self) -> None:
+        with contextlib.suppress(OSError):  # its process is gone: `tell` finds out
+            while (policy := self._policies.get()) is not None:
+                self._pipe.send_bytes(policy)
+
     def _stop(self) -> None:
         if self._process is None:
             return
+        self._policies.put(None)
+        self._sender.join(ENDS)
+        if self._sender.is_alive():  # it does not read
+            self._process.kill()
+            self._sender.join()
         self._pipe.close()  # which it sees
         self._process.join(ENDS)
         if self._process.is_alive():
@@ -84,7 +101,7 @@ class Live(Look):
 
 def beside(settings: Settings, task: Task) -> Look:
     """Who looks on while that is trained. SettingsError where nothing can be shown."""
-    if settings.options.view.lower() in ("", NONE, "false"):
+    if not wanted(settings.options.view):
         return Look()
     try:
         view = asked(settings.options.view)

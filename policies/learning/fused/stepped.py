@@ -268,7 +268,7 @@ class Stepped:
             self._open(int(state["seed"]))
         sent = [[*np.asarray(row, np.float32)] for row in state["sent"]]
         for into, row in zip(self._sent, sent, strict=True):
-            into[: len(row)] = np.reshape(row, (len(row), -1))
+            into[: len(row)] = np.reshape(row, (len(row), into.shape[1]))  # of none, where it has just begun
         for _ in replay(self.env, self.numbers.tolist(), sent, self._commands):
             pass
 

@@ -247,8 +247,9 @@ class SoccerVision1v1(Soccer):
         told = self.config.perception
         self.camera, self.errors = self.config if told == "pixels" else None, Errors() if told == "detector" else None
         self.lens, self.panorama = self.config.optics(), self.config.around()
-        self.latency, self.view = self.config.latency + ("latency" in self.held_out), self.lens.view
-        self.latest = self.latency + self.config.jitter * self.config.vary
+        held_out = "latency" in self.held_out
+        self.latency, self.view = self.config.latency + held_out, self.lens.view
+        self.latest = self.latency + self.config.jitter * (self.config.vary and not held_out)
         oldest = 0.1 + (self.latency + self.config.jitter) / RATE
         shape = (self.lens.height, self.lens.width, 3)
         camera = (Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),)

@@ -1,5 +1,7 @@
 """PPO that hears the task's expert: it learns from it what trial alone does not find, and says what goes with what."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,30 @@ def test_who_learns_from_it_alone_has_a_rate_of_its_own():
     config = PpoConfig(alone=0.5, alone_rate=1e-2, learning_rate=1e-4, final_learning_rate=1e-5)
     assert config.rate(0.0) == config.rate(0.49) == 1e-2 and 1e-5 < config.rate(0.6) < 1e-4
     assert PpoConfig(alone=0.5, learning_rate=1e-4, final_learning_rate=1e-5).rate(0.0) == 1e-4
+
+
+@pytest.mark.parametrize("imitation", [0.0, 1.0])
+def test_it_goes_on_from_every_iteration(imitation):
+    """From those, too, at which somebody's episode has just begun."""
+    settings = FEW | {"total_steps": 32 * 16 * 6, "imitation": imitation}
+
+    def made():
+        return Ppo(ToyReach(), PpoConfig(**settings), 0)
+
+    whole = made()
+    kept = [copy.deepcopy(whole.state_dict()) for _ in whole.learn()]
+    signals = {name: np.linspace(-1.0, 1.0, 40, dtype=np.float32).reshape(20, 2) for name in ("position", "goal")}
+
+    def says(learner):
+        controller = learner.controller()
+        return controller.act(signals, controller.initial_state(20))[0]["velocity"]
+
+    for state in kept[:-1]:
+        part = made()
+        part.load_state_dict(state)
+        for _ in part.learn():
+            pass
+        np.testing.assert_array_equal(says(part), says(whole))
 
 
 def test_it_is_cut_off_at_the_commands_limits():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.recording import screen as view
+from deploy.teleop import screen as view
 from policies import evaluate
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export

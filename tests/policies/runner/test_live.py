@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -25,19 +28,22 @@ def weights(path):
 @pytest.mark.timed
 def test_a_training_that_is_looked_at_learns_the_same(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(live, "EVERY", 0.0)
-    told = []
+    told, sent = [], []
     tell = live.Live.tell
 
     def counted(self, algorithm):
+        if not told:
+            assert self._pipe.poll(120)  # it has started, and asks: so few updates would be over before
         tell(self, algorithm)
         told.append(self._process is not None)
+        sent.append(self.sent)
 
     monkeypatch.setattr(live.Live, "tell", counted)
     made = []
     for name, more in (("alone", []), ("seen", [f"view={tmp_path / 'live.rrd'}"])):
         settings = config.compose([*SMALL, f"out={tmp_path / name}", *more])
         made.append(weights(train.train(settings)))
-    assert told and all(told)
+    assert told and all(told) and sent[-1] >= 1
     assert "the live view has ended" not in capfd.readouterr().err
     assert made[0].keys() == made[1].keys()
     for name, value in made[0].items():
@@ -54,6 +60,21 @@ def test_the_newest_policy_flies_in_a_process_of_its_own(tmp_path):
             look.tell(algorithm)
             assert look._pipe.poll(60)  # it flies that one, and asks for the next
     assert (tmp_path / "live.rrd").stat().st_size > 1000
+
+
+def test_who_does_not_read_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "ENDS", 0.5)
+    settings = config.compose([*SMALL, f"view={tmp_path / 'live.rrd'}"])
+    task, algorithm = train._build(settings)
+    with live.beside(settings, task) as look:
+        assert look._pipe.poll(120)
+        os.kill(look._process.pid, signal.SIGSTOP)
+        look._policies.put(bytes(10_000_000))  # more than a pipe holds
+        began = time.monotonic()
+        look._last = -live.EVERY
+        look.tell(algorithm)
+        assert time.monotonic() - began < 5.0
+    assert look._process is None
 
 
 def test_a_view_that_fails_ends_with_a_warning_and_the_training_goes_on(capsys):

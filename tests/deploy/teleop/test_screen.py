@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deploy import run, watch
-from deploy.recording import screen
+from deploy.teleop import screen
 
 
 def test_true_is_the_best_view_that_there_is(monkeypatch):
