@@ -267,6 +267,7 @@ CallbackReturn PolicyController::on_activate(const rclcpp_lifecycle::State & /*p
     begun_ = flying_ = false;
     turn_ = 0;
     steps_ = unwritten_ = 0;
+    locked_ = 0;
     stepped_at_ = took_ = longest_ = 0.0;
     return CallbackReturn::SUCCESS;
 }
@@ -378,6 +379,7 @@ void PolicyController::step(double now) {
 }
 
 void PolicyController::write() {
+    const unsigned long before = unwritten_;
     for (int c = 0; c < COMMANDS; ++c) {
         const auto &places = outputs_[at(c)];
         const bool shared = commands[c].size == 1 && places.size() > 1;
@@ -388,6 +390,8 @@ void PolicyController::write() {
             if (!command_interfaces_[places[i]].set_value(value)) ++unwritten_;
         }
     }
+    locked_ = unwritten_ == before ? 0 : locked_ + 1;
+    if (locked_ > static_cast<unsigned>(HOLD_STEPS) * every_) guard_.stop(NO_COMMAND); /* an actuator still obeys an older one */
 }
 
 void PolicyController::report(double since) {

@@ -82,6 +82,7 @@ private:
     bool begun_ = false, flying_ = false;                        /* updates have come; all signals were there once */
     double stepped_at_ = 0.0, took_ = 0.0, longest_ = 0.0;       /* s: the last step, how long one takes */
     unsigned long steps_ = 0, unwritten_ = 0;
+    unsigned locked_ = 0; /* updates in a row in which somebody else held a command interface */
 };
 
 } // namespace policy_controller

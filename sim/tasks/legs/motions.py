@@ -68,7 +68,7 @@ class Timetable:
     ends: NDArray[np.int64]  # (motions,) control steps after which another one may begin
 
     @staticmethod
-    def nearest(gravity: Double) -> NDArray[np.int64]:
+    def nearest(gravity: NDArray[Any]) -> NDArray[np.int64]:
         """The number (n,) of the motion to begin with, for the direction of gravity (n, 3) in the body's axes."""
         found: NDArray[np.int64] = (gravity[:, 0] > 0.0) + len(LYING) * (gravity[:, 1] < 0.0)
         return found

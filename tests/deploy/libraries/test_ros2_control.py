@@ -317,12 +317,21 @@ def test_updates_that_come_late_stop_it(hovering, pause, reason, after):
     assert flown.told()["reason"] == REASONS.index(reason)
 
 
-def test_a_command_that_nobody_takes_is_counted(hovering):
+def test_a_command_that_nobody_takes_is_counted_and_ends_it(hovering):
     flown, calm = hovering
     flown.ask("unwritable", flown.commands[0], 1)
     tell(flown, calm)
     assert flown.update().fine
-    assert "not written 2" in flown.ask("deactivate")  # that one, and the safe command
+    flown.ask("unwritable", flown.commands[0], 0)
+    tell(flown, calm)
+    assert flown.update().fine
+    flown.ask("unwritable", flown.commands[0], 1)
+    fine = []
+    for _ in range(10):
+        tell(flown, calm)
+        fine.append(flown.update().fine)
+    assert fine == [True] * 5 + [False] * 5  # as a command that is not there
+    assert flown.told()["reason"] == REASONS.index("non-finite command")
 
 
 def test_it_waits_for_its_signals_and_writes_nothing_before(fly, builds):
