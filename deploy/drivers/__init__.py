@@ -123,6 +123,18 @@ def another_episode(driver: Driver) -> Reading | None:
     return driver.read()
 
 
+def carry_out(driver: Driver, commands: Mapping[str, NDArray[Any]], stopped: bool) -> None:
+    """Send commands (n, *shape). A robot with a controller of its own is handed back instead once it is `stopped`.
+
+    That is what a driver's `hand_back()` does: called in place of `write`, at every control step from then on.
+    """
+    hand_back = getattr(driver, "hand_back", None) if stopped else None  # by name: wrapped drivers pass it on
+    if hand_back is None:
+        driver.write(commands)
+    else:
+        hand_back()
+
+
 def transfers(config: Any) -> bool:
     """Whether these settings of a driver allow another robot than the policy was made for."""
     return isinstance(config, Transferable) and config.transfer

@@ -2,7 +2,7 @@
 
 PX4 keeps its own controllers below and its own watchdogs around: when our set points stop for longer than its
 COM_OF_LOSS_T, or its link is lost, it does what COM_OBL_RC_ACT says, without us. What the guard stops is handed back to
-it: it holds its place, then lands. Whoever changes its mode (a pilot's switch does) has it; we are silent then.
+it at once: it holds its place, then lands. Whoever changes its mode (a pilot's switch does) has it; we are silent then.
 Motor commands go as body rates and thrust, see `deploy/mavlink/setpoints.py`.
 """
 
@@ -40,7 +40,6 @@ SIGNALS: Group = (
 )
 BATTERY = "battery_voltage"
 USUAL = "x500"  # the airframe whose rotors a policy for any quadrotor commands
-SET_MODE, ARM, SET_INTERVAL = 176, 400, 511  # MAV_CMD
 WHOLE, PARTS = ("ODOMETRY",), ("LOCAL_POSITION_NED", "ATTITUDE_QUATERNION")  # messages that have the state
 NUMBERS = {"ODOMETRY": 331, "LOCAL_POSITION_NED": 32, "ATTITUDE_QUATERNION": 31}
 SLOW = {0: 0.1, 245: 0.2, 1: 0.5}  # HEARTBEAT, EXTENDED_SYS_STATE, SYS_STATUS: s between two
@@ -50,7 +49,8 @@ ON_GROUND = 1
 STREAM_S = 1.2  # s of set points before PX4 takes them for a stream
 CLIMB = 0.7  # m/s, of the set point as it takes off
 NEAR, SLOW_ENOUGH = 0.25, 0.3  # m and m/s: there, so that the policy may have it
-PATIENCE = 10  # steps in a row with the safe command, after which it is handed back
+AGAIN_S = 0.1  # s until it is asked again for what must not be lost on its way: to hold, to land, to stop its motors
+STOP_S = 2.0  # s in which an emergency stop must have been heard
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
 
@@ -80,8 +80,8 @@ class Mavlink:
         self._state: tuple[str, ...] = WHOLE  # the messages that have it
         self._ours = self._airborne = self._handed_over = self.done = False  # `ours`: it flies by our set points
         self._ascent = self._take_off()
-        self._stops = 0  # steps in a row with the safe command
         self._lands_at = math.inf  # s, by the link's clock: until then it holds its place
+        self._due = -math.inf  # s, when it is asked to hold again
         self._rates = np.zeros(3)  # rad/s, as last measured
         self._errors: list[float] = []
         self._notes: list[str] = []
@@ -114,7 +114,7 @@ class Mavlink:
         if link.armed:
             raise self._error("its motors are on already: land and disarm it first")
         for message, period in SLOW.items():
-            link.demand(SET_INTERVAL, message, 1e6 * period)
+            link.demand(px4.SET_INTERVAL, message, 1e6 * period)
         if not any(self._streams(kinds) for kinds in (WHOLE, PARTS)):
             raise self._error(f"it does not know where it is: no odometry arrived within {s.connect_s:g} s")
         if isinstance(self.carrier, setpoints.Motors):
@@ -129,7 +129,7 @@ class Mavlink:
         """Whether these messages come, at the policy's rate, once they are asked for."""
         self._state = kinds
         for kind in kinds:
-            self.link.demand(SET_INTERVAL, NUMBERS[kind], 1e6 / self.rate_hz)
+            self.link.demand(px4.SET_INTERVAL, NUMBERS[kind], 1e6 / self.rate_hz)
         found = self.link.wait(lambda: self.link.age(*kinds) < 1.0, 0.5 * self.settings.connect_s)
         return found and all(np.isfinite(part).all() for part in (*self._place(), *self._attitude()))
 
@@ -200,46 +200,47 @@ class Mavlink:
         self._ours, self.done = False, True
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        """Carry out. The first calls take off, one bit each.
-
-        The safe command several times in a row hands it back: the guard sends it when it stops a robot, and no policy
-        for long.
-        """
+        """Carry out. The first calls take off, one bit each."""
         if self.done:
             return
-        stopped = self._is_stopped(commands)
-        if stopped and self._airborne:
-            self._hand_back()
-        elif stopped:
-            self._notes.append(f"stopped on the ground {BY_GUARD}")
-            self.done = True
-        elif self._handed_over:
+        if self._handed_over:
             told = {c.name: np.asarray(commands[c.name])[0] for c in self.commands}
             self.carrier.send(self.link, self.axes, told, self._rates)
         elif self._airborne or any(np.any(commands[c.name]) for c in self.commands):
             next(self._ascent)
 
-    def _is_stopped(self, commands: Mapping[str, Array]) -> bool:
-        safe = all(
-            np.array_equal(commands[c.name], np.full((1, *c.shape), min(max(0.0, c.low), c.high)))
-            for c in self.commands
-        )
-        self._stops = self._stops + 1 if safe else 0
-        return self._stops >= PATIENCE
+    def hand_back(self) -> None:
+        """To its own controllers, as the guard has stopped it: it holds its place, then lands. No set points any more.
 
-    def _hand_back(self) -> None:
-        """To its own controllers: it holds its place, then lands."""
-        now = self.link.clock()
+        To be called at every control step: it is asked again while it is still offboard.
+        """
+        if self.done:
+            return
+        if not self._airborne:
+            self._notes.append(f"stopped on the ground {BY_GUARD}")
+            self.done = True
+            if self.link.mode == px4.OFFBOARD:
+                self.link.ask(px4.ARM, 0.0)  # it may have been asked to arm just now
+            return
+        link, now = self.link, self.link.clock()
         if math.isinf(self._lands_at):
             self._lands_at, self._ours = now + HOLD_S, False
-            self._mode(px4.HOLD)
+            link.answers.pop(px4.SET_MODE, None)
             self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
-        elif now >= self._lands_at:
+        offboard = link.mode == px4.OFFBOARD
+        answer = link.answers.get(px4.SET_MODE, px4.ACCEPTED)
+        if offboard and answer not in (px4.ACCEPTED, px4.IN_PROGRESS):
+            self._notes[-1] = f"it does not hold its place: {px4.result_of(answer)}"
+            self._lands_at = now
+        if now >= self._lands_at:
             self._notes.append(f"landed {BY_GUARD}")
             self._land()
+        elif offboard and now >= self._due:
+            self._mode(px4.HOLD)
+            self._due = now + AGAIN_S
 
     def _mode(self, mode: tuple[int, int]) -> None:
-        self.link.ask(SET_MODE, 1.0, *mode)
+        self.link.ask(px4.SET_MODE, 1.0, *mode)
 
     def _take_off(self) -> Iterator[None]:
         """Stream, offboard, arm, climb, hand over: a bit at every step, so that the loop keeps its pace."""
@@ -255,8 +256,8 @@ class Mavlink:
             stay()
             yield
         asked = (1.0, *px4.OFFBOARD)
-        yield from self._until(lambda: link.mode == px4.OFFBOARD, SET_MODE, asked, stay, "does not go offboard")
-        yield from self._until(lambda: link.armed, ARM, (1.0,), stay, "cannot be armed")
+        yield from self._until(lambda: link.mode == px4.OFFBOARD, px4.SET_MODE, asked, stay, "does not go offboard")
+        yield from self._until(lambda: link.armed, px4.ARM, (1.0,), stay, "cannot be armed")
         self._airborne = self._ours = True
         end = clock() + self.settings.height / CLIMB + 8.0
         while not self._has_arrived(height):
@@ -311,8 +312,8 @@ class Mavlink:
                 return
             state = link.value("EXTENDED_SYS_STATE")
             if state is not None and state.landed_state == ON_GROUND:
-                link.ask(ARM, 0.0)
-            link.wait(lambda: not link.armed, 0.25)
+                link.ask(px4.ARM, 0.0)
+            link.wait(lambda: not link.armed, AGAIN_S)
         self._airborne = link.armed
         self._notes.append("it is still flying: land it by hand" if self._airborne else "landed, motors off")
 
@@ -321,7 +322,7 @@ class Mavlink:
         self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
         self.done, self._ours, self._airborne = True, False, False
         for _ in range(3):
-            self.link.ask(ARM, 0.0, px4.FORCE)
+            self.link.ask(px4.ARM, 0.0, px4.FORCE)
 
     def stop(self) -> None:
         try:
@@ -329,7 +330,7 @@ class Mavlink:
             if self._airborne and (self._ours or held):
                 self._land()
             elif not self._airborne and self.link.port is not None and self.link.armed and not self.done:
-                self.link.ask(ARM, 0.0)
+                self.link.ask(px4.ARM, 0.0)
         except MavlinkError as error:
             self._notes.append(f"{error}; the vehicle is left to its own watchdogs")
         except KeyboardInterrupt:

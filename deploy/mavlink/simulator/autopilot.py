@@ -14,7 +14,6 @@ from deploy.mavlink.simulator.controller import Controller, State
 from sim.robots.quadrotors import Quadrotor
 
 POSITION_MODE, READY = (3, 0), (4, 1)
-SET_MODE, ARM, SET_INTERVAL = 176, 400, 511  # MAV_CMD
 FRESH = 0.5  # s: no older set point lets it go offboard
 IDLE_S = 10.0  # s on the ground with motors on, until they are switched off
 DESCENT = 0.7  # m/s
@@ -65,16 +64,16 @@ class Autopilot:
 
     def _command(self, message: Any) -> int:
         m = self.mavlink
-        if message.command == SET_INTERVAL:
+        if message.command == px4.SET_INTERVAL:
             number = int(message.param1)
             if number == m.MAVLINK_MSG_ID_ODOMETRY and not self.config.odometry:
                 return int(m.MAV_RESULT_UNSUPPORTED)
             self.periods[number] = max(1e-6 * message.param2, 0.002)
             self.due.setdefault(number, self.now)
             return int(m.MAV_RESULT_ACCEPTED)
-        if message.command == SET_MODE:
+        if message.command == px4.SET_MODE:
             return self._asked_for_mode((int(message.param2), int(message.param3)))
-        if message.command == ARM:
+        if message.command == px4.ARM:
             return self._asked_to_arm(message.param1 == 1.0, message.param2 == px4.FORCE)
         return int(m.MAV_RESULT_UNSUPPORTED)
 
@@ -83,6 +82,9 @@ class Autopilot:
             return int(self.mavlink.MAV_RESULT_UNSUPPORTED)
         if mode == px4.OFFBOARD and (self.setpoint is None or self.now - self.setpoint[0] > FRESH):
             self.say("Switching to mode 'Offboard' is currently not possible")
+            return int(self.mavlink.MAV_RESULT_TEMPORARILY_REJECTED)
+        if mode == px4.HOLD and self.config.refuses_hold:
+            self.say("Switching to mode 'Hold' is currently not possible")
             return int(self.mavlink.MAV_RESULT_TEMPORARILY_REJECTED)
         self.change(mode)
         return int(self.mavlink.MAV_RESULT_ACCEPTED)

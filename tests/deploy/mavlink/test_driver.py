@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +14,18 @@ pytest.importorskip("pymavlink")
 
 from deploy import PolicyFile
 from deploy.drivers.mavlink import Mavlink, Settings
-from deploy.guard import Guard
+from deploy.guard import REASONS, Guard
 from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
 from deploy.mavlink.simulator import Config
-from deploy.safety.envelope import Envelope
+from deploy.safety.envelope import LAST, Envelope
 from sim.spec import Signal
 from tests.deploy.mavlink.bench import driver_for, free_port, served
 
 pytestmark = pytest.mark.timed
+
+PATIENT = {"missed_in_a_row": None, "missed_of_100": None, "longest_pause": None}  # with a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +97,51 @@ def test_body_rates_and_velocities_are_carried(policy: PolicyFile):
         assert not simulation.autopilot.armed
 
 
-def test_the_guard_hands_it_back_and_it_lands(policy: PolicyFile):
+def fenced(policy: PolicyFile, **rules: Any) -> Guard:
+    """Stops it as it climbs past 0.3 m, and for nothing else."""
+    rules = {"fence_low": (-9.0, -9.0, -9.0), "fence_high": (9.0, 9.0, 0.3), **PATIENT, **rules}
+    return Guard(policy.inputs, policy.outputs, Envelope(**rules))
+
+
+@pytest.mark.parametrize("safe", [{}, {"motor_command": LAST}, {"motor_command": (0.3,) * 4}])
+def test_the_guard_hands_it_back_and_it_lands_whatever_is_safe(policy: PolicyFile, safe):
     with served() as simulation:
         driver = driver_for(simulation, policy)
-        fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.3))
-        record = run(policy, driver, Guard(policy.inputs, policy.outputs, fence))
-        assert record.stopped.any() and driver.done
+        record = run(policy, driver, fenced(policy, safe=safe), steps=3000)
+        assert REASONS[record.stopped[0]] == "geofence" and driver.done and record.steps < 3000
         assert driver.report()[-3:] == ["held for 2 s by the guard", "landed by the guard", "landed, motors off"]
         assert not simulation.autopilot.armed
+
+
+def test_a_request_to_hold_that_gets_lost_is_made_again(policy: PolicyFile):
+    with served() as simulation:
+        pilot, lost, modes = simulation.autopilot, [], []
+        receive, change = pilot.receive, pilot.change
+
+        def deaf(message):
+            asks = message.get_type() == "COMMAND_LONG" and (message.param2, message.param3) == px4.HOLD
+            if asks and message.command == px4.SET_MODE and len(lost) < 3:
+                lost.append(pilot.now)
+            else:
+                receive(message)
+
+        pilot.receive = deaf
+        pilot.change = lambda mode: (modes.append((mode, pilot.now)), change(mode))
+        run(policy, driver_for(simulation, policy), fenced(policy), steps=3000)
+        assert len(lost) == 3 and [mode for mode, _ in modes[:2]] == [px4.OFFBOARD, px4.HOLD]
+        assert modes[1][1] - lost[0] < 0.9  # before its own failsafe, of 1 s
+        assert pilot.setpoint[0] <= lost[0] + 0.05  # nothing of the policy's once it was stopped
+
+
+def test_a_vehicle_that_refuses_to_hold_lands(policy: PolicyFile):
+    with served(refuses_hold=True) as simulation:
+        driver, modes, change = driver_for(simulation, policy), [], simulation.autopilot.change
+        simulation.autopilot.change = lambda mode: (modes.append(mode), change(mode))
+        run(policy, driver, fenced(policy), steps=3000)
+        assert modes == [px4.OFFBOARD, px4.LAND] and not simulation.autopilot.armed
+        assert "it does not hold its place: refused for now" in driver.report()
+        assert "held for 2 s by the guard" not in driver.report()
+        assert not any("offboard control lost" in text for text in driver.link.texts)
 
 
 def test_a_frozen_estimate_stops_it(policy: PolicyFile):
