@@ -43,7 +43,7 @@ USUAL = "x500"  # the airframe whose rotors a policy for any quadrotor commands
 WHOLE, PARTS = ("ODOMETRY",), ("LOCAL_POSITION_NED", "ATTITUDE_QUATERNION")  # messages that have the state
 NUMBERS = {"ODOMETRY": 331, "LOCAL_POSITION_NED": 32, "ATTITUDE_QUATERNION": 31}
 SLOW = {0: 0.1, 245: 0.2, 1: 0.5}  # HEARTBEAT, EXTENDED_SYS_STATE, SYS_STATUS: s between two
-BODY_FRD = (8, 12)  # MAV_FRAME of a velocity along the body's axes; else it is north, east, down
+LOCAL, BODY_FRD = (1, 20), 12  # MAV_FRAME: LOCAL_NED and LOCAL_FRD of places, BODY_FRD along the body's axes
 IN_AIR = (2, 3, 4)  # MAV_LANDED_STATE: in the air, taking off, landing
 ON_GROUND = 1
 STREAM_S = 1.2  # s of set points before PX4 takes them for a stream
@@ -53,6 +53,7 @@ AGAIN_S = 0.1  # s until it is asked again for what must not be lost on its way:
 STOP_S = 2.0  # s in which an emergency stop must have been heard
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
+BEAT_LOSS_S = 2.5  # s without a heartbeat, which alone tells its mode and whether its motors are on
 
 
 class Mavlink:
@@ -83,6 +84,7 @@ class Mavlink:
         self._lands_at = math.inf  # s, by the link's clock: until then it holds its place
         self._due = -math.inf  # s, when it is asked to hold again
         self._rates = np.zeros(3)  # rad/s, as last measured
+        self._resets = 0  # of its estimate, when the axes and the target were chosen
         self._errors: list[float] = []
         self._notes: list[str] = []
 
@@ -121,6 +123,7 @@ class Mavlink:
             self.carrier.hover = self._hover_thrust()
         quaternion = self._attitude()[0]
         self.axes = Axes(heading_of(quaternion) if s.heading == "start" else 0.0)
+        self._resets = self._reset_counter()
         self.target = self.axes.world(self._place()[0]).astype(np.float32)
         self._ground = float(self.target[2])
         self.target[2] += s.height
@@ -151,9 +154,21 @@ class Mavlink:
         """Position (3,) m and velocity (3,) m/s: north, east, down."""
         m = self.link.value(self._state[0])
         position, velocity = np.array([m.x, m.y, m.z]), np.array([m.vx, m.vy, m.vz])
-        if self._state == WHOLE and m.child_frame_id in BODY_FRD:
+        if self._state != WHOLE:
+            return position, velocity
+        if m.frame_id not in LOCAL or m.child_frame_id not in (m.frame_id, BODY_FRD):
+            names = [self.link.name_of("MAV_FRAME", frame) for frame in (m.frame_id, m.child_frame_id)]
+            raise self._error(
+                f"its ODOMETRY is in {names[0]} and {names[1]}: known are MAV_FRAME_LOCAL_NED or MAV_FRAME_LOCAL_FRD, "
+                "with velocities in the same or in MAV_FRAME_BODY_FRD"
+            )
+        if m.child_frame_id == BODY_FRD:
             velocity = body(Axes().rotation(tuple(m.q)).reshape(3, 3) @ body(velocity))
         return position, velocity
+
+    def _reset_counter(self) -> int:
+        """How often its estimate has jumped; only ODOMETRY tells."""
+        return int(self.link.value("ODOMETRY").reset_counter) if self._state == WHOLE else 0
 
     def _voltage(self) -> tuple[float, float]:
         """V and how old, s; NaN where it is not measured."""
@@ -167,8 +182,12 @@ class Mavlink:
         age = link.age(*self._state)
         if age > self.settings.link_loss_s:
             raise self._error(f"the link is lost: nothing of its state arrived for {age:.2f} s")
+        if (quiet := link.age("HEARTBEAT")) > BEAT_LOSS_S:
+            raise self._error(f"the link is lost: no heartbeat arrived for {quiet:.1f} s")
         if self._ours:
             self._watch()
+        if (self._ours or not self._airborne) and not self.done and self._reset_counter() != self._resets:
+            raise self._error("it has corrected its estimate by a jump, and the target means another place now")
         (quaternion, rates), (position, velocity) = self._attitude(), self._place()
         self._rates = body(rates)
         voltage, told = self._voltage()
@@ -303,7 +322,7 @@ class Mavlink:
         self.done, self._ours = True, False
         end = link.clock() + DOWN_S
         while link.armed and link.clock() < end:
-            if link.age(*self._state) > DOWN_S / 4.0:
+            if link.age("HEARTBEAT", *self._state) > DOWN_S / 4.0:
                 raise self._error("the link did not come back")
             if link.mode in ours:
                 self._mode(px4.LAND)
@@ -318,11 +337,20 @@ class Mavlink:
         self._notes.append("it is still flying: land it by hand" if self._airborne else "landed, motors off")
 
     def emergency_stop(self) -> None:
-        """Stop the motors now, wherever it is; callable from any thread. It falls."""
+        """Stop the motors now, wherever it is; callable from any thread. It falls.
+
+        It is asked until its heartbeat says that they are off, for `STOP_S` at most.
+        """
         self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
         self.done, self._ours, self._airborne = True, False, False
-        for _ in range(3):
-            self.link.ask(px4.ARM, 0.0, px4.FORCE)
+        link, began = self.link, self.link.clock()
+        while link.port is not None:
+            link.ask(px4.ARM, 0.0, px4.FORCE)
+            if link.wait(lambda: link.age("HEARTBEAT") < link.clock() - began and not link.armed, AGAIN_S):
+                return
+            if link.clock() - began > STOP_S:
+                self._notes.append("nobody heard that its motors are off: keep away, and stop them by hand")
+                return
 
     def stop(self) -> None:
         try:

@@ -149,7 +149,8 @@ class Link:
         if message.get_srcSystem() != self.target:
             return
         if kind == "COMMAND_ACK":
-            self.answers[message.command] = message.result
+            if message.target_system == SYSTEM and message.target_component in (0, COMPONENT):
+                self.answers[message.command] = message.result  # what others asked for is answered to them
         elif kind == "STATUSTEXT" and message.severity <= m.MAV_SEVERITY_WARNING and len(self.texts) < 100:
             self.texts.append(printable(message.text, 80))
         elif kind in KEPT:
@@ -162,14 +163,17 @@ class Link:
     def _meet(self, message: Any) -> None:
         m = self.mavlink
         if message.autopilot != m.MAV_AUTOPILOT_PX4:
-            named = m.enums["MAV_AUTOPILOT"].get(message.autopilot)
-            self.strangers = (
-                f"the autopilot is {named.name if named else message.autopilot}, and only PX4 is known here"
-            )
+            named = self.name_of("MAV_AUTOPILOT", message.autopilot)
+            self.strangers = f"the autopilot is {named}, and only PX4 is known here"
         elif message.type not in (m.MAV_TYPE_QUADROTOR, m.MAV_TYPE_HEXAROTOR, m.MAV_TYPE_OCTOROTOR):
             self.strangers = f"a vehicle of type {message.type} is no multicopter"
         else:
             self.target = message.get_srcSystem()
+
+    def name_of(self, kind: str, number: int) -> str:
+        """What MAVLink calls a number of one of its enumerations."""
+        named = self.mavlink.enums[kind].get(number)
+        return named.name if named else str(number)
 
     def send(self, message: Any) -> None:
         """Without waiting."""

@@ -37,6 +37,7 @@ class Autopilot:
         self.due = {0: 0.0}
         self.out: list[Any] = []  # messages that wait to be sent
         self.frozen = False  # tests: its estimator hangs
+        self.resets, self.frames = 0, (1, 12)  # tests: how often its estimate has jumped; of ODOMETRY
 
     def receive(self, message: Any) -> None:
         """A message from a client."""
@@ -44,8 +45,9 @@ class Autopilot:
         if getattr(message, "target_system", 1) not in (0, 1):
             return
         if kind == "COMMAND_LONG":
+            asked = message.get_srcSystem(), message.get_srcComponent()
             result = self._command(message)
-            self.out.append(self.mavlink.MAVLink_command_ack_message(message.command, result))
+            self.out.append(self.mavlink.MAVLink_command_ack_message(message.command, result, 0, 0, *asked))
         elif kind == "PARAM_REQUEST_READ" and message.param_id.rstrip("\0") == "MPC_THR_HOVER":
             told = (b"MPC_THR_HOVER", self.config.hover_thrust, 9, 1, 0)
             self.out.append(self.mavlink.MAVLink_param_value_message(*told))
@@ -191,7 +193,8 @@ class Autopilot:
         if number == m.MAVLINK_MSG_ID_ODOMETRY:
             along = FLIP * (s.rotation.T @ s.velocity)
             unknown, when = [math.nan] * 21, round(1e6 * self.now)
-            return m.MAVLink_odometry_message(when, 1, 12, *position, quaternion, *along, *rates, unknown, unknown)
+            numbers = (*position, quaternion, *along, *rates, unknown, unknown)
+            return m.MAVLink_odometry_message(when, *self.frames, *numbers, self.resets)
         return None
 
 

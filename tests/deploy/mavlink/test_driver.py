@@ -158,6 +158,42 @@ def run_failing(policy: PolicyFile, driver: Mavlink) -> str:
     return str(error.value)
 
 
+def test_a_heartbeat_that_stays_away_ends_the_flight(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy)
+        after(driver, 0.2, lambda: simulation.autopilot.due.update({0: math.inf}))
+        assert "the link is lost: no heartbeat arrived for 2." in run_failing(policy, driver)
+
+
+def test_an_estimate_that_jumps_ends_the_flight_and_it_lands(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy)
+        after(driver, 0.2, lambda: setattr(simulation.autopilot, "resets", 1))
+        assert "has corrected its estimate by a jump" in run_failing(policy, driver)
+        assert driver.report()[-1] == "landed, motors off" and not simulation.autopilot.armed
+
+
+@pytest.mark.parametrize("frames", [(21, 12), (1, 8), (1, 20), (20, 21)])
+def test_odometry_in_other_frames_is_refused_by_name(policy: PolicyFile, frames):
+    with served() as simulation:
+        simulation.autopilot.frames = frames
+        names = {1: "MAV_FRAME_LOCAL_NED", 8: "MAV_FRAME_BODY_NED", 12: "MAV_FRAME_BODY_FRD"}
+        names |= {20: "MAV_FRAME_LOCAL_FRD", 21: "MAV_FRAME_LOCAL_FLU"}
+        with pytest.raises(MavlinkError, match=f"ODOMETRY is in {names[frames[0]]} and {names[frames[1]]}: known are"):
+            driver_for(simulation, policy).__enter__()
+
+
+@pytest.mark.parametrize("frames", [(1, 1), (20, 20), (20, 12)])
+def test_velocities_along_the_world_or_the_body(policy: PolicyFile, frames):
+    link = Link("udpin://127.0.0.1:0")
+    driver = Mavlink(policy, Settings())
+    half = math.sqrt(0.5)  # its nose points east
+    numbers = (0.0, 0.0, 0.0, (half, 0.0, 0.0, half), 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, [math.nan] * 21, [math.nan] * 21)
+    driver.link.newest["ODOMETRY"] = 0.0, link.mavlink.MAVLink_odometry_message(1, *frames, *numbers)
+    expected = (-2.0, 1.0, 3.0) if frames[1] == 12 else (1.0, 2.0, 3.0)
+    np.testing.assert_allclose(driver._place()[1], expected, atol=1e-12)
+
+
 def test_a_lost_link_ends_the_flight_and_the_vehicle_lands_by_itself(policy: PolicyFile):
     with served() as simulation:
         driver = driver_for(simulation, policy)
@@ -184,8 +220,30 @@ def test_an_emergency_stop_cuts_the_motors_in_the_air(policy: PolicyFile):
         driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs)
         after(driver, 0.3, guard.stop)
         run(policy, driver, guard, steps=1500)
-        assert "emergency stop" in driver.report()
-        assert settles(lambda: not simulation.autopilot.armed, 2.0)
+        assert driver.report()[-1] == "emergency stop"
+        assert settles(lambda: not simulation.autopilot.armed)
+
+
+@pytest.mark.parametrize("lost", [6, 10**6])
+def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lost: int):
+    with served(offboard_loss_s=5.0) as simulation:
+        driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs, Envelope(**PATIENT))
+        receive, asked = simulation.autopilot.receive, []
+
+        def deaf(message):
+            if message.get_type() == "COMMAND_LONG" and message.command == px4.ARM and message.param2 == px4.FORCE:
+                asked.append(time.monotonic())
+            if len(asked) in (0, lost + 1):
+                receive(message)
+
+        simulation.autopilot.receive = deaf
+        after(driver, 0.3, guard.stop)
+        run(policy, driver, guard, steps=1500)
+        if lost == 6:
+            assert driver.report()[-1] == "emergency stop" and not simulation.autopilot.armed
+        else:
+            assert "nobody heard that its motors are off" in driver.report()[-1]
+            assert 10 < len(asked) < 30 and asked[-1] - asked[0] < 3.5
 
 
 def test_what_is_killed_lands_by_the_vehicles_own_failsafe(policy: PolicyFile):
@@ -224,6 +282,17 @@ def test_another_autopilot_is_named():
     packet = m.MAVLink_heartbeat_message(m.MAV_TYPE_QUADROTOR, m.MAV_AUTOPILOT_ARDUPILOTMEGA, 0, 0, 4, 3).pack(other)
     link._take(other.parse_buffer(packet)[0])
     assert "MAV_AUTOPILOT_ARDUPILOTMEGA, and only PX4" in link.strangers and not link.target
+
+
+def test_answers_to_others_are_not_ours():
+    link = Link("udpin://127.0.0.1:0")
+    m = link.mavlink
+    link.target = 1
+    codec = m.MAVLink(None, srcSystem=1, srcComponent=1)
+    for result, whom in ((4, (255, 190)), (0, (245, 191)), (2, (245, 1)), (3, (0, 0))):
+        packet = m.MAVLink_command_ack_message(px4.ARM, result, 0, 0, *whom).pack(codec)
+        link._take(codec.parse_buffer(packet)[0])
+        assert link.answers.get(px4.ARM) == (None if result == 4 else 0)
 
 
 def test_late_repeated_and_foreign_messages_are_no_news():
