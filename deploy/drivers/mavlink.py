@@ -107,8 +107,8 @@ class Mavlink:
 
     def _error(self, what: str) -> MavlinkError:
         """With the vehicle's own last words."""
-        told = f" (it says: {'; '.join(self.link.texts[-2:])})" if self.link.texts else ""
-        return MavlinkError(f"{self.settings.uri}: {what}{told}")
+        words = self.link.last_words()
+        return MavlinkError(f"{self.settings.uri}: {what}{f' (it says: {words})' if words else ''}")
 
     def connect(self) -> None:
         link, s = self.link, self.settings

@@ -20,6 +20,7 @@ DESCENT = 0.7  # m/s
 DOWN_S = 0.4  # s at rest, while it lands, until it has landed
 GROUND, AIR, LANDING = 1, 2, 4  # MAV_LANDED_STATE
 STILL = np.zeros(4)
+TELLS = ("HEARTBEAT", "SYS_STATUS", "EXTENDED_SYS_STATE", "ATTITUDE_QUATERNION", "LOCAL_POSITION_NED", "ODOMETRY")
 
 
 class Autopilot:
@@ -33,6 +34,7 @@ class Autopilot:
         self.now = self.still = 0.0  # s since it was switched on; s at rest while it lands
         self.place, self.heading = np.zeros(3), 0.0  # where it holds itself, in our axes
         self.setpoint: tuple[float, str, Array, float] | None = None  # when, what, numbers, heading or thrust
+        self._tells = {getattr(mavlink, f"MAVLINK_MSG_ID_{name}") for name in TELLS}
         self.periods = {0: 1.0}  # s between two messages, by their number
         self.due = {0: 0.0}
         self.out: list[Any] = []  # messages that wait to be sent
@@ -66,9 +68,11 @@ class Autopilot:
 
     def _command(self, message: Any) -> int:
         m = self.mavlink
+        if not all(map(math.isfinite, (message.param1, message.param2, message.param3))):
+            return px4.DENIED
         if message.command == px4.SET_INTERVAL:
             number = int(message.param1)
-            if number == m.MAVLINK_MSG_ID_ODOMETRY and not self.config.odometry:
+            if number not in self._tells or (number == m.MAVLINK_MSG_ID_ODOMETRY and not self.config.odometry):
                 return int(m.MAV_RESULT_UNSUPPORTED)
             self.periods[number] = max(1e-6 * message.param2, 0.002)
             self.due.setdefault(number, self.now)

@@ -2,7 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -37,3 +38,11 @@ def driver_for(simulation: Simulation, policy: Any, **settings: Any) -> Mavlink:
     """Listens where the vehicle calls; low, so that flights are short."""
     given = Settings(uri=simulation.config.uri.replace("udpout", "udpin"), height=0.5, connect_s=5.0)
     return Mavlink(policy, replace(given, **settings))
+
+
+def settles(holds: Callable[[], object], seconds: float = 12.0) -> bool:
+    """Whether that holds, within so long."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(holds())

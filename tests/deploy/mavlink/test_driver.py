@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-import threading
 import time
 from typing import Any
 
@@ -18,10 +17,9 @@ from deploy.guard import REASONS, Guard
 from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
-from deploy.mavlink.simulator import Config
 from deploy.safety.envelope import LAST, Envelope
 from sim.spec import Signal
-from tests.deploy.mavlink.bench import driver_for, free_port, served
+from tests.deploy.mavlink.bench import driver_for, free_port, served, settles
 
 pytestmark = pytest.mark.timed
 
@@ -47,13 +45,6 @@ def after(driver: Mavlink, seconds: float, what) -> None:
 
     spy.done = False
     driver.write = spy  # type: ignore[method-assign]
-
-
-def settles(holds, seconds: float = 12.0) -> bool:
-    end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(holds())
 
 
 @pytest.mark.parametrize("settings", [{"heading": 70.0}, {"odometry": False, "rate_gain": 12.0, "yaw_gain": 4.0}])
@@ -274,62 +265,6 @@ def test_nobody_there(policy: PolicyFile):
         run(policy, driver)
 
 
-def test_another_autopilot_is_named():
-    link = Link(f"udpin://127.0.0.1:{free_port()}")
-    m = link.mavlink
-    other = m.MAVLink(None, srcSystem=1, srcComponent=1)
-    other.robust_parsing = True
-    packet = m.MAVLink_heartbeat_message(m.MAV_TYPE_QUADROTOR, m.MAV_AUTOPILOT_ARDUPILOTMEGA, 0, 0, 4, 3).pack(other)
-    link._take(other.parse_buffer(packet)[0])
-    assert "MAV_AUTOPILOT_ARDUPILOTMEGA, and only PX4" in link.strangers and not link.target
-
-
-def test_answers_to_others_are_not_ours():
-    link = Link("udpin://127.0.0.1:0")
-    m = link.mavlink
-    link.target = 1
-    codec = m.MAVLink(None, srcSystem=1, srcComponent=1)
-    for result, whom in ((4, (255, 190)), (0, (245, 191)), (2, (245, 1)), (3, (0, 0))):
-        packet = m.MAVLink_command_ack_message(px4.ARM, result, 0, 0, *whom).pack(codec)
-        link._take(codec.parse_buffer(packet)[0])
-        assert link.answers.get(px4.ARM) == (None if result == 4 else 0)
-
-
-def test_late_repeated_and_foreign_messages_are_no_news():
-    link = Link("udpin://127.0.0.1:0")
-    m = link.mavlink
-    link.target = 1
-
-    def hear(stamp: int, x: float, system: int = 1) -> None:
-        codec = m.MAVLink(None, srcSystem=system, srcComponent=1)
-        packet = m.MAVLink_local_position_ned_message(stamp, x, 0.0, 0.0, 0.0, 0.0, 0.0).pack(codec)
-        link._take(codec.parse_buffer(packet)[0])
-
-    hear(100, 1.0)
-    hear(100, 2.0)
-    hear(90, 3.0)
-    hear(200, 4.0, system=2)
-    assert link.value("LOCAL_POSITION_NED").x == 1.0
-    hear(101, 5.0)
-    assert link.value("LOCAL_POSITION_NED").x == 5.0
-
-
-def test_garbage_hurts_nobody():
-    with served() as simulation:
-        link = Link(simulation.config.uri.replace("udpout", "udpin"))
-        link.open(5.0)
-        try:
-            assert link.port is not None and link.port.peer is not None
-            rng, port = np.random.default_rng(0), link.port
-            for size in (1, 12, 280, 2000) * 20:
-                port.socket.sendto(rng.bytes(size), port.peer)
-            assert link.parameter("MPC_THR_HOVER") == pytest.approx(0.5)
-            before = link.newest["HEARTBEAT"][0]
-            assert link.wait(lambda: link.newest["HEARTBEAT"][0] > before, 3.0)
-        finally:
-            link.close()
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -343,12 +278,3 @@ def test_garbage_hurts_nobody():
 def test_settings_that_make_no_sense(settings, said):
     with pytest.raises(ValueError, match=said):
         Settings(**settings)
-
-
-def test_the_simulation_refuses_nonsense():
-    with pytest.raises(ValueError, match="rate_gain must be positive"):
-        Config(rate_gain=0.0)
-    thread_count = threading.active_count()
-    with pytest.raises(ValueError, match="boat"), served(robot="boat"):
-        pass
-    assert threading.active_count() == thread_count
