@@ -19,7 +19,7 @@ from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
 from deploy.safety.envelope import LAST, Envelope
 from sim.spec import Signal
-from tests.deploy.mavlink.bench import driver_for, free_port, served, settles
+from tests.deploy.mavlink.bench import driver_for, flown_again, free_port, served, settles
 
 pytestmark = pytest.mark.timed
 
@@ -47,11 +47,12 @@ def after(driver: Mavlink, seconds: float, what) -> None:
     driver.write = spy  # type: ignore[method-assign]
 
 
+@flown_again
 @pytest.mark.parametrize("settings", [{"heading": 70.0}, {"odometry": False, "rate_gain": 12.0, "yaw_gain": 4.0}])
 def test_the_shipped_policy_holds_its_place_and_lands(policy: PolicyFile, settings):
     with served(**settings) as simulation:
         driver = driver_for(simulation, policy)
-        record = run(policy, driver, steps=700)
+        record = run(policy, driver, Guard(policy.inputs, policy.outputs, Envelope(**PATIENT)), steps=700)
         assert record.steps == 700 and not record.stopped.any()
         name, error, *_ = driver.report()[0].split()
         assert name == "position_error" and float(error) < 0.1
@@ -62,6 +63,7 @@ def test_the_shipped_policy_holds_its_place_and_lands(policy: PolicyFile, settin
         assert forward @ [math.cos(start), -math.sin(start), 0.0] > 0.98  # it did not turn
 
 
+@flown_again
 def test_body_rates_and_velocities_are_carried(policy: PolicyFile):
     class Told:
         rate_hz, robot = 50.0, "any"
@@ -94,6 +96,7 @@ def fenced(policy: PolicyFile, **rules: Any) -> Guard:
     return Guard(policy.inputs, policy.outputs, Envelope(**rules))
 
 
+@flown_again
 @pytest.mark.parametrize("safe", [{}, {"motor_command": LAST}, {"motor_command": (0.3,) * 4}])
 def test_the_guard_hands_it_back_and_it_lands_whatever_is_safe(policy: PolicyFile, safe):
     with served() as simulation:
@@ -104,6 +107,7 @@ def test_the_guard_hands_it_back_and_it_lands_whatever_is_safe(policy: PolicyFil
         assert not simulation.autopilot.armed
 
 
+@flown_again
 def test_a_request_to_hold_that_gets_lost_is_made_again(policy: PolicyFile):
     with served() as simulation:
         pilot, lost, modes = simulation.autopilot, [], []
@@ -124,6 +128,7 @@ def test_a_request_to_hold_that_gets_lost_is_made_again(policy: PolicyFile):
         assert pilot.setpoint[0] <= lost[0] + 0.05  # nothing of the policy's once it was stopped
 
 
+@flown_again
 def test_a_vehicle_that_refuses_to_hold_lands(policy: PolicyFile):
     with served(refuses_hold=True) as simulation:
         driver, modes, change = driver_for(simulation, policy), [], simulation.autopilot.change
