@@ -47,7 +47,7 @@ class Driver(Protocol):
     steps: int | None  # how many control steps a flight lasts; None: until interrupted
     real_time: bool  # False: as fast as it goes
     done: bool  # the flight is over, whatever steps are left: it has landed, or will not fly again
-    lands: bool  # by its own controller, a robot that gets the safe command
+    lands: bool  # by its own controller, a robot that gets the safe command, or is handed back: see `carry_out`
 
     @property
     def falls(self) -> bool:

@@ -44,7 +44,6 @@ WHOLE, PARTS = ("ODOMETRY",), ("LOCAL_POSITION_NED", "ATTITUDE_QUATERNION")  # m
 NUMBERS = {"ODOMETRY": 331, "LOCAL_POSITION_NED": 32, "ATTITUDE_QUATERNION": 31}
 SLOW = {0: 0.1, 245: 0.2, 1: 0.5}  # HEARTBEAT, EXTENDED_SYS_STATE, SYS_STATUS: s between two
 LOCAL, BODY_FRD = (1, 20), 12  # MAV_FRAME: LOCAL_NED and LOCAL_FRD of places, BODY_FRD along the body's axes
-IN_AIR = (2, 3, 4)  # MAV_LANDED_STATE: in the air, taking off, landing
 ON_GROUND = 1
 STREAM_S = 1.2  # s of set points before PX4 takes them for a stream
 CLIMB = 0.7  # m/s, of the set point as it takes off
@@ -53,6 +52,7 @@ AGAIN_S = 0.1  # s until it is asked again for what must not be lost on its way:
 STOP_S = 2.0  # s in which an emergency stop must have been heard
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
+BEAT_S = 1.2  # s within which its next heartbeat comes, even where it does not send them more often
 BEAT_LOSS_S = 2.5  # s without a heartbeat, which alone tells its mode and whether its motors are on
 
 
@@ -231,7 +231,8 @@ class Mavlink:
     def hand_back(self) -> None:
         """To its own controllers, as the guard has stopped it: it holds its place, then lands. No set points any more.
 
-        To be called at every control step: it is asked again while it is still offboard.
+        To be called at every control step: it is asked again while it is offboard and has not agreed. Once it has, its
+        next heartbeat is waited for: a pilot may take it meanwhile.
         """
         if self.done:
             return
@@ -247,8 +248,10 @@ class Mavlink:
             link.answers.pop(px4.SET_MODE, None)
             self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
         offboard = link.mode == px4.OFFBOARD
-        answer = link.answers.get(px4.SET_MODE, px4.ACCEPTED)
-        if offboard and answer not in (px4.ACCEPTED, px4.IN_PROGRESS):
+        answer = link.answers.pop(px4.SET_MODE, px4.IN_PROGRESS)
+        if answer == px4.ACCEPTED:
+            self._due = now + BEAT_S
+        elif offboard and answer != px4.IN_PROGRESS:
             self._notes[-1] = f"it does not hold its place: {px4.result_of(answer)}"
             self._lands_at = now
         if now >= self._lands_at:

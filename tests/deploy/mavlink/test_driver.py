@@ -128,6 +128,24 @@ def test_a_request_to_hold_that_gets_lost_is_made_again(policy: PolicyFile):
         assert pilot.setpoint[0] <= lost[0] + 0.05  # nothing of the policy's once it was stopped
 
 
+def test_what_agreed_to_hold_is_not_asked_again_before_its_heartbeat(policy: PolicyFile):
+    driver = Mavlink(policy, Settings())
+    link, now, asked = driver.link, [0.0], []
+    link.clock = lambda: now[0]  # type: ignore[method-assign]
+    link.ask = lambda *command, again=0: asked.append((round(now[0], 2), *command))  # type: ignore[method-assign]
+    told = (2, 12, 128, px4.custom_mode(px4.OFFBOARD), 4, 3)
+    link.newest["HEARTBEAT"] = 0.0, link.mavlink.MAVLink_heartbeat_message(*told)
+    link.answers[px4.SET_MODE] = 4  # to what was asked long ago
+    driver._airborne = driver._ours = True
+    for step in range(150):  # its heartbeats come once a second
+        now[0] = 0.01 * step
+        if step == 25:
+            link.answers[px4.SET_MODE] = px4.ACCEPTED
+        driver.hand_back()
+    assert [when for when, *_ in asked] == pytest.approx([0.0, 0.1, 0.2, 1.45], abs=0.02)
+    assert {command[1:] for command in asked} == {(px4.SET_MODE, 1.0, *px4.HOLD)}
+
+
 @flown_again
 def test_a_vehicle_that_refuses_to_hold_lands(policy: PolicyFile):
     with served(refuses_hold=True) as simulation:
