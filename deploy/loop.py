@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers import Driver, Reading
+from deploy.drivers import Driver, Reading, carry_out
 from deploy.guard import REASONS, Guard
 from deploy.policy_file import Vectors
 from deploy.safety.ladder import RUNGS
@@ -256,7 +256,7 @@ class _Flight:
             with self.watch.turn() as ours:
                 if not ours:  # the flight was interrupted, and the driver is being stopped
                     return
-                driver.write(sent)
+                carry_out(driver, sent, guard.over and not guard.emergency)
                 if guard.emergency:
                     driver.emergency_stop()
             record.steps += 1

@@ -47,7 +47,7 @@ class Driver(Protocol):
     steps: int | None  # how many control steps a flight lasts; None: until interrupted
     real_time: bool  # False: as fast as it goes
     done: bool  # the flight is over, whatever steps are left: it has landed, or will not fly again
-    lands: bool  # by its own controller, a robot that gets the safe command
+    lands: bool  # by its own controller, a robot that gets the safe command, or is handed back: see `carry_out`
 
     @property
     def falls(self) -> bool:
@@ -121,6 +121,18 @@ def another_episode(driver: Driver) -> Reading | None:
         return None
     driver.first += driver.num
     return driver.read()
+
+
+def carry_out(driver: Driver, commands: Mapping[str, NDArray[Any]], stopped: bool) -> None:
+    """Send commands (n, *shape). A robot with a controller of its own is handed back instead once it is `stopped`.
+
+    That is what a driver's `hand_back()` does: called in place of `write`, at every control step from then on.
+    """
+    hand_back = getattr(driver, "hand_back", None) if stopped else None  # by name: wrapped drivers pass it on
+    if hand_back is None:
+        driver.write(commands)
+    else:
+        hand_back()
 
 
 def transfers(config: Any) -> bool:

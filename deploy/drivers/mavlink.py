@@ -2,7 +2,7 @@
 
 PX4 keeps its own controllers below and its own watchdogs around: when our set points stop for longer than its
 COM_OF_LOSS_T, or its link is lost, it does what COM_OBL_RC_ACT says, without us. What the guard stops is handed back to
-it: it holds its place, then lands. Whoever changes its mode (a pilot's switch does) has it; we are silent then.
+it at once: it holds its place, then lands. Whoever changes its mode (a pilot's switch does) has it; we are silent then.
 Motor commands go as body rates and thrust, see `deploy/mavlink/setpoints.py`.
 """
 
@@ -40,19 +40,20 @@ SIGNALS: Group = (
 )
 BATTERY = "battery_voltage"
 USUAL = "x500"  # the airframe whose rotors a policy for any quadrotor commands
-SET_MODE, ARM, SET_INTERVAL = 176, 400, 511  # MAV_CMD
 WHOLE, PARTS = ("ODOMETRY",), ("LOCAL_POSITION_NED", "ATTITUDE_QUATERNION")  # messages that have the state
 NUMBERS = {"ODOMETRY": 331, "LOCAL_POSITION_NED": 32, "ATTITUDE_QUATERNION": 31}
 SLOW = {0: 0.1, 245: 0.2, 1: 0.5}  # HEARTBEAT, EXTENDED_SYS_STATE, SYS_STATUS: s between two
-BODY_FRD = (8, 12)  # MAV_FRAME of a velocity along the body's axes; else it is north, east, down
-IN_AIR = (2, 3, 4)  # MAV_LANDED_STATE: in the air, taking off, landing
+LOCAL, BODY_FRD = (1, 20), 12  # MAV_FRAME: LOCAL_NED and LOCAL_FRD of places, BODY_FRD along the body's axes
 ON_GROUND = 1
 STREAM_S = 1.2  # s of set points before PX4 takes them for a stream
 CLIMB = 0.7  # m/s, of the set point as it takes off
 NEAR, SLOW_ENOUGH = 0.25, 0.3  # m and m/s: there, so that the policy may have it
-PATIENCE = 10  # steps in a row with the safe command, after which it is handed back
+AGAIN_S = 0.1  # s until it is asked again for what must not be lost on its way: to hold, to land, to stop its motors
+STOP_S = 2.0  # s in which an emergency stop must have been heard
 BY_GUARD = "by the guard"
 DOWN_S = 40.0  # s in which it must have landed
+BEAT_S = 1.2  # s within which its next heartbeat comes, even where it does not send them more often
+BEAT_LOSS_S = 2.5  # s without a heartbeat, which alone tells its mode and whether its motors are on
 
 
 class Mavlink:
@@ -80,9 +81,10 @@ class Mavlink:
         self._state: tuple[str, ...] = WHOLE  # the messages that have it
         self._ours = self._airborne = self._handed_over = self.done = False  # `ours`: it flies by our set points
         self._ascent = self._take_off()
-        self._stops = 0  # steps in a row with the safe command
         self._lands_at = math.inf  # s, by the link's clock: until then it holds its place
+        self._due = -math.inf  # s, when it is asked to hold again
         self._rates = np.zeros(3)  # rad/s, as last measured
+        self._resets = 0  # of its estimate, when the axes and the target were chosen
         self._errors: list[float] = []
         self._notes: list[str] = []
 
@@ -105,8 +107,8 @@ class Mavlink:
 
     def _error(self, what: str) -> MavlinkError:
         """With the vehicle's own last words."""
-        told = f" (it says: {'; '.join(self.link.texts[-2:])})" if self.link.texts else ""
-        return MavlinkError(f"{self.settings.uri}: {what}{told}")
+        words = self.link.last_words()
+        return MavlinkError(f"{self.settings.uri}: {what}{f' (it says: {words})' if words else ''}")
 
     def connect(self) -> None:
         link, s = self.link, self.settings
@@ -114,13 +116,14 @@ class Mavlink:
         if link.armed:
             raise self._error("its motors are on already: land and disarm it first")
         for message, period in SLOW.items():
-            link.demand(SET_INTERVAL, message, 1e6 * period)
+            link.demand(px4.SET_INTERVAL, message, 1e6 * period)
         if not any(self._streams(kinds) for kinds in (WHOLE, PARTS)):
             raise self._error(f"it does not know where it is: no odometry arrived within {s.connect_s:g} s")
         if isinstance(self.carrier, setpoints.Motors):
             self.carrier.hover = self._hover_thrust()
         quaternion = self._attitude()[0]
         self.axes = Axes(heading_of(quaternion) if s.heading == "start" else 0.0)
+        self._resets = self._reset_counter()
         self.target = self.axes.world(self._place()[0]).astype(np.float32)
         self._ground = float(self.target[2])
         self.target[2] += s.height
@@ -129,7 +132,7 @@ class Mavlink:
         """Whether these messages come, at the policy's rate, once they are asked for."""
         self._state = kinds
         for kind in kinds:
-            self.link.demand(SET_INTERVAL, NUMBERS[kind], 1e6 / self.rate_hz)
+            self.link.demand(px4.SET_INTERVAL, NUMBERS[kind], 1e6 / self.rate_hz)
         found = self.link.wait(lambda: self.link.age(*kinds) < 1.0, 0.5 * self.settings.connect_s)
         return found and all(np.isfinite(part).all() for part in (*self._place(), *self._attitude()))
 
@@ -151,9 +154,21 @@ class Mavlink:
         """Position (3,) m and velocity (3,) m/s: north, east, down."""
         m = self.link.value(self._state[0])
         position, velocity = np.array([m.x, m.y, m.z]), np.array([m.vx, m.vy, m.vz])
-        if self._state == WHOLE and m.child_frame_id in BODY_FRD:
+        if self._state != WHOLE:
+            return position, velocity
+        if m.frame_id not in LOCAL or m.child_frame_id not in (m.frame_id, BODY_FRD):
+            names = [self.link.name_of("MAV_FRAME", frame) for frame in (m.frame_id, m.child_frame_id)]
+            raise self._error(
+                f"its ODOMETRY is in {names[0]} and {names[1]}: known are MAV_FRAME_LOCAL_NED or MAV_FRAME_LOCAL_FRD, "
+                "with velocities in the same or in MAV_FRAME_BODY_FRD"
+            )
+        if m.child_frame_id == BODY_FRD:
             velocity = body(Axes().rotation(tuple(m.q)).reshape(3, 3) @ body(velocity))
         return position, velocity
+
+    def _reset_counter(self) -> int:
+        """How often its estimate has jumped; only ODOMETRY tells."""
+        return int(self.link.value("ODOMETRY").reset_counter) if self._state == WHOLE else 0
 
     def _voltage(self) -> tuple[float, float]:
         """V and how old, s; NaN where it is not measured."""
@@ -167,8 +182,12 @@ class Mavlink:
         age = link.age(*self._state)
         if age > self.settings.link_loss_s:
             raise self._error(f"the link is lost: nothing of its state arrived for {age:.2f} s")
+        if (quiet := link.age("HEARTBEAT")) > BEAT_LOSS_S:
+            raise self._error(f"the link is lost: no heartbeat arrived for {quiet:.1f} s")
         if self._ours:
             self._watch()
+        if (self._ours or not self._airborne) and not self.done and self._reset_counter() != self._resets:
+            raise self._error("it has corrected its estimate by a jump, and the target means another place now")
         (quaternion, rates), (position, velocity) = self._attitude(), self._place()
         self._rates = body(rates)
         voltage, told = self._voltage()
@@ -200,46 +219,50 @@ class Mavlink:
         self._ours, self.done = False, True
 
     def write(self, commands: Mapping[str, Array]) -> None:
-        """Carry out. The first calls take off, one bit each.
-
-        The safe command several times in a row hands it back: the guard sends it when it stops a robot, and no policy
-        for long.
-        """
+        """Carry out. The first calls take off, one bit each."""
         if self.done:
             return
-        stopped = self._is_stopped(commands)
-        if stopped and self._airborne:
-            self._hand_back()
-        elif stopped:
-            self._notes.append(f"stopped on the ground {BY_GUARD}")
-            self.done = True
-        elif self._handed_over:
+        if self._handed_over:
             told = {c.name: np.asarray(commands[c.name])[0] for c in self.commands}
             self.carrier.send(self.link, self.axes, told, self._rates)
         elif self._airborne or any(np.any(commands[c.name]) for c in self.commands):
             next(self._ascent)
 
-    def _is_stopped(self, commands: Mapping[str, Array]) -> bool:
-        safe = all(
-            np.array_equal(commands[c.name], np.full((1, *c.shape), min(max(0.0, c.low), c.high)))
-            for c in self.commands
-        )
-        self._stops = self._stops + 1 if safe else 0
-        return self._stops >= PATIENCE
+    def hand_back(self) -> None:
+        """To its own controllers, as the guard has stopped it: it holds its place, then lands. No set points any more.
 
-    def _hand_back(self) -> None:
-        """To its own controllers: it holds its place, then lands."""
-        now = self.link.clock()
+        To be called at every control step: it is asked again while it is offboard and has not agreed. Once it has, its
+        next heartbeat is waited for: a pilot may take it meanwhile.
+        """
+        if self.done:
+            return
+        if not self._airborne:
+            self._notes.append(f"stopped on the ground {BY_GUARD}")
+            self.done = True
+            if self.link.mode == px4.OFFBOARD:
+                self.link.ask(px4.ARM, 0.0)  # it may have been asked to arm just now
+            return
+        link, now = self.link, self.link.clock()
         if math.isinf(self._lands_at):
             self._lands_at, self._ours = now + HOLD_S, False
-            self._mode(px4.HOLD)
+            link.answers.pop(px4.SET_MODE, None)
             self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
-        elif now >= self._lands_at:
+        offboard = link.mode == px4.OFFBOARD
+        answer = link.answers.pop(px4.SET_MODE, px4.IN_PROGRESS)
+        if answer == px4.ACCEPTED:
+            self._due = now + BEAT_S
+        elif offboard and answer != px4.IN_PROGRESS:
+            self._notes[-1] = f"it does not hold its place: {px4.result_of(answer)}"
+            self._lands_at = now
+        if now >= self._lands_at:
             self._notes.append(f"landed {BY_GUARD}")
             self._land()
+        elif offboard and now >= self._due:
+            self._mode(px4.HOLD)
+            self._due = now + AGAIN_S
 
     def _mode(self, mode: tuple[int, int]) -> None:
-        self.link.ask(SET_MODE, 1.0, *mode)
+        self.link.ask(px4.SET_MODE, 1.0, *mode)
 
     def _take_off(self) -> Iterator[None]:
         """Stream, offboard, arm, climb, hand over: a bit at every step, so that the loop keeps its pace."""
@@ -255,8 +278,8 @@ class Mavlink:
             stay()
             yield
         asked = (1.0, *px4.OFFBOARD)
-        yield from self._until(lambda: link.mode == px4.OFFBOARD, SET_MODE, asked, stay, "does not go offboard")
-        yield from self._until(lambda: link.armed, ARM, (1.0,), stay, "cannot be armed")
+        yield from self._until(lambda: link.mode == px4.OFFBOARD, px4.SET_MODE, asked, stay, "does not go offboard")
+        yield from self._until(lambda: link.armed, px4.ARM, (1.0,), stay, "cannot be armed")
         self._airborne = self._ours = True
         end = clock() + self.settings.height / CLIMB + 8.0
         while not self._has_arrived(height):
@@ -302,7 +325,7 @@ class Mavlink:
         self.done, self._ours = True, False
         end = link.clock() + DOWN_S
         while link.armed and link.clock() < end:
-            if link.age(*self._state) > DOWN_S / 4.0:
+            if link.age("HEARTBEAT", *self._state) > DOWN_S / 4.0:
                 raise self._error("the link did not come back")
             if link.mode in ours:
                 self._mode(px4.LAND)
@@ -311,17 +334,26 @@ class Mavlink:
                 return
             state = link.value("EXTENDED_SYS_STATE")
             if state is not None and state.landed_state == ON_GROUND:
-                link.ask(ARM, 0.0)
-            link.wait(lambda: not link.armed, 0.25)
+                link.ask(px4.ARM, 0.0)
+            link.wait(lambda: not link.armed, AGAIN_S)
         self._airborne = link.armed
         self._notes.append("it is still flying: land it by hand" if self._airborne else "landed, motors off")
 
     def emergency_stop(self) -> None:
-        """Stop the motors now, wherever it is; callable from any thread. It falls."""
+        """Stop the motors now, wherever it is; callable from any thread. It falls.
+
+        It is asked until its heartbeat says that they are off, for `STOP_S` at most.
+        """
         self._notes.append("emergency stop" if self._airborne else "stopped on the ground by the emergency stop")
         self.done, self._ours, self._airborne = True, False, False
-        for _ in range(3):
-            self.link.ask(ARM, 0.0, px4.FORCE)
+        link, began = self.link, self.link.clock()
+        while link.port is not None:
+            link.ask(px4.ARM, 0.0, px4.FORCE)
+            if link.wait(lambda: link.age("HEARTBEAT") < link.clock() - began and not link.armed, AGAIN_S):
+                return
+            if link.clock() - began > STOP_S:
+                self._notes.append("nobody heard that its motors are off: keep away, and stop them by hand")
+                return
 
     def stop(self) -> None:
         try:
@@ -329,7 +361,7 @@ class Mavlink:
             if self._airborne and (self._ours or held):
                 self._land()
             elif not self._airborne and self.link.port is not None and self.link.armed and not self.done:
-                self.link.ask(ARM, 0.0)
+                self.link.ask(px4.ARM, 0.0)
         except MavlinkError as error:
             self._notes.append(f"{error}; the vehicle is left to its own watchdogs")
         except KeyboardInterrupt:

@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -49,11 +50,13 @@ def dialect() -> Any:
 
 
 class Port:
-    """A socket that speaks MAVLink. `peer` is whom it speaks to, once known."""
+    """A socket that speaks MAVLink. `peer` is whom it speaks to, once known: who first sent what `accepts` takes."""
 
-    def __init__(self, uri: str, system: int, component: int) -> None:
+    def __init__(
+        self, uri: str, system: int, component: int, accepts: Callable[[Any], bool] = lambda message: True
+    ) -> None:
         listens, host, port = parsed(uri)
-        self.uri, self.mavlink = uri, dialect()
+        self.uri, self.mavlink, self.accepts = uri, dialect(), accepts
         self.codec = self.mavlink.MAVLink(None, srcSystem=system, srcComponent=component)
         self.codec.robust_parsing = True  # noise on a line is no error
         self.peer: tuple[str, int] | None = None
@@ -89,7 +92,9 @@ class Port:
             if self.peer is not None and sender != self.peer:
                 continue
             messages = [m for m in self.codec.parse_buffer(datagram) or [] if m.get_type() != "BAD_DATA"]
-            if messages and self.peer is None:
+            if self.peer is None:
+                if not any(map(self.accepts, messages)):
+                    continue
                 self.peer = sender
             found += messages
         return found
@@ -112,13 +117,13 @@ class Link:
         self.target = 0  # the vehicle's number
         self.newest: dict[str, tuple[float, Any]] = {}  # by type: when it arrived, and the message
         self.answers: dict[int, int] = {}  # by command: what was answered last
-        self.texts: list[str] = []  # warnings that the vehicle told
+        self.texts: deque[str] = deque(maxlen=100)  # the newest warnings that the vehicle told
         self.strangers = ""  # who else was heard, and is not what flies here
         self._heard, self._running = threading.Condition(), False
 
     def open(self, deadline: float) -> None:
         """MavlinkError when no PX4 multicopter is heard in so many seconds."""
-        self.port = Port(self.uri, SYSTEM, COMPONENT)
+        self.port = Port(self.uri, SYSTEM, COMPONENT, self._meet)
         self._running = True
         self._thread = threading.Thread(target=self._receive, name="mavlink", daemon=True)
         self._thread.start()
@@ -142,15 +147,14 @@ class Link:
 
     def _take(self, message: Any) -> None:
         kind, m = message.get_type(), self.mavlink
-        if message.get_srcComponent() != m.MAV_COMP_ID_AUTOPILOT1:
-            return
-        if kind == "HEARTBEAT" and not self.target:
+        if not self.target:
             self._meet(message)
-        if message.get_srcSystem() != self.target:
+        if (message.get_srcSystem(), message.get_srcComponent()) != (self.target, m.MAV_COMP_ID_AUTOPILOT1):
             return
         if kind == "COMMAND_ACK":
-            self.answers[message.command] = message.result
-        elif kind == "STATUSTEXT" and message.severity <= m.MAV_SEVERITY_WARNING and len(self.texts) < 100:
+            if message.target_system == SYSTEM and message.target_component in (0, COMPONENT):
+                self.answers[message.command] = message.result  # what others asked for is answered to them
+        elif kind == "STATUSTEXT" and message.severity <= m.MAV_SEVERITY_WARNING:
             self.texts.append(printable(message.text, 80))
         elif kind in KEPT:
             before = self.newest.get(kind)
@@ -159,17 +163,24 @@ class Link:
                 return  # late or repeated: what it says is no news
             self.newest[kind] = self.clock(), message
 
-    def _meet(self, message: Any) -> None:
+    def _meet(self, message: Any) -> bool:
+        """Whether this is the heartbeat of a vehicle that flies here, which is ours from now on."""
         m = self.mavlink
+        if message.get_type() != "HEARTBEAT" or message.get_srcComponent() != m.MAV_COMP_ID_AUTOPILOT1:
+            return False
         if message.autopilot != m.MAV_AUTOPILOT_PX4:
-            named = m.enums["MAV_AUTOPILOT"].get(message.autopilot)
-            self.strangers = (
-                f"the autopilot is {named.name if named else message.autopilot}, and only PX4 is known here"
-            )
+            named = self.name_of("MAV_AUTOPILOT", message.autopilot)
+            self.strangers = f"the autopilot is {named}, and only PX4 is known here"
         elif message.type not in (m.MAV_TYPE_QUADROTOR, m.MAV_TYPE_HEXAROTOR, m.MAV_TYPE_OCTOROTOR):
             self.strangers = f"a vehicle of type {message.type} is no multicopter"
         else:
             self.target = message.get_srcSystem()
+        return bool(self.target)
+
+    def name_of(self, kind: str, number: int) -> str:
+        """What MAVLink calls a number of one of its enumerations."""
+        named = self.mavlink.enums[kind].get(number)
+        return named.name if named else str(number)
 
     def send(self, message: Any) -> None:
         """Without waiting."""
@@ -179,6 +190,11 @@ class Link:
     def value(self, kind: str) -> Any:
         """The newest message of that type; None where there is none."""
         return self.newest[kind][1] if kind in self.newest else None
+
+    def last_words(self, most: int = 2) -> str:
+        """The newest of what it warned of; empty where it did not."""
+        with self._heard:
+            return "; ".join(list(self.texts)[-most:])
 
     def age(self, *kinds: str) -> float:
         """s since the oldest of these arrived."""

@@ -18,8 +18,9 @@ MODES = {
     OFFBOARD: "offboard",
     (7, 0): "stabilized",
 }
+SET_MODE, ARM, SET_INTERVAL = 176, 400, 511  # MAV_CMD: a flight mode, motors on or off, how often a message comes
 RESULTS = ("accepted", "refused for now", "refused", "not supported", "failed", "in progress", "cancelled")
-ACCEPTED, IN_PROGRESS = 0, 5
+ACCEPTED, DENIED, IN_PROGRESS = 0, 2, 5
 FORCE = 21196.0  # MAV_CMD_COMPONENT_ARM_DISARM: whatever speaks against it; disarming so stops the motors in flight
 
 

@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -8,6 +9,8 @@ from deploy.drivers import Reading
 from deploy.guard import REASONS, Guard
 from deploy.loop import HandshakeError, handshake, run
 from deploy.safety.envelope import Envelope
+from deploy.teleop.instruction import Instructed
+from sim.spec import Signal
 from tests.deploy.sample_policy import exported, small
 
 
@@ -339,3 +342,15 @@ def test_lateness_of_every_step_is_known(policy):
     record = run(policy, driver, clock=clock, sleep=clock.sleep)
     assert len(record.lateness) == 20
     assert 0.0 <= min(record.lateness) <= max(record.lateness) < 1e-5
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_driver_that_hands_back_gets_no_command_once_its_robot_is_stopped(policy, wrapped):
+    driver = Bench(small())
+    driver.hand_back = lambda: driver.sent.append("handed back")
+    steps = iter(range(10))
+    driver.on_read = lambda: driver.age.update(near=math.inf if next(steps) >= 3 else 0.0)
+    flown = Instructed(driver, Signal("told", (1,)), np.zeros(1, np.int64)) if wrapped else driver
+    record = run(policy, flown, Guard(policy.inputs, policy.outputs, Envelope(hold_steps=2)))
+    assert REASONS[record.stopped[0]] == "stale signal"
+    assert [sent == "handed back" for sent in driver.sent] == [False] * 5 + [True] * 5

@@ -25,6 +25,7 @@ class Config:
     hover_thrust: float = field(default=0.5, metadata={"help": "share of the thrust that carries it (MPC_THR_HOVER)"})
     offboard_loss_s: float = field(default=1.0, metadata={"help": "s without set points until it lands by itself"})
     arms: bool = field(default=True, metadata={"help": "false: it refuses, as one that fails its checks"})
+    refuses_hold: bool = field(default=False, metadata={"help": "true: it does not hold its place, only land"})
     odometry: bool = field(default=True, metadata={"help": "false: it has no ODOMETRY, only the parts of it"})
     voltage: float = field(default=16.2, metadata={"help": "V of its battery"})
     seconds: float | None = field(default=None, metadata={"help": "how long to run (default: until interrupted)"})

@@ -14,13 +14,13 @@ from deploy.mavlink.simulator.controller import Controller, State
 from sim.robots.quadrotors import Quadrotor
 
 POSITION_MODE, READY = (3, 0), (4, 1)
-SET_MODE, ARM, SET_INTERVAL = 176, 400, 511  # MAV_CMD
 FRESH = 0.5  # s: no older set point lets it go offboard
 IDLE_S = 10.0  # s on the ground with motors on, until they are switched off
 DESCENT = 0.7  # m/s
 DOWN_S = 0.4  # s at rest, while it lands, until it has landed
 GROUND, AIR, LANDING = 1, 2, 4  # MAV_LANDED_STATE
 STILL = np.zeros(4)
+TELLS = ("HEARTBEAT", "SYS_STATUS", "EXTENDED_SYS_STATE", "ATTITUDE_QUATERNION", "LOCAL_POSITION_NED", "ODOMETRY")
 
 
 class Autopilot:
@@ -34,10 +34,12 @@ class Autopilot:
         self.now = self.still = 0.0  # s since it was switched on; s at rest while it lands
         self.place, self.heading = np.zeros(3), 0.0  # where it holds itself, in our axes
         self.setpoint: tuple[float, str, Array, float] | None = None  # when, what, numbers, heading or thrust
+        self._tells = {getattr(mavlink, f"MAVLINK_MSG_ID_{name}") for name in TELLS}
         self.periods = {0: 1.0}  # s between two messages, by their number
         self.due = {0: 0.0}
         self.out: list[Any] = []  # messages that wait to be sent
         self.frozen = False  # tests: its estimator hangs
+        self.resets, self.frames = 0, (1, 12)  # tests: how often its estimate has jumped; of ODOMETRY
 
     def receive(self, message: Any) -> None:
         """A message from a client."""
@@ -45,8 +47,9 @@ class Autopilot:
         if getattr(message, "target_system", 1) not in (0, 1):
             return
         if kind == "COMMAND_LONG":
+            asked = message.get_srcSystem(), message.get_srcComponent()
             result = self._command(message)
-            self.out.append(self.mavlink.MAVLink_command_ack_message(message.command, result))
+            self.out.append(self.mavlink.MAVLink_command_ack_message(message.command, result, 0, 0, *asked))
         elif kind == "PARAM_REQUEST_READ" and message.param_id.rstrip("\0") == "MPC_THR_HOVER":
             told = (b"MPC_THR_HOVER", self.config.hover_thrust, 9, 1, 0)
             self.out.append(self.mavlink.MAVLink_param_value_message(*told))
@@ -65,16 +68,18 @@ class Autopilot:
 
     def _command(self, message: Any) -> int:
         m = self.mavlink
-        if message.command == SET_INTERVAL:
+        if not all(map(math.isfinite, (message.param1, message.param2, message.param3))):
+            return px4.DENIED
+        if message.command == px4.SET_INTERVAL:
             number = int(message.param1)
-            if number == m.MAVLINK_MSG_ID_ODOMETRY and not self.config.odometry:
+            if number not in self._tells or (number == m.MAVLINK_MSG_ID_ODOMETRY and not self.config.odometry):
                 return int(m.MAV_RESULT_UNSUPPORTED)
             self.periods[number] = max(1e-6 * message.param2, 0.002)
             self.due.setdefault(number, self.now)
             return int(m.MAV_RESULT_ACCEPTED)
-        if message.command == SET_MODE:
+        if message.command == px4.SET_MODE:
             return self._asked_for_mode((int(message.param2), int(message.param3)))
-        if message.command == ARM:
+        if message.command == px4.ARM:
             return self._asked_to_arm(message.param1 == 1.0, message.param2 == px4.FORCE)
         return int(m.MAV_RESULT_UNSUPPORTED)
 
@@ -83,6 +88,9 @@ class Autopilot:
             return int(self.mavlink.MAV_RESULT_UNSUPPORTED)
         if mode == px4.OFFBOARD and (self.setpoint is None or self.now - self.setpoint[0] > FRESH):
             self.say("Switching to mode 'Offboard' is currently not possible")
+            return int(self.mavlink.MAV_RESULT_TEMPORARILY_REJECTED)
+        if mode == px4.HOLD and self.config.refuses_hold:
+            self.say("Switching to mode 'Hold' is currently not possible")
             return int(self.mavlink.MAV_RESULT_TEMPORARILY_REJECTED)
         self.change(mode)
         return int(self.mavlink.MAV_RESULT_ACCEPTED)
@@ -189,7 +197,8 @@ class Autopilot:
         if number == m.MAVLINK_MSG_ID_ODOMETRY:
             along = FLIP * (s.rotation.T @ s.velocity)
             unknown, when = [math.nan] * 21, round(1e6 * self.now)
-            return m.MAVLink_odometry_message(when, 1, 12, *position, quaternion, *along, *rates, unknown, unknown)
+            numbers = (*position, quaternion, *along, *rates, unknown, unknown)
+            return m.MAVLink_odometry_message(when, *self.frames, *numbers, self.resets)
         return None
 
 

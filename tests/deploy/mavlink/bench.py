@@ -1,13 +1,16 @@
 """A simulated PX4 vehicle for tests, served in a thread, and a driver that flies it."""
 
+import functools
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from deploy.drivers.mavlink import Mavlink, Settings
+from deploy.mavlink.link import MavlinkError
 from deploy.mavlink.simulator import Config
 from deploy.mavlink.simulator.simulation import Simulation
 
@@ -37,3 +40,27 @@ def driver_for(simulation: Simulation, policy: Any, **settings: Any) -> Mavlink:
     """Listens where the vehicle calls; low, so that flights are short."""
     given = Settings(uri=simulation.config.uri.replace("udpout", "udpin"), height=0.5, connect_s=5.0)
     return Mavlink(policy, replace(given, **settings))
+
+
+def settles(holds: Callable[[], object], seconds: float = 12.0) -> bool:
+    """Whether that holds, within so long."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(holds())
+
+
+def flown_again(flight: Callable[..., None]) -> Callable[..., None]:
+    """A test that flies up to three times: a machine that stands still for a moment loses the link, or the place."""
+
+    @functools.wraps(flight)
+    def flown(*given: Any, **named: Any) -> None:
+        failed: list[Exception] = []
+        for _ in range(3):
+            try:
+                return flight(*given, **named)
+            except (AssertionError, MavlinkError) as error:
+                failed.append(error)
+        raise AssertionError(f"three flights failed: {failed}") from failed[-1]
+
+    return flown

@@ -3,8 +3,8 @@
 import math
 import subprocess
 import sys
-import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +13,17 @@ pytest.importorskip("pymavlink")
 
 from deploy import PolicyFile
 from deploy.drivers.mavlink import Mavlink, Settings
-from deploy.guard import Guard
+from deploy.guard import REASONS, Guard
 from deploy.loop import run
 from deploy.mavlink import px4
 from deploy.mavlink.link import Link, MavlinkError
-from deploy.mavlink.simulator import Config
-from deploy.safety.envelope import Envelope
+from deploy.safety.envelope import LAST, Envelope
 from sim.spec import Signal
-from tests.deploy.mavlink.bench import driver_for, free_port, served
+from tests.deploy.mavlink.bench import driver_for, flown_again, free_port, served, settles
 
 pytestmark = pytest.mark.timed
+
+PATIENT = {"missed_in_a_row": None, "missed_of_100": None, "longest_pause": None}  # with a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +47,12 @@ def after(driver: Mavlink, seconds: float, what) -> None:
     driver.write = spy  # type: ignore[method-assign]
 
 
-def settles(holds, seconds: float = 12.0) -> bool:
-    end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(holds())
-
-
+@flown_again
 @pytest.mark.parametrize("settings", [{"heading": 70.0}, {"odometry": False, "rate_gain": 12.0, "yaw_gain": 4.0}])
 def test_the_shipped_policy_holds_its_place_and_lands(policy: PolicyFile, settings):
     with served(**settings) as simulation:
         driver = driver_for(simulation, policy)
-        record = run(policy, driver, steps=700)
+        record = run(policy, driver, Guard(policy.inputs, policy.outputs, Envelope(**PATIENT)), steps=700)
         assert record.steps == 700 and not record.stopped.any()
         name, error, *_ = driver.report()[0].split()
         assert name == "position_error" and float(error) < 0.1
@@ -68,6 +63,7 @@ def test_the_shipped_policy_holds_its_place_and_lands(policy: PolicyFile, settin
         assert forward @ [math.cos(start), -math.sin(start), 0.0] > 0.98  # it did not turn
 
 
+@flown_again
 def test_body_rates_and_velocities_are_carried(policy: PolicyFile):
     class Told:
         rate_hz, robot = 50.0, "any"
@@ -94,14 +90,72 @@ def test_body_rates_and_velocities_are_carried(policy: PolicyFile):
         assert not simulation.autopilot.armed
 
 
-def test_the_guard_hands_it_back_and_it_lands(policy: PolicyFile):
+def fenced(policy: PolicyFile, **rules: Any) -> Guard:
+    """Stops it as it climbs past 0.3 m, and for nothing else."""
+    rules = {"fence_low": (-9.0, -9.0, -9.0), "fence_high": (9.0, 9.0, 0.3), **PATIENT, **rules}
+    return Guard(policy.inputs, policy.outputs, Envelope(**rules))
+
+
+@flown_again
+@pytest.mark.parametrize("safe", [{}, {"motor_command": LAST}, {"motor_command": (0.3,) * 4}])
+def test_the_guard_hands_it_back_and_it_lands_whatever_is_safe(policy: PolicyFile, safe):
     with served() as simulation:
         driver = driver_for(simulation, policy)
-        fence = Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 0.3))
-        record = run(policy, driver, Guard(policy.inputs, policy.outputs, fence))
-        assert record.stopped.any() and driver.done
+        record = run(policy, driver, fenced(policy, safe=safe), steps=3000)
+        assert REASONS[record.stopped[0]] == "geofence" and driver.done and record.steps < 3000
         assert driver.report()[-3:] == ["held for 2 s by the guard", "landed by the guard", "landed, motors off"]
         assert not simulation.autopilot.armed
+
+
+@flown_again
+def test_a_request_to_hold_that_gets_lost_is_made_again(policy: PolicyFile):
+    with served() as simulation:
+        pilot, lost, modes = simulation.autopilot, [], []
+        receive, change = pilot.receive, pilot.change
+
+        def deaf(message):
+            asks = message.get_type() == "COMMAND_LONG" and (message.param2, message.param3) == px4.HOLD
+            if asks and message.command == px4.SET_MODE and len(lost) < 3:
+                lost.append(pilot.now)
+            else:
+                receive(message)
+
+        pilot.receive = deaf
+        pilot.change = lambda mode: (modes.append((mode, pilot.now)), change(mode))
+        run(policy, driver_for(simulation, policy), fenced(policy), steps=3000)
+        assert len(lost) == 3 and [mode for mode, _ in modes[:2]] == [px4.OFFBOARD, px4.HOLD]
+        assert modes[1][1] - lost[0] < 0.9  # before its own failsafe, of 1 s
+        assert pilot.setpoint[0] <= lost[0] + 0.05  # nothing of the policy's once it was stopped
+
+
+def test_what_agreed_to_hold_is_not_asked_again_before_its_heartbeat(policy: PolicyFile):
+    driver = Mavlink(policy, Settings())
+    link, now, asked = driver.link, [0.0], []
+    link.clock = lambda: now[0]  # type: ignore[method-assign]
+    link.ask = lambda *command, again=0: asked.append((round(now[0], 2), *command))  # type: ignore[method-assign]
+    told = (2, 12, 128, px4.custom_mode(px4.OFFBOARD), 4, 3)
+    link.newest["HEARTBEAT"] = 0.0, link.mavlink.MAVLink_heartbeat_message(*told)
+    link.answers[px4.SET_MODE] = 4  # to what was asked long ago
+    driver._airborne = driver._ours = True
+    for step in range(150):  # its heartbeats come once a second
+        now[0] = 0.01 * step
+        if step == 25:
+            link.answers[px4.SET_MODE] = px4.ACCEPTED
+        driver.hand_back()
+    assert [when for when, *_ in asked] == pytest.approx([0.0, 0.1, 0.2, 1.45], abs=0.02)
+    assert {command[1:] for command in asked} == {(px4.SET_MODE, 1.0, *px4.HOLD)}
+
+
+@flown_again
+def test_a_vehicle_that_refuses_to_hold_lands(policy: PolicyFile):
+    with served(refuses_hold=True) as simulation:
+        driver, modes, change = driver_for(simulation, policy), [], simulation.autopilot.change
+        simulation.autopilot.change = lambda mode: (modes.append(mode), change(mode))
+        run(policy, driver, fenced(policy), steps=3000)
+        assert modes == [px4.OFFBOARD, px4.LAND] and not simulation.autopilot.armed
+        assert "it does not hold its place: refused for now" in driver.report()
+        assert "held for 2 s by the guard" not in driver.report()
+        assert not any("offboard control lost" in text for text in driver.link.texts)
 
 
 def test_a_frozen_estimate_stops_it(policy: PolicyFile):
@@ -116,6 +170,42 @@ def run_failing(policy: PolicyFile, driver: Mavlink) -> str:
     with pytest.raises(MavlinkError) as error:
         run(policy, driver, steps=2000)
     return str(error.value)
+
+
+def test_a_heartbeat_that_stays_away_ends_the_flight(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy)
+        after(driver, 0.2, lambda: simulation.autopilot.due.update({0: math.inf}))
+        assert "the link is lost: no heartbeat arrived for 2." in run_failing(policy, driver)
+
+
+def test_an_estimate_that_jumps_ends_the_flight_and_it_lands(policy: PolicyFile):
+    with served() as simulation:
+        driver = driver_for(simulation, policy)
+        after(driver, 0.2, lambda: setattr(simulation.autopilot, "resets", 1))
+        assert "has corrected its estimate by a jump" in run_failing(policy, driver)
+        assert driver.report()[-1] == "landed, motors off" and not simulation.autopilot.armed
+
+
+@pytest.mark.parametrize("frames", [(21, 12), (1, 8), (1, 20), (20, 21)])
+def test_odometry_in_other_frames_is_refused_by_name(policy: PolicyFile, frames):
+    with served() as simulation:
+        simulation.autopilot.frames = frames
+        names = {1: "MAV_FRAME_LOCAL_NED", 8: "MAV_FRAME_BODY_NED", 12: "MAV_FRAME_BODY_FRD"}
+        names |= {20: "MAV_FRAME_LOCAL_FRD", 21: "MAV_FRAME_LOCAL_FLU"}
+        with pytest.raises(MavlinkError, match=f"ODOMETRY is in {names[frames[0]]} and {names[frames[1]]}: known are"):
+            driver_for(simulation, policy).__enter__()
+
+
+@pytest.mark.parametrize("frames", [(1, 1), (20, 20), (20, 12)])
+def test_velocities_along_the_world_or_the_body(policy: PolicyFile, frames):
+    link = Link("udpin://127.0.0.1:0")
+    driver = Mavlink(policy, Settings())
+    half = math.sqrt(0.5)  # its nose points east
+    numbers = (0.0, 0.0, 0.0, (half, 0.0, 0.0, half), 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, [math.nan] * 21, [math.nan] * 21)
+    driver.link.newest["ODOMETRY"] = 0.0, link.mavlink.MAVLink_odometry_message(1, *frames, *numbers)
+    expected = (-2.0, 1.0, 3.0) if frames[1] == 12 else (1.0, 2.0, 3.0)
+    np.testing.assert_allclose(driver._place()[1], expected, atol=1e-12)
 
 
 def test_a_lost_link_ends_the_flight_and_the_vehicle_lands_by_itself(policy: PolicyFile):
@@ -144,8 +234,30 @@ def test_an_emergency_stop_cuts_the_motors_in_the_air(policy: PolicyFile):
         driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs)
         after(driver, 0.3, guard.stop)
         run(policy, driver, guard, steps=1500)
-        assert "emergency stop" in driver.report()
-        assert settles(lambda: not simulation.autopilot.armed, 2.0)
+        assert driver.report()[-1] == "emergency stop"
+        assert settles(lambda: not simulation.autopilot.armed)
+
+
+@pytest.mark.parametrize("lost", [6, 10**6])
+def test_an_emergency_stop_is_repeated_until_it_was_heard(policy: PolicyFile, lost: int):
+    with served(offboard_loss_s=5.0) as simulation:
+        driver, guard = driver_for(simulation, policy), Guard(policy.inputs, policy.outputs, Envelope(**PATIENT))
+        receive, asked = simulation.autopilot.receive, []
+
+        def deaf(message):
+            if message.get_type() == "COMMAND_LONG" and message.command == px4.ARM and message.param2 == px4.FORCE:
+                asked.append(time.monotonic())
+            if len(asked) in (0, lost + 1):
+                receive(message)
+
+        simulation.autopilot.receive = deaf
+        after(driver, 0.3, guard.stop)
+        run(policy, driver, guard, steps=1500)
+        if lost == 6:
+            assert driver.report()[-1] == "emergency stop" and not simulation.autopilot.armed
+        else:
+            assert "nobody heard that its motors are off" in driver.report()[-1]
+            assert 10 < len(asked) < 30 and asked[-1] - asked[0] < 3.5
 
 
 def test_what_is_killed_lands_by_the_vehicles_own_failsafe(policy: PolicyFile):
@@ -176,51 +288,6 @@ def test_nobody_there(policy: PolicyFile):
         run(policy, driver)
 
 
-def test_another_autopilot_is_named():
-    link = Link(f"udpin://127.0.0.1:{free_port()}")
-    m = link.mavlink
-    other = m.MAVLink(None, srcSystem=1, srcComponent=1)
-    other.robust_parsing = True
-    packet = m.MAVLink_heartbeat_message(m.MAV_TYPE_QUADROTOR, m.MAV_AUTOPILOT_ARDUPILOTMEGA, 0, 0, 4, 3).pack(other)
-    link._take(other.parse_buffer(packet)[0])
-    assert "MAV_AUTOPILOT_ARDUPILOTMEGA, and only PX4" in link.strangers and not link.target
-
-
-def test_late_repeated_and_foreign_messages_are_no_news():
-    link = Link("udpin://127.0.0.1:0")
-    m = link.mavlink
-    link.target = 1
-
-    def hear(stamp: int, x: float, system: int = 1) -> None:
-        codec = m.MAVLink(None, srcSystem=system, srcComponent=1)
-        packet = m.MAVLink_local_position_ned_message(stamp, x, 0.0, 0.0, 0.0, 0.0, 0.0).pack(codec)
-        link._take(codec.parse_buffer(packet)[0])
-
-    hear(100, 1.0)
-    hear(100, 2.0)
-    hear(90, 3.0)
-    hear(200, 4.0, system=2)
-    assert link.value("LOCAL_POSITION_NED").x == 1.0
-    hear(101, 5.0)
-    assert link.value("LOCAL_POSITION_NED").x == 5.0
-
-
-def test_garbage_hurts_nobody():
-    with served() as simulation:
-        link = Link(simulation.config.uri.replace("udpout", "udpin"))
-        link.open(5.0)
-        try:
-            assert link.port is not None and link.port.peer is not None
-            rng, port = np.random.default_rng(0), link.port
-            for size in (1, 12, 280, 2000) * 20:
-                port.socket.sendto(rng.bytes(size), port.peer)
-            assert link.parameter("MPC_THR_HOVER") == pytest.approx(0.5)
-            before = link.newest["HEARTBEAT"][0]
-            assert link.wait(lambda: link.newest["HEARTBEAT"][0] > before, 3.0)
-        finally:
-            link.close()
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -234,12 +301,3 @@ def test_garbage_hurts_nobody():
 def test_settings_that_make_no_sense(settings, said):
     with pytest.raises(ValueError, match=said):
         Settings(**settings)
-
-
-def test_the_simulation_refuses_nonsense():
-    with pytest.raises(ValueError, match="rate_gain must be positive"):
-        Config(rate_gain=0.0)
-    thread_count = threading.active_count()
-    with pytest.raises(ValueError, match="boat"), served(robot="boat"):
-        pass
-    assert threading.active_count() == thread_count
