@@ -79,9 +79,13 @@ class Settings:
             raise PolicyFileError(f"{self.path}: {key} is {value!r:.40}; adopted are: {', '.join(choices)}")
         return str(value)
 
-    def nothing(self, key: str, why: str) -> None:
-        """PolicyFileError with the reason where something is set that is not adopted; 0 is something."""
-        if self._found.get(key) not in (None, False):
+    def nothing(self, key: str, why: str, zero: bool = False) -> None:
+        """PolicyFileError with the reason where something is set that is not adopted.
+
+        0 is something, unless `zero`: of what is a flag, yet an int in LeRobot's own files.
+        """
+        value = self._found.get(key)
+        if value is not None and value is not False and not (zero and type(value) is int and value == 0):
             raise PolicyFileError(f"{self.path}: {key} is {self._found[key]!r:.40}: {why}")
 
     def has(self, key: str) -> bool:

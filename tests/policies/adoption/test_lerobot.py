@@ -180,6 +180,9 @@ def test_a_description_that_does_not_fit_is_refused(tmp_path, changes, what):
     [
         ("config.json", {"type": "smolvla"}, "type is 'smolvla'; adopted are: act, diffusion"),
         ("config.json", {"temporal_ensemble_coeff": 0.01}, "averages over plans are not adopted"),
+        ("config.json", {"temporal_ensemble_coeff": 0.0}, "averages over plans are not adopted"),
+        ("config.json", {"temporal_ensemble_coeff": 0}, "averages over plans are not adopted"),
+        ("config.json", {"replace_final_stride_with_dilation": 1}, "dilation is not adopted"),
         ("config.json", {"use_peft": True}, "adapters are not adopted"),
         ("config.json", {"dim_model": 20}, "the weights lack"),
         ("config.json", {"dim_model": 10**9}, "dim_model is 1000000000; needs a whole number"),
