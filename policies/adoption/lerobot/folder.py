@@ -211,7 +211,7 @@ def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str]
         dict.fromkeys(("STATE", "ENV", "VISUAL", "ACTION"), "IDENTITY"),
         dict[str, dict[str, Array]](),
     )
-    steps = _json(path).get("steps")
+    steps, seen = _json(path).get("steps"), False
     for step in steps if isinstance(steps, list) else [None]:
         about = step if isinstance(step, dict) else {}
         name, config = about.get("registry_name"), about.get("config")
@@ -219,6 +219,9 @@ def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str]
         if name == RENAME and not config.get("rename_map"):
             continue
         if name == wanted:
+            if seen:
+                raise PolicyFileError(f"{path}: two steps {wanted}: a policy that is normalised twice is not adopted")
+            seen = True
             told = config.get("norm_map")
             modes |= {key: str(value) for key, value in (told if isinstance(told, dict) else {}).items()}
             if config.get("normalize_observation_keys") is not None:

@@ -211,6 +211,16 @@ def test_a_folder_that_is_not_understood_is_refused(tmp_path, file, changes, wha
     refused(folder, tmp_path, what)
 
 
+@pytest.mark.parametrize("file", ["preprocessor", "postprocessor"])
+def test_a_policy_that_is_normalised_twice_is_refused(tmp_path, file):
+    folder = made.write(tmp_path / "act", made.ACT)
+    path = f"policy_{file}.json"
+    steps = json.loads((folder / path).read_text())["steps"]
+    refused(
+        made.changed(folder, path, steps=[*steps, steps[1]]), tmp_path, f"{path}: two steps {steps[1]['registry_name']}"
+    )
+
+
 def test_other_files_are_refused(tmp_path):
     folder = made.write(tmp_path / "act", made.ACT)
     refused(folder / "config.json", tmp_path, "is no folder")
