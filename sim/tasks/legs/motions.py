@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
+from sim import plain_yaml
 from sim.registry import check_named
 
 if TYPE_CHECKING:
@@ -128,13 +128,11 @@ def read(path: str | Path, servos: Sequence[str]) -> dict[str, Motion]:
     ValueError that names the file for what is none, or for another robot.
     """
     try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(LARGEST + 1)
-        found = yaml.safe_load(content[:LARGEST].decode())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: cannot be read as motions: {' '.join(str(error).split())[:200]}") from None
-    if len(content) > LARGEST:
-        raise ValueError(f"{path}: a file of motions has at most {LARGEST} bytes")
+        found = plain_yaml.read(path, LARGEST)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read as motions: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: cannot be read as motions: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("servos"), list):
         raise ValueError(f"{path}: a file of motions says servos: [NAME, ...], and keyframes for {', '.join(LYING)}")
     if found["servos"] != list(servos):
