@@ -23,14 +23,24 @@ class Asked(Protocol):
 
 
 def planner_of(folder: Folder, steps: int = 0) -> Planner:
-    """The network of a folder; `steps`: evaluations of one that takes noise away, 0: as many as the folder says."""
+    """The network of a folder; `steps`: evaluations of one that takes noise away, 0: as many as the folder says.
+
+    PolicyFileError names the folder's file where its numbers make no network.
+    """
+    from deploy.policy_file import PolicyFileError
     from policies.adoption.lerobot import act, diffusion, planners
 
-    if folder.kind == "act":
-        if steps:
-            raise DescriptionError("sampler: ACT takes no noise away")
-        return planners.ActPlanner(*act.from_act(folder))
-    return planners.DiffusionPlanner(*diffusion.from_diffusion(folder, steps))
+    if folder.kind == "act" and steps:
+        raise DescriptionError("sampler: ACT takes no noise away")
+    try:
+        if folder.kind == "act":
+            return planners.ActPlanner(*act.from_act(folder))
+        return planners.DiffusionPlanner(*diffusion.from_diffusion(folder, steps))
+    except PolicyFileError:
+        raise
+    except (ValueError, ArithmeticError, RuntimeError) as error:  # as the math of its schedule, or torch, say it
+        why = " ".join(str(error).split())[:200]
+        raise PolicyFileError(f"{folder.settings.path}: its numbers make no {folder.kind} network: {why}") from None
 
 
 def draft(path: str, task: Task | None, typed: Mapping[str, Any]) -> str:

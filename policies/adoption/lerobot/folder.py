@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,13 @@ BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 STATE, PLACE, ACTION = "observation.state", "observation.environment_state", "action"
 LONGEST = 1 << 20  # bytes of JSON
 LARGEST = 1_000_000  # side of a shape
+PICTURES, WIDEST = 16, 4096  # of pictures: how many, and their sides in pixels
 # Steps that leave numbers as they are, or that are carried out elsewhere: pictures are brought into 0 to 1 by ours.
 IDLE = ("to_batch_processor", "device_processor")
 RENAME, NORMALISE, RESTORE = "rename_observations_processor", "normalizer_processor", "unnormalizer_processor"
 # Of each mode: which statistics it takes.
 MODES = {"IDENTITY": (), "MEAN_STD": ("mean", "std"), "MIN_MAX": ("min", "max")}
+KEYS = ("mean", "std", "min", "max", "q01", "q10", "q50", "q90", "q99")  # statistics of a feature's size
 MODES |= {"QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 
 
@@ -63,7 +66,8 @@ class Settings:
 
     def number(self, key: str) -> float:
         value: Any = self._found.get(key)
-        if type(value) not in (int, float) or not math.isfinite(value):
+        # JSON's whole numbers may be larger than any float.
+        if type(value) not in (int, float) or not -sys.float_info.max <= value <= sys.float_info.max:
             raise PolicyFileError(f"{self.path}: {key} is {value!r:.40}; needs a number")
         return float(value)
 
@@ -143,6 +147,13 @@ def read(path: str) -> Folder:
     known = {name: statistics[name] for name in sizes if name in statistics}
     if ACTION in restored:
         known[ACTION] = restored[ACTION]
+    sizes[ACTION] = (width,)
+    for name, held in known.items():
+        for key, value in held.items():
+            if key in KEYS and value.size != math.prod(sizes[name]):
+                raise PolicyFileError(
+                    f"{path}: statistics: {name}.{key} has {value.size} numbers, {name} has {math.prod(sizes[name])}"
+                )
     return Folder(path, kind, settings, numbers, pictures, width, tensors, normalisers, known)
 
 
@@ -180,11 +191,16 @@ def _inputs(path: str, found: Any) -> tuple[dict[str, int], dict[str, tuple[int,
     numbers, pictures = dict[str, int](), dict[str, tuple[int, int]]()
     for name, (kind, shape) in _features(path, "input_features", found).items():
         if kind == "VISUAL" and len(shape) == 3 and shape[0] == 3:
+            # Before any weight is checked, the network's tables are made of these sizes.
+            if max(shape) > WIDEST:
+                raise PolicyFileError(f"{path}: input_features: {name!r:.80} has {shape}; sides are at most {WIDEST}")
             pictures[name] = (shape[1], shape[2])
         elif (kind, name) in (("STATE", STATE), ("ENV", PLACE)) and len(shape) == 1:
             numbers[name] = shape[0]
         else:
             raise PolicyFileError(f"{path}: input_features: {name!r:.80} of type {kind:.20} and shape {shape}: no such")
+    if len(pictures) > PICTURES:
+        raise PolicyFileError(f"{path}: input_features: {len(pictures)} pictures; the most are {PICTURES}")
     return {name: numbers[name] for name in (STATE, PLACE) if name in numbers}, pictures
 
 

@@ -211,6 +211,48 @@ def test_a_folder_that_is_not_understood_is_refused(tmp_path, file, changes, wha
     refused(folder, tmp_path, what)
 
 
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"beta_schedule": "linear", "beta_start": -1}, "beta_start is -1"),
+        ({"beta_schedule": "scaled_linear", "beta_end": 1.5}, "beta_end 1.5"),
+        ({"beta_start": 10**400}, "beta_start is 1000"),
+        ({"n_groups": 7}, "its numbers make no diffusion network: num_channels"),
+        ({"kernel_size": 4}, "the weights lack"),
+    ],
+)
+def test_numbers_that_make_no_network_are_refused_by_file(tmp_path, changes, what):
+    folder = made.changed(made.write(tmp_path / "diffusion", made.DIFFUSION), "config.json", **changes)
+    with pytest.raises(PolicyFileError) as error:
+        lerobot.planner_of(read(str(folder)))
+    assert what in str(error.value) and str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "what"),
+    [
+        ({"huge": (1_000_000, 1_000_000)}, "'observation.images.huge' has (3, 1000000, 1000000); sides are at most"),
+        ({f"eye{k}": (64, 64) for k in range(17)}, "17 pictures; the most are 16"),
+    ],
+)
+def test_pictures_are_bounded_before_a_network_is_made(tmp_path, pictures, what):
+    folder = made.write(tmp_path / "act", made.ACT)
+    inputs = json.loads((folder / "config.json").read_text())["input_features"]
+    inputs |= {f"observation.images.{k}": {"type": "VISUAL", "shape": [3, *sides]} for k, sides in pictures.items()}
+    refused(made.changed(folder, "config.json", input_features=inputs), tmp_path, what)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("preprocessor", "observation.environment_state.min"), ("postprocessor", "action.mean")],
+)
+def test_statistics_of_another_size_are_refused_by_name(tmp_path, file, name):
+    folder = made.write(tmp_path / "act", made.ACT)
+    held, _ = safetensors.read(str(folder / f"{file}.safetensors"), 1e6)
+    (folder / f"{file}.safetensors").write_bytes(safetensors.to_bytes({**held, name: np.zeros(9, np.float32)}))
+    refused(folder, tmp_path, f"statistics: {name} has 9 numbers")
+
+
 @pytest.mark.parametrize("file", ["preprocessor", "postprocessor"])
 def test_a_policy_that_is_normalised_twice_is_refused(tmp_path, file):
     folder = made.write(tmp_path / "act", made.ACT)
