@@ -52,12 +52,12 @@ def draft(path: str, task: Task | None, typed: Mapping[str, Any]) -> str:
     return made(read(path), of_task(task, pictures=True) if task else None, typed)
 
 
-def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, str]:
-    """The policy as its description says, and the file that holds its weights."""
+def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, list[Path]]:
+    """The policy as its description says, and the files that it was read from, in the order of their names."""
     from policies.adoption.contract import contract_of
     from policies.adoption.lerobot.controller import LeRobotPolicy
     from policies.adoption.lerobot.description import read as read_description
-    from policies.adoption.lerobot.folder import WEIGHTS, read
+    from policies.adoption.lerobot.folder import read
 
     description = read_description(asked.description)
     folder = read(asked.file)
@@ -67,7 +67,7 @@ def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, s
         policy = LeRobotPolicy(description, contract, folder, planner)
     except DescriptionError as error:
         raise DescriptionError(f"{asked.description}: {error}") from None
-    return policy, str(Path(asked.file) / WEIGHTS)
+    return policy, [Path(asked.file) / name for name in folder.files]
 
 
 def remarks(policy: Any, episodes: int, seed: int) -> list[str]:

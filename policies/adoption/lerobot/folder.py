@@ -109,6 +109,7 @@ class Folder:
     tensors: dict[str, Array]
     normalisers: dict[str, Normaliser]  # by input, and "action"
     statistics: dict[str, dict[str, Array]]  # of its training, by input and "action"
+    files: tuple[str, ...]  # all that were read, in the order of their names
 
 
 def read(path: str) -> Folder:
@@ -134,13 +135,13 @@ def read(path: str) -> Folder:
         **{name: (size,) for name, size in numbers.items()},
         **{name: (3, 1, 1) for name in pictures},
     }
-    modes, statistics = _normalisation(folder, BEFORE, NORMALISE)
+    modes, statistics, before = _normalisation(folder, BEFORE, NORMALISE)
     normalisers = {
         name: made
         for name, shape in sizes.items()
         if (made := _normaliser(f"{folder / BEFORE}: {name}", modes[_kind(name)], statistics.get(name), shape))
     }
-    modes, restored = _normalisation(folder, AFTER, RESTORE)
+    modes, restored, after = _normalisation(folder, AFTER, RESTORE)
     width = outputs[ACTION][1][0]
     if back := _normaliser(f"{folder / AFTER}: {ACTION}", modes["ACTION"], restored.get(ACTION), (width,)):
         normalisers[ACTION] = back
@@ -154,7 +155,8 @@ def read(path: str) -> Folder:
                 raise PolicyFileError(
                     f"{path}: statistics: {name}.{key} has {value.size} numbers, {name} has {math.prod(sizes[name])}"
                 )
-    return Folder(path, kind, settings, numbers, pictures, width, tensors, normalisers, known)
+    files = tuple(sorted({CONFIG, WEIGHTS, BEFORE, AFTER, *(name for name in (before, after) if name)}))
+    return Folder(path, kind, settings, numbers, pictures, width, tensors, normalisers, known, files)
 
 
 def _kind(name: str) -> str:
@@ -220,14 +222,14 @@ def _tensors(path: Path) -> dict[str, Array]:
     return made
 
 
-def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str], dict[str, dict[str, Array]]]:
-    """The mode of each kind of feature, and the statistics of each."""
+def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str], dict[str, dict[str, Array]], str]:
+    """The mode of each kind of feature, the statistics of each, and the name of their file, if there is one."""
     path, modes, held = (
         folder / file,
         dict.fromkeys(("STATE", "ENV", "VISUAL", "ACTION"), "IDENTITY"),
         dict[str, dict[str, Array]](),
     )
-    steps, seen = _json(path).get("steps"), False
+    steps, seen, source = _json(path).get("steps"), False, ""
     for step in steps if isinstance(steps, list) else [None]:
         about = step if isinstance(step, dict) else {}
         name, config = about.get("registry_name"), about.get("config")
@@ -243,10 +245,11 @@ def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str]
             if config.get("normalize_observation_keys") is not None:
                 raise PolicyFileError(f"{path}: normalize_observation_keys: a part of the inputs only is not adopted")
             held = _statistics(folder, about.get("state_file"), config.get("eps"))
+            source = str(about["state_file"])
         elif name not in IDLE:
             what = f"{name} renames" if name == RENAME else f"the step {name!r:.80} is not known"
             raise PolicyFileError(f"{path}: {what}: a policy with it is not adopted")
-    return modes, held
+    return modes, held, source
 
 
 def _statistics(folder: Path, file: Any, epsilon: Any) -> dict[str, dict[str, Array]]:

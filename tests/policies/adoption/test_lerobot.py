@@ -1,5 +1,6 @@
 """Policies of LeRobot: what is read of a folder, what becomes of it, and what is refused."""
 
+import hashlib
 import json
 from contextlib import closing
 from types import SimpleNamespace
@@ -68,7 +69,13 @@ def test_a_plan_is_carried_out_and_made_anew(tmp_path):
         assert got["arm"] == pytest.approx(want[:2], abs=1e-5)
         assert got["hand"] == pytest.approx(want[2:], abs=1e-5)
     about = policy.metadata["training"]["adopted"]
-    assert about["from"] == "lerobot" and len(about["sha256"]) == 64
+    names = "config.json model.safetensors policy_postprocessor.json policy_preprocessor.json postprocessor.safetensors"
+    sums = [
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in (*names.split(), "preprocessor.safetensors")
+    ]
+    assert about["from"] == "lerobot"
+    assert about["sha256"] == hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 def test_elements_scales_and_the_order_of_commands_are_as_described(tmp_path):
