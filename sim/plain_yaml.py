@@ -15,7 +15,7 @@ MERGE = "tag:yaml.org,2002:merge"
 LONGEST_SEXAGESIMAL = 40  # characters of 1:30:00, whose value PyYAML computes digit by digit
 
 
-class PlainLoader(yaml.SafeLoader):
+class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
     """PyYAML's safe loader without merge keys (`<<`), whose nests fill memory; a field is given once."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
