@@ -102,18 +102,26 @@ def adopt(config: Config, settings: Mapping[str, Any]) -> tuple[PolicyFile, Adop
     from policies.models.export import export
 
     made = lerobot.adopted if config.source == "lerobot" else adopted
-    policy, weights = made(config, settings)
-    about = {"from": config.source, "file": Path(config.file).name, "sha256": _sha256(weights)}
+    policy, files = made(config, settings)
+    about = {"from": config.source, "file": Path(config.file).name, "sha256": _sha256(files)}
     about |= {"description": Path(config.description).read_text()}
     file = export(policy, config.out, vectors_from=trial.flight(policy, config.seed), training={"adopted": about})
     return file, policy
 
 
-def _sha256(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def _sha256(files: Sequence[Path]) -> str:
+    """Of the file; of several that of what `sha256sum FILES` prints, in the order of their names."""
+    sums = []
+    for path in files:
+        with path.open("rb") as stream:
+            sums.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    if len(files) == 1:
+        return sums[0]
+    lines = [f"{found}  {path.name}\n" for found, path in zip(sums, files, strict=True)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def adopted(config: Config, settings: Mapping[str, Any]) -> tuple[AdoptedPolicy, str]:
+def adopted(config: Config, settings: Mapping[str, Any]) -> tuple[AdoptedPolicy, list[Path]]:
     """The policy as its description says, and the file that holds its weights."""
     import dataclasses
 
@@ -135,7 +143,7 @@ def adopted(config: Config, settings: Mapping[str, Any]) -> tuple[AdoptedPolicy,
         policy = AdoptedPolicy(description, contract_of(description, settings, config.task), found.network)
     except DescriptionError as error:
         raise DescriptionError(f"{config.description}: {error}") from None
-    return policy, config.file
+    return policy, [Path(config.file)]
 
 
 def main(argv: Sequence[str]) -> None:

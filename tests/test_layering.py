@@ -71,9 +71,7 @@ HOMES = {
         "sim/render/caption.py",
     ],
     "yaml": [
-        "sim/scenes/occupancy.py",
-        "sim/tasks/legs/motions.py",
-        "policies/adoption/description.py",
+        "sim/plain_yaml.py",
         "policies/adoption/draft.py",
     ],
     "rosbags": ["policies/datasets/recordings/bags.py"],

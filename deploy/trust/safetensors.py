@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from deploy.trust.reading import read_regular
 
-LONGEST_HEADER = 100_000_000  # bytes, as the format has it
+LONGEST_HEADER = 10_000_000  # bytes; the format allows 100 MB, of which Python's objects are gigabytes
+GROWTH = 40  # bytes that Python's objects take for one of the header, at most: 33 were measured, of {"":{}}
 MOST = 1_000_000  # tensors
 TEXTS = "__metadata__"
 DTYPES = {
@@ -63,23 +65,28 @@ def to_bytes(tensors: Mapping[str, NDArray[Any]], texts: Mapping[str, str] | Non
 def read(path: str, most: float) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """The tensors by name, and the texts. OSError when it cannot be read, SafetensorsError when it is not one.
 
-    A file of more than `most` bytes is not read.
+    A file of more than `most` bytes is not read, nor one whose header would take more than that.
     """
     try:
-        return from_bytes(read_regular(path, most))
+        return from_bytes(read_regular(path, most), most)
     except SafetensorsError:
         raise
     except ValueError as error:  # too large
         raise SafetensorsError(str(error)) from None
 
 
-def from_bytes(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+def from_bytes(content: bytes, most: float = math.inf) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """The same of a file's content."""
+    longest = min(LONGEST_HEADER, most / GROWTH)
     length = struct.unpack("<Q", content[:8])[0] if len(content) >= 8 else -1
-    if not 2 <= length <= min(len(content) - 8, LONGEST_HEADER):
+    if not 2 <= length <= len(content) - 8:
         raise SafetensorsError("it is no safetensors file: its header does not fit into it")
+    if length > longest:
+        raise SafetensorsError(f"its header has {length} bytes, more than {int(longest)}")
     try:
-        header = json.loads(content[8 : 8 + length])
+        header = json.loads(content[8 : 8 + length], object_pairs_hook=_once)
+    except SafetensorsError:
+        raise
     except (ValueError, RecursionError) as error:
         raise SafetensorsError(f"it is no safetensors file: its header is no JSON: {error}") from None
     if not isinstance(header, dict) or len(header) > MOST:
@@ -97,6 +104,15 @@ def from_bytes(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]
     if end != len(data):
         raise SafetensorsError(f"its tensors are {end} bytes, it holds {len(data)}")
     return {name: _array(data[begin:stop], code, shape) for name, (code, shape, begin, stop) in spans.items()}, texts
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON whose names are each there once; others would read another file than we."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise SafetensorsError(f"its header names {twice!r:.80} twice")
+    return found
 
 
 def _span(name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:

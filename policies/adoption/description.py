@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from deploy.trust.reading import read_regular
 from policies.adoption.fields import EVERYTHING, DescriptionError, Fields, shown
 from policies.models.networks import Array
+from sim import plain_yaml
 from sim.spec import Group, Signal
 
 LARGEST_FILE = 1 << 20  # bytes
@@ -115,34 +114,12 @@ class Description:
     network: dict[str, str] = field(default_factory=dict)  # activation, last: of files that hold weights alone
 
 
-def once_each(text: str) -> None:
-    """YAMLError where a field is given twice: PyYAML keeps the last one and says nothing."""
-    nodes, seen = [yaml.compose(text, yaml.SafeLoader)], set[int]()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen:  # an alias
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            given = set[str]()
-            for key, value in node.value:
-                nodes.append(value)
-                if isinstance(key, yaml.ScalarNode):
-                    if key.value in given:
-                        raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
-                    given.add(key.value)
-        elif isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-
-
 def load(path: str) -> Any:
     """What a file of YAML holds: numbers, texts, lists and fields, each given once. DescriptionError."""
     try:
-        text = read_regular(path, LARGEST_FILE).decode()
-        once_each(text)
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise DescriptionError(f"is not YAML: {' '.join(str(error).split())[:200]}") from None
+        return plain_yaml.read(path, LARGEST_FILE)
+    except ValueError as error:
+        raise DescriptionError(str(error)) from None
 
 
 def read(path: str) -> Description:

@@ -8,6 +8,8 @@ back-right, back-left, front-left.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.identification import ulog_formats
+
 Array = NDArray[np.float64]
 
 LARGEST = 1 << 31  # bytes of a log
+MOST_ADDED = 4096  # topics that are said to be logged; PX4 has some hundreds
 SLOWEST = 45.0  # Hz, of the motors' commands
 GAP = 2.5  # usual intervals of a topic: what lies in a longer gap is not guessed
 FLIPPED = np.array([1.0, -1.0, -1.0])  # an axis of PX4 in ours
@@ -76,9 +81,24 @@ def _opened(path: str) -> Any:
     if (size := os.path.getsize(path)) > LARGEST:
         raise ValueError(f"{path}: a log of {size >> 20} MB is too large; the most are {LARGEST >> 20}")
     topics = [MOTORS[0], *(topic for topic, _ in STATES.values()), LANDED[0]]
+
+    class Bounded(ULog):  # type: ignore[misc]
+        """Of a bounded number of topics: each one that is said again is an object of all its fields."""
+
+        added = 0
+
+        def _MessageAddLogged(self, *told: Any) -> Any:  # noqa: N802  the reader calls it so
+            self.added += 1
+            if self.added > MOST_ADDED:
+                raise RuntimeError(f"it adds more than {MOST_ADDED} topics")
+            return ULog._MessageAddLogged(*told)
+
     with open(path, "rb") as file:
         try:
-            return ULog(file, topics, True)
+            ulog_formats.check(file, topics)
+            file.seek(0)
+            with contextlib.redirect_stdout(io.StringIO()):  # what it prints of damage is the file's words
+                return Bounded(file, topics, True)
         except Exception as error:  # a stranger's bytes: the reader raises whatever it stumbles over
             raise ValueError(f"{path} is no ULog, or a damaged one: {str(error)[:120]}") from None
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+
+from sim import plain_yaml
 
 TEXT = 8000  # bytes of a YAML file at most
 PIXELS, SIDE = 4096 * 4096, 16_384  # of a picture at most, in all and along a side
@@ -49,16 +50,11 @@ def _number(name: str, key: str, value: Any, low: float, high: float) -> float:
 
 def _settings(path: str | Path) -> dict[str, Any]:
     try:
-        with Path(path).open("rb") as stream:
-            text = stream.read(TEXT + 1).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read as a map: {error}") from None
-    if len(text) > TEXT:
-        raise ValueError(f"{path}: a map's YAML file has at most {TEXT} bytes")
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date in the 99th month
-        raise ValueError(f"{path}: is not YAML: {' '.join(str(error).split())[:200]}") from None
+        found = plain_yaml.read(path, TEXT)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read as a map: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: a map's YAML file holds keys and values: image, resolution, origin ...")
     if missing := [key for key in ("image", "resolution", "origin") if key not in found]:

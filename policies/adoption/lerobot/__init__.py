@@ -23,14 +23,24 @@ class Asked(Protocol):
 
 
 def planner_of(folder: Folder, steps: int = 0) -> Planner:
-    """The network of a folder; `steps`: evaluations of one that takes noise away, 0: as many as the folder says."""
+    """The network of a folder; `steps`: evaluations of one that takes noise away, 0: as many as the folder says.
+
+    PolicyFileError names the folder's file where its numbers make no network.
+    """
+    from deploy.policy_file import PolicyFileError
     from policies.adoption.lerobot import act, diffusion, planners
 
-    if folder.kind == "act":
-        if steps:
-            raise DescriptionError("sampler: ACT takes no noise away")
-        return planners.ActPlanner(*act.from_act(folder))
-    return planners.DiffusionPlanner(*diffusion.from_diffusion(folder, steps))
+    if folder.kind == "act" and steps:
+        raise DescriptionError("sampler: ACT takes no noise away")
+    try:
+        if folder.kind == "act":
+            return planners.ActPlanner(*act.from_act(folder))
+        return planners.DiffusionPlanner(*diffusion.from_diffusion(folder, steps))
+    except PolicyFileError:
+        raise
+    except (ValueError, ArithmeticError, RuntimeError) as error:  # as the math of its schedule, or torch, say it
+        why = " ".join(str(error).split())[:200]
+        raise PolicyFileError(f"{folder.settings.path}: its numbers make no {folder.kind} network: {why}") from None
 
 
 def draft(path: str, task: Task | None, typed: Mapping[str, Any]) -> str:
@@ -42,12 +52,12 @@ def draft(path: str, task: Task | None, typed: Mapping[str, Any]) -> str:
     return made(read(path), of_task(task, pictures=True) if task else None, typed)
 
 
-def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, str]:
-    """The policy as its description says, and the file that holds its weights."""
+def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, list[Path]]:
+    """The policy as its description says, and the files that it was read from, in the order of their names."""
     from policies.adoption.contract import contract_of
     from policies.adoption.lerobot.controller import LeRobotPolicy
     from policies.adoption.lerobot.description import read as read_description
-    from policies.adoption.lerobot.folder import WEIGHTS, read
+    from policies.adoption.lerobot.folder import read
 
     description = read_description(asked.description)
     folder = read(asked.file)
@@ -57,7 +67,7 @@ def adopted(asked: Asked, settings: Mapping[str, Any]) -> tuple[LeRobotPolicy, s
         policy = LeRobotPolicy(description, contract, folder, planner)
     except DescriptionError as error:
         raise DescriptionError(f"{asked.description}: {error}") from None
-    return policy, str(Path(asked.file) / WEIGHTS)
+    return policy, [Path(asked.file) / name for name in folder.files]
 
 
 def remarks(policy: Any, episodes: int, seed: int) -> list[str]:

@@ -193,7 +193,7 @@ def from_act(folder: Folder) -> tuple[Act, int, int]:
         "temporal_ensemble_coeff",
         "averages over plans are not adopted; set it to null and n_action_steps to what suits the robot",
     )
-    told.nothing("replace_final_stride_with_dilation", "a backbone with dilation is not adopted")
+    told.nothing("replace_final_stride_with_dilation", "a backbone with dilation is not adopted", zero=True)
     if told.whole("n_obs_steps") != 1 or not folder.numbers:
         raise PolicyFileError(f"{told.path}: needs n_obs_steps 1, and numbers among the inputs")
     horizon = told.whole("chunk_size", 1000)

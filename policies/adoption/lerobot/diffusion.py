@@ -179,6 +179,8 @@ def betas(told: Settings, count: int) -> Array:
     """How much noise each step of training adds, (count,): linear, of square roots, or the squared cosine's."""
     kind = told.word("beta_schedule", "squaredcos_cap_v2", "linear", "scaled_linear")
     low, high = told.number("beta_start"), told.number("beta_end")
+    if kind != "squaredcos_cap_v2" and not (0.0 < low < 1.0 and 0.0 < high < 1.0):
+        raise PolicyFileError(f"{told.path}: beta_start is {low:g}, beta_end {high:g}; both lie between 0 and 1")
     if kind == "linear":
         return np.linspace(low, high, count, dtype=np.float32)
     if kind == "scaled_linear":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,13 @@ BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 STATE, PLACE, ACTION = "observation.state", "observation.environment_state", "action"
 LONGEST = 1 << 20  # bytes of JSON
 LARGEST = 1_000_000  # side of a shape
+PICTURES, WIDEST = 16, 4096  # of pictures: how many, and their sides in pixels
 # Steps that leave numbers as they are, or that are carried out elsewhere: pictures are brought into 0 to 1 by ours.
 IDLE = ("to_batch_processor", "device_processor")
 RENAME, NORMALISE, RESTORE = "rename_observations_processor", "normalizer_processor", "unnormalizer_processor"
 # Of each mode: which statistics it takes.
 MODES = {"IDENTITY": (), "MEAN_STD": ("mean", "std"), "MIN_MAX": ("min", "max")}
+KEYS = ("mean", "std", "min", "max", "q01", "q10", "q50", "q90", "q99")  # statistics of a feature's size
 MODES |= {"QUANTILES": ("q01", "q99"), "QUANTILE10": ("q10", "q90")}
 
 
@@ -63,7 +66,8 @@ class Settings:
 
     def number(self, key: str) -> float:
         value: Any = self._found.get(key)
-        if type(value) not in (int, float) or not math.isfinite(value):
+        # JSON's whole numbers may be larger than any float.
+        if type(value) not in (int, float) or not -sys.float_info.max <= value <= sys.float_info.max:
             raise PolicyFileError(f"{self.path}: {key} is {value!r:.40}; needs a number")
         return float(value)
 
@@ -79,9 +83,13 @@ class Settings:
             raise PolicyFileError(f"{self.path}: {key} is {value!r:.40}; adopted are: {', '.join(choices)}")
         return str(value)
 
-    def nothing(self, key: str, why: str) -> None:
-        """PolicyFileError with the reason where something is set that is not adopted; 0 is something."""
-        if self._found.get(key) not in (None, False):
+    def nothing(self, key: str, why: str, zero: bool = False) -> None:
+        """PolicyFileError with the reason where something is set that is not adopted.
+
+        0 is something, unless `zero`: of what is a flag, yet an int in LeRobot's own files.
+        """
+        value = self._found.get(key)
+        if value is not None and value is not False and not (zero and type(value) is int and value == 0):
             raise PolicyFileError(f"{self.path}: {key} is {self._found[key]!r:.40}: {why}")
 
     def has(self, key: str) -> bool:
@@ -101,6 +109,7 @@ class Folder:
     tensors: dict[str, Array]
     normalisers: dict[str, Normaliser]  # by input, and "action"
     statistics: dict[str, dict[str, Array]]  # of its training, by input and "action"
+    files: tuple[str, ...]  # all that were read, in the order of their names
 
 
 def read(path: str) -> Folder:
@@ -126,20 +135,28 @@ def read(path: str) -> Folder:
         **{name: (size,) for name, size in numbers.items()},
         **{name: (3, 1, 1) for name in pictures},
     }
-    modes, statistics = _normalisation(folder, BEFORE, NORMALISE)
+    modes, statistics, before = _normalisation(folder, BEFORE, NORMALISE)
     normalisers = {
         name: made
         for name, shape in sizes.items()
         if (made := _normaliser(f"{folder / BEFORE}: {name}", modes[_kind(name)], statistics.get(name), shape))
     }
-    modes, restored = _normalisation(folder, AFTER, RESTORE)
+    modes, restored, after = _normalisation(folder, AFTER, RESTORE)
     width = outputs[ACTION][1][0]
     if back := _normaliser(f"{folder / AFTER}: {ACTION}", modes["ACTION"], restored.get(ACTION), (width,)):
         normalisers[ACTION] = back
     known = {name: statistics[name] for name in sizes if name in statistics}
     if ACTION in restored:
         known[ACTION] = restored[ACTION]
-    return Folder(path, kind, settings, numbers, pictures, width, tensors, normalisers, known)
+    sizes[ACTION] = (width,)
+    for name, held in known.items():
+        for key, value in held.items():
+            if key in KEYS and value.size != math.prod(sizes[name]):
+                raise PolicyFileError(
+                    f"{path}: statistics: {name}.{key} has {value.size} numbers, {name} has {math.prod(sizes[name])}"
+                )
+    files = tuple(sorted({CONFIG, WEIGHTS, BEFORE, AFTER, *(name for name in (before, after) if name)}))
+    return Folder(path, kind, settings, numbers, pictures, width, tensors, normalisers, known, files)
 
 
 def _kind(name: str) -> str:
@@ -176,11 +193,16 @@ def _inputs(path: str, found: Any) -> tuple[dict[str, int], dict[str, tuple[int,
     numbers, pictures = dict[str, int](), dict[str, tuple[int, int]]()
     for name, (kind, shape) in _features(path, "input_features", found).items():
         if kind == "VISUAL" and len(shape) == 3 and shape[0] == 3:
+            # Before any weight is checked, the network's tables are made of these sizes.
+            if max(shape) > WIDEST:
+                raise PolicyFileError(f"{path}: input_features: {name!r:.80} has {shape}; sides are at most {WIDEST}")
             pictures[name] = (shape[1], shape[2])
         elif (kind, name) in (("STATE", STATE), ("ENV", PLACE)) and len(shape) == 1:
             numbers[name] = shape[0]
         else:
             raise PolicyFileError(f"{path}: input_features: {name!r:.80} of type {kind:.20} and shape {shape}: no such")
+    if len(pictures) > PICTURES:
+        raise PolicyFileError(f"{path}: input_features: {len(pictures)} pictures; the most are {PICTURES}")
     return {name: numbers[name] for name in (STATE, PLACE) if name in numbers}, pictures
 
 
@@ -200,14 +222,14 @@ def _tensors(path: Path) -> dict[str, Array]:
     return made
 
 
-def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str], dict[str, dict[str, Array]]]:
-    """The mode of each kind of feature, and the statistics of each."""
+def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str], dict[str, dict[str, Array]], str]:
+    """The mode of each kind of feature, the statistics of each, and the name of their file, if there is one."""
     path, modes, held = (
         folder / file,
         dict.fromkeys(("STATE", "ENV", "VISUAL", "ACTION"), "IDENTITY"),
         dict[str, dict[str, Array]](),
     )
-    steps = _json(path).get("steps")
+    steps, seen, source = _json(path).get("steps"), False, ""
     for step in steps if isinstance(steps, list) else [None]:
         about = step if isinstance(step, dict) else {}
         name, config = about.get("registry_name"), about.get("config")
@@ -215,15 +237,19 @@ def _normalisation(folder: Path, file: str, wanted: str) -> tuple[dict[str, str]
         if name == RENAME and not config.get("rename_map"):
             continue
         if name == wanted:
+            if seen:
+                raise PolicyFileError(f"{path}: two steps {wanted}: a policy that is normalised twice is not adopted")
+            seen = True
             told = config.get("norm_map")
             modes |= {key: str(value) for key, value in (told if isinstance(told, dict) else {}).items()}
             if config.get("normalize_observation_keys") is not None:
                 raise PolicyFileError(f"{path}: normalize_observation_keys: a part of the inputs only is not adopted")
             held = _statistics(folder, about.get("state_file"), config.get("eps"))
+            source = str(about["state_file"])
         elif name not in IDLE:
             what = f"{name} renames" if name == RENAME else f"the step {name!r:.80} is not known"
             raise PolicyFileError(f"{path}: {what}: a policy with it is not adopted")
-    return modes, held
+    return modes, held, source
 
 
 def _statistics(folder: Path, file: Any, epsilon: Any) -> dict[str, dict[str, Array]]:

@@ -210,6 +210,9 @@ class Ppo:
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         torch = config.path == "torch" or bool(why)
+        told = [name for name in ("final_imitation", "alone", "alone_rate", "guided") if getattr(config, name)]
+        if told and not config.imitation:
+            raise ValueError(f"algorithm.{told[0]} goes with algorithm.imitation, which is 0: set it, or this to 0")
         if config.imitation and (torch or config.bound):
             other = why or ("algorithm.path=torch" if torch else "algorithm.bound")
             raise ValueError(f"algorithm.imitation goes with the fused path only, and not with {other}")

@@ -146,7 +146,8 @@ class GetUp(Legged):
         if not self.motions:
             raise NoExpertError(
                 f"there are no keyframes by which {self.robot.name} gets up: find some (policies.find_motions) for "
-                "task.motions=FILE, or learn without: algorithm.imitation=0 algorithm.final_imitation=0"
+                "task.motions=FILE, or learn without: algorithm.imitation=0 algorithm.final_imitation=0 "
+                "algorithm.alone=0 algorithm.alone_rate=0 algorithm.guided=0"
             )
         return {name: signals[REFERENCE][:, list(numbers)] for name, numbers in self.moves.items()}
 

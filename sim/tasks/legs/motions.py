@@ -5,14 +5,16 @@ Robotis's own OP3 gets up by such motions. Ours are found by a search (`policies
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
+from sim import plain_yaml
 from sim.registry import check_named
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ LYING = ("back", "front")  # which part is below; from a side it gets up as from
 STANDS = np.radians(45.0)  # who is tilted by less stands
 WAIT = 0.5  # s, from the end of a motion until it is tried again
 LARGEST = 1_000_000  # bytes of a file
+LONGEST_NUMBER = 40  # characters
 MOST, LONGEST, FARTHEST = 100, 60.0, 10.0  # keyframes of a motion; s; rad (m)
 # Model of a robot -> the file of its motions that we have.
 FILES = {"op3_scene": "op3.yaml", "simple_humanoid": "simple_humanoid.yaml"}
@@ -139,13 +142,11 @@ def read(path: str | Path, servos: Sequence[str]) -> dict[str, Motion]:
     ValueError that names the file for what is none, or for another robot.
     """
     try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(LARGEST + 1)
-        found = yaml.safe_load(content[:LARGEST].decode())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: cannot be read as motions: {' '.join(str(error).split())[:200]}") from None
-    if len(content) > LARGEST:
-        raise ValueError(f"{path}: a file of motions has at most {LARGEST} bytes")
+        found = plain_yaml.read(path, LARGEST)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read as motions: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: cannot be read as motions: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("servos"), list):
         raise ValueError(f"{path}: a file of motions says servos: [NAME, ...], and keyframes for {', '.join(LYING)}")
     if found["servos"] != list(servos):
@@ -156,12 +157,18 @@ def read(path: str | Path, servos: Sequence[str]) -> dict[str, Motion]:
 def _motion(path: str | Path, name: Any, rows: Any, servos: int) -> Motion:
     if name not in LYING:
         raise ValueError(f"{path}: {str(name)[:50]!r} is no way to lie: {', '.join(LYING)}")
+    if isinstance(rows, list) and len(rows) > MOST:
+        raise ValueError(f"{path}: {name} has {len(rows)} keyframes; the most are {MOST}")
     try:
-        # Number by number: lists within lists, by YAML's aliases, may be larger than memory.
-        table = np.array([[float(v) for v in (row["seconds"], *row["offsets"])] for row in rows[:MOST]])
+        # Sizes first: what is in the file once may be there a million times by YAML's aliases.
+        if not isinstance(rows, list) or any(
+            type(r["offsets"]) is not list or len(r["offsets"]) != servos for r in rows
+        ):
+            raise TypeError
+        table = np.array([[_number(v) for v in (row["seconds"], *row["offsets"])] for row in rows])
     except (TypeError, KeyError, ValueError, OverflowError):
         table = np.zeros((0, 0))
-    if not len(table) or table.shape[1] != servos + 1:
+    if not len(table):
         raise ValueError(f"{path}: {name} needs keyframes, each with seconds and {servos} offsets")
     seconds, offsets = table[:, 0], table[:, 1:]
     if not ((seconds > 0.0) & (seconds <= LONGEST)).all() or not (np.abs(offsets) <= FARTHEST).all():
@@ -169,12 +176,25 @@ def _motion(path: str | Path, name: Any, rows: Any, servos: int) -> Motion:
     return Motion(seconds, offsets)
 
 
+def _number(value: Any) -> float:
+    """Of a number, or of a word: YAML 1.1 takes 5e-2 for one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or len(str(value)) > LONGEST_NUMBER:
+        raise TypeError
+    return float(value)
+
+
 def write(path: Path, servos: Sequence[str], motions: Motions, comment: str) -> None:
-    """A file that `read` takes; `comment` comes first."""
-    lines = [*(f"# {line}" for line in comment.splitlines()), f"servos: [{', '.join(servos)}]"]
+    """A file that `read` takes, whole or not at all; `comment` comes first."""
+    names = ", ".join(json.dumps(name, ensure_ascii=False) for name in servos)  # `1` and `on` are names, too
+    lines = [*(f"# {line}" for line in comment.splitlines()), f"servos: [{names}]"]
     for name, motion in motions.items():
         lines.append(f"{name}:")
         for seconds, offsets in zip(motion.seconds, motion.offsets, strict=True):
             numbers = ", ".join(f"{value:.3g}" if value else "0" for value in np.round(offsets, 3))
             lines.append(f"- {{seconds: {seconds:.2f}, offsets: [{numbers}]}}")
-    path.write_text("\n".join(lines) + "\n")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

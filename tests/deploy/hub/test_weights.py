@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -92,3 +93,35 @@ def test_a_damaged_file_is_refused_or_read(data):
             safetensors.from_bytes(damaged)
         except safetensors.SafetensorsError as error:
             assert str(error)
+
+
+def told(header):
+    """A file of this header, and nothing behind it."""
+    return struct.pack("<Q", len(header)) + header
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}, "x": {"dtype": "U8"}}',
+        b'{"y": {"dtype": "F32", "x": [0], "x": [0, 0]}}',
+        b'{"__metadata__": {"x": "a", "x": "b"}}',
+    ],
+)
+def test_names_that_are_there_twice_are_refused(header):
+    with pytest.raises(safetensors.SafetensorsError, match="its header names 'x' twice"):
+        safetensors.from_bytes(told(header))
+
+
+def test_a_header_takes_no_more_memory_than_the_file_may(tmp_path):
+    path, header = tmp_path / "x.safetensors", b'{"x":[' + b'{"":{}},' * 40_000 + b"0]}"
+    path.write_bytes(told(header))
+    tracemalloc.start()
+    try:
+        with pytest.raises(safetensors.SafetensorsError, match=f"its header has {len(header)} bytes, more than 25000"):
+            safetensors.read(str(path), 1e6)
+        assert tracemalloc.get_traced_memory()[1] < 2e6  # the file, and what reads it
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(safetensors.SafetensorsError, match="more than 10000000"):
+        safetensors.from_bytes(told(b" " * 10_000_001))

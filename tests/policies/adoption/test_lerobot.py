@@ -1,5 +1,6 @@
 """Policies of LeRobot: what is read of a folder, what becomes of it, and what is refused."""
 
+import hashlib
 import json
 from contextlib import closing
 from types import SimpleNamespace
@@ -68,7 +69,13 @@ def test_a_plan_is_carried_out_and_made_anew(tmp_path):
         assert got["arm"] == pytest.approx(want[:2], abs=1e-5)
         assert got["hand"] == pytest.approx(want[2:], abs=1e-5)
     about = policy.metadata["training"]["adopted"]
-    assert about["from"] == "lerobot" and len(about["sha256"]) == 64
+    names = "config.json model.safetensors policy_postprocessor.json policy_preprocessor.json postprocessor.safetensors"
+    sums = [
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in (*names.split(), "preprocessor.safetensors")
+    ]
+    assert about["from"] == "lerobot"
+    assert about["sha256"] == hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 def test_elements_scales_and_the_order_of_commands_are_as_described(tmp_path):
@@ -180,6 +187,9 @@ def test_a_description_that_does_not_fit_is_refused(tmp_path, changes, what):
     [
         ("config.json", {"type": "smolvla"}, "type is 'smolvla'; adopted are: act, diffusion"),
         ("config.json", {"temporal_ensemble_coeff": 0.01}, "averages over plans are not adopted"),
+        ("config.json", {"temporal_ensemble_coeff": 0.0}, "averages over plans are not adopted"),
+        ("config.json", {"temporal_ensemble_coeff": 0}, "averages over plans are not adopted"),
+        ("config.json", {"replace_final_stride_with_dilation": 1}, "dilation is not adopted"),
         ("config.json", {"use_peft": True}, "adapters are not adopted"),
         ("config.json", {"dim_model": 20}, "the weights lack"),
         ("config.json", {"dim_model": 10**9}, "dim_model is 1000000000; needs a whole number"),
@@ -206,6 +216,58 @@ def test_a_folder_that_is_not_understood_is_refused(tmp_path, file, changes, wha
         assert "observation.state" not in read(str(folder)).normalisers
         return
     refused(folder, tmp_path, what)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"beta_schedule": "linear", "beta_start": -1}, "beta_start is -1"),
+        ({"beta_schedule": "scaled_linear", "beta_end": 1.5}, "beta_end 1.5"),
+        ({"beta_start": 10**400}, "beta_start is 1000"),
+        ({"n_groups": 7}, "its numbers make no diffusion network: num_channels"),
+        ({"kernel_size": 4}, "the weights lack"),
+    ],
+)
+def test_numbers_that_make_no_network_are_refused_by_file(tmp_path, changes, what):
+    folder = made.changed(made.write(tmp_path / "diffusion", made.DIFFUSION), "config.json", **changes)
+    with pytest.raises(PolicyFileError) as error:
+        lerobot.planner_of(read(str(folder)))
+    assert what in str(error.value) and str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "what"),
+    [
+        ({"huge": (1_000_000, 1_000_000)}, "'observation.images.huge' has (3, 1000000, 1000000); sides are at most"),
+        ({f"eye{k}": (64, 64) for k in range(17)}, "17 pictures; the most are 16"),
+    ],
+)
+def test_pictures_are_bounded_before_a_network_is_made(tmp_path, pictures, what):
+    folder = made.write(tmp_path / "act", made.ACT)
+    inputs = json.loads((folder / "config.json").read_text())["input_features"]
+    inputs |= {f"observation.images.{k}": {"type": "VISUAL", "shape": [3, *sides]} for k, sides in pictures.items()}
+    refused(made.changed(folder, "config.json", input_features=inputs), tmp_path, what)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("preprocessor", "observation.environment_state.min"), ("postprocessor", "action.mean")],
+)
+def test_statistics_of_another_size_are_refused_by_name(tmp_path, file, name):
+    folder = made.write(tmp_path / "act", made.ACT)
+    held, _ = safetensors.read(str(folder / f"{file}.safetensors"), 1e6)
+    (folder / f"{file}.safetensors").write_bytes(safetensors.to_bytes({**held, name: np.zeros(9, np.float32)}))
+    refused(folder, tmp_path, f"statistics: {name} has 9 numbers")
+
+
+@pytest.mark.parametrize("file", ["preprocessor", "postprocessor"])
+def test_a_policy_that_is_normalised_twice_is_refused(tmp_path, file):
+    folder = made.write(tmp_path / "act", made.ACT)
+    path = f"policy_{file}.json"
+    steps = json.loads((folder / path).read_text())["steps"]
+    refused(
+        made.changed(folder, path, steps=[*steps, steps[1]]), tmp_path, f"{path}: two steps {steps[1]['registry_name']}"
+    )
 
 
 def test_other_files_are_refused(tmp_path):

@@ -103,3 +103,9 @@ def test_what_goes_with_it():
     ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             PpoConfig(**wrong)
+
+
+@pytest.mark.parametrize("name", ["alone", "alone_rate", "guided"])
+def test_what_is_said_of_the_expert_goes_with_imitation(name):
+    with pytest.raises(ValueError, match=rf"algorithm\.{name} goes with algorithm\.imitation"):
+        Ppo(ToyReach(), PpoConfig(**FEW, **{name: 0.5}), 0)

@@ -121,8 +121,8 @@ def test_who_may_teach(teacher):
 def test_bad_settings_are_named():
     for settings, message in (
         ({"network": "mlp"}, "a student remembers: algorithm.network must be gru or tracking_gru, got 'mlp'"),
-        ({"guided": 1.5}, "algorithm.guided is a share of the training"),
-        ({"imitation": 0.1, "final_imitation": 0.2}, "0 <= final_imitation <= imitation"),
+        ({"guided": 1.5}, "algorithm.guided and alone are shares of the training"),
+        ({"imitation": 0.1, "final_imitation": 0.2}, "0 <= algorithm.final_imitation <= imitation"),
         ({"teacher_steps": -1}, "teacher_steps must not be negative"),
         ({"estimation": -1.0}, "estimation >= 0"),
         ({"snapshots": 2, "network": "tracking_gru"}, "snapshots >= 0, and 0 where algorithm.network is not gru"),

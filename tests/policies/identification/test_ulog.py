@@ -1,6 +1,8 @@
 """PX4's logs say the same of a vehicle as ours."""
 
 import contextlib
+import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from policies.identify import read_records
 from sim.robots import robot
 from sim.sysid import identify
 from tests.identification_flights import fly, record, wrong
-from tests.policies.identification.ulog_file import as_px4, ulog
+from tests.policies.identification.ulog_file import as_px4, message, ulog
 
 pytest.importorskip("pyulog", reason="needs pyulog, the extra [ulog]")
 
@@ -88,3 +90,51 @@ def test_a_bad_log_is_named(flown, tmp_path):
         (tmp_path / "flight.ulg").write_bytes(content)
         with pytest.raises(ValueError, match=r"flight\.ulg"):
             read_records(str(tmp_path / "flight.ulg"))
+
+
+def nested(*formats, added="n"):
+    """A log of these formats, which says that it holds one of them."""
+    text = [b"ULog\x01\x12\x35\x01" + struct.pack("<Q", 0), message("B", bytes(40))]
+    text += [message("F", each.encode()) for each in formats]
+    return b"".join([*text, message("A", struct.pack("<BH", 0, 0) + added.encode())])
+
+
+@pytest.mark.parametrize(
+    ("formats", "said"),
+    [
+        (("n:uint8_t[1500] x;", "m:n[1500] n;"), "the format of m has 2250000 numbers, more than 2000"),
+        (("n:m[2] x;", "m:n[2] n;"), "numbers, more than 2000"),  # each in the other
+        (("n:m[9999] x;m[9999] y;",), "numbers, more than 2000"),  # of what there is not
+        (("actuator_motors:float[201] control;",), "the format of actuator_motors has 201 numbers, more than 200"),
+        (("n:float x;", "actuator_motors:n[2] control;"), "the format of actuator_motors holds other formats"),
+        (("n:float[-1] x;",), "the format 'n' is none"),
+        (("n:float[2] x;", "n:float[3] x;"), "two formats of n"),
+    ],
+)
+def test_formats_that_fill_memory_are_refused(tmp_path, formats, said):
+    path = tmp_path / "flight.ulg"
+    path.write_bytes(nested(*formats, added="m"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=f"flight.ulg is no ULog, or a damaged one: .*{said}"):
+            read_records(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_definitions_are_walked_as_the_reader_walks_them(tmp_path, capsys):
+    path = tmp_path / "flight.ulg"
+    content = nested("n:float x;")
+    for odd in (message("D", bytes(20)), message("Z", message("F", b"n:uint8_t[60000] x;"))):
+        path.write_bytes(content[:59] + odd + content[59:])
+        with pytest.raises(ValueError, match="a message of the kind"):
+            read_records(str(path))
+    again = b"".join(message("A", struct.pack("<BH", 0, k) + b"n") for k in range(5000))
+    path.write_bytes(content + again)
+    with pytest.raises(ValueError, match="it adds more than 4096 topics"):
+        read_records(str(path))
+    path.write_bytes(content + message("D", struct.pack("<Hf", 77, 0.0)))  # the reader prints that it knows no 77
+    with pytest.raises(ValueError, match="no topic actuator_motors"):
+        read_records(str(path))
+    assert capsys.readouterr().out == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,8 @@ def test_a_file_holds_them(tmp_path: Path) -> None:
         ("servos: [hip, knee]\nback: [{seconds: 0, offsets: [0, 0]}]", "seconds"),
         ("servos: [hip, knee]\nback: [{seconds: .nan, offsets: [0, 0]}]", "seconds"),
         ("servos: [hip, knee]\nback: [{seconds: 1, offsets: [0, .inf]}]", "offsets"),
+        ("servos: [hip, knee]\nback: [{seconds: 1, offsets: [true, 0]}]", "2 offsets"),
+        ("servos: [hip, knee]\nback: [&a {seconds: 1, offsets: [0, 0]}" + ", *a" * 100 + "]", "has 101 keyframes"),
         ("#" * 1_000_001, "at most"),
     ],
 )
@@ -62,6 +65,36 @@ def test_other_files_are_refused(tmp_path: Path, text: str | None, said: str) ->
     with pytest.raises(ValueError, match=said) as error:
         read(path, SERVOS)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_long_rows_that_aliases_repeat_fill_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    rows = ["{seconds: 1, offsets: &a [" + "0," * 20_000 + "]}", *["{seconds: 1, offsets: *a}"] * 99]
+    path.write_text(f"servos: [hip, knee]\nback: [{', '.join(rows)}]")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="2 offsets"):
+            read(path, SERVOS)
+        # What the rows would be, converted: 100 * 20 000 numbers of 8 bytes, and a list of them.
+        assert tracemalloc.get_traced_memory()[1] < 32e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_any_names_of_joints_come_back(tmp_path: Path) -> None:
+    path, odd = tmp_path / "m.yaml", ("1", "on")
+    for servos in (odd, ("a, b", "~"), ("#x", 'say "hip"'), ("Hüfte", "a: b")):
+        write(path, servos, {"back": MOTION}, "of a test")
+        assert list(read(path, servos)) == ["back"]
+    assert [p.name for p in tmp_path.iterdir()] == ["m.yaml"]
+
+
+def test_a_file_that_cannot_be_written_is_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    write(path, SERVOS, {"back": MOTION}, "of a test")
+    with pytest.raises(UnicodeEncodeError):
+        write(path, ("hip", "\ud800"), {"back": MOTION}, "of a test")
+    assert list(read(path, SERVOS)) == ["back"] and [p.name for p in tmp_path.iterdir()] == ["m.yaml"]
 
 
 def test_who_does_not_stand_tries_another_one() -> None:
