@@ -68,6 +68,13 @@ static flight_reason watch(const flight *f, const flight_seen *seen, uint64_t no
         const float away = seen->position[i] - f->home[i];
         if (away > LIMIT_FENCE || away < -LIMIT_FENCE) return FLIGHT_FENCE;
     }
+#ifdef LIMIT_WORLD_LOW
+    static const float low[3] = LIMIT_WORLD_LOW, high[3] = LIMIT_WORLD_HIGH;
+    float position[3];
+    signals_world(position, f, seen->position);
+    for (int i = 0; i < 3; ++i)
+        if (!(position[i] >= low[i] && position[i] <= high[i])) return FLIGHT_FENCE;
+#endif
     if (upright(seen->attitude) < LIMIT_UPRIGHT) return FLIGHT_TILT;
     if (square(seen->velocity[0]) + square(seen->velocity[1]) + square(seen->velocity[2]) > square(LIMIT_SPEED))
         return FLIGHT_SPEED;

@@ -4,6 +4,7 @@ import ctypes
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from deploy.codegen import toolchain
 from deploy.mavlink.frames import Axes, heading_of
 from deploy.policy_file import PolicyFile
 from deploy.px4 import module
+from deploy.trust.content import content_of
 from sim.spec import Signal
+from tests.deploy.sample_policy import resealed
 
 HEADERS = Path(__file__).parent / "headers"
 MODE, OTHER = 23, 4  # nav_state of ours, and another
@@ -383,9 +386,85 @@ def test_a_build_that_computes_wrongly_does_not_start(folder, tmp_path):
     assert b"its self-test fails" in library.bench_said()
 
 
-def test_limits_are_the_files(folder):
-    text = (folder / "limits.h").read_text()
-    assert "#define LIMIT_RATE 35.0f" in text and "#define LIMIT_TILT 60.0f" in text
+LAX = {"max_tilt": 170.0, "max_speed": 1e9, "max_body_rate": 300.0}
+STRICT = {"max_tilt": 30.0, "max_speed": 2.0, "max_body_rate": 8.0}
+
+
+def ruled(folder: Path, **rules: object) -> PolicyFile:
+    """quad_any as ruled.onnx, with these rules."""
+    shipped = folder / "shipped.onnx"
+    shipped.write_bytes(content_of("quad_any"))
+    return PolicyFile.load(resealed(PolicyFile.load(shipped), folder / "ruled.onnx", envelope=rules))
+
+
+def limit(text: str, name: str) -> float:
+    return float(re.search(rf"#define LIMIT_{name} (-?[\d.e]+)[fu]", text)[1])
+
+
+def test_a_file_narrows_the_limits_and_never_widens_them(folder, tmp_path):
+    usual = (folder / "limits.h").read_text()
+    wanted = {"FENCE": 10.0, "TILT": 60.0, "UPRIGHT": 0.5, "SPEED": 5.0, "RATE": 15.0, "RATES_US": 20000.0}
+    for text in (usual, module.limits(ruled(tmp_path, **LAX))):
+        assert {name: limit(text, name) for name in wanted} == pytest.approx(wanted)
+        assert "WORLD" not in text
+    strict = module.limits(ruled(tmp_path, **STRICT))
+    assert [limit(strict, name) for name in ("TILT", "SPEED", "RATE")] == [30.0, 2.0, 8.0]
+    assert limit(strict, "UPRIGHT") == pytest.approx(math.cos(math.radians(30.0)))
+    policy = PolicyFile.load("quad_any")
+    policy.inputs = tuple(replace(s, max_age=0.01) if s.name == "position" else s for s in policy.inputs)
+    young = module.limits(policy)
+    assert limit(young, "POSITION_US") == 10000.0 and limit(young, "ATTITUDE_US") == 50000.0
+
+
+def test_the_files_geofence_is_carried_out(tmp_path):
+    """In our axes: the nose points east, so x is east, y north, z up."""
+    out = tmp_path / "fenced"
+    ruled(tmp_path, fence_low=[-1.0, -1.0, 1.0], fence_high=[3.0, 1e9, 4.0])
+    assert cli.call(export.main, [f"policy={tmp_path / 'ruled.onnx'}", "target=px4", f"out={out}"]) == 0
+    library = built(out, tmp_path)
+    east = {6: math.sqrt(0.5), 9: math.sqrt(0.5)}
+    for k, (place, fine) in enumerate(
+        {(4.0, 2.5, -2.0): True, (4.0, 3.5, -2.0): False, (-1.5, 1.0, -2.0): False, (1.0, 1.0, -0.5): False}.items()
+    ):
+        (tmp_path / str(k)).mkdir()
+        bench = Bench(library, tmp_path / str(k))
+        bench.enter(changed(east | {0: 1.0, 1: 1.0, 2: -2.0}))
+        bench.tick(changed(east | dict(enumerate(place))))
+        assert ("handed back: geofence" not in bench.said) == fine == (bench.counts[1] == 0)
+        assert bench.c.bench_check() == fine
+        bench.mode(OTHER)
+        bench.tick(changed(east | dict(enumerate(place))))
+        assert bench.c.bench_check() == fine
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"min_voltage": 3.2}, "rule min_voltage, which target=px4 does not carry out: PX4 watches the battery itself"),
+        ({"max_change": 0.2}, "rule max_change, which target=px4 does not carry out"),
+    ],
+)
+def test_rules_that_it_cannot_carry_out_are_refused(tmp_path, capsys, rules, said):
+    assert (
+        cli.call(export.main, [f"policy={ruled(tmp_path, **rules).path}", "target=px4", f"out={tmp_path / 'no'}"]) == 2
+    )
+    assert said in capsys.readouterr().err and not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("rule", "rules"),
+    [
+        ("max_tilt", {"max_tilt": math.inf}),
+        ("max_speed", {"max_speed": math.inf}),
+        ("fence_low", {"fence_low": (-math.inf, 0.0, 0.0), "fence_high": (1.0, 1.0, 1.0)}),
+        ("fence_high", {"fence_low": (0.0, 0.0, 0.0), "fence_high": (1.0, 1.0, math.inf)}),
+    ],
+)
+def test_infinite_limits_are_refused(rule, rules):
+    policy = PolicyFile.load("quad_any")
+    policy.envelope = replace(policy.envelope, **rules)
+    with pytest.raises(ValueError, match=f"{rule} is infinite; name a number, or leave the rule out"):
+        module.check(policy)
 
 
 def test_what_it_cannot_fly_is_named():
