@@ -1,124 +1,30 @@
-"""target=px4: the module's C++ against declared headers, its flight in simulation, and every reason to hand back."""
+"""target=px4: the module's flight in simulation, and every reason to hand back."""
 
 import ctypes
 import math
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from deploy import cli, export
-from deploy.codegen import toolchain
 from deploy.mavlink.frames import Axes, heading_of
 from deploy.policy_file import PolicyFile
-from deploy.px4 import module
-from deploy.trust.content import content_of
-from sim.spec import Signal
-from tests.deploy.sample_policy import resealed
+from tests.deploy.px4.bench import ALL, HOLD, LAND, MODE, OTHER, STILL, TICK, Bench, built, changed, exported
 
-HEADERS = Path(__file__).parent / "headers"
-MODE, OTHER = 23, 4  # nav_state of ours, and another
-TICK = 2500  # us
-ALL = 7
-STILL = (1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-HOLD, LAND = [176.0, 1.0, 4.0, 3.0], [176.0, 1.0, 4.0, 6.0]  # set mode: auto, loiter or land
-WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+LEANS = {6: math.cos(0.6), 7: math.sin(0.6)}
+OVERFLOWS = {0: 3e38, 1: 3e38, 6: math.cos(0.4), 9: math.sin(0.4)}  # in our axes; all that it is told is finite
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("px4") / "module"
-    assert cli.call(export.main, ["policy=quad_any", "target=px4", f"out={out}"]) == 0
-    return out
-
-
-def built(folder: Path, scratch: Path, newest: bool = True) -> Path:
-    """A library of the module and its bench; with the interfaces of today, or those of 2025."""
-    headers = scratch / "headers"
-    for name in re.findall(r"#include <(.*?\.hp?p?)>", (folder / "module.hpp").read_text()):
-        if newest or "setpoint_config" not in name:
-            path = headers / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text('#pragma once\n#include "px4_stub.hpp"\n')
-    _, command = toolchain.choose("zig", "cc")
-    cpp = [*command[:-1], "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fPIC", "-O1", *WARNINGS]
-    include = ["-I", folder, "-I", headers, "-I", HEADERS, '-DMODULE_NAME="sim2metal_policy"']
-    toolchain.run([*cpp, *include, "-c", folder / "module.cpp", "-o", scratch / "module.o"])
-    toolchain.run([*cpp, *include, "-c", HEADERS / "bench.cpp", "-o", scratch / "bench.o"])
-    plain = ("-Wconversion", "-Wdouble-promotion", *WARNINGS)
-    sources = [folder / f"{name}.c" for name in ("flight", "signals", "policy")]
-    out = scratch / "module.so"
-    toolchain.run(
-        [
-            *command,
-            *toolchain.FLAGS,
-            *toolchain.HOST,
-            *plain,
-            *sources,
-            scratch / "module.o",
-            scratch / "bench.o",
-            "-o",
-            out,
-        ]
-    )
-    return out
+    return exported(tmp_path_factory.mktemp("px4") / "module")
 
 
 @pytest.fixture(scope="module")
 def library(folder, tmp_path_factory) -> Path:
     return built(folder, tmp_path_factory.mktemp("built"))
-
-
-class Bench:
-    """The module, started afresh."""
-
-    def __init__(self, library: Path, scratch: Path, registers: bool = True) -> None:
-        own = scratch / "own.so"  # its memory is its own
-        shutil.copy(library, own)
-        self.c = ctypes.CDLL(str(own))
-        self.c.bench_said.restype = ctypes.c_char_p
-        self.now = 1_000_000
-        assert self.c.bench_start() == 0
-        self.tick(STILL)
-        if registers:
-            self.c.bench_register(MODE)
-            self.tick(STILL)
-
-    def tick(self, state, hears: int = ALL) -> None:
-        self.now += TICK
-        self.c.bench_tick(ctypes.c_uint64(self.now), (ctypes.c_float * 13)(*map(float, state)), hears)
-
-    def enter(self, state=STILL) -> None:
-        self.tick(state)
-        self.mode(MODE)
-        self.tick(state)
-
-    def mode(self, mode: int, armed: bool = True) -> None:
-        self.c.bench_mode(mode, int(armed))
-
-    def command(self) -> list[float]:
-        values = (ctypes.c_float * 4)()
-        self.c.bench_command(values)
-        return list(values)
-
-    @property
-    def motors(self) -> np.ndarray:
-        values = (ctypes.c_float * 12)()
-        self.c.bench_motors(values)
-        return np.array(values)
-
-    @property
-    def counts(self) -> list[int]:
-        values = (ctypes.c_int * 5)()
-        self.c.bench_counts(values)
-        return list(values)
-
-    @property
-    def said(self) -> str:
-        return self.c.bench_said().decode()
 
 
 @pytest.fixture
@@ -219,14 +125,6 @@ def test_it_hands_back_to_hold(bench, change, hears, said):
     bench.mode(OTHER)
     bench.tick(STILL)
     assert bench.c.bench_check() == 1  # and may be chosen again
-
-
-LEANS = {6: math.cos(0.6), 7: math.sin(0.6)}
-OVERFLOWS = {0: 3e38, 1: 3e38, 6: math.cos(0.4), 9: math.sin(0.4)}  # in our axes; all that it is told is finite
-
-
-def changed(change: dict[int, float]) -> list[float]:
-    return [change.get(place, value) for place, value in enumerate(STILL)]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
@@ -384,99 +282,3 @@ def test_a_build_that_computes_wrongly_does_not_start(folder, tmp_path):
     library.bench_said.restype = ctypes.c_char_p
     assert library.bench_start() != 0
     assert b"its self-test fails" in library.bench_said()
-
-
-LAX = {"max_tilt": 170.0, "max_speed": 1e9, "max_body_rate": 300.0}
-STRICT = {"max_tilt": 30.0, "max_speed": 2.0, "max_body_rate": 8.0}
-
-
-def ruled(folder: Path, **rules: object) -> PolicyFile:
-    """quad_any as ruled.onnx, with these rules."""
-    shipped = folder / "shipped.onnx"
-    shipped.write_bytes(content_of("quad_any"))
-    return PolicyFile.load(resealed(PolicyFile.load(shipped), folder / "ruled.onnx", envelope=rules))
-
-
-def limit(text: str, name: str) -> float:
-    return float(re.search(rf"#define LIMIT_{name} (-?[\d.e]+)[fu]", text)[1])
-
-
-def test_a_file_narrows_the_limits_and_never_widens_them(folder, tmp_path):
-    usual = (folder / "limits.h").read_text()
-    wanted = {"FENCE": 10.0, "TILT": 60.0, "UPRIGHT": 0.5, "SPEED": 5.0, "RATE": 15.0, "RATES_US": 20000.0}
-    for text in (usual, module.limits(ruled(tmp_path, **LAX))):
-        assert {name: limit(text, name) for name in wanted} == pytest.approx(wanted)
-        assert "WORLD" not in text
-    strict = module.limits(ruled(tmp_path, **STRICT))
-    assert [limit(strict, name) for name in ("TILT", "SPEED", "RATE")] == [30.0, 2.0, 8.0]
-    assert limit(strict, "UPRIGHT") == pytest.approx(math.cos(math.radians(30.0)))
-    policy = PolicyFile.load("quad_any")
-    policy.inputs = tuple(replace(s, max_age=0.01) if s.name == "position" else s for s in policy.inputs)
-    young = module.limits(policy)
-    assert limit(young, "POSITION_US") == 10000.0 and limit(young, "ATTITUDE_US") == 50000.0
-
-
-def test_the_files_geofence_is_carried_out(tmp_path):
-    """In our axes: the nose points east, so x is east, y north, z up."""
-    out = tmp_path / "fenced"
-    ruled(tmp_path, fence_low=[-1.0, -1.0, 1.0], fence_high=[3.0, 1e9, 4.0])
-    assert cli.call(export.main, [f"policy={tmp_path / 'ruled.onnx'}", "target=px4", f"out={out}"]) == 0
-    library = built(out, tmp_path)
-    east = {6: math.sqrt(0.5), 9: math.sqrt(0.5)}
-    for k, (place, fine) in enumerate(
-        {(4.0, 2.5, -2.0): True, (4.0, 3.5, -2.0): False, (-1.5, 1.0, -2.0): False, (1.0, 1.0, -0.5): False}.items()
-    ):
-        (tmp_path / str(k)).mkdir()
-        bench = Bench(library, tmp_path / str(k))
-        bench.enter(changed(east | {0: 1.0, 1: 1.0, 2: -2.0}))
-        bench.tick(changed(east | dict(enumerate(place))))
-        assert ("handed back: geofence" not in bench.said) == fine == (bench.counts[1] == 0)
-        assert bench.c.bench_check() == fine
-        bench.mode(OTHER)
-        bench.tick(changed(east | dict(enumerate(place))))
-        assert bench.c.bench_check() == fine
-
-
-@pytest.mark.parametrize(
-    ("rules", "said"),
-    [
-        ({"min_voltage": 3.2}, "rule min_voltage, which target=px4 does not carry out: PX4 watches the battery itself"),
-        ({"max_change": 0.2}, "rule max_change, which target=px4 does not carry out"),
-    ],
-)
-def test_rules_that_it_cannot_carry_out_are_refused(tmp_path, capsys, rules, said):
-    assert (
-        cli.call(export.main, [f"policy={ruled(tmp_path, **rules).path}", "target=px4", f"out={tmp_path / 'no'}"]) == 2
-    )
-    assert said in capsys.readouterr().err and not (tmp_path / "no").exists()
-
-
-@pytest.mark.parametrize(
-    ("rule", "rules"),
-    [
-        ("max_tilt", {"max_tilt": math.inf}),
-        ("max_speed", {"max_speed": math.inf}),
-        ("fence_low", {"fence_low": (-math.inf, 0.0, 0.0), "fence_high": (1.0, 1.0, 1.0)}),
-        ("fence_high", {"fence_low": (0.0, 0.0, 0.0), "fence_high": (1.0, 1.0, math.inf)}),
-    ],
-)
-def test_infinite_limits_are_refused(rule, rules):
-    policy = PolicyFile.load("quad_any")
-    policy.envelope = replace(policy.envelope, **rules)
-    with pytest.raises(ValueError, match=f"{rule} is infinite; name a number, or leave the rule out"):
-        module.check(policy)
-
-
-def test_what_it_cannot_fly_is_named():
-    policy = PolicyFile.load("quad_any")
-    policy.inputs = (*policy.inputs, Signal("neighbours", (6,), "m", "world"))
-    with pytest.raises(ValueError, match="target=px4 has no signal 'neighbours'"):
-        module.check(policy)
-    policy = PolicyFile.load("quad_any")
-    policy.outputs = (Signal("steering", (1,), "rad", low=-1.0, high=1.0),)
-    with pytest.raises(ValueError, match="commands 4 rotors .* not steering"):
-        module.check(policy)
-    policy = PolicyFile.load("quad_any")
-    policy.rate_hz = 1000.0
-    with pytest.raises(ValueError, match="1000 Hz; PX4's gyroscope gives 400"):
-        module.check(policy)
