@@ -27,7 +27,7 @@ typedef struct {
     float attitude[4];              /* vehicle_attitude: quaternion w, x, y, z */
     float rates[3];                 /* vehicle_angular_velocity: rad/s */
     uint64_t position_at, attitude_at, rates_at; /* when each was heard last; 0: never */
-    uint8_t resets[5]; /* the estimator's counters: position xy and z, velocity xy and z, quaternion */
+    uint8_t resets[5];              /* the estimator's counters: position xy and z, velocity xy and z, quaternion */
     float target[3], target_velocity[3];         /* trajectory_setpoint: m, m/s */
     uint64_t target_at;
 } flight_seen;

@@ -89,7 +89,8 @@ void Sim2metalPolicy::enroll(hrt_abstime now)
 
     register_ext_component_reply_s reply{};
 
-    if (_reply_sub.update(&reply) && reply.request_id == REQUEST) {
+    /* An earlier start of this module may have left one behind. */
+    if (_reply_sub.update(&reply) && reply.request_id == REQUEST && _first != 0 && reply.timestamp >= _first) {
         if (reply.success) {
             _mode = reply.mode_id;
             _check = reply.arming_check_id;
@@ -110,6 +111,7 @@ void Sim2metalPolicy::enroll(hrt_abstime now)
         request.register_mode = true;
         _request_pub.publish(request);
         _requested = now;
+        _first = _first == 0 ? now : _first;
     }
 }
 

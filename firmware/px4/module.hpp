@@ -68,8 +68,9 @@ private:
     flight _flight{};
     flight_seen _seen{};
     flight_reason _reason{FLIGHT_FINE}; /* why it handed back; until the mode is left */
-    hrt_abstime _requested{0}, _handed{0}, _asked{0}; /* when; 0: not yet */
-    bool _active{false}, _flying{false};              /* our mode is chosen; and armed */
+    hrt_abstime _first{0}, _requested{0}; /* when the mode was asked for, first and last; 0: not yet */
+    hrt_abstime _handed{0}, _asked{0};    /* when it handed back, and asked for that last; 0: not yet */
+    bool _active{false}, _flying{false};  /* our mode is chosen; and armed */
     int _mode{-1}, _check{-1};
     uint8_t _system{1}, _component{1};
 

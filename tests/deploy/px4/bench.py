@@ -12,6 +12,7 @@ from deploy.codegen import toolchain
 
 HEADERS = Path(__file__).parent / "headers"
 MODE, OTHER = 23, 4  # nav_state of ours, and another
+REQUEST = 0x73696D32  # of the mode's registration
 TICK = 2500  # us
 ALL = 7
 STILL = (1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -64,12 +65,14 @@ def built(folder: Path, scratch: Path, newest: bool = True) -> Path:
 class Bench:
     """The module, started afresh."""
 
-    def __init__(self, library: Path, scratch: Path, registers: bool = True) -> None:
+    def __init__(self, library: Path, scratch: Path, registers: bool = True, stale: bool = False) -> None:
         own = scratch / "own.so"  # its memory is its own
         shutil.copy(library, own)
         self.c = ctypes.CDLL(str(own))
         self.c.bench_said.restype = ctypes.c_char_p
         self.now = 1_000_000
+        if stale:
+            self.c.bench_stale_reply(ctypes.c_uint64(self.now - 500_000), ctypes.c_uint64(REQUEST))
         assert self.c.bench_start() == 0
         self.tick(STILL)
         if registers:

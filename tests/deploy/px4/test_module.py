@@ -220,6 +220,14 @@ def test_a_flight_begins_when_it_is_armed(bench, library, tmp_path):
     assert bench.counts[0] == count
 
 
+def test_a_reply_to_an_earlier_start_is_not_its_own(library, tmp_path):
+    bench = Bench(library, tmp_path, registers=False, stale=True)
+    assert ": mode" not in bench.said and bench.counts[3] == 1
+    bench.c.bench_register(MODE)
+    bench.tick(STILL)
+    assert f"quad_any: mode {MODE}" in bench.said
+
+
 def test_it_asks_for_its_mode_until_it_has_one(library, tmp_path):
     bench = Bench(library, tmp_path, registers=False)
     for _ in range(1000):  # 2.5 s

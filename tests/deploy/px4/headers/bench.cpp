@@ -65,6 +65,9 @@ void bench_register(int mode) { put(orb_register_ext_component_reply, register_e
 
 void bench_refuse() { put(orb_register_ext_component_reply, register_ext_component_reply_s{stub_now, get<register_ext_component_request_s>(orb_register_ext_component_request).request_id, false, -1, -1}); }
 
+/* A reply that an earlier start of the module left behind. */
+void bench_stale_reply(uint64_t then, uint64_t request) { put(orb_register_ext_component_reply, register_ext_component_reply_s{then, request, true, 9, 29}); }
+
 void bench_reset(int counter) { ++resets[counter]; }
 
 void bench_mode(int mode, int armed) { put(orb_vehicle_status, vehicle_status_s{stub_now, armed ? vehicle_status_s::ARMING_STATE_ARMED : vehicle_status_s::ARMING_STATE_DISARMED, static_cast<uint8_t>(mode), 1, 1}); }
