@@ -85,13 +85,22 @@ class Weights:
         return (after @ self.output[0].T + self.output[1]).astype(np.float32), after
 
 
-class Reading:
+class RaptorGraph:
     """What a policy's graph says: `terms` of the input, `weights`, whether its actions go through a tanh."""
 
     def __init__(self, policy: PolicyFile, content: bytes) -> None:
         """RaptorError for another network."""
         self.policy, self.path = policy, policy.path
         self.graph: Graph = read(content, SUPPORTED)
+        try:
+            self._read()
+        except RaptorError:
+            raise
+        except (KeyError, IndexError, RecursionError, ValueError):  # a stranger's graph, built otherwise
+            raise self._other() from None
+
+    def _read(self) -> None:
+        policy = self.policy
         self.made = {name: node for node in self.graph.nodes for name in node.outputs}
         self.constant = {name: value.data for name, value in self.graph.values.items() if value.data is not None}
         if [(c.name, c.shape) for c in policy.outputs] != [(MOTOR_COMMAND.name, MOTOR_COMMAND.shape)]:
@@ -321,7 +330,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 def policy_tar(policy: PolicyFile, content: bytes, approximate: bool) -> tuple[bytes, Sequence[str]]:
     """The file, and what to say of it. RaptorError when the module would fly it otherwise, unless `approximate`."""
-    reading = Reading(policy, content)
+    reading = RaptorGraph(policy, content)
     found = reading.differences()
     if found and not approximate:
         raise RaptorError(f"{policy.path}: {'; '.join(found)}. approximate=true writes it nevertheless")

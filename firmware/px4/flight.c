@@ -20,7 +20,11 @@ static bool old(uint64_t heard, uint64_t now, uint64_t most) { return heard == 0
 
 void flight_init(flight *f) {
     f->selftest = policy_init(&f->policy) ? FLIGHT_FINE : FLIGHT_SELFTEST;
-    f->begun = false;
+    flight_end(f);
+}
+
+void flight_end(flight *f) {
+    f->begun = f->stepped = false;
     for (int i = 0; i < 4; ++i) f->motors[i] = 0.0f;
 }
 
@@ -29,7 +33,7 @@ static float upright(const float *q) {
     return 1.0f - 2.0f * (square(q[1]) + square(q[2])) / (square(q[0]) + square(q[1]) + square(q[2]) + square(q[3]));
 }
 
-flight_reason flight_ready(const flight *f, const flight_seen *seen, uint64_t now) {
+static flight_reason known(const flight *f, const flight_seen *seen, uint64_t now) {
     if (f->selftest != FLIGHT_FINE) return f->selftest;
     if (old(seen->position_at, now, LIMIT_POSITION_US) || old(seen->attitude_at, now, LIMIT_ATTITUDE_US) ||
         old(seen->rates_at, now, LIMIT_RATES_US))
@@ -42,13 +46,35 @@ flight_reason flight_ready(const flight *f, const flight_seen *seen, uint64_t no
     return length > 0.5f && length < 2.0f ? FLIGHT_FINE : FLIGHT_NOT_FINITE;
 }
 
+/* Home and heading are those of now. */
+static void set_out(flight *f, const flight_seen *seen) {
+    const float *q = seen->attitude;
+    /* The nose, seen from above: north and east. */
+    const float north = square(q[0]) + square(q[1]) - square(q[2]) - square(q[3]);
+    const float east = 2.0f * (q[1] * q[2] + q[0] * q[3]);
+    const float length = signals_root(square(north) + square(east));
+    f->cosine = length > 1e-6f ? north / length : 1.0f;
+    f->sine = length > 1e-6f ? east / length : 0.0f;
+    for (int i = 0; i < 3; ++i) f->home[i] = seen->position[i];
+    for (int i = 0; i < 5; ++i) f->resets[i] = seen->resets[i];
+}
+
 static flight_reason watch(const flight *f, const flight_seen *seen, uint64_t now) {
-    const flight_reason reason = flight_ready(f, seen, now);
+    const flight_reason reason = known(f, seen, now);
     if (reason != FLIGHT_FINE) return reason;
+    for (int i = 0; i < 5; ++i)
+        if (seen->resets[i] != f->resets[i]) return FLIGHT_RESET;
     for (int i = 0; i < 3; ++i) {
         const float away = seen->position[i] - f->home[i];
         if (away > LIMIT_FENCE || away < -LIMIT_FENCE) return FLIGHT_FENCE;
     }
+#ifdef LIMIT_WORLD_LOW
+    static const float low[3] = LIMIT_WORLD_LOW, high[3] = LIMIT_WORLD_HIGH;
+    float position[3];
+    signals_world(position, f, seen->position);
+    for (int i = 0; i < 3; ++i)
+        if (!(position[i] >= low[i] && position[i] <= high[i])) return FLIGHT_FENCE;
+#endif
     if (upright(seen->attitude) < LIMIT_UPRIGHT) return FLIGHT_TILT;
     if (square(seen->velocity[0]) + square(seen->velocity[1]) + square(seen->velocity[2]) > square(LIMIT_SPEED))
         return FLIGHT_SPEED;
@@ -57,17 +83,15 @@ static flight_reason watch(const flight *f, const flight_seen *seen, uint64_t no
     return FLIGHT_FINE;
 }
 
+flight_reason flight_ready(flight *f, const flight_seen *seen, uint64_t now) {
+    if (!f->begun) set_out(f, seen);
+    return watch(f, seen, now);
+}
+
 flight_reason flight_begin(flight *f, const flight_seen *seen, uint64_t now) {
-    f->begun = false;
+    flight_end(f);
     const flight_reason reason = flight_ready(f, seen, now);
     if (reason != FLIGHT_FINE) return reason;
-    const float *q = seen->attitude;
-    /* The nose, seen from above: north and east. */
-    float north = square(q[0]) + square(q[1]) - square(q[2]) - square(q[3]), east = 2.0f * (q[1] * q[2] + q[0] * q[3]);
-    const float length = signals_root(square(north) + square(east));
-    f->cosine = length > 1e-6f ? north / length : 1.0f;
-    f->sine = length > 1e-6f ? east / length : 0.0f;
-    for (int i = 0; i < 3; ++i) f->home[i] = seen->position[i];
     policy_reset(&f->policy);
     f->due = now;
     f->begun = true;
@@ -92,11 +116,13 @@ flight_reason flight_step(flight *f, const flight_seen *seen, uint64_t now) {
      * right. */
     static const int place[4] = {0, 3, 1, 2};
     for (int i = 0; i < 4; ++i) f->motors[place[i]] = commands.motor_command[i];
+    f->stepped = true;
     return FLIGHT_FINE;
 }
 
 const char *flight_says(flight_reason reason) {
     static const char *const texts[FLIGHT_REASONS] = {"fine",     "its self-test fails", "not finite", "stale estimate",
-                                                      "geofence", "tilt",                "speed",      "body rate"};
+                                                      "geofence", "tilt",                "speed",      "body rate",
+                                                      "estimate reset"};
     return reason >= FLIGHT_FINE && reason < FLIGHT_REASONS ? texts[reason] : "unknown";
 }

@@ -17,6 +17,7 @@ typedef enum {
     FLIGHT_TILT,
     FLIGHT_SPEED,
     FLIGHT_RATE,
+    FLIGHT_RESET, /* the estimate jumped: what was learnt of the vehicle, and home, are of another place */
     FLIGHT_REASONS
 } flight_reason;
 
@@ -26,6 +27,7 @@ typedef struct {
     float attitude[4];              /* vehicle_attitude: quaternion w, x, y, z */
     float rates[3];                 /* vehicle_angular_velocity: rad/s */
     uint64_t position_at, attitude_at, rates_at; /* when each was heard last; 0: never */
+    uint8_t resets[5];              /* the estimator's counters: position xy and z, velocity xy and z, quaternion */
     float target[3], target_velocity[3];         /* trajectory_setpoint: m, m/s */
     uint64_t target_at;
 } flight_seen;
@@ -34,22 +36,26 @@ typedef struct {
     policy_state policy;
     flight_reason selftest; /* FLIGHT_FINE, or FLIGHT_SELFTEST */
     float cosine, sine;     /* of the heading that the world's x axis has, from north */
+    uint8_t resets[5];      /* as it began */
     float home[3];          /* m, PX4's axes: where it began, and where it stays without a set point */
-    float motors[4];        /* the last command, 0 to 1, in PX4's order */
+    float motors[4];        /* the last command of this flight, 0 to 1, in PX4's order */
     uint64_t due;           /* us: when the policy's next step is */
-    bool begun;
+    bool begun, stepped;    /* stepped: there is a command of this flight */
 } flight;
 
 /* Once, when the module starts: the self-test. */
 void flight_init(flight *f);
 
-/* The mode was entered, at `now`. FLIGHT_FINE, or why it may not fly. */
+/* Armed in the mode, at `now`. FLIGHT_FINE, or why it may not fly: then there is no command. */
 flight_reason flight_begin(flight *f, const flight_seen *seen, uint64_t now);
 
-/* Whether it may begin to fly: what the arming check is told. */
-flight_reason flight_ready(const flight *f, const flight_seen *seen, uint64_t now);
+/* It is over: no command of it is left. */
+void flight_end(flight *f);
 
-/* At every sample of the gyroscope. The command is in `motors`; with a reason it is the last good one. */
+/* Whether it may fly, within every limit: what the arming check is told. Before a flight: as if it began here. */
+flight_reason flight_ready(flight *f, const flight_seen *seen, uint64_t now);
+
+/* At every sample of the gyroscope. Once `stepped`, the command is in `motors`; with a reason it is the last good one. */
 flight_reason flight_step(flight *f, const flight_seen *seen, uint64_t now);
 
 /* For people. */

@@ -9,7 +9,7 @@ ModuleBase::Descriptor Sim2metalPolicy::desc{task_spawn, custom_command, print_u
 
 namespace
 {
-constexpr float HOLD_MAIN = 4.0f, HOLD_SUB = 3.0f; /* px4_custom_mode.h: auto, loiter */
+constexpr float HOLD_MAIN = 4.0f, HOLD_SUB = 3.0f, LAND_SUB = 6.0f; /* px4_custom_mode.h: auto, loiter, land */
 
 void copy(float *to, const float *from, int n)
 {
@@ -35,6 +35,7 @@ bool Sim2metalPolicy::init()
         return false;
     }
 
+    ScheduleDelayed(BACKUP);
     return true;
 }
 
@@ -55,6 +56,10 @@ void Sim2metalPolicy::listen(hrt_abstime now)
         const float place[3] = {position.x, position.y, position.z}, speed[3] = {position.vx, position.vy, position.vz};
         copy(_seen.position, place, 3);
         copy(_seen.velocity, speed, 3);
+        _seen.resets[0] = position.xy_reset_counter;
+        _seen.resets[1] = position.z_reset_counter;
+        _seen.resets[2] = position.vxy_reset_counter;
+        _seen.resets[3] = position.vz_reset_counter;
         _seen.position_at = now;
     }
 
@@ -62,6 +67,7 @@ void Sim2metalPolicy::listen(hrt_abstime now)
 
     if (_attitude_sub.update(&attitude)) {
         copy(_seen.attitude, attitude.q, 4);
+        _seen.resets[4] = attitude.quat_reset_counter;
         _seen.attitude_at = now;
     }
 
@@ -74,27 +80,38 @@ void Sim2metalPolicy::listen(hrt_abstime now)
     }
 }
 
-/* The mode, with the commander. */
-void Sim2metalPolicy::enroll()
+/* The mode, with the commander: asked for again while it has none, for the commander may start later than we do. */
+void Sim2metalPolicy::enroll(hrt_abstime now)
 {
-    if (!_requested) {
+    if (_mode >= 0) {
+        return;
+    }
+
+    register_ext_component_reply_s reply{};
+
+    /* An earlier start of this module may have left one behind. */
+    if (_reply_sub.update(&reply) && reply.request_id == REQUEST && _first != 0 && reply.timestamp >= _first) {
+        if (reply.success) {
+            _mode = reply.mode_id;
+            _check = reply.arming_check_id;
+            PX4_INFO("%s: mode %d", policy_info()->name, _mode);
+            return;
+        }
+
+        PX4_ERR("%s: the commander refused the mode", policy_info()->name);
+    }
+
+    if (_requested == 0 || now - _requested >= ENROLL) {
         register_ext_component_request_s request{};
-        request.timestamp = hrt_absolute_time();
+        request.timestamp = now;
         strncpy(request.name, MODE_NAME, sizeof(request.name) - 1);
         request.request_id = REQUEST;
         request.px4_ros2_api_version = register_ext_component_request_s::LATEST_PX4_ROS2_API_VERSION;
         request.register_arming_check = true;
         request.register_mode = true;
         _request_pub.publish(request);
-        _requested = true;
-    }
-
-    register_ext_component_reply_s reply{};
-
-    if (_mode < 0 && _reply_sub.update(&reply) && reply.request_id == REQUEST && reply.success) {
-        _mode = reply.mode_id;
-        _check = reply.arming_check_id;
-        PX4_INFO("%s: mode %d", policy_info()->name, _mode);
+        _requested = now;
+        _first = _first == 0 ? now : _first;
     }
 }
 
@@ -120,7 +137,8 @@ void Sim2metalPolicy::answer()
     _check_pub.publish(reply);
 }
 
-void Sim2metalPolicy::enter(hrt_abstime now)
+/* The motors are ours in this mode. */
+void Sim2metalPolicy::configure(hrt_abstime now)
 {
 #ifdef HAS_SETPOINT_CONFIG
     setpoint_config_s config{};
@@ -133,15 +151,25 @@ void Sim2metalPolicy::enter(hrt_abstime now)
     config.timestamp = now;
     config.source_id = static_cast<uint8_t>(_mode);
     _config_pub.publish(config);
-    _reason = flight_begin(&_flight, &_seen, now);
-    _asked = 0;
 }
 
-/* To PX4's own controllers: it holds its place. Until it does, the motors keep the last good command. */
+void Sim2metalPolicy::enter(hrt_abstime now)
+{
+    _reason = flight_begin(&_flight, &_seen, now);
+    _handed = _asked = 0;
+
+    if (_reason == FLIGHT_FINE) {
+        configure(now);
+    }
+}
+
+/* To PX4's own controllers: it holds its place; or lands, for hold is refused without a global position.
+ * Until the commander follows, the motors keep the last good command. */
 void Sim2metalPolicy::hand_back(hrt_abstime now, flight_reason reason)
 {
-    if (_asked == 0) {
+    if (_handed == 0) {
         PX4_ERR("%s: handed back: %s", policy_info()->name, flight_says(reason));
+        _handed = now;
     }
 
     if (_asked == 0 || now - _asked >= AGAIN) {
@@ -150,7 +178,7 @@ void Sim2metalPolicy::hand_back(hrt_abstime now, flight_reason reason)
         command.command = vehicle_command_s::VEHICLE_CMD_DO_SET_MODE;
         command.param1 = 1.0f; /* as the autopilot counts modes */
         command.param2 = HOLD_MAIN;
-        command.param3 = HOLD_SUB;
+        command.param3 = now - _handed < HOLD ? HOLD_SUB : LAND_SUB;
         command.target_system = command.source_system = _system;
         command.target_component = command.source_component = _component;
         _command_pub.publish(command);
@@ -181,15 +209,50 @@ void Sim2metalPolicy::fly(hrt_abstime now)
         hand_back(now, _reason);
     }
 
-    if (_flight.begun) {
+    if (_flight.stepped) {
         publish(now);
     }
+}
+
+/* A flight is while it is armed in our mode. */
+void Sim2metalPolicy::follow(hrt_abstime now)
+{
+    vehicle_status_s status{};
+
+    if (!_status_sub.update(&status)) {
+        return;
+    }
+
+    _system = status.system_id;
+    _component = status.component_id;
+    const bool active = status.nav_state == _mode;
+    const bool flying = active && status.arming_state == vehicle_status_s::ARMING_STATE_ARMED;
+
+    if (active && !_active) {
+        _seen.target_at = 0; /* it was for the mode before */
+
+        if (!flying) {
+            configure(now);
+        }
+    }
+
+    if (flying && !_flying) {
+        enter(now);
+
+    } else if (!flying) {
+        _reason = FLIGHT_FINE;
+        flight_end(&_flight);
+    }
+
+    _active = active;
+    _flying = flying;
 }
 
 void Sim2metalPolicy::Run()
 {
     if (should_exit()) {
         _rates_sub.unregisterCallback();
+        ScheduleClear();
 
         if (_mode >= 0) {
             unregister_ext_component_s leave{};
@@ -207,34 +270,18 @@ void Sim2metalPolicy::Run()
 
     const hrt_abstime now = hrt_absolute_time();
     listen(now);
-    enroll();
+    enroll(now);
 
-    if (_mode < 0) {
-        return;
-    }
+    if (_mode >= 0) {
+        answer();
+        follow(now);
 
-    answer();
-    vehicle_status_s status{};
-
-    if (_status_sub.update(&status)) {
-        _system = status.system_id;
-        _component = status.component_id;
-        const bool active = status.nav_state == _mode;
-
-        if (active && !_active) {
-            enter(now);
-
-        } else if (!active) {
-            _reason = FLIGHT_FINE;
-            _flight.begun = false;
+        if (_flying) {
+            fly(now);
         }
-
-        _active = active;
     }
 
-    if (_active) {
-        fly(now);
-    }
+    ScheduleDelayed(BACKUP); /* without the gyroscope nothing else would call */
 }
 
 int Sim2metalPolicy::task_spawn(int, char *[])

@@ -50,11 +50,16 @@ public:
 private:
     static constexpr uint64_t REQUEST = 0x73696d32u; /* ours, of the mode's registration */
     static constexpr hrt_abstime AGAIN = 50000;      /* us until hand-back is asked for again */
+    static constexpr hrt_abstime HOLD = 200000;      /* us that hold is asked for; then land */
+    static constexpr hrt_abstime ENROLL = 1000000;   /* us until the mode is asked for again */
+    static constexpr uint32_t BACKUP = 10000;        /* us until it runs without a sample of the gyroscope */
 
     void Run() override;
     void listen(hrt_abstime now);
-    void enroll();
+    void enroll(hrt_abstime now);
     void answer();
+    void configure(hrt_abstime now);
+    void follow(hrt_abstime now);
     void enter(hrt_abstime now);
     void fly(hrt_abstime now);
     void hand_back(hrt_abstime now, flight_reason reason);
@@ -63,8 +68,9 @@ private:
     flight _flight{};
     flight_seen _seen{};
     flight_reason _reason{FLIGHT_FINE}; /* why it handed back; until the mode is left */
-    hrt_abstime _asked{0};
-    bool _requested{false}, _active{false};
+    hrt_abstime _first{0}, _requested{0}; /* when the mode was asked for, first and last; 0: not yet */
+    hrt_abstime _handed{0}, _asked{0};    /* when it handed back, and asked for that last; 0: not yet */
+    bool _active{false}, _flying{false};  /* our mode is chosen; and armed */
     int _mode{-1}, _check{-1};
     uint8_t _system{1}, _component{1};
 

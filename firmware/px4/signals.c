@@ -7,8 +7,7 @@ float signals_root(float x) {
     return root;
 }
 
-/* North, east, down -> the world of the flight. */
-static void world(float *to, const flight *f, const float *ned) {
+void signals_world(float *to, const flight *f, const float *ned) {
     to[0] = f->cosine * ned[0] + f->sine * ned[1];
     to[1] = f->sine * ned[0] - f->cosine * ned[1];
     to[2] = -ned[2];
@@ -30,11 +29,11 @@ void signals_read(px4_signals *signals, const flight *f, const flight_seen *seen
     const float *columns[3] = {forward, right, down};
     for (int k = 0; k < 3; ++k) {
         float turned[3];
-        world(turned, f, columns[k]);
+        signals_world(turned, f, columns[k]);
         for (int i = 0; i < 3; ++i) signals->rotation[3 * i + k] = k == 0 ? turned[i] : -turned[i];
     }
-    world(signals->position, f, seen->position);
-    world(signals->linear_velocity, f, seen->velocity);
+    signals_world(signals->position, f, seen->position);
+    signals_world(signals->linear_velocity, f, seen->velocity);
     signals->angular_velocity[0] = seen->rates[0];
     signals->angular_velocity[1] = -seen->rates[1];
     signals->angular_velocity[2] = -seen->rates[2];
@@ -45,6 +44,6 @@ void signals_read(px4_signals *signals, const flight *f, const flight_seen *seen
         const float v = seen->target_velocity[i];
         velocity[i] = wanted && v - v == 0.0f ? v : still[i]; /* PX4 says "none" by NaN */
     }
-    world(signals->target_position, f, wanted ? seen->target : f->home);
-    world(signals->target_velocity, f, velocity);
+    signals_world(signals->target_position, f, wanted ? seen->target : f->home);
+    signals_world(signals->target_velocity, f, velocity);
 }

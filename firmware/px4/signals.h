@@ -17,6 +17,9 @@ typedef struct {
 /* Every conversion of axes; nothing else converts. Without a fresh and finite set point the target is where it began. */
 void signals_read(px4_signals *signals, const flight *f, const flight_seen *seen, uint64_t now);
 
+/* North, east, down -> the world of the flight. */
+void signals_world(float *to, const flight *f, const float *ned);
+
 /* Square root, without the C library. */
 float signals_root(float x);
 

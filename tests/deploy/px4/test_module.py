@@ -1,4 +1,4 @@
-"""target=px4: the module's C++ against declared headers, its flight in simulation, and every reason to hand back."""
+"""target=px4: the module's flight in simulation, and every reason to hand back."""
 
 import ctypes
 import math
@@ -9,103 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy import cli, export
-from deploy.codegen import toolchain
 from deploy.mavlink.frames import Axes, heading_of
 from deploy.policy_file import PolicyFile
-from deploy.px4 import module
-from sim.spec import Signal
+from tests.deploy.px4.bench import ALL, HOLD, LAND, MODE, OTHER, STILL, TICK, Bench, built, changed, exported
 
-HEADERS = Path(__file__).parent / "headers"
-MODE, OTHER = 23, 4  # nav_state of ours, and another
-TICK = 2500  # us
-ALL = 7
-STILL = (1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+LEANS = {6: math.cos(0.6), 7: math.sin(0.6)}
+OVERFLOWS = {0: 3e38, 1: 3e38, 6: math.cos(0.4), 9: math.sin(0.4)}  # in our axes; all that it is told is finite
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("px4") / "module"
-    assert cli.call(export.main, ["policy=quad_any", "target=px4", f"out={out}"]) == 0
-    return out
-
-
-def built(folder: Path, scratch: Path, newest: bool = True) -> Path:
-    """A library of the module and its bench; with the interfaces of today, or those of 2025."""
-    headers = scratch / "headers"
-    for name in re.findall(r"#include <(.*?\.hp?p?)>", (folder / "module.hpp").read_text()):
-        if newest or "setpoint_config" not in name:
-            path = headers / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text('#pragma once\n#include "px4_stub.hpp"\n')
-    _, command = toolchain.choose("zig", "cc")
-    cpp = [*command[:-1], "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fPIC", "-O1", *WARNINGS]
-    include = ["-I", folder, "-I", headers, "-I", HEADERS, '-DMODULE_NAME="sim2metal_policy"']
-    toolchain.run([*cpp, *include, "-c", folder / "module.cpp", "-o", scratch / "module.o"])
-    toolchain.run([*cpp, *include, "-c", HEADERS / "bench.cpp", "-o", scratch / "bench.o"])
-    plain = ("-Wconversion", "-Wdouble-promotion", *WARNINGS)
-    sources = [folder / f"{name}.c" for name in ("flight", "signals", "policy")]
-    out = scratch / "module.so"
-    toolchain.run(
-        [
-            *command,
-            *toolchain.FLAGS,
-            *toolchain.HOST,
-            *plain,
-            *sources,
-            scratch / "module.o",
-            scratch / "bench.o",
-            "-o",
-            out,
-        ]
-    )
-    return out
+    return exported(tmp_path_factory.mktemp("px4") / "module")
 
 
 @pytest.fixture(scope="module")
 def library(folder, tmp_path_factory) -> Path:
     return built(folder, tmp_path_factory.mktemp("built"))
-
-
-class Bench:
-    """The module, started afresh."""
-
-    def __init__(self, library: Path, scratch: Path) -> None:
-        own = scratch / "own.so"  # its memory is its own
-        shutil.copy(library, own)
-        self.c = ctypes.CDLL(str(own))
-        self.c.bench_said.restype = ctypes.c_char_p
-        self.now = 1_000_000
-        assert self.c.bench_start() == 0
-        self.tick(STILL)
-        self.c.bench_register(MODE)
-        self.tick(STILL)
-
-    def tick(self, state, hears: int = ALL) -> None:
-        self.now += TICK
-        self.c.bench_tick(ctypes.c_uint64(self.now), (ctypes.c_float * 13)(*map(float, state)), hears)
-
-    def enter(self, state=STILL) -> None:
-        self.tick(state)
-        self.c.bench_mode(MODE)
-        self.tick(state)
-
-    @property
-    def motors(self) -> np.ndarray:
-        values = (ctypes.c_float * 12)()
-        self.c.bench_motors(values)
-        return np.array(values)
-
-    @property
-    def counts(self) -> list[int]:
-        values = (ctypes.c_int * 5)()
-        self.c.bench_counts(values)
-        return list(values)
-
-    @property
-    def said(self) -> str:
-        return self.c.bench_said().decode()
 
 
 @pytest.fixture
@@ -122,7 +41,7 @@ def test_it_registers_a_mode_and_is_silent_until_it_is_chosen(bench):
     bench.enter()
     assert bench.counts[0] >= 1 and bench.counts[2] == 1
     assert np.isnan(bench.motors[4:]).all() and ((bench.motors[:4] >= 0) & (bench.motors[:4] <= 1)).all()
-    bench.c.bench_mode(OTHER)
+    bench.mode(OTHER)
     bench.tick(STILL)
     before = bench.counts[0]
     bench.tick(STILL)
@@ -195,9 +114,7 @@ def test_it_hands_back_to_hold(bench, change, hears, said):
         ticks += 1
     assert f"handed back: {said}" in bench.said
     assert ticks == 1 or (hears != ALL and ticks * TICK <= 100_000 + 2 * TICK)
-    values = (ctypes.c_float * 4)()
-    bench.c.bench_command(values)
-    assert list(values) == [176.0, 1.0, 4.0, 3.0]  # set mode: auto, loiter
+    assert bench.command() == HOLD
     assert bench.c.bench_check() == 0
     for _ in range(40):
         bench.tick(STILL)
@@ -205,9 +122,128 @@ def test_it_hands_back_to_hold(bench, change, hears, said):
     if hears == ALL:
         assert np.array_equal(bench.motors[:4], good[:4])
     assert np.isfinite(bench.motors[:4]).all()
-    bench.c.bench_mode(OTHER)
+    bench.mode(OTHER)
     bench.tick(STILL)
     assert bench.c.bench_check() == 1  # and may be chosen again
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize(
+    ("change", "said"), [(LEANS, "tilt"), ({3: 9.0}, "speed"), ({12: 40.0}, "body rate"), (OVERFLOWS, "not finite")]
+)
+def test_motors_are_not_told_before_a_command_of_this_flight(bench, change, said, again):
+    """Chosen in the air beyond a limit, or with a first step that is not finite."""
+    if again:
+        bench.enter()
+        for _ in range(40):
+            bench.tick(STILL)
+        bench.mode(OTHER)
+        bench.tick(STILL)
+    count = bench.counts[0]
+    bench.tick(changed(change))
+    if change is not OVERFLOWS:
+        assert bench.c.bench_check() == 0
+    bench.enter(changed(change))
+    for _ in range(40):
+        bench.tick(STILL)
+    assert bench.counts[0] == count
+    assert f"handed back: {said}" in bench.said and bench.command() == HOLD
+    bench.mode(OTHER)
+    bench.tick(STILL)
+    assert bench.c.bench_check() == 1
+    bench.enter()
+    assert bench.counts[0] > count
+
+
+def test_where_hold_is_refused_it_lands_and_is_silent_once_another_mode_flies(bench):
+    bench.enter()
+    for _ in range(2):
+        bench.tick(changed(LEANS))
+    for tick in range(120):
+        bench.tick(STILL)
+        if tick * TICK < 190_000:
+            assert bench.command() == HOLD
+    assert bench.command() == LAND
+    asked, told = bench.counts[1], bench.counts[0]
+    for _ in range(400):
+        bench.tick(STILL)
+    assert bench.counts[1] > asked + 10 and bench.counts[0] == told + 400
+    bench.mode(OTHER)
+    asked, told = bench.counts[1], bench.counts[0]
+    for _ in range(40):
+        bench.tick(STILL)
+    assert (bench.counts[1], bench.counts[0]) == (asked, told)
+
+
+@pytest.mark.parametrize("counter", range(5))
+def test_it_hands_back_when_the_estimate_was_reset(bench, counter):
+    bench.c.bench_reset(counter)  # before a flight it does not matter
+    bench.tick(STILL)
+    bench.enter()
+    bench.tick(STILL)
+    assert not bench.counts[1]
+    bench.c.bench_reset(counter)
+    bench.tick(STILL)
+    assert "handed back: estimate reset" in bench.said and bench.counts[1] == 1
+
+
+def test_the_set_point_of_the_mode_before_is_not_obeyed(library, tmp_path):
+    told = []
+    for target in (None, (5.0, 2.0, -3.0, 1.0, 0.0, 0.0)):
+        folder = tmp_path / str(target is None)
+        folder.mkdir()
+        bench = Bench(library, folder)
+        if target:
+            bench.c.bench_target((ctypes.c_float * 6)(*target))
+        bench.enter()
+        told.append(bench.motors[:4])
+    assert np.array_equal(*told)
+
+
+def test_a_flight_begins_when_it_is_armed(bench, library, tmp_path):
+    """A recurrent policy would learn of a vehicle that does not answer."""
+    bench.mode(MODE, armed=False)
+    for _ in range(400):
+        bench.tick(STILL)
+    assert bench.counts[:3] == [0, 0, 1]
+    bench.mode(MODE)
+    bench.tick(STILL)
+    assert bench.counts[0] == 1
+    (tmp_path / "fresh").mkdir()
+    fresh = Bench(library, tmp_path / "fresh")
+    fresh.enter()
+    assert np.array_equal(fresh.motors[:4], bench.motors[:4])
+    bench.mode(MODE, armed=False)
+    bench.tick(STILL)
+    count = bench.counts[0]
+    bench.tick(STILL)
+    assert bench.counts[0] == count
+
+
+def test_a_reply_to_an_earlier_start_is_not_its_own(library, tmp_path):
+    bench = Bench(library, tmp_path, registers=False, stale=True)
+    assert ": mode" not in bench.said and bench.counts[3] == 1
+    bench.c.bench_register(MODE)
+    bench.tick(STILL)
+    assert f"quad_any: mode {MODE}" in bench.said
+
+
+def test_it_asks_for_its_mode_until_it_has_one(library, tmp_path):
+    bench = Bench(library, tmp_path, registers=False)
+    for _ in range(1000):  # 2.5 s
+        bench.tick(STILL)
+    assert bench.counts[3] == 3 and "refused" not in bench.said
+    bench.c.bench_refuse()
+    bench.tick(STILL)
+    assert bench.said.count("quad_any: the commander refused the mode") == 1
+    for _ in range(400):
+        bench.tick(STILL)
+    assert bench.counts[3] == 4
+    bench.c.bench_register(MODE)
+    bench.tick(STILL)
+    for _ in range(800):
+        bench.tick(STILL)
+    assert bench.counts[3] == 4 and f"mode {MODE}" in bench.said
 
 
 def test_it_holds_a_simulated_vehicle_in_place(bench):
@@ -254,23 +290,3 @@ def test_a_build_that_computes_wrongly_does_not_start(folder, tmp_path):
     library.bench_said.restype = ctypes.c_char_p
     assert library.bench_start() != 0
     assert b"its self-test fails" in library.bench_said()
-
-
-def test_limits_are_the_files(folder):
-    text = (folder / "limits.h").read_text()
-    assert "#define LIMIT_RATE 35.0f" in text and "#define LIMIT_TILT 60.0f" in text
-
-
-def test_what_it_cannot_fly_is_named():
-    policy = PolicyFile.load("quad_any")
-    policy.inputs = (*policy.inputs, Signal("neighbours", (6,), "m", "world"))
-    with pytest.raises(ValueError, match="target=px4 has no signal 'neighbours'"):
-        module.check(policy)
-    policy = PolicyFile.load("quad_any")
-    policy.outputs = (Signal("steering", (1,), "rad", low=-1.0, high=1.0),)
-    with pytest.raises(ValueError, match="commands 4 rotors .* not steering"):
-        module.check(policy)
-    policy = PolicyFile.load("quad_any")
-    policy.rate_hz = 1000.0
-    with pytest.raises(ValueError, match="1000 Hz; PX4's gyroscope gives 400"):
-        module.check(policy)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import onnx
 import pytest
 import yaml
 
 from deploy import cli, export
 from deploy.policy_file import PolicyFile
-from deploy.px4.raptor import Reading
+from deploy.px4.raptor import RaptorError, RaptorGraph
 from deploy.trust.content import content_of
 from policies import adopt
 from tests.policies.adoption import foreign
@@ -88,7 +89,7 @@ def test_the_shipped_policy_is_refused_by_name_and_written_where_that_is_accepte
     assert "mc_raptor clips the error of position at 0.5, the file squashes it at 1" in said
     assert "mc_raptor clips its actions, the file takes their tanh" in said
     inside = written("quad_any", tmp_path / "out", "approximate=true")
-    reading = Reading(PolicyFile.load("quad_any"), content_of("quad_any"))
+    reading = RaptorGraph(PolicyFile.load("quad_any"), content_of("quad_any"))
     weights = np.frombuffer(inside["actor/layers/0/weights/parameters/data"], "<f4").reshape(16, 22)
     assert np.array_equal(weights, reading.weights.encoder[0])
     assert "up to 0." in capsys.readouterr().out
@@ -99,7 +100,7 @@ def test_the_shipped_policy_flies_as_the_module_makes_it(tmp_path):
     from sim.env import make_env
     from sim.tasks import make
 
-    reading = Reading(PolicyFile.load("quad_any"), content_of("quad_any"))
+    reading = RaptorGraph(PolicyFile.load("quad_any"), content_of("quad_any"))
     task = make("quad_any", tilt=20.0)
     env = make_env(task, 100, 20261126)
     env.reset(range(100), range(100))
@@ -167,3 +168,37 @@ def test_raptor_itself_is_written_back_byte_for_byte(tmp_path):
         for name in [f"{k}/{name}" for k in file["actor/layers"] for name in file[f"actor/layers/{k}"]]:
             path = f"actor/layers/{name}/parameters"
             assert inside[f"{path}/data"] == np.asarray(file[path], "<f4").tobytes()
+
+
+def _root_of_a_signal(model: onnx.ModelProto) -> None:
+    root = next(node for node in model.graph.node if node.op_type == "Sqrt")
+    root.input[0] = "position"
+
+
+def _one_bound(model: onnx.ModelProto) -> None:
+    root = next(node for node in model.graph.node if node.op_type == "Sqrt")
+    squashed = next(node for node in model.graph.node if root.output[0] in node.input)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(-1.0), "low"))
+    made = onnx.helper.make_node("Clip", [squashed.input[0], "low"], [squashed.output[0]], "one_bound")
+    squashed.CopyFrom(made)
+
+
+def _deep(model: onnx.ModelProto) -> None:
+    nodes = list(model.graph.node)
+    at = next(k for k, node in enumerate(nodes) if node.op_type == "Concat")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(2.0), "two"))
+    name, chain = nodes[at].input[0], []
+    for k in range(2000):
+        chain.append(onnx.helper.make_node("Mul", [name, "two"], [f"deep{k}"], f"deep{k}"))
+        name = f"deep{k}"
+    nodes[at].input[0] = name
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:at], *chain, *nodes[at:]])
+
+
+@pytest.mark.parametrize("change", [_root_of_a_signal, _one_bound, _deep])
+def test_graphs_of_strangers_end_in_a_sentence(change):
+    model = onnx.load_from_string(content_of("quad_any"))
+    change(model)
+    with pytest.raises(RaptorError, match="mc_raptor"):
+        RaptorGraph(PolicyFile.load("quad_any"), model.SerializeToString())

@@ -36,6 +36,7 @@ template <typename T> T get(const orb_metadata &topic)
     memcpy(&message, topic.data, sizeof(T));
     return message;
 }
+uint8_t resets[5];
 Sim2metalPolicy *module() { return static_cast<Sim2metalPolicy *>(Sim2metalPolicy::desc.object.held); }
 } // namespace
 
@@ -44,20 +45,32 @@ int bench_start() { return sim2metal_policy_main(0, nullptr); }
 
 const char *bench_said() { return stub_said; }
 
-/* position, velocity, quaternion, rates: 13 numbers in PX4's axes; `hears`: bits of what is heard this time. */
+/* position, velocity, quaternion, rates: 13 numbers in PX4's axes; `hears`: bits of what is heard this time. As PX4's
+ * work queue does, it calls only by the gyroscope or when that was scheduled. */
 void bench_tick(uint64_t now, const float *state, int hears)
 {
     stub_now = now;
     const float *p = state, *v = state + 3, *q = state + 6, *w = state + 10;
-    if (hears & 1) put(orb_vehicle_local_position, vehicle_local_position_s{now, now, true, true, true, true, p[0], p[1], p[2], v[0], v[1], v[2]});
-    if (hears & 2) put(orb_vehicle_attitude, vehicle_attitude_s{now, now, {q[0], q[1], q[2], q[3]}});
+    if (hears & 1) put(orb_vehicle_local_position, vehicle_local_position_s{now, now, true, true, true, true, p[0], p[1], p[2], v[0], v[1], v[2], resets[0], resets[1], resets[2], resets[3]});
+    if (hears & 2) put(orb_vehicle_attitude, vehicle_attitude_s{now, now, {q[0], q[1], q[2], q[3]}, resets[4]});
     if (hears & 4) put(orb_vehicle_angular_velocity, vehicle_angular_velocity_s{now, now, {w[0], w[1], w[2]}});
-    module()->Run();
+    const hrt_abstime due = module()->stub_due;
+    if ((hears & 4) || (due != 0 && now >= due)) {
+        module()->stub_due = 0;
+        module()->Run();
+    }
 }
 
 void bench_register(int mode) { put(orb_register_ext_component_reply, register_ext_component_reply_s{stub_now, get<register_ext_component_request_s>(orb_register_ext_component_request).request_id, true, 3, static_cast<int8_t>(mode)}); }
 
-void bench_mode(int mode) { put(orb_vehicle_status, vehicle_status_s{stub_now, static_cast<uint8_t>(mode), 1, 1}); }
+void bench_refuse() { put(orb_register_ext_component_reply, register_ext_component_reply_s{stub_now, get<register_ext_component_request_s>(orb_register_ext_component_request).request_id, false, -1, -1}); }
+
+/* A reply that an earlier start of the module left behind. */
+void bench_stale_reply(uint64_t then, uint64_t request) { put(orb_register_ext_component_reply, register_ext_component_reply_s{then, request, true, 9, 29}); }
+
+void bench_reset(int counter) { ++resets[counter]; }
+
+void bench_mode(int mode, int armed) { put(orb_vehicle_status, vehicle_status_s{stub_now, armed ? vehicle_status_s::ARMING_STATE_ARMED : vehicle_status_s::ARMING_STATE_DISARMED, static_cast<uint8_t>(mode), 1, 1}); }
 
 void bench_target(const float *t) { put(orb_trajectory_setpoint, trajectory_setpoint_s{stub_now, {t[0], t[1], t[2]}, {t[3], t[4], t[5]}, 0.0f}); }
 

@@ -43,7 +43,9 @@ class ScheduledWorkItem
 public:
     ScheduledWorkItem(const char *, const wq_config_t &) {}
     virtual ~ScheduledWorkItem() = default;
-    void ScheduleClear() {}
+    void ScheduleDelayed(uint32_t us) { stub_due = stub_now + us; }
+    void ScheduleClear() { stub_due = 0; }
+    hrt_abstime stub_due{0}; /* 0: nothing is scheduled */
 
 protected:
     virtual void Run() = 0;
@@ -126,14 +128,19 @@ private:
 } // namespace uORB
 
 struct vehicle_angular_velocity_s { uint64_t timestamp, timestamp_sample; float xyz[3]; };
-struct vehicle_attitude_s { uint64_t timestamp, timestamp_sample; float q[4]; };
+struct vehicle_attitude_s { uint64_t timestamp, timestamp_sample; float q[4]; uint8_t quat_reset_counter; };
 struct vehicle_local_position_s {
     uint64_t timestamp, timestamp_sample;
     bool xy_valid, z_valid, v_xy_valid, v_z_valid;
     float x, y, z, vx, vy, vz;
+    uint8_t xy_reset_counter, z_reset_counter, vxy_reset_counter, vz_reset_counter;
 };
 struct trajectory_setpoint_s { uint64_t timestamp; float position[3], velocity[3], yaw; };
-struct vehicle_status_s { uint64_t timestamp; uint8_t nav_state, system_id, component_id; };
+struct vehicle_status_s {
+    static constexpr uint8_t ARMING_STATE_DISARMED = 1, ARMING_STATE_ARMED = 2;
+    uint64_t timestamp;
+    uint8_t arming_state, nav_state, system_id, component_id;
+};
 struct register_ext_component_request_s {
     static constexpr uint16_t LATEST_PX4_ROS2_API_VERSION = 1;
     uint64_t timestamp, request_id;
