@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.mavlink.frames import FLIP
 from policies.identification import ulog_formats
 
 Array = NDArray[np.float64]
@@ -25,7 +26,6 @@ LARGEST = 1 << 31  # bytes of a log
 MOST_ADDED = 4096  # topics that are said to be logged; PX4 has some hundreds
 SLOWEST = 45.0  # Hz, of the motors' commands
 GAP = 2.5  # usual intervals of a topic: what lies in a longer gap is not guessed
-FLIPPED = np.array([1.0, -1.0, -1.0])  # an axis of PX4 in ours
 QUARTERS = ((1, -1), (-1, -1), (-1, 1), (1, 1))  # signs of x and y of our rotors
 USUAL = ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0))  # PX4's rotors of a quadrotor x: forward, right
 # Topic -> fields that are read, and what they are here. All but the first are interpolated at the first one's times.
@@ -69,9 +69,9 @@ def read(path: str) -> dict[str, Array]:
     return {
         "time": time[kept],
         "motor_command": _command(control[kept][:, order], parameters, path),
-        "angular_velocity": found["angular_velocity"][kept] * FLIPPED,
-        "linear_velocity": found["linear_velocity"][kept] * FLIPPED,
-        "quaternion": quaternion[kept] * np.array([1.0, *FLIPPED]),
+        "angular_velocity": found["angular_velocity"][kept] * FLIP,
+        "linear_velocity": found["linear_velocity"][kept] * FLIP,
+        "quaternion": quaternion[kept] * np.array([1.0, *FLIP]),
     }
 
 
