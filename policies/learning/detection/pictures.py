@@ -98,6 +98,7 @@ class Company(Scripted):
 
 def watched(task: SoccerVision1v1, games: int, seed: int) -> Iterator[Frames]:
     """The pictures of each player of `games` games, as they end. Their players and looks are decided by the seed."""
+    task = task.prompt_task()  # a detector tells of the picture, not of the world since
     played = task.against(lambda rows: Company(Wanderers(task, 2 * seed + 1)))
     num = min(WORLDS, games)
     env = make_env(played, num * agents_of(played), seed, several=True)

@@ -299,6 +299,10 @@ class SoccerVision1v1(Soccer):
         made.whole, made.hands, made.commands = made.commands, hands, made.commands[-1:]
         return made
 
+    def prompt_task(self) -> SoccerVision1v1:
+        """The same, shown what is so now."""
+        return self._with(latency=0, jitter=0)
+
     def detector_task(self) -> SoccerVision1v1:
         """The same, told by a detector in the place of pixels."""
         return self._with(perception="detector")

@@ -103,6 +103,7 @@ def test_every_limit_is_written_and_what_is_not_allowed_is_said():
     driver = Crazyflie(100.0, Settings(board="cap=2, fence=0.5,seconds=-1,tilt=nan", mode="shadow"))
     written: dict[str, float] = {}
     driver.link.write = lambda name, value: written.setdefault(name, value)  # type: ignore[method-assign,assignment]
+    driver.link.parameter = lambda name: 0.0  # type: ignore[method-assign]  # nobody flies: no deck is there
     driver._allow()
     wanted = {f"policy.{name}": usual for name, (usual, _, _) in LIMITS.items()}
     assert written == {**wanted, "policy.fence": 0.5, "policy.mode": 2}

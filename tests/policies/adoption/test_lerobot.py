@@ -123,7 +123,8 @@ def test_one_that_samples_long_asks_for_steps(tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_are_raw_and_swapped_ones_change_what_is_done(tmp_path):
+def test_pictures_are_raw_and_swapped_ones_change_what_is_done(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIM2METAL_LOAD_SECONDS", "60")  # two ResNets, which a busy machine loads in 4 s
     folder = made.write(tmp_path / "act", made.ACT, pictures={"left": (32, 48), "right": (32, 48)})
     robot = [*ROBOT["signals"], {"name": "one", "picture": [32, 48]}, {"name": "two", "picture": [32, 48]}]
     names = ("observation.images.left", "observation.images.right")

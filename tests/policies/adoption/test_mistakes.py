@@ -10,7 +10,7 @@ import pytest
 
 import deploy
 from deploy.policy_file import PolicyFile
-from policies.adoption import readings, trial
+from policies.adoption import adopted, readings, trial
 from policies.adoption.adopted import AdoptedPolicy
 from policies.adoption.contract import contract_of
 from policies.adoption.description import parse
@@ -145,7 +145,7 @@ def policy(made, spoil=lambda said: None):
 def fly(one, kinds, monkeypatch):
     """What the check finds, of the readings whose names begin so: the others are left out to save time."""
     every = readings.readings
-    monkeypatch.setattr(trial, "readings", lambda *a: [r for r in every(*a) if r.name.startswith(kinds)])
+    monkeypatch.setattr(adopted, "readings", lambda *a: [r for r in every(*a) if r.name.startswith(kinds)])
     return trial.compare(one, EPISODES, SEED)
 
 

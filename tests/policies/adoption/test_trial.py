@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from policies.adoption import readings, trial
+from policies.adoption import adopted, readings, trial
 from policies.adoption.adopted import AdoptedPolicy
 from policies.adoption.contract import contract_of
 from policies.adoption.description import parse
@@ -45,7 +45,7 @@ def few(policy, monkeypatch, kinds):
     def some(described, contract):
         return [r for r in every(described, contract) if any(kind in r[0] for kind in kinds)]
 
-    monkeypatch.setattr(trial, "readings", some)
+    monkeypatch.setattr(adopted, "readings", some)
     return trial.compare(policy, 20, 0)
 
 

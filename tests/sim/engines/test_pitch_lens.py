@@ -291,7 +291,7 @@ def test_looks_differ_from_game_to_game_only_as_far_as_they_are_asked_to():
     for wrong, said in (
         ({"shutter": 1.0}, "shutter must be between 0 and 0.1 s"),
         ({"flicker": -0.1}, "flicker is a share"),
-        ({"width": 1000, "height": 1000, "latency": 4}, "5 pictures of 1000 x 1000 are more than"),
+        ({"width": 1000, "height": 1000, "latency": 4}, "6 pictures of 1000 x 1000 are more than"),
         ({"lens": "eye"}, "lens 'eye' is not one of"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -198,7 +198,7 @@ def test_termination_agrees_between_numpy_and_torch(name):
         ("quad_hover", {"robot": "crazyfly"}, "unknown robot 'crazyfly'.*did you mean 'crazyflie'"),
         ("quad_hover", {"robot": "sim.robots.quadrotors:GRAVITY"}, "names a float, not a robot"),
         ("quad_track", {"path": "square"}, "'square' is not one of figure_eight, random, both"),
-        ("quad_hover", {"delay_low": 0.02, "delay_high": 0.01}, "low <= high"),
+        ("quad_hover", {"delay_low": 0.02, "delay_high": 0.01}, "delay_low <= delay_high"),
     ],
 )
 def test_wrong_settings_are_refused(name, setting, said):
