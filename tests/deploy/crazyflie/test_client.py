@@ -280,7 +280,7 @@ def test_the_command_says_where_it_listens(uri: str):
         lines = [process.stdout.readline() for _ in range(2)]
         assert [line.partition(": udp://127.0.0.1:")[0] for line in lines] == ["listening"] * 2
         with SyncCrazyflie(lines[1].split()[1], cf=Crazyflie()) as scf:
-            until(lambda: scf.cf.supervisor.can_be_armed)
+            until(lambda: scf.cf.supervisor.is_armed)  # a cf2 arms itself
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30.0)[1] == "interrupted\n"
         assert process.returncode == 130
