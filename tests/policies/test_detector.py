@@ -187,3 +187,9 @@ def test_settings_that_are_out_of_range_are_refused():
     ):
         with pytest.raises(ValueError, match=said):
             train_detector.Config(**wrong)
+
+
+def test_any_seed_makes_games():
+    """Of a student's seed that of its detector's judges is drawn, and may be large."""
+    task = make("soccer_vision_1v1", width=16, height=12)
+    assert len(next(iter(watched(task, 1, 2**31 - 5))).pictures) > 1

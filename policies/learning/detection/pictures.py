@@ -58,7 +58,7 @@ class Wanderers:
             self._steps = np.zeros(len(begun), np.int64)
         self._steps = np.where(begun, 0, self._steps + 1)
         rows = np.arange(len(begun)) % self.task.players  # in their team
-        seeds = (self.seed << 32) + np.asarray(numbers, np.int64) * self.task.players + rows
+        seeds = (self.seed << 32) % 2**62 + np.asarray(numbers, np.int64) * self.task.players + rows
         own = drawn(seeds.astype(np.uint64), np.full(len(rows), 1 << 41), 6)  # of a whole game
         held = self._steps // (2 + (HOLD * own[:, 0] ** 2).astype(np.int64))
         now = drawn(seeds.astype(np.uint64), held, 8)
