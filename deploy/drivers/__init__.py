@@ -140,26 +140,37 @@ def transfers(config: Any) -> bool:
     return isinstance(config, Transferable) and config.transfer
 
 
-class Connecting:
-    """`with` for simulations, which have nothing to undo when connecting fails, and break nothing at the end."""
-
-    lands, falls = False, False
+class Entered:
+    """`with` for drivers: connects, then stops."""
 
     def connect(self) -> None: ...
 
+    def abandon(self) -> None:
+        """Undo what was begun of connecting, which has failed."""
+
     def stop(self) -> None: ...
 
-    def emergency_stop(self) -> None:
-        """The guard's safe command is all there is."""
-
     def __enter__(self) -> Self:
-        self.connect()
+        try:
+            self.connect()
+        except BaseException:
+            self.abandon()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class Connecting(Entered):
+    """The same for simulations, which break nothing."""
+
+    lands, falls = False, False
+
+    def emergency_stop(self) -> None:
+        """The guard's safe command is all there is."""
 
 
 def driver_class(name: str) -> Any:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,8 @@ from deploy.crazyflie.guard import LIMITS, MODES, REASONS, TAKING_OVER, allowed
 from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
-from deploy.drivers import Reading
+from deploy.drivers import Entered, Reading
+from deploy.drivers.quadrotor import sensed, tracking_error
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
 from sim.robots import robot as airframe
@@ -35,15 +35,7 @@ from sim.spec import Group, Signal
 
 Array = NDArray[np.float32]
 
-SIGNALS: Group = (
-    Signal("position", (3,), "m", "world"),
-    Signal("rotation", (9,), "1", "body->world"),
-    Signal("linear_velocity", (3,), "m/s", "world"),
-    Signal("angular_velocity", (3,), "rad/s", "body"),
-    Signal("target_position", (3,), "m", "world", max_age=1.0),
-    Signal("target_velocity", (3,), "m/s", "world", max_age=1.0),
-    Signal("battery_voltage", (1,), "V", max_age=2.0),
-)
+SIGNALS = sensed(battery_age=2.0)
 COMMANDS: Group = (Signal("motor_command", (4,), low=0.0, high=1.0),)
 # At most 26 bytes and 9 variables each.
 BLOCKS = {
@@ -77,7 +69,7 @@ TROUBLES = ((LOCKED, "locked: reboot it"), (CRASHED, "crashed: recover it"), (TU
 FULL = 65535
 
 
-class Crazyflie:
+class Crazyflie(Entered):
     """Takes off at the first commands, lands when stopped. The target is `height` above where it stood."""
 
     Config: ClassVar[type] = Settings
@@ -111,18 +103,8 @@ class Crazyflie:
     def from_config(cls, config: Settings, policy: PolicyFile) -> Crazyflie:
         return cls(policy.rate_hz, config)
 
-    def __enter__(self) -> Self:
-        try:
-            self.connect()
-        except BaseException:
-            self.link.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
+    def abandon(self) -> None:
+        self.link.close()
 
     def connect(self) -> None:
         link, s = self.link, self.settings
@@ -378,6 +360,4 @@ class Crazyflie:
                 self._notes += self._log.close()
 
     def report(self) -> list[str]:
-        last = self._errors[-round(self.rate_hz) :]
-        error = [f"position_error   {sum(last) / len(last):.4g} m (last second)"] if last else []
-        return [*error, *self._notes]
+        return [*tracking_error(self._errors, self.rate_hz), *self._notes]

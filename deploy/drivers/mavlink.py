@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers import Reading
+from deploy.drivers import Entered, Reading
+from deploy.drivers.quadrotor import sensed, tracking_error
 from deploy.mavlink import px4, setpoints
 from deploy.mavlink.frames import Axes, body, heading_of
 from deploy.mavlink.link import Link, MavlinkError
@@ -25,19 +25,11 @@ from deploy.mavlink.settings import Settings
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S
 from sim.robots import robot as airframe
-from sim.spec import ANY_ROBOT, Group, Signal
+from sim.spec import ANY_ROBOT
 
 Array = NDArray[np.float32]
 
-SIGNALS: Group = (
-    Signal("position", (3,), "m", "world"),
-    Signal("rotation", (9,), "1", "body->world"),
-    Signal("linear_velocity", (3,), "m/s", "world"),
-    Signal("angular_velocity", (3,), "rad/s", "body"),
-    Signal("target_position", (3,), "m", "world", max_age=1.0),
-    Signal("target_velocity", (3,), "m/s", "world", max_age=1.0),
-    Signal("battery_voltage", (1,), "V", max_age=5.0),
-)
+SIGNALS = sensed(battery_age=5.0)
 BATTERY = "battery_voltage"
 USUAL = "x500"  # the airframe whose rotors a policy for any quadrotor commands
 WHOLE, PARTS = ("ODOMETRY",), ("LOCAL_POSITION_NED", "ATTITUDE_QUATERNION")  # messages that have the state
@@ -56,7 +48,7 @@ BEAT_S = 1.2  # s within which its next heartbeat comes, even where it does not 
 BEAT_LOSS_S = 2.5  # s without a heartbeat, which alone tells its mode and whether its motors are on
 
 
-class Mavlink:
+class Mavlink(Entered):
     """Takes off at the first commands, lands when stopped. The target is `height` above where it stood."""
 
     Config: ClassVar[type] = Settings
@@ -92,18 +84,8 @@ class Mavlink:
     def from_config(cls, config: Settings, policy: PolicyFile) -> Mavlink:
         return cls(policy, config)
 
-    def __enter__(self) -> Self:
-        try:
-            self.connect()
-        except BaseException:
-            self.link.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
+    def abandon(self) -> None:
+        self.link.close()
 
     def _error(self, what: str) -> MavlinkError:
         """With the vehicle's own last words."""
@@ -372,6 +354,4 @@ class Mavlink:
                 self.link.close()
 
     def report(self) -> list[str]:
-        last = self._errors[-round(self.rate_hz) :]
-        error = [f"position_error   {sum(last) / len(last):.4g} m (last second)"] if last else []
-        return [*error, *self._notes]
+        return [*tracking_error(self._errors, self.rate_hz), *self._notes]

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,7 +32,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import Bool, String
 
-from deploy.drivers import Reading
+from deploy.drivers import Entered, Reading
 from deploy.policy_file import PolicyFile
 from deploy.ros2 import topics
 from deploy.ros2.arming.armed import Armed
@@ -64,7 +63,7 @@ class Ros2Error(ValueError):
     """The flight cannot begin; the message lists every reason."""
 
 
-class Ros2:
+class Ros2(Entered):
     """One robot. The node is its caller's, or its own when it is made `from_config`."""
 
     Config: ClassVar[type] = Settings
@@ -150,17 +149,7 @@ class Ros2:
         self.finished = self.finished or reason
         self.done = True
 
-    def __enter__(self) -> Self:
-        try:
-            self.connect()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def abandon(self) -> None:
         self.stop()
 
     def connect(self) -> None:

@@ -6,22 +6,16 @@ import math
 
 from deploy.codegen.elementwise import number
 from deploy.codegen.source import FIRMWARE, Source
+from deploy.drivers.quadrotor import STATE, TARGET
 from deploy.policy_file import PolicyFile
 from deploy.safety.envelope import Envelope
 from deploy.safety.limits import limits_of, tightened
 from sim.robots.quadrotors import MOTOR_COMMAND
-from sim.spec import Group, Signal
+from sim.spec import Group
 
 FOLDER = FIRMWARE / "px4"
 WRITTEN = ("CMakeLists.txt", "Kconfig", "module.cpp", "module.hpp", "flight.c", "flight.h", "signals.c", "signals.h")
-KNOWN: Group = (
-    Signal("position", (3,), "m", "world"),
-    Signal("rotation", (9,), "1", "body->world"),
-    Signal("linear_velocity", (3,), "m/s", "world"),
-    Signal("angular_velocity", (3,), "rad/s", "body"),
-    Signal("target_position", (3,), "m", "world"),
-    Signal("target_velocity", (3,), "m/s", "world"),
-)
+KNOWN: Group = (*STATE, *TARGET)
 QUICKEST = 400.0  # Hz: IMU_GYRO_RATEMAX as PX4 comes; the policy's step is taken at a sample of the gyroscope
 # Name, the rule of an envelope that may be stricter, value, what it is.
 LIMITS = (

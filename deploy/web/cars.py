@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.codegen.elementwise import number
-from deploy.loop import HandshakeError, handshake
 from deploy.policy_file import PolicyFile
-from deploy.web.kind import Kind, VehicleError, header, offsets, struct_rows
+from deploy.web.kind import Kind, check_contract, check_rate, header, offsets, struct_rows
 from sim.robots.cars import CAR_1_10, CAR_1_18, REAL_1_10, Car
 from sim.spec import Group, Signal
 
@@ -57,18 +55,8 @@ def sensed(policy: PolicyFile) -> Group:
 
 def check(policy: PolicyFile) -> None:
     """VehicleError, with all differences, unless the policy is fed and obeyed like that of a car."""
-    vehicle: Any = SimpleNamespace(
-        robot=policy.robot,
-        rate_hz=policy.rate_hz,
-        signals=sensed(policy),
-        commands=CARS[policy.robot].commands,
-    )
-    try:
-        handshake(policy, vehicle)
-    except HandshakeError as error:
-        raise VehicleError(f"a page drives cars: {error}") from None
-    if not 1.0 <= policy.rate_hz <= 1000.0:
-        raise VehicleError(f"a page drives cars 1 to 1000 times a second, {policy.path} wants {policy.rate_hz:g}")
+    check_contract(policy, "drives cars", sensed(policy), CARS[policy.robot].commands)
+    check_rate(policy, "drives cars")
 
 
 def offered(policy: PolicyFile) -> list[str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.loop import HandshakeError, handshake
 from deploy.policy_file import PolicyFile
-from deploy.web.kind import Kind, VehicleError, header, offsets, struct_rows
+from deploy.web.kind import Kind, check_contract, check_rate, header, offsets, struct_rows
 from sim.robots.wheeled import DIFFERENTIAL, OMNI, Wheeled
 from sim.spec import Group, Signal
 
@@ -44,13 +42,8 @@ def check(policy: PolicyFile) -> None:
     """VehicleError, with all differences, unless the policy is fed and obeyed like one that plays one against one."""
     drive, turn, kick, _ = ROBOTS[policy.robot].commands
     commands = (drive, replace(turn, low=-TURN, high=TURN), kick)
-    vehicle: Any = SimpleNamespace(robot=policy.robot, rate_hz=policy.rate_hz, signals=SENSED, commands=commands)
-    try:
-        handshake(policy, vehicle)
-    except HandshakeError as error:
-        raise VehicleError(f"a page plays one against one, told where everything is: {error}") from None
-    if not 1.0 <= policy.rate_hz <= 1000.0:
-        raise VehicleError(f"a page plays 1 to 1000 times a second, {policy.path} wants {policy.rate_hz:g}")
+    check_contract(policy, "plays one against one, told where everything is", SENSED, commands)
+    check_rate(policy, "plays")
 
 
 def headers(policy: PolicyFile) -> dict[str, str]:

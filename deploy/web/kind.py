@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deploy.codegen.elementwise import number
+from deploy.loop import HandshakeError, handshake
 from deploy.policy_file import PolicyFile
+from sim.spec import Group
 
 ROWS = """\
 typedef struct {{
@@ -33,6 +36,21 @@ FILE = """\
 
 class VehicleError(ValueError):
     """No page flies or drives what the policy is for; the message says why."""
+
+
+def check_contract(policy: PolicyFile, does: str, signals: Group, commands: Group) -> None:
+    """VehicleError, with all differences, unless the policy is fed and obeyed like that; a page `does` what it does."""
+    vehicle: Any = SimpleNamespace(robot=policy.robot, rate_hz=policy.rate_hz, signals=signals, commands=commands)
+    try:
+        handshake(policy, vehicle)
+    except HandshakeError as error:
+        raise VehicleError(f"a page {does}: {error}") from None
+
+
+def check_rate(policy: PolicyFile, does: str) -> None:
+    """VehicleError for a rate that a page does not keep."""
+    if not 1.0 <= policy.rate_hz <= 1000.0:
+        raise VehicleError(f"a page {does} 1 to 1000 times a second, {policy.path} wants {policy.rate_hz:g}")
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 from deploy.codegen.elementwise import number
-from deploy.loop import HandshakeError, handshake
+from deploy.drivers.quadrotor import STATE, TARGET
 from deploy.policy_file import PolicyFile
-from deploy.web.kind import Kind, VehicleError, header, offsets, struct_rows
+from deploy.web.kind import Kind, VehicleError, check_contract, header, offsets, struct_rows
 from sim.robots import ROBOTS, robot
 from sim.robots.quadrotors import MOTOR_COMMAND, Quadrotor
 from sim.spec import Group, Signal
 
-SENSED: Group = (
-    Signal("position", (3,), "m", "world"),
-    Signal("rotation", (9,), "1", "body->world"),
-    Signal("linear_velocity", (3,), "m/s", "world"),
-    Signal("angular_velocity", (3,), "rad/s", "body"),
-    Signal("target_position", (3,), "m", "world"),
-    Signal("target_velocity", (3,), "m/s", "world"),
-)
+SENSED: Group = (*STATE, *TARGET)
 PREVIEW = "target_preview"  # as many points as the policy has
 LONGEST_SUBSTEP = 0.002  # s; a latency is a whole number of these
 LONGEST_PREVIEW = 10.0  # s between two points
@@ -52,13 +44,7 @@ def check(policy: PolicyFile) -> None:
     """VehicleError, with all differences, unless the policy is fed and obeyed like that of a quadrotor."""
     points = [s.size // 3 for s in policy.inputs if s.name == PREVIEW]
     ahead = tuple(Signal(PREVIEW, (3 * n,), "m", "world") for n in points)
-    vehicle: Any = SimpleNamespace(
-        robot=policy.robot, rate_hz=policy.rate_hz, signals=(*SENSED, *ahead), commands=(MOTOR_COMMAND,)
-    )
-    try:
-        handshake(policy, vehicle)
-    except HandshakeError as error:
-        raise VehicleError(f"a page flies quadrotors: {error}") from None
+    check_contract(policy, "flies quadrotors", (*SENSED, *ahead), (MOTOR_COMMAND,))
     _preview(policy)
 
 

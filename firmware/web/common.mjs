@@ -103,6 +103,27 @@ class Moving extends Sheet {
     }
 }
 
+/** A picture of a world from above, x to the right and y up, or turned by a quarter: what is still, and what moves.
+ *
+ * `map`: pixels per metre, whether it is turned, and the pixels of the origin. */
+class Plan {
+    constructor(world) {
+        Object.assign(this, {world, map: null, sheet: new Moving($("moving")), ground: new Sheet($("ground"))});
+    }
+
+    /** Pixels of a place. */
+    see([x, y]) {
+        const {scale, turned, x: px, y: py} = this.map;
+        return turned ? [px - scale * y, py - scale * x] : [px + scale * x, py - scale * y];
+    }
+
+    /** The place under a pixel. */
+    place([px, py]) {
+        const {scale, turned, x, y} = this.map;
+        return turned ? [(y - py) / scale, (x - px) / scale] : [(px - x) / scale, (y - py) / scale];
+    }
+}
+
 /** The colours of the style sheet, which follow the system's. */
 function colours(...names) {
     const style = getComputedStyle(document.documentElement);

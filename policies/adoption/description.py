@@ -7,10 +7,10 @@ it holds numbers and names, and nothing in it is loaded or run.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from policies.adoption.fields import EVERYTHING, DescriptionError, Fields, shown
 from policies.models.networks import Array
 from sim import plain_yaml
 from sim.spec import Group, Signal
+
+Made = TypeVar("Made")
 
 LARGEST_FILE = 1 << 20  # bytes
 LONGEST_HISTORY = 1000  # control steps
@@ -124,6 +126,11 @@ def load(path: str) -> Any:
 
 def read(path: str) -> Description:
     """The description in a file; DescriptionError names file and field."""
+    return from_file(path, parse)
+
+
+def from_file(path: str, parse: Callable[[str, Any], Made]) -> Made:
+    """What `parse` makes of the file's path and content; DescriptionError names file and field."""
     try:
         return parse(path, load(path))
     except DescriptionError as error:

@@ -4,29 +4,16 @@ const BORDER = 0.5; // m around the track
 const TAIL = 1.6, SHADES = 6; // s of a trail, and steps in which it fades
 const SMALLEST = 26; // px that a car is long at least
 
-class Scene {
+class Scene extends Plan {
     constructor(world) {
-        Object.assign(this, {world, trails: [[], []], map: null});
-        this.sheet = new Moving($("moving"));
-        this.ground = new Sheet($("ground"));
+        super(world);
+        this.trails = [[], []];
         this.dye();
     }
 
     dye() {
         this.colour = colours("ink", "soft", "line", "shade", "accent", "target", "road", "edge", "card");
         this.ground.fresh = true;
-    }
-
-    /** Pixels of a place. */
-    see([x, y]) {
-        const {scale, turned, x: px, y: py} = this.map;
-        return turned ? [px - scale * y, py - scale * x] : [px + scale * x, py - scale * y];
-    }
-
-    /** The place under a pixel. */
-    place([px, py]) {
-        const {scale, turned, x, y} = this.map;
-        return turned ? [(y - py) / scale, (x - px) / scale] : [(px - x) / scale, (y - py) / scale];
     }
 
     /** Fit the track into a free area, turned where that is larger. */

@@ -3,29 +3,16 @@
 const EDGE = 0.15; // m around the boards
 const TAIL = 0.9, SHADES = 5; // s of the ball's trail, and steps in which it fades
 
-class Scene {
+class Scene extends Plan {
     constructor(world) {
-        Object.assign(this, {world, trail: []});
-        this.sheet = new Moving($("moving"));
-        this.ground = new Sheet($("ground"));
+        super(world);
+        this.trail = [];
         this.dye();
     }
 
     dye() {
         this.colour = colours("ink", "soft", "shade", "accent", "target", "grass", "chalk", "ball", "card");
         this.ground.fresh = true;
-    }
-
-    /** Pixels of a place. */
-    see([x, y]) {
-        const {scale, turned, x: px, y: py} = this.map;
-        return turned ? [px - scale * y, py - scale * x] : [px + scale * x, py - scale * y];
-    }
-
-    /** The place under a pixel. */
-    place([px, py]) {
-        const {scale, turned, x, y} = this.map;
-        return turned ? [(y - py) / scale, (x - px) / scale] : [(px - x) / scale, (y - py) / scale];
     }
 
     #round([x, y], radius, from = 0, to = 2 * Math.PI, steps = 32) {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policies.adoption.contract import Contract
-from policies.adoption.description import Action, Description, action, beginning, load, term
+from policies.adoption.description import Action, Description, action, beginning, from_file, term
 from policies.adoption.fields import DescriptionError, Fields
 from policies.adoption.lerobot.folder import PLACE, STATE, Folder
 from sim import spec
@@ -29,10 +29,7 @@ class PlanDescription(Description):
 
 def read(path: str) -> PlanDescription:
     """The description in a file; DescriptionError names file and field."""
-    try:
-        return parse(path, load(path))
-    except DescriptionError as error:
-        raise DescriptionError(f"{path}: {error}") from None
+    return from_file(path, parse)
 
 
 def parse(path: str, found: Any) -> PlanDescription:
