@@ -272,7 +272,7 @@ def test_it_is_the_same_in_the_mirror(name: str) -> None:
         qpos[1, robot.ball[0] : robot.ball[0] + 7] *= flip
         env._target[1] = env._target[0] * [1.0, -1.0]
     if name == "get_up":
-        env._script.begin(1, env._script.nearest(env._down(qpos[1:]))[0])
+        env._script.begin(1, env._script.timetable.nearest(env._down(qpos[1:]))[0])
     put(env, qpos, qvel)
     for command in rng.normal(0.0, 0.1, (12, len(places))).astype(np.float32):
         env.step({"position_offset": np.stack([command, command[places] * signs])})
