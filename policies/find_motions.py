@@ -176,7 +176,7 @@ def find(config: Config) -> Motion:
     """Search, and write down the distribution's middle now and then. ValueError for a file that lacks something."""
     settings = {"robot": config.robot, "reach": config.reach, "vary": config.vary, "lying": 1.0}
     task: GetUp = make("get_up", **settings)
-    out, joints = Path(config.out), [task.robot.joints[joint].name for joint in task.robot.served]
+    out, joints = Path(config.out), task.robot.servos
     known = read(out, joints) if out.is_file() else {}
     body = Body(task, config.keyframes, config.reach, symmetric=not config.over)
     begin, after = body.begin(), None

@@ -34,6 +34,11 @@ def evaluation_seed(seed: int) -> int:
     return stream(seed, EVALUATION)
 
 
+def between_pictures(rate_hz: float) -> int:
+    """Control steps from one of them to the next."""
+    return max(1, round(rate_hz / FPS))
+
+
 @dataclass
 class Changed(Conditions):
     """How a simulated robot and its world differ from the nominal ones, as settings of commands."""
@@ -101,7 +106,7 @@ class Simulated(Connecting):
         self.env: Env = evaluation_env(task, num, self.seed, self.conditions)
         self._ends_early = ends_early(task)
         self.filmed, self.size = 0, PICTURE  # worlds of which pictures are taken; their height and width
-        self.every = max(1, round(task.rate_hz / FPS))  # control steps from one of them to the next
+        self.every = between_pictures(task.rate_hz)  # control steps from one of them to the next
         self.pictures: list[NDArray[np.uint8]] = []  # (filmed, height, width, 3) each
         self.watch: Watch | None = None
         self._log: dict[str, Array] = {}  # by name (steps and more, n, *shape)

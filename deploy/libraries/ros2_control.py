@@ -184,14 +184,13 @@ class Package:
         }
 
     def _signal(self, row: Row) -> str:
-        s, inputs = row.signal, {t.name for t in self.policy.inputs}
+        s = row.signal
         ours = not row.interfaces
         last = s.name.removeprefix("last_")
         told = ours and s.name.startswith(SET_POINTS)
         kind = "reference" if told else "last" if ours else "measured"
         of = next((c.first for c in self.commands if kind == "last" and c.signal.name == last), 0)
-        read = "true" if s.name in inputs else "false"
-        fields = [c_string(s.name), row.first, s.size, read, _float(s.low), _float(s.high), _double(s.max_age)]
+        fields = [c_string(s.name), row.first, s.size, _float(s.low), _float(s.high), _double(s.max_age)]
         return _fields([*fields, f"Source::{kind}", of, f"{s.name}_states" if row.interfaces else "nullptr"], row)
 
     def _command(self, row: Row) -> str:
@@ -381,8 +380,3 @@ def _yaml(value: float) -> str:
     if not math.isfinite(value):
         return "-.inf" if value < 0 else ".inf"
     return repr(float(np.float32(value)))
-
-
-def ros2_control(policy: PolicyFile, source: Source) -> dict[str, str]:
-    """Path in the folder -> text: a package for colcon."""
-    return Package(policy, source).files()

@@ -109,9 +109,7 @@ class Motors:
         """`gains` k, 1/s; `most` rad/s that is asked for; `hover`: the share of the thrust that carries the vehicle."""
         self.commands: Group = (MOTOR_COMMAND,)
         self.robot, self.gains, self.most, self.hover = robot, np.array(gains), most, hover
-        x, y = np.array(robot.rotor_position, np.float64).T
-        spins = robot.torque_ratio * np.array(robot.rotor_direction)
-        self._torques = np.stack([y, -x, spins]) / np.array(robot.inertia)[:, None]  # (3, 4) rad/s^2 per N
+        self._torques = robot.mixer[1:] / np.array(robot.inertia)[:, None]  # (3, 4) rad/s^2 per N
 
     def rates(self, motors: Any, now: Any) -> tuple[NDArray[np.float64], float]:
         """Body rates (3,) rad/s and thrust, a share, for rotor commands (4,) at rates `now` (3,) rad/s."""

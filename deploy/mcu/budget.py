@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from deploy.codegen import cycles
 from deploy.codegen.source import Source
+from deploy.mcu.boards import STM32F405
 from deploy.mcu.cost import Measured
-from deploy.mcu.emulator import CLOCK_HZ
 
 
 class BudgetError(ValueError):
@@ -31,7 +31,7 @@ class Demand:
         program = source.program
         flash = cycles.flash(program.lines, program.constants, source.vector_bytes)
         how = "estimated from its operators, Cortex-M4F at 168 MHz"
-        return cls(program.cycles / CLOCK_HZ, flash, program.memory_bytes, cycles.STACK, how)
+        return cls(program.cycles / STM32F405.clock_hz, flash, program.memory_bytes, cycles.STACK, how)
 
     @classmethod
     def measured(cls, cost: Measured) -> Demand:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.codegen.structs import packed, struct_type, unpacked
 from deploy.mcu.boards import STM32F405, Board
-from deploy.mcu.emulator import RAM, RAM_SIZE, Chip, Cost, EmulatorError
+from deploy.mcu.emulator import RAM, Chip, Cost, EmulatorError
 from deploy.mcu.residual import PLACE, SPEED, TARGET, Residual
 from deploy.policy_file import PolicyFile
 
@@ -80,7 +80,8 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
 
     With the `residual` that learns in it, the costliest step is one in which it does.
     """
-    end = max((at + size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE), default=RAM)
+    top = RAM + chip.board.ram
+    end = max((at + size for at, size in chip.sizes.values() if RAM <= at < top), default=RAM)
     if end > STATE or struct_type(policy).itemsize > COMMANDS - SIGNALS:
         raise EmulatorError(f"{chip.path}: uses {end - RAM} bytes of memory; only {STATE - RAM} can be measured")
     worst = selftest(chip)
@@ -102,7 +103,7 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
         stack=max(c.stack for c in costs),
         flash=chip.flash_bytes,
         policy_flash=sum(size for at, size in ours.values() if at < RAM),
-        memory=sum(size for at, size in chip.sizes.values() if RAM <= at < RAM + RAM_SIZE),
+        memory=sum(size for at, size in chip.sizes.values() if RAM <= at < top),
         selftest=worst,
         board=chip.board,
     )

@@ -17,14 +17,13 @@ from typing import Any
 from deploy.codegen.cores import CORES, Core
 from deploy.mcu.boards import STM32F405, Board
 
-RAM, RAM_SIZE = 0x20000000, 128 << 10  # what every board here has at least
+RAM = 0x20000000  # of every board here
 PERIPHERALS, PERIPHERALS_SIZE = 0x40000000, 0x100000
 PINS, PINS_SIZE = 0x50000000, 0x1000  # of chips that have them there
 SYSTEM, SYSTEM_SIZE = 0xE0000000, 0x100000
 SYSTICK, CYCLE_COUNTER, RESET_REGISTER = 0xE000E010, 0xE0001004, 0xE000ED0C
 RESET_REQUEST = 0x05FA0004
 PAINT = 0xA5  # what the stack holds before it is used
-CLOCK_HZ = STM32F405.clock_hz
 
 
 class EmulatorError(RuntimeError):
@@ -38,11 +37,6 @@ class Cost:
     instructions: int
     cycles: int
     stack: int
-
-    @property
-    def seconds(self) -> float:
-        """At 168 MHz."""
-        return self.cycles / CLOCK_HZ
 
 
 def _listed(operands: str) -> int:

@@ -18,8 +18,8 @@ from deploy.drivers.simulated import Changed, Simulated
 from deploy.drivers.tasks import task_for
 from deploy.guard import Guard
 from deploy.loop import Policy, run
+from deploy.mcu.boards import STM32F405
 from deploy.mcu.cost import Measured
-from deploy.mcu.emulator import CLOCK_HZ
 from deploy.mcu.policy import OnChip
 from deploy.mcu.residual import PLACE, TARGET
 from deploy.policy_file import PolicyFile
@@ -137,7 +137,7 @@ def adapt(trial: Trial, chip: OnChip, seeds: range, seconds: float, cost: Measur
     made.wall_seconds = time.perf_counter() - began
     made.interventions, made.lost = trial.interventions, chip.statistics.lost
     made.cycles = cost.cycles if cost else max(chip.statistics.cycles, default=0)
-    made.load = made.cycles * chip.rate_hz / CLOCK_HZ
+    made.load = made.cycles * chip.rate_hz / STM32F405.clock_hz
     if cost:
         made.instructions, made.flash, made.memory, made.stack = cost.instructions, cost.flash, cost.memory, cost.stack
     return made

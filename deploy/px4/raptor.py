@@ -29,6 +29,7 @@ Array = NDArray[np.float32]
 
 RATE_HZ, ENCODED, HIDDEN, ACTIONS = 100.0, 16, 16, 4
 LAYOUT = "22 inputs, a dense layer of 16 with ReLU, a gated recurrent unit of 16, a dense layer of 4"
+OTHER = f"mc_raptor's network is {LAYOUT}; this one is another"
 OBSERVATION = "Position.OrientationRotationMatrix.LinearVelocity.AngularVelocityDelayed(0).ActionHistory(1)"
 META = f'meta: {{"environment": {{"observation": "{OBSERVATION}"}}}}\n'
 STEPS, SIDE_BY_SIDE = 500, 2  # of the example in the file; the module runs through its first five steps
@@ -130,7 +131,7 @@ class RaptorGraph:
         return RaptorError(f"{self.path}: {what}")
 
     def _other(self) -> RaptorError:
-        return self._error(f"mc_raptor's network is {LAYOUT}; this one is another")
+        return self._error(OTHER)
 
     def _operator(self, name: str) -> str:
         return self.made[name].operator if name in self.made else ""
@@ -260,7 +261,7 @@ class RaptorGraph:
         """RaptorError unless these weights make what the file's vectors say: then nothing was misread."""
         worst = float(np.abs(self.commands(module=False) - self.policy.vectors.outputs[MOTOR_COMMAND.name]).max())
         if not worst <= 2.0 * self.policy.vectors.tolerance:
-            raise self._error(f"{self._other().args[0].partition(': ')[2]} (its vectors are missed by {worst:.2g})")
+            raise self._error(f"{OTHER} (its vectors are missed by {worst:.2g})")
 
     def differences(self) -> list[str]:
         """What the module does otherwise than the file."""

@@ -46,7 +46,8 @@ NEAR_ONLY = (  # nothing is fetched from, or sent to, anybody else: not the font
 )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Of the loopback."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -55,7 +56,7 @@ def _free_port() -> int:
 
 def viewer() -> dict[str, bytes]:
     """The files of Rerun's viewer, by name: its own server has them, which runs for a moment on the loopback only."""
-    page, data = _free_port(), _free_port()
+    page, data = free_port(), free_port()
     ports = ["--web-viewer-port", str(page), "--port", str(data)]
     server = subprocess.Popen(
         [*python(), "-m", "rerun", "--serve-web", "--bind", LOOPBACK, *ports],
@@ -79,7 +80,7 @@ def viewer() -> dict[str, bytes]:
 
 def window() -> str:
     """Open Rerun's own window; the address, on the loopback, where it takes a recording."""
-    port = _free_port()
+    port = free_port()
     subprocess.Popen(
         [*python(), "-m", "rerun", "--bind", LOOPBACK, "--port", str(port), "--expect-data-soon"],
         stdin=subprocess.DEVNULL,

@@ -176,14 +176,15 @@ class Viewer:
 
 def _port(usual: int) -> int:
     """That port of the loopback, or, where it is taken, another one."""
+    from deploy.recording.page import LOOPBACK, free_port
+
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", usual))
+            probe.bind((LOOPBACK, usual))
         except OSError:
-            probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+            return free_port()
+    return usual
 
 
 def paced(shown: Screen, rate_hz: float, waits: bool = True) -> Callable[[Draw, str, int], None]:

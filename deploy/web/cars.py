@@ -26,18 +26,15 @@ VIEW = math.radians(270.0)  # rad, of the lidar
 MOST_BEAMS = 1024
 PLAIN = (
     *("front", "rear", "steering_limit", "steering_rate", "switch_speed", "speed_gain", "wall_friction"),
-    *("longitudinal_stiffness", "lidar", "slowest", "fastest", "width", "length"),
+    *("longitudinal_stiffness", "lidar", "width", "length"),
 )  # what the equations read of a car beside what varies
 
 
 def parameters(car: Car) -> dict[str, NDArray[Any]]:
-    """All that the equations read, by name: as `sim.engines.car.rows` derives it."""
+    """All that the equations read, by name."""
     found = {name: value[0] for name, value in car.parameters().items()}
     found |= {name: np.float32(getattr(car, name)) for name in PLAIN}
-    spin = 2.0 * car.front * car.rear / car.wheelbase * car.mass / car.yaw_inertia
-    more = {"per_base": 1.0 / car.wheelbase, "share": car.rear / car.wheelbase, "spin": spin}
-    more |= {"radius": 0.5 * car.width, "reach": 0.5 * (car.length - car.width)}
-    return {name: np.asarray(value, np.float32) for name, value in (found | more).items()}
+    return {name: np.asarray(value, np.float32) for name, value in (found | car.derived).items()}
 
 
 def beams(policy: PolicyFile) -> int:

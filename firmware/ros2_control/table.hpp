@@ -13,7 +13,6 @@ enum class Source {
 struct Signal {
     const char *name;
     int first, size; /* its place among all numbers that are watched */
-    bool read;       /* by the policy; the others are for the guard */
     float low, high;
     double max_age; /* s */
     Source source;

@@ -124,6 +124,18 @@ class Plan {
     }
 }
 
+/** A fading line in a few parts, as a line for each of its points would be slow: shade (1 to `shades`) -> points.
+ *
+ * `trail`: [when, pixels], the newest last; it fades within `tail` s. */
+function fading(trail, now, tail, shades) {
+    const parts = new Map();
+    for (const [k, [when, seen]] of trail.entries()) {
+        const shade = Math.ceil(shades * (1 - (now - when) / tail));
+        if (k && shade > 0) parts.set(shade, parts.get(shade) ?? [trail[k - 1][1]]).get(shade).push(seen);
+    }
+    return parts;
+}
+
 /** The colours of the style sheet, which follow the system's. */
 function colours(...names) {
     const style = getComputedStyle(document.documentElement);

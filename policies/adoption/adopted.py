@@ -12,14 +12,13 @@ from policies.adoption.contract import Contract, pieces_of, response_of
 from policies.adoption.description import Description, spread
 from policies.adoption.fields import DescriptionError
 from policies.adoption.readings import Reading, readings
-from policies.adoption.terms import affine, clipped, picked, value, within, write_value
+from policies.adoption.terms import BEGUN, affine, clipped, picked, value, within, write_begun, write_value
 from policies.models.controller import physical
 from policies.models.graph import Graph
 from policies.models.networks import Array, Network
 from sim import spec
 from sim.spec import Group, Signal
 
-BEGUN = "begun"  # state: 0 before the first step, then 1
 LAST = "last_action"  # state: what the network did before, in its own order and scale
 
 
@@ -177,8 +176,7 @@ class AdoptedPolicy:
             past[k] = graph.split(before, [self.pieces[k].size] * steps) if steps > 1 else [before]
             graph.join([now[k], *past[k][:-1]], to=f"next_state.{name}")
         if self._from_first:
-            still = graph.add("Mul", f"state.{BEGUN}", graph.constant([[0.0]]))
-            graph.add("Add", still, graph.constant([[1.0]]), to=f"next_state.{BEGUN}")
+            write_begun(graph)
         x = graph.join(self._frames(now, past))
         said = self.description.normalisation
         if said.mean:

@@ -13,6 +13,8 @@ from policies.models.graph import Graph
 from policies.models.networks import Array
 from sim.spec import Group
 
+BEGUN = "begun"  # state: 0 before the first step, then 1
+
 
 def value(piece: Piece, signals: Mapping[str, Any], last: Array | None, rows: int) -> Array:
     """The term (rows, k) of signals (rows, *shape); `last`: what the network did before (rows, k)."""
@@ -80,3 +82,9 @@ def affine(graph: Graph, x: str, gain: Array, bias: Array) -> str:
     """x * gain + bias, without what does nothing."""
     x = graph.add("Mul", x, graph.constant(gain)) if (gain != 1.0).any() else x
     return graph.add("Add", x, graph.constant(bias)) if bias.any() else x
+
+
+def write_begun(graph: Graph) -> None:
+    """The next value of the state `BEGUN`, whatever it is now."""
+    never = graph.add("Mul", f"state.{BEGUN}", graph.constant([[0.0]]))
+    graph.add("Add", never, graph.constant([[1.0]]), to=f"next_state.{BEGUN}")

@@ -20,12 +20,18 @@ MEMBERS = 10_000  # of a group, and of those in it
 VALUES = 1 << 26  # numbers of a dataset
 
 
-def opened(file: Path | BinaryIO) -> h5py.File:
-    """The file, to be read. DatasetError without h5py, or where it is no HDF5."""
+def _library() -> Any:
+    """h5py. DatasetError without it."""
     try:
         import h5py
     except ModuleNotFoundError:
         raise DatasetError("the HDF5 format needs h5py: pip install 'sim2metal[datasets]'") from None
+    return h5py
+
+
+def opened(file: Path | BinaryIO) -> h5py.File:
+    """The file, to be read. DatasetError without h5py, or where it is no HDF5."""
+    h5py = _library()
     try:
         return h5py.File(file)
     except OSError as error:
@@ -72,14 +78,12 @@ def tree(group: h5py.Group, name: str, depth: int = 0, left: list[int] | None = 
 
 def made(attributes: Mapping[str, Mapping[str, str]], arrays: Mapping[str, NDArray[Any]]) -> io.BytesIO:
     """A file in memory: groups with attributes, and arrays, by path. DatasetError without h5py."""
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise DatasetError("the HDF5 format needs h5py: pip install 'sim2metal[datasets]'") from None
+    h5py = _library()
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
         for path, told in attributes.items():
             file.require_group(path).attrs.update(told)
         for path, values in arrays.items():
             file[path] = values
-    return io.BytesIO(content.getvalue())
+    content.seek(0)
+    return content

@@ -27,7 +27,19 @@ class Logger(Protocol):
         """Everything is handed over."""
 
 
-class Wandb:
+class Recorded:
+    """What both libraries have: a run that takes rows."""
+
+    _run: Any
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Wandb(Recorded):
     """Weights & Biases. Its files are in the run's folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -38,14 +50,8 @@ class Wandb:
             **told, dir=str(folder), config=dict(settings), id=identity(folder), resume="allow", reinit="create_new"
         )
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
-
-
-class Trackio:
+class Trackio(Recorded):
     """Trackio: a database on this machine, `trackio show` to look at it."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -58,12 +64,6 @@ class Trackio:
             resume="allow",
             embed=False,
         )
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 LOGGERS: dict[str, type[Wandb] | type[Trackio] | None] = {"tensorboard": None, "wandb": Wandb, "trackio": Trackio}

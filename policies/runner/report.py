@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.drivers.simulated import FPS
+from deploy.drivers.simulated import FPS, between_pictures
 from deploy.safety.grid import where
 from deploy.system.files import write_atomic
 from deploy.trust.text import printable
@@ -293,7 +293,7 @@ def video(report: Report, path: str) -> str:
     if report.pictures:
         shown = (mosaic(pictures) for pictures in report.pictures)
         return offscreen.write_film(
-            path, captioned(shown, caption, report.rate_hz / max(1, round(report.rate_hz / FPS))), round(FPS)
+            path, captioned(shown, caption, report.rate_hz / between_pictures(report.rate_hz)), round(FPS)
         )
     offscreen.render_flight(path, **_flown(report), rate_hz=report.rate_hz, caption=caption)
     return path

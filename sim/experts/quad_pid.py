@@ -49,10 +49,7 @@ class CascadedPid:
         self.robot, self.dt, self.preview = robot, 1.0 / rate_hz, preview
         self.gains = gains if gains is not None else Gains()
         self.inertia = np.array(robot.inertia)
-        arm = np.array(robot.rotor_position)
-        yaw = robot.torque_ratio * np.array(robot.rotor_direction)
-        # Thrust, roll, pitch and yaw torque of the four rotors' thrusts, and back.
-        self.unmix = np.linalg.inv(np.stack([np.ones(4), arm[:, 1], -arm[:, 0], yaw]))
+        self.unmix = np.linalg.inv(robot.mixer)  # of thrust, roll, pitch and yaw torque
         lag = np.array([robot.rise_time, robot.fall_time])
         self.follow = 1.0 - np.exp(-self.dt / lag)
         self.reach = 1.0 - np.exp(-max(self.gains.rotor_response, self.dt) / lag)

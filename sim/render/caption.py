@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,11 +57,18 @@ def _write(picture: Frame, mask: Grey, top: int, left: int, colour: tuple[int, i
     part[:] = np.round(part + share * (np.array(colour) - part))
 
 
+@functools.cache
+def _font(size: int) -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)
+
+
 def _text(text: str, size: int) -> Grey:
     """How much of each pixel letters of that size cover (height, width), 0 to 1."""
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
-    font = ImageFont.load_default(size)
+    font = _font(size)
     box = font.getbbox(text)
     image = Image.new("L", (max(1, round(box[2])), round(1.4 * size)))
     ImageDraw.Draw(image).text((0, 0), text, fill=255, font=font)

@@ -87,6 +87,17 @@ class Car:
         told = {"drives": "speed", "back": -0.8, "forth": 0.8, "steers": "steering"}
         return {**told, "moves": "wheel_speed", "slow": 0.25}
 
+    @property
+    def derived(self) -> dict[str, float]:
+        """What its equations read that follows from its numbers: see `sim.engines.car.rows.Shape`."""
+        return {
+            "per_base": 1.0 / self.wheelbase,
+            "share": self.rear / self.wheelbase,
+            "spin": 2.0 * self.front * self.rear / self.wheelbase * self.mass / self.yaw_inertia,
+            "radius": 0.5 * self.width,
+            "reach": 0.5 * (self.length - self.width),
+        }
+
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """What may differ from car to car of one kind, by name (1,)."""
         return {name: np.array([getattr(self, name)], np.float32) for name in VARYING}

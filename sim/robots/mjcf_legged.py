@@ -69,6 +69,11 @@ class LeggedRobot(MjcfRobot):
         return [actuator.joint for actuator in self.actuators]
 
     @functools.cached_property
+    def servos(self) -> list[str]:
+        """The joint of each actuator, by name."""
+        return [self.joints[joint].name for joint in self.served]
+
+    @functools.cached_property
     def rest(self) -> Double:
         """What the actuators are told (nu,) where it begins."""
         return self.home[self.served]

@@ -87,6 +87,12 @@ class Quadrotor:
         """m from its centre to the tips of its propellers."""
         return float(np.linalg.norm(self.rotor_position, axis=1).max()) + self.propeller_radius
 
+    @property
+    def mixer(self) -> NDArray[np.float64]:
+        """(4, 4): thrust (N), roll, pitch and yaw torque (N m) of the four rotors' thrusts (N)."""
+        x, y = np.array(self.rotor_position, np.float64).T
+        return np.stack([np.ones(4), y, -x, self.torque_ratio * np.array(self.rotor_direction)])
+
     def parameters(self) -> dict[str, NDArray[np.float32]]:
         """The physical parameters that engines take and `Vary` perturbs: name -> (k,)."""
         values = {

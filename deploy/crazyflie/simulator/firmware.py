@@ -66,7 +66,7 @@ class Firmware:
         self.supply, self._charged = FULL_VOLTAGE, 0.0  # V, as the battery compensation has it; s, when it last was
         self.platform = platform(robot.name)
         entries = contents.parameters(self.platform.build) | (of_app(policy) if policy else {})
-        self.parameters = Parameters(self._changed, {} if stored is None else stored, entries, {})
+        self.parameters = Parameters(self._changed, {} if stored is None else stored, entries)
         self.estimator = estimator(self.parameters)
         self.parameters.update({f"deck.{deck}": 1 for deck in self.estimator.decks})
         self._controller = self.parameters["stabilizer.controller"]

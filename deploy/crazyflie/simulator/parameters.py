@@ -107,11 +107,9 @@ class Parameters(dict[str, float]):
         changed: Callable[[str, float], None],
         stored: dict[str, float],
         table: Mapping[str, tuple[str, float]],
-        own: Mapping[str, float],
     ) -> None:
-        """`table`: type and default by name, of firmware and app; `own`: defaults of this vehicle that differ."""
-        own = {**GIVEN, **own}
-        self.table = [_entry(name, kind, own.get(name, default)) for name, (kind, default) in sorted(table.items())]
+        """`table`: type and default by name, of firmware and app."""
+        self.table = [_entry(name, kind, GIVEN.get(name, default)) for name, (kind, default) in sorted(table.items())]
         super().__init__({entry.name: entry.default for entry in self.table} | stored)
         self.changed, self.stored = changed, stored
         self._items, self._checksum = contents((entry.name, entry.kind) for entry in self.table)

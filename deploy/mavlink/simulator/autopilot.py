@@ -12,6 +12,7 @@ from deploy.mavlink.frames import FLIP, Array
 from deploy.mavlink.simulator import Config
 from deploy.mavlink.simulator.controller import Controller, State
 from sim.robots.quadrotors import Quadrotor
+from sim.rotations import quaternion
 
 POSITION_MODE, READY = (3, 0), (4, 1)
 FRESH = 0.5  # s: no older set point lets it go offboard
@@ -204,7 +205,5 @@ class Autopilot:
 
 def _quaternion(rotation: Array) -> tuple[float, float, float, float]:
     """w, x, y, z of forward, right, down to north, east, down, of the rotation (3, 3) in our axes."""
-    from sim.rotations import quaternion
-
     x, y, z, w = quaternion((FLIP[:, None] * rotation * FLIP).reshape(9))
     return w, x, y, z

@@ -37,9 +37,7 @@ class Controller:
     def __init__(self, robot: Quadrotor, dt: float, gains: tuple[float, float, float], hover: float) -> None:
         """`gains` (1/s): angular acceleration per error in body rate. `hover`: the share of the thrust it hangs at."""
         self.robot, self.dt, self.gains, self.hover = robot, dt, np.array(gains), hover
-        x, y = np.array(robot.rotor_position, np.float64).T
-        spins = robot.torque_ratio * np.array(robot.rotor_direction)
-        self._mix = np.linalg.inv(np.stack([np.ones(4), y, -x, spins]))  # thrust N and torques N m -> rotors N
+        self._mix = np.linalg.inv(robot.mixer)  # thrust N and torques N m -> rotors N
         self.restart()
 
     def restart(self) -> None:

@@ -83,12 +83,9 @@ class Scene extends Plan {
     }
 
     #trail(k, now, end, paint) {
-        const parts = new Map(), trail = [...this.trails[k], [now, end]], width = Math.max(1.5, 0.08 * this.map.scale);
-        for (const [i, [when, place]] of trail.entries()) {
-            const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
-            if (i && shade > 0) parts.set(shade, parts.get(shade) ?? [this.see(trail[i - 1][1])]).get(shade).push(this.see(place));
-        }
-        for (const [shade, points] of parts) this.sheet.stroke(points, paint, width, (0.45 * shade) / SHADES, false, [], "butt");
+        const trail = [...this.trails[k], [now, end]].map(([when, place]) => [when, this.see(place)]);
+        const width = Math.max(1.5, 0.08 * this.map.scale);
+        for (const [shade, points] of fading(trail, now, TAIL, SHADES)) this.sheet.stroke(points, paint, width, (0.45 * shade) / SHADES, false, [], "butt");
     }
 
     #fan({x, y, cos, sin}, ranges) {

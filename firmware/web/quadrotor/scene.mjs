@@ -154,14 +154,9 @@ class Scene {
         while (this.trail.length && now - this.trail[0][0] > TAIL) this.trail.shift();
     }
 
-    /** It fades in a few steps: a line for each of all points would be slow. */
     #tail(now) {
-        const parts = new Map(), seen = this.#seen(this.trail.map(([, ...p]) => p));
-        for (const [k, [when]] of this.trail.entries()) {
-            const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
-            if (k && shade > 0) parts.set(shade, parts.get(shade) ?? [seen[k - 1]]).get(shade).push(seen[k]);
-        }
-        for (const [shade, points] of parts) this.sheet.stroke(points, this.colour.accent, 2, (0.55 * shade) / SHADES, false, [], "butt");
+        const seen = this.#seen(this.trail.map(([, ...p]) => p)), trail = this.trail.map(([when], k) => [when, seen[k]]);
+        for (const [shade, points] of fading(trail, now, TAIL, SHADES)) this.sheet.stroke(points, this.colour.accent, 2, (0.55 * shade) / SHADES, false, [], "butt");
     }
 
     #wind(wind, dt) {

@@ -75,13 +75,9 @@ class Scene extends Plan {
     draw(now, box, caption, robots, ball) {
         const {colour, sheet} = this, radius = this.world.sphere.radius[0];
         this.#still(box, caption);
-        const lift = Math.max(1.5, 0.015 * this.map.scale), parts = new Map(), trail = [...this.trail, [now, [ball.x, ball.y]]];
-        for (const [k, [when, place]] of trail.entries()) {
-            const shade = Math.ceil(SHADES * (1 - (now - when) / TAIL));
-            if (k && shade > 0) parts.set(shade, parts.get(shade) ?? [this.see(trail[k - 1][1])]).get(shade).push(this.see(place));
-        }
-        const width = 1.2 * radius * this.map.scale;
-        for (const [shade, points] of parts) sheet.stroke(points, colour.ball, width, (0.35 * shade) / SHADES, false, [], "butt");
+        const lift = Math.max(1.5, 0.015 * this.map.scale), width = 1.2 * radius * this.map.scale;
+        const trail = [...this.trail, [now, [ball.x, ball.y]]].map(([when, place]) => [when, this.see(place)]);
+        for (const [shade, points] of fading(trail, now, TAIL, SHADES)) sheet.stroke(points, colour.ball, width, (0.35 * shade) / SHADES, false, [], "butt");
         for (const [k, robot] of robots.entries()) this.#robot(robot, k ? colour.target : colour.accent);
         const round = this.#round([ball.x, ball.y], radius);
         sheet.fill(round.map(([x, y]) => [x + lift, y + lift]), colour.shade, 0.25);

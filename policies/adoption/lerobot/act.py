@@ -21,6 +21,7 @@ from policies.adoption.lerobot.modules import (
     filled,
     picture,
     resnet,
+    seen_by_resnet,
 )
 
 TRAINING = ("model.vae_encoder",)  # names of what is not needed here
@@ -157,8 +158,7 @@ def places(height: int, across: int, width: int) -> torch.Tensor:
     """
     with torch.device("cpu"):
         made = []
-        for _ in range(5):  # each halving of the backbone rounds up
-            height, across = -(-height // 2), -(-across // 2)
+        height, across = seen_by_resnet(height, across)
         power = 2 * (torch.arange(width // 2, dtype=torch.float32) // 2) / (width // 2)
         for side, shape in ((height, (height, 1)), (across, (1, across))):
             turn = torch.arange(1, side + 1, dtype=torch.float32) / (side + 1e-6) * (2 * math.pi)

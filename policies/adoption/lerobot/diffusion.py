@@ -12,7 +12,16 @@ from torch import nn
 
 from deploy.policy_file import PolicyFileError
 from policies.adoption.lerobot.folder import ACTION, Folder, Settings
-from policies.adoption.lerobot.modules import STAGES, WIDTHS, FrozenNorm, Normalised, filled, picture, resnet
+from policies.adoption.lerobot.modules import (
+    STAGES,
+    WIDTHS,
+    FrozenNorm,
+    Normalised,
+    filled,
+    picture,
+    resnet,
+    seen_by_resnet,
+)
 from policies.models.networks import Array
 
 UNROLLED = 20  # evaluations of the network that are written into a file
@@ -51,8 +60,7 @@ class Eye(nn.Module):
 
         norm = grouped if told.flag("use_group_norm") else FrozenNorm
         self.backbone = nn.Sequential(*(m for _, m in resnet(told.word("vision_backbone", *STAGES), norm)))
-        for _ in range(5):  # each halving of the backbone rounds up
-            height, across = -(-height // 2), -(-across // 2)
+        height, across = seen_by_resnet(height, across)
         count = told.whole("spatial_softmax_num_keypoints", 10_000)
         self.pool, self.out = Keypoints(WIDTHS[-1], count, height, across), nn.Linear(2 * count, 2 * count)
 

@@ -54,6 +54,13 @@ class Block(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
 
+def seen_by_resnet(height: int, across: int) -> tuple[int, int]:
+    """Sides of what `resnet` makes of a picture; each of its halvings rounds up."""
+    for _ in range(5):
+        height, across = -(-height // 2), -(-across // 2)
+    return height, across
+
+
 def resnet(kind: str, norm: Norm) -> list[tuple[str, nn.Module]]:
     """Pictures (n, 3, h, w) -> (n, 512, h / 32, w / 32): the layers in their order, with torchvision's names."""
     layers: list[tuple[str, nn.Module]] = [

@@ -10,6 +10,7 @@ import torch
 
 from policies.adoption.lerobot.act import Act
 from policies.adoption.lerobot.diffusion import Denoised, Seen
+from policies.adoption.terms import BEGUN, write_begun
 from policies.models.chunking import NoiseTable
 from policies.models.graph import Graph, spliced
 from policies.models.networks import Array
@@ -39,9 +40,6 @@ class ActPlanner:
         examples = (torch.zeros(2, sum(self.network.model.sizes)), *zeros(pictures))
         given = (numbers, *(s.name for s in pictures))
         return graph.when(graph.some(fresh), lambda: spliced(graph, self.network, examples, given), nothing)
-
-
-BEGUN = "begun"  # state: 0 before the first step, then 1
 
 
 class DiffusionPlanner:
@@ -96,8 +94,7 @@ class DiffusionPlanner:
             before = graph.add("Where", begun, "state.seen", graph.join([seen] * (self.looks - 1)))
             seen = graph.join([before, seen])
             graph.columns(seen, self.size, self.looks * self.size, to="next_state.seen")
-            never = graph.add("Mul", f"state.{BEGUN}", graph.constant([[0.0]]))
-            graph.add("Add", never, graph.constant([[1.0]]), to=f"next_state.{BEGUN}")
+            write_begun(graph)
         rows = (torch.zeros(2, self.looks * self.size), torch.zeros(2, self.noise.table.shape[1]))
         return graph.when(graph.some(fresh), lambda: spliced(graph, self.network, rows, (seen, noise)), nothing)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.policy_file import PolicyFile
 from policies.learning import exponential
+from policies.learning.interveners import action_of
 from policies.models.controller import normalised
 from policies.models.networks import Array
 from sim import spec
@@ -120,8 +121,7 @@ class Scripted:
 
     def act(self, signals: Mapping[str, Array]) -> Array:
         """Its actions (n, k) in [-1, 1] for signals (n, *shape)."""
-        action: Array = np.clip(normalised(self.task.commands, self.expert.expert(signals)), -1.0, 1.0)
-        return action
+        return action_of(self.task.commands, self.expert.expert(signals))
 
     def state_dict(self) -> dict[str, Any]:
         """There is none."""

@@ -54,11 +54,8 @@ class Shape(NamedTuple):
 def shape_of(car: Car, load_transfer: bool) -> Shape:
     """Of this one."""
     numbers = {name: getattr(car, name) for name in Shape._fields[:7]}
-    numbers["per_base"] = 1.0 / car.wheelbase
+    numbers |= car.derived
     numbers["lever"] = load_transfer * car.height / (car.wheelbase * GRAVITY)
-    numbers |= {"radius": 0.5 * car.width, "reach": 0.5 * (car.length - car.width)}
-    numbers["share"] = car.rear / car.wheelbase
-    numbers["spin"] = 2.0 * car.front * car.rear / car.wheelbase * car.mass / car.yaw_inertia
     return Shape(**{name: np.float32(value) for name, value in numbers.items()})
 
 

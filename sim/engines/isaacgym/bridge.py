@@ -88,9 +88,9 @@ class Bridge:
                 _release(None, ours, self._descriptor, self._printed)
                 raise IsaacGymError(f"cannot run {python}: {error.strerror}; {INSTALL}") from error
         self._end = weakref.finalize(self, _release, self.process, ours, self._descriptor, self._printed)
-        self.versions = self._greeted()
+        self._greeted()
 
-    def _greeted(self) -> dict[str, Any]:
+    def _greeted(self) -> None:
         try:
             hello = self._answer("hello", HELLO)
         except IsaacGymError as error:
@@ -102,7 +102,6 @@ class Bridge:
         if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
             self.close()
             raise IsaacGymError(f"{self.python} is Python {version}; {INSTALL}")
-        return hello
 
     def open(self, plan: dict[str, Any], silent: float = OPENING) -> str:
         """Have it make a simulation of a plan (see `worker.IsaacGym`); the version of Isaac Gym. Fills `arrays`."""

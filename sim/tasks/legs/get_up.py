@@ -12,7 +12,6 @@ import numpy as np
 from sim.env import Array, NoExpertError, outcome_scores
 from sim.registry import load
 from sim.robots.legs import HOLD, ROPE, Legs
-from sim.rotations import rotation_matrices
 from sim.spec import Signal
 from sim.tasks import PLACE, Recipes
 from sim.tasks.legs.legged import SETTINGS, Legged, LeggedConfig
@@ -121,7 +120,7 @@ class GetUp(Legged):
         super().__init__(config)
         config, robot = self.config, self.robot
         self.policy = tuple(s for s in self.policy if not s.name.startswith("target_"))
-        joints = [robot.joints[joint].name for joint in robot.served]
+        joints = robot.servos
         self.motions = motions_of(robot.name, config.motions, joints)
         reference = (Signal(REFERENCE, (len(joints),), "rad"),)  # what its expert tells the servos now
         clock = bool(self.motions) and config.clock
@@ -133,8 +132,7 @@ class GetUp(Legged):
         self.corruption: dict[str, float] = {s.name: TREMBLE * (s.high - s.low) for s in self.commands}
 
     def elements(self) -> dict[str, tuple[str, ...]]:
-        names = tuple(self.robot.joints[joint].name for joint in self.robot.served)
-        return super().elements() | {REFERENCE: names}
+        return super().elements() | {REFERENCE: tuple(self.robot.servos)}
 
     @property
     def baselines(self) -> Mapping[str, Play]:
@@ -247,9 +245,7 @@ class Lying(Walking):
 
     def _down(self, qpos: Double) -> Double:
         """The direction of gravity (n, 3) in the body's axes."""
-        axes = rotation_matrices(qpos[:, self._place + 3 : self._place + 7])
-        found: Double = -(self._first @ axes.transpose(0, 2, 1))[:, :, 2]
-        return found
+        return -self.to_body(qpos)[:, :, 2]
 
     def carry_out(self, control: Double) -> None:
         super().carry_out(control)

@@ -6,7 +6,6 @@ Robotis's own OP3 gets up by such motions. Ours are found by a search (`policies
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim import plain_yaml
+from sim.perception.files import replace
 from sim.registry import check_named
 
 if TYPE_CHECKING:
@@ -192,9 +192,4 @@ def write(path: Path, servos: Sequence[str], motions: Motions, comment: str) -> 
         for seconds, offsets in zip(motion.seconds, motion.offsets, strict=True):
             numbers = ", ".join(f"{value:.3g}" if value else "0" for value in np.round(offsets, 3))
             lines.append(f"- {{seconds: {seconds:.2f}, offsets: [{numbers}]}}")
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    replace(path, ("\n".join(lines) + "\n").encode())

@@ -148,10 +148,15 @@ class Walking(Worlds):
         """Of the rhythm now (num,), in periods."""
         return self._phase + self._frequency * self._count / self.task.rate_hz
 
+    def to_body(self, qpos: Double) -> Double:
+        """(n, 3, 3): from the world's axes to the body's, for joint positions (n, nq)."""
+        axes = rotation_matrices(qpos[:, self._place + 3 : self._place + 7])
+        found: Double = self._first @ axes.transpose(0, 2, 1)
+        return found
+
     def signals(self) -> dict[str, Array]:
         scene, robot, place, speed = self.scene, self.legs, self._place, self._speed
-        axes = rotation_matrices(scene.qpos[:, place + 3 : place + 7])
-        to_body = self._first @ axes.transpose(0, 2, 1)  # from the world's axes
+        to_body = self.to_body(scene.qpos)
         order = self.order()
         told = self._told[0] - robot.rest
         load = self._felt["touch"][..., 0] / self._weight

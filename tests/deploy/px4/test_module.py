@@ -105,9 +105,7 @@ def test_it_hands_back_to_hold(bench, change, hears, said):
     bench.enter()
     for _ in range(8):
         bench.tick(STILL)
-    good, state = bench.motors, list(STILL)
-    for place, value in change.items():
-        state[place] = value
+    good, state = bench.motors, changed(change)
     ticks = 0
     while not bench.counts[1] and ticks < 50:
         bench.tick(state, hears)

@@ -62,6 +62,11 @@ def turned(q: Array, angle: Array) -> Array:
     )
 
 
+def lean(upright: float) -> float:
+    """Cosine of the angle at which the ranger sees the nearest point of the floor; `upright`: that of the body's."""
+    return math.cos(max(math.acos(min(upright, 1.0)) - CONE, 0.0))
+
+
 def matrix(q: Array) -> Array:
     """The rotation (3, 3) body to world of a unit quaternion (w, x, y, z)."""
     w, x, y, z = q.tolist()
@@ -186,7 +191,7 @@ class Kalman:
         upright = float(self.rotation[2, 2])
         if upright <= 0.1:
             return
-        share = 1.0 / math.cos(max(math.acos(min(upright, 1.0)) - CONE, 0.0))
+        share = 1.0 / lean(upright)
         which = np.zeros(9)
         which[2] = share
         self.take(which, distance - share * float(self.state[2]), deviation)

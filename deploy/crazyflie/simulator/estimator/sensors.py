@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from deploy.crazyflie.simulator.estimator.kalman import APERTURE, CONE, PIXELS, Kalman
+from deploy.crazyflie.simulator.estimator.kalman import APERTURE, PIXELS, Kalman, lean
 from deploy.crazyflie.simulator.sensed import GRAVITY, Sensed
 
 Array = NDArray[np.float64]
@@ -151,7 +151,7 @@ class FlowDeck:
     def _range(self, height: float, upright: float, filter: Kalman) -> None:
         if upright <= 0.1:
             return
-        distance = height / math.cos(max(math.acos(min(upright, 1.0)) - CONE, 0.0))
+        distance = height / lean(upright)
         if distance > RANGE_FAR:
             return
         noise = RANGE_NOISE * (1.0 + math.exp(self._steep * (distance - RANGE_NEAR)))
