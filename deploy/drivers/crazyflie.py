@@ -202,7 +202,8 @@ class Crazyflie(Entered):
     def write(self, commands: Mapping[str, Array]) -> None:
         """Carry out, or (on board) send the set point. The first calls take off, one bit each.
 
-        Zeros in a row make it land: the guard sends them when it stops a robot, and no policy gives them for long.
+        Zeros in a row make it land: a guard elsewhere (ROS 2) sends them when it stops a robot, and no policy gives
+        them for long. A guard here calls `hand_back`.
         """
         motors = np.asarray(commands["motor_command"], np.float64).reshape(4)
         if self.done:
@@ -235,6 +236,14 @@ class Crazyflie(Entered):
                 self.link.send(f"motorPowerSet.m{index}", round(FULL * min(ratio, 1.0)))
             # Overridden too, but it keeps the watchdog calm and the integrals of the idle PID controller at zero.
             self.link.client.commander.send_stop_setpoint()
+
+    def hand_back(self) -> None:
+        """To its PID controller at once, as the guard has stopped it: it holds its place, then lands.
+
+        To be called at every control step. While nothing arrives from the vehicle it gets zeros, as in `write`.
+        """
+        self._zeros = PATIENCE
+        self.write({"motor_command": np.zeros((1, 4), np.float32)})
 
     def _reason_to_land(self, motors: NDArray[np.float64]) -> str:
         self._zeros = 0 if motors.any() else self._zeros + 1

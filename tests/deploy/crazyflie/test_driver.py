@@ -16,6 +16,7 @@ from deploy import PolicyFile
 from deploy.crazyflie.crtp import Packet, Port
 from deploy.crazyflie.link import Link, LinkError
 from deploy.crazyflie.simulator.simulation import Simulation
+from deploy.drivers import Reading
 from deploy.drivers.crazyflie import Crazyflie, Settings
 from deploy.guard import Guard
 from deploy.loop import HandshakeError, run
@@ -132,6 +133,29 @@ def test_the_guard_stops_a_flight_by_landing(policy: PolicyFile, simulation: Sim
     assert record.stopped.any() and driver.done
     assert driver.report()[-4:-1] == ["held for 2 s by the guard", "landed by the guard", "landed"]
     assert height(simulation) < 0.02 and simulation.vehicles[0].firmware.supervisor.state.name != "LOCKED"
+
+
+def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simulation: Simulation, uri: str):
+    guard = Guard(policy.inputs, policy.outputs, Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 2.0)))
+    driver = Crazyflie(100.0, Settings(uri=uri, onboard=False, height=0.4))
+    told: list[float] = []
+    send, read = driver.link.send, driver.read
+
+    def spy(name: str, value: float) -> tuple[int, str]:
+        told.extend([value] if name.startswith("motorPowerSet.m") else [])
+        return send(name, value)
+
+    def elsewhere() -> Reading:
+        reading = read()
+        if len(told) > 4 * 30:  # commands of four motors
+            reading.signals["position"][:] += 5.0
+        return reading
+
+    driver.link.send, driver.read = spy, elsewhere  # type: ignore[method-assign]
+    record = run(policy, driver, guard)
+    assert record.stopped.any() and "held for 2 s by the guard" in driver.report() and "landed" in driver.report()
+    assert len(told) > 4 * 30 and np.reshape(told, (-1, 4)).any(axis=1).all()
+    assert height(simulation) < 0.02
 
 
 def test_the_guards_limit_on_the_voltage_lands_it(policy: PolicyFile, simulation: Simulation, uri: str):
