@@ -61,53 +61,6 @@ class Config:
             raise ValueError(f"out={self.out}: the name of the file ends in .yaml")
 
 
-class Evolution:
-    """CMA-ES: a normal distribution of candidates that moves and stretches to where they are best."""
-
-    def __init__(self, mean: Double, spread: float, population: int, seed: int) -> None:
-        n, mu = len(mean), population // 2
-        self.mean, self.spread, self.population = mean.copy(), spread, population
-        self.rng = np.random.default_rng(seed)
-        raw = np.log(mu + 0.5) - np.log(np.arange(1, mu + 1))
-        self.weights = raw / raw.sum()
-        self.effective = 1.0 / float((self.weights**2).sum())
-        chosen = self.effective
-        self.path_rate = (chosen + 2.0) / (n + chosen + 5.0)
-        self.damping = 1.0 + self.path_rate + 2.0 * max(0.0, np.sqrt((chosen - 1.0) / (n + 1.0)) - 1.0)
-        self.shape_rate = (4.0 + chosen / n) / (n + 4.0 + 2.0 * chosen / n)
-        self.one = 2.0 / ((n + 1.3) ** 2 + chosen)
-        self.many = min(1.0 - self.one, 2.0 * (chosen - 2.0 + 1.0 / chosen) / ((n + 2.0) ** 2 + chosen))
-        self.usual = np.sqrt(n) * (1.0 - 1.0 / (4.0 * n) + 1.0 / (21.0 * n * n))  # length of a normal vector
-        self.covariance, self.path, self.shape = np.eye(n), np.zeros(n), np.zeros(n)
-        self.done = 0
-
-    def ask(self) -> Double:
-        """Candidates (population, n)."""
-        values, self._axes = np.linalg.eigh(self.covariance)
-        self._lengths = np.sqrt(np.maximum(values, 1e-12))
-        self._steps = (self.rng.standard_normal((self.population, len(self.mean))) * self._lengths) @ self._axes.T
-        found: Double = self.mean + self.spread * self._steps
-        return found
-
-    def tell(self, worth: Double) -> None:
-        """What each of them is worth (population,)."""
-        best = self._steps[np.argsort(-worth)[: len(self.weights)]]
-        step = self.weights @ best
-        self.mean = self.mean + self.spread * step
-        round_ = self._axes @ ((self._axes.T @ step) / self._lengths)
-        self.path *= 1.0 - self.path_rate
-        self.path += np.sqrt(self.path_rate * (2.0 - self.path_rate) * self.effective) * round_
-        self.done += 1
-        length = float(np.linalg.norm(self.path))
-        known = np.sqrt(1.0 - (1.0 - self.path_rate) ** (2 * self.done))
-        calm = length / known < (1.4 + 2.0 / (len(self.mean) + 1.0)) * self.usual
-        self.shape *= 1.0 - self.shape_rate
-        self.shape += calm * np.sqrt(self.shape_rate * (2.0 - self.shape_rate) * self.effective) * step
-        self.covariance *= 1.0 - self.one - self.many
-        self.covariance += self.one * np.outer(self.shape, self.shape) + self.many * (best.T * self.weights) @ best
-        self.spread *= float(np.exp(self.path_rate / self.damping * (length / self.usual - 1.0)))
-
-
 class Body:
     """Motions of a robot as numbers (n,): what each pair of servos does, or each servo, and when."""
 
@@ -174,6 +127,8 @@ def worth(task: GetUp, motions: Sequence[Motion], episodes: Sequence[int], seed:
 
 def find(config: Config) -> Motion:
     """Search, and write down the distribution's middle now and then. ValueError for a file that lacks something."""
+    from cmaes import CMA
+
     settings = {"robot": config.robot, "reach": config.reach, "vary": config.vary, "lying": 1.0}
     task: GetUp = make("get_up", **settings)
     out, joints = Path(config.out), task.robot.servos
@@ -189,20 +144,20 @@ def find(config: Config) -> Motion:
         if after is None:
             raise ValueError(f"{out} has no motion from the other side to go on with: search for that first")
     turned = 0.0 if after is None else 1.0 if config.lying == "back" else -1.0
-    search = Evolution(begin, config.spread, config.population, config.seed)
+    search = CMA(begin, config.spread, seed=config.seed, population_size=config.population)
     episodes = episodes_of(task, config.lying, max(16, config.starts), config.seed)
     comment = f"How {task.robot.name} gets up, by policies.find_motions: s from keyframe to keyframe, rad."
     for generation in range(config.generations):
         first = generation * config.starts
         starts = [episodes[(first + k) % len(episodes)] for k in range(config.starts)]
-        found = worth(task, [body.motion(numbers) for numbers in search.ask()], starts, config.seed, turned)
-        search.tell(found)
+        tried = [search.ask() for _ in range(config.population)]
+        found = worth(task, [body.motion(numbers) for numbers in tried], starts, config.seed, turned)
+        search.tell([*zip(tried, -found, strict=True)])  # it looks for the least
         motion = body.motion(search.mean)
         known[config.lying] = motion if after is None else motion.then(after)
         if generation % 10 == 9 or generation + 1 == config.generations:
             write(out, joints, known, comment)
-            said = f"{found.mean():.2f}, best {found.max():.2f}, spread {search.spread:.2f}"
-            print(f"{config.lying} {generation + 1}: {said}", flush=True)
+            print(f"{config.lying} {generation + 1}: {found.mean():.2f}, best {found.max():.2f}", flush=True)
     return known[config.lying]
 
 
@@ -217,4 +172,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.call(main, needs="train"))
+    sys.exit(cli.call(main, needs="motions"))

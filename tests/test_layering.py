@@ -117,6 +117,7 @@ HOMES = {
     "rich": ["policies/runner/log.py"],
     "ray": ["sim/cluster/nodes.py"],
     "optuna": ["policies/cluster/study.py"],
+    "cmaes": ["policies/find_motions.py"],
     "matplotlib": [
         "deploy/recording/plot.py",
         "policies/reports/told.py",

@@ -35,6 +35,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mujoco_warp", "warp"), ("warp",)),
     **dict.fromkeys(("libsumo", "sumo"), ("traffic",)),
     **dict.fromkeys(("ray", "optuna"), ("cluster",)),
+    "cmaes": ("motions",),
     "transformers": ("vlm", "vla"),
     "peft": ("vla",),
     "wandb": ("wandb",),

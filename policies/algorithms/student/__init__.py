@@ -100,13 +100,13 @@ class StudentConfig(PpoConfig):
                 "needs algorithm.snapshots >= 0, and 0 where algorithm.network is not gru, got "
                 f"{self.snapshots} and {self.network!r}"
             )
-        for name in ("guided", "alone", "held", "watching"):
+        for name in ("held", "watching"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"algorithm.{name} is a share of the training, 0..1, got {getattr(self, name)}")
-        if not 0.0 <= self.final_imitation <= self.imitation or min(self.imitation_reward, self.estimation) < 0.0:
+        if min(self.imitation_reward, self.estimation) < 0.0:
             raise ValueError(
-                "needs 0 <= final_imitation <= imitation, imitation_reward >= 0 and estimation >= 0, got "
-                f"{self.final_imitation}, {self.imitation}, {self.imitation_reward} and {self.estimation}"
+                "needs algorithm.imitation_reward >= 0 and estimation >= 0, got "
+                f"{self.imitation_reward} and {self.estimation}"
             )
         if self.teacher_steps < 0:
             raise ValueError(f"algorithm.teacher_steps must not be negative, got {self.teacher_steps}")
