@@ -43,7 +43,7 @@ class Gaze:
             hidden=[64, 64],
             critic_hidden=[64, 64],
             initial_std=0.5,
-            min_std=0.05,
+            min_std=0.15,
             correlation=0.8,
             learning_rate=1e-3,
             final_learning_rate=1e-4,

@@ -31,7 +31,6 @@ AHEAD = math.cos(math.radians(30.0))  # the ball touches a robot's front within 
 MARGIN = 0.1  # m that robots and ball keep from boards and from each other at the start
 LEGIBLE = 100  # pixels, the height from which on there is room for the time and the goals
 EYES = 0.34  # of the height of a picture for people: what robots see
-TURNED = 0.03  # taken from the reward of who only looks, per squared share of a camera's speed: what trembles blurs
 VARY = 0.2  # by which what varies differs at most, as a share
 VARIED = (
     *("ball_mass", "sliding", "rolling", "wall_bounce"),
@@ -224,11 +223,8 @@ class Match:
         won = rules.won(now)[:, :agents]
         ends = won.any(axis=1) | (self.over != 0.0) | self.lost
         self._drop()
-        if self.sight or self.detector or task.hands:
+        if self.sight or self.detector:
             turning = (self._pan() - pan) * task.rate_hz + self._of(slice(agents))["turning"][:, 0]  # of cameras
-        if task.hands:
-            named["turned"] = np.square(turning / task.robot.pan_speed)
-            reward -= TURNED * named["turned"]
         if self.tracker:
             self.tracker.step(self._of(slice(agents)), self._pan())
         if self.sight:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from sim.env import make_env
 from sim.spec import size
 from sim.tasks import make
-from sim.tasks.soccer.match import TURNED
 from sim.tasks.soccer.tracker import FADES, SLOWS, Tracker, kinds, remembered, signals
 
 VIEW, RADIUS, PERIOD = math.radians(120.0), 0.09, 0.05
@@ -95,7 +94,7 @@ def test_its_signals(players):
 
 
 def test_to_look_is_all_that_is_left_where_hands_play():
-    """The same game as with all commands together, but for what turning the camera costs."""
+    """The same game as with all commands together."""
     task, rng = make("soccer_vision_1v1", perception="tracker", steps=30), np.random.default_rng(0)
     told = []
 
@@ -111,13 +110,10 @@ def test_to_look_is_all_that_is_left_where_hands_play():
     for env in (one, other):
         env.reset(range(4), range(4))
     for _ in range(20):
-        look, before = {"look": rng.uniform(-2.0, 2.0, (4, 1))}, one.truth()["pan"][:, 0]
+        look = {"look": rng.uniform(-2.0, 2.0, (4, 1))}
         mine = one.step(look)
         theirs = other.step({**hands(other.observe()), **look})
-        now = one.truth()
-        turned = ((now["pan"][:, 0] - before) * task.rate_hz + now["turning"][:, 0]) / task.robot.pan_speed
-        np.testing.assert_allclose(mine.terms["turned"], turned**2, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(mine.reward, theirs.reward - TURNED * turned**2, atol=1e-6)
+        np.testing.assert_array_equal(mine.reward, theirs.reward)
     assert len(told) == 40
     same = one.observe()
     for name, value in other.observe().items():
