@@ -31,6 +31,7 @@ from sim.tasks.quad_hover import (
 from sim.terms import Cost, Feature, namespace
 
 WAVES = 2
+HEADING = "target_heading"  # cosine and sine of its angle from the world's x
 PATHS = ("hold", "figure_eight", "random", "mixed")
 ACCELERATION_SCALE = 0.1  # s^2/m
 RANGES = ("usual", "wide")
@@ -98,6 +99,8 @@ def _told(config: AnyConfig) -> Group:
         units = dict(zip(_POINTS, ("m", "m/s", "m/s^2"), strict=True))
         points = (told(name, unit, config.preview_points) for name, unit in units.items())
         group += (told("target_acceleration", "m/s^2"), *points)
+    if config.heading:
+        group += (Signal(HEADING, (2,), "1", "world", -1.1, 1.1, max_age=1.0),)
     return group
 
 
@@ -146,6 +149,9 @@ class QuadAny(QuadHover):
         if config.range == "wide" and config.robot == ANY_ROBOT:
             self.robot = ANY_EXTENDED
         self.policy: Group = (*self.policy, *_told(config))
+        self.heading = HEADING if config.heading else ""
+        if config.heading:
+            self.scores = {**QuadAny.scores, "heading_error": "rad"}
         self.features = (
             Feature("position", minus="target_position", squash=POSITION_SCALE),
             Feature("rotation"),
@@ -199,6 +205,10 @@ class QuadAny(QuadHover):
         state = super().reset(rng, n)
         centre = targets.position_at(state["motion"], np.zeros(n, np.float32))
         targets.move_start(state, self._motions(rng, n, centre))
+        if self.heading:  # the phase of one more sinusoid, which has no amplitude
+            motion = targets.widen(state["motion"], (state["motion"].shape[2] - 1) // 3 + 1)
+            motion[:, 2, -1] = rng.uniform(-np.pi, np.pi, n)
+            state["motion"] = motion
         return state
 
     def reference(self, motion_: Any, time: Any) -> dict[str, Any]:
@@ -212,6 +222,9 @@ class QuadAny(QuadHover):
             times = [time + (k + 1) * c.preview_s for k in range(c.preview_points)]
             for name, of in _POINTS.items():
                 told[name] = namespace(motion_).concatenate([of(motion_, when) for when in times], -1)
+        if self.heading:
+            xp, angle = namespace(motion_), motion_[:, 2, -1]
+            told[HEADING] = xp.stack([xp.cos(angle), xp.sin(angle)], -1)
         return told
 
     def score(self, flight: Mapping[str, Array]) -> dict[str, Array]:
@@ -219,7 +232,13 @@ class QuadAny(QuadHover):
         error = np.where(np.isfinite(error), error, np.inf)
         second = round(self.rate_hz)
         settled = error[min(2 * second, len(error) // 2) :]  # after two seconds; in the second half of a short flight
-        return super().score(flight) | {
+        if self.heading:
+            nose, told = flight["rotation"][-second:, :, 0:6:3], flight[HEADING][-second:]  # cosine and sine, scaled
+            off = np.arctan2(nose[..., 1], nose[..., 0]) - np.arctan2(told[..., 1], told[..., 0])
+            turned = {"heading_error": np.abs((off + np.pi) % (2.0 * np.pi) - np.pi).mean(axis=0).astype(np.float32)}
+        else:
+            turned = {}
+        return super().score(flight) | turned | {
             "precise": (error[-second:].max(axis=0) < self.precise).astype(np.float32),
             "tracking_error": np.sqrt((settled**2).mean(axis=0)).astype(np.float32),
         }
