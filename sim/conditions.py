@@ -29,6 +29,7 @@ CHANGES = {
     "gust": ("wind",),
     "damage": ("thrust_scale",),
     "load": ("mass", "inertia"),
+    "payload": ("force", "mass"),
 }
 
 
@@ -60,19 +61,21 @@ class Conditions:
         default=1.0, metadata={"help": "factor on the thrust of one rotor, drawn per robot; 0: the rotor is lost"}
     )
     load: float = field(default=1.0, metadata={"help": "factor on mass and inertia from half way through the flight"})
+    payload: float = field(default=0.0, metadata={"help": "load on a rope, as a share of the vehicle's mass"})
+    rope: float = field(default=1.0, metadata={"help": "m: length of that rope"})
     vary: bool = field(
         default=False, metadata={"help": "draw vehicles, delays and noise from the task's declared ranges"}
     )
 
     def __post_init__(self) -> None:
-        for name in ("delay", "noise", "force", "push", "wind", "gust", "damage"):
+        for name in ("delay", "noise", "force", "push", "wind", "gust", "damage", "payload"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value).all() and np.min(value) >= 0.0):
                 raise ValueError(f"{name} must be zero or positive, got {value}")
-        for name in ("mass", "thrust", "rotor_lag", "load", "gust_time"):
+        for name in ("mass", "thrust", "rotor_lag", "load", "gust_time", "rope"):
             value = getattr(self, name)
             if not (np.isfinite(value).all() and np.min(value) > 0.0):
-                what = "must" if name == "gust_time" else "is a factor and must"
+                what = "must" if name in ("gust_time", "rope") else "is a factor and must"
                 raise ValueError(f"{name} {what} be positive, got {value}")
 
     def changed(self) -> dict[str, Any]:

@@ -90,6 +90,7 @@ CASES = {
     "figure-eight, 2 m in 3 s": eight(1.0, 3.0, 0.15),
     "figure-eight, 6 m in 5 s": eight(3.0, 5.0, 0.25),
     "figure-eight, 6 m in 5 s, racer": eight(3.0, 5.0, 0.25, "racer"),
+    "30 % of its mass on a rope of 1 m": Case("any_log_uniform", {"episode_s": 8.0}, {"payload": 0.3, "rope": 1.0}),
     "one rotor lost": Case("any_log_uniform", REST, {"damage": 0.0}),
 }
 
