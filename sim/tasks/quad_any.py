@@ -16,7 +16,7 @@ import numpy as np
 from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.robots.quadrotors import GRAVITY
-from sim.robots.random_quadrotor import ANY_EXTENDED
+from sim.robots.random_quadrotor import ANY_EXTENDED, without_rotors
 from sim.spec import ANY_ROBOT, Group, Signal
 from sim.tasks import Recipes, targets
 from sim.tasks.quad_hover import (
@@ -56,6 +56,7 @@ class AnyConfig(HoverConfig):
     preview: bool = False  # the policy is told the path ahead, and learns quicker paths
     preview_s: float = 0.15  # s between the points that it is told
     preview_points: int = 2
+    lost: float = 0.0  # share of the random vehicles that fly on three rotors
     heading: bool = False  # the policy is told where to turn its nose
     guidance: float = 0.0
     history: int = 1
@@ -67,6 +68,8 @@ class AnyConfig(HoverConfig):
             raise ValueError(f"path {self.path!r} is not one of {', '.join(PATHS)}")
         if not 0.0 <= self.moving <= 1.0:
             raise ValueError(f"moving is a share of the episodes, 0..1, got {self.moving}")
+        if not 0.0 <= self.lost <= 1.0:
+            raise ValueError(f"lost is a share of the vehicles, 0..1, got {self.lost}")
         if self.range not in RANGES:
             raise ValueError(f"range {self.range!r} is not one of {', '.join(RANGES)}")
         if not (self.preview_s > 0.0 and 1 <= self.preview_points <= 16):
@@ -148,6 +151,8 @@ class QuadAny(QuadHover):
         self.path = config
         if config.range == "wide" and config.robot == ANY_ROBOT:
             self.robot = ANY_EXTENDED
+        if config.lost > 0.0:
+            self.robot = without_rotors(self.robot, config.lost)
         self.policy: Group = (*self.policy, *_told(config))
         self.heading = HEADING if config.heading else ""
         if config.heading:
@@ -163,7 +168,7 @@ class QuadAny(QuadHover):
         self.costs = (
             Cost("position", "position", 1.0, "log", minus="target_position", softening=0.05),
             Cost("velocity", "linear_velocity", 0.05, minus="target_velocity"),
-            Cost("body_rate", "angular_velocity", 0.002),
+            Cost("body_rate", "angular_velocity", 0.0002 if config.lost else 0.002),  # on three rotors it has to spin
             Cost("attitude", "rotation", 0.05 if config.preview else 0.1, "attitude"),
             Cost("action_change", "action_change", 0.03),
         )
