@@ -123,9 +123,7 @@ class RandomQuadrotor(Quadrotor):
             fall = rise * rng.uniform(1.0, 2.0, n)
             for name, value in (("rise_time", rise), ("fall_time", fall), ("torque_ratio", ratio * length)):
                 values[name] = np.where(chosen, value, values[name])
-            mass, arm, agility = (
-                np.where(chosen, new, old) for new, old in ((m, mass), (length, arm), (a, agility))
-            )
+            mass, arm, agility = (np.where(chosen, new, old) for new, old in ((m, mass), (length, arm), (a, agility)))
         values["mass"] = mass
         return mass, arm, thrust, agility
 
@@ -133,7 +131,7 @@ class RandomQuadrotor(Quadrotor):
 def without_rotors(robot: Quadrotor, share: float) -> RandomQuadrotor:
     """The same random vehicles, of which a share has lost a rotor; ValueError for an airframe."""
     if not isinstance(robot, RandomQuadrotor):
-        raise ValueError(f"lost rotors are drawn for random vehicles, not for {robot.name!r}: evaluate it with damage=0")
+        raise ValueError(f"rotors are lost by random vehicles, not by {robot.name!r}: evaluate it with damage=0")
     return replace(robot, lost=share)
 
 

@@ -237,13 +237,12 @@ class QuadAny(QuadHover):
         error = np.where(np.isfinite(error), error, np.inf)
         second = round(self.rate_hz)
         settled = error[min(2 * second, len(error) // 2) :]  # after two seconds; in the second half of a short flight
-        if self.heading:
-            nose, told = flight["rotation"][-second:, :, 0:6:3], flight[HEADING][-second:]  # cosine and sine, scaled
-            off = np.arctan2(nose[..., 1], nose[..., 0]) - np.arctan2(told[..., 1], told[..., 0])
-            turned = {"heading_error": np.abs((off + np.pi) % (2.0 * np.pi) - np.pi).mean(axis=0).astype(np.float32)}
-        else:
-            turned = {}
-        return super().score(flight) | turned | {
+        scores = super().score(flight) | {
             "precise": (error[-second:].max(axis=0) < self.precise).astype(np.float32),
             "tracking_error": np.sqrt((settled**2).mean(axis=0)).astype(np.float32),
         }
+        if self.heading:
+            nose, told = flight["rotation"][-second:, :, 0:6:3], flight[HEADING][-second:]  # cosine and sine, scaled
+            off = np.arctan2(nose[..., 1], nose[..., 0]) - np.arctan2(told[..., 1], told[..., 0])
+            scores["heading_error"] = np.abs((off + np.pi) % (2.0 * np.pi) - np.pi).mean(axis=0).astype(np.float32)
+        return scores
