@@ -7,7 +7,7 @@ l2f/operations_generic/10_sample_initial_parameters.h. Vehicles of 0.02 to 5 kg,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -47,7 +47,6 @@ class RandomQuadrotor(Quadrotor):
 
     sampling: str = "wide"
     beyond: float = 0.1
-    lost: float = 0.0  # share with one rotor that does not push
     thrust_to_weights: tuple[float, float] = (1.5, 5.0)
     masses: tuple[float, float] = (0.02, 5.0)  # kg, drawn uniformly in the cube root
     agilities: tuple[float, float] = (40.0, 1200.0)  # rad/s^2
@@ -96,9 +95,6 @@ class RandomQuadrotor(Quadrotor):
             values["drag"] = np.tile((mass * rng.uniform(0.0, 0.4, n))[:, None], (1, 3))
         if self.sampling == "extended":
             mass, arm, thrust, agility = self._small_and_large(rng, values, mass, arm, thrust, agility)
-        if self.lost > 0.0:
-            gone = (np.arange(4) == rng.integers(4, size=(n, 1))) & (rng.random((n, 1)) < self.lost)
-            values["thrust_scale"] = np.where(gone, 0.0, 1.0)
         corners = np.array([1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0])
         values |= {
             "inertia": (2.0 * thrust * arm / agility)[:, None] * shape,
@@ -126,13 +122,6 @@ class RandomQuadrotor(Quadrotor):
             mass, arm, agility = (np.where(chosen, new, old) for new, old in ((m, mass), (length, arm), (a, agility)))
         values["mass"] = mass
         return mass, arm, thrust, agility
-
-
-def without_rotors(robot: Quadrotor, share: float) -> RandomQuadrotor:
-    """The same random vehicles, of which a share has lost a rotor; ValueError for an airframe."""
-    if not isinstance(robot, RandomQuadrotor):
-        raise ValueError(f"rotors are lost by random vehicles, not by {robot.name!r}: evaluate it with damage=0")
-    return replace(robot, lost=share)
 
 
 def _random_quadrotor(name: str, sampling: str) -> RandomQuadrotor:

@@ -16,7 +16,7 @@ import numpy as np
 from sim.conditions import Grid
 from sim.randomize import Array, Vary
 from sim.robots.quadrotors import GRAVITY
-from sim.robots.random_quadrotor import ANY_EXTENDED, without_rotors
+from sim.robots.random_quadrotor import ANY_EXTENDED
 from sim.spec import ANY_ROBOT, Group, Signal
 from sim.tasks import Recipes, targets
 from sim.tasks.quad_hover import (
@@ -38,6 +38,7 @@ RANGES = ("usual", "wide")
 # Of the paths that are seen ahead: their share of the episodes at least, and what bounds them. Two metres in three
 # seconds, or six in five, take 9 m/s^2.
 AGILE, AGILE_SPEED, AGILE_ACCELERATION, AGILE_SIZES = 0.5, 6.0, 12.0, (0.3, 4.0)  # 1, m/s, m/s^2, m
+LOST_EVERY = 2.56  # s, after which another rotor may be the lost one
 SAG = 0.9  # share of its thrust that a rotor has on an empty battery
 
 
@@ -56,7 +57,7 @@ class AnyConfig(HoverConfig):
     preview: bool = False  # the policy is told the path ahead, and learns quicker paths
     preview_s: float = 0.15  # s between the points that it is told
     preview_points: int = 2
-    lost: float = 0.0  # share of the random vehicles that fly on three rotors
+    lost: float = 0.0  # share of the time that a vehicle flies on three rotors
     heading: bool = False  # the policy is told where to turn its nose
     guidance: float = 0.0
     history: int = 1
@@ -69,7 +70,7 @@ class AnyConfig(HoverConfig):
         if not 0.0 <= self.moving <= 1.0:
             raise ValueError(f"moving is a share of the episodes, 0..1, got {self.moving}")
         if not 0.0 <= self.lost <= 1.0:
-            raise ValueError(f"lost is a share of the vehicles, 0..1, got {self.lost}")
+            raise ValueError(f"lost is a share of the time, 0..1, got {self.lost}")
         if self.range not in RANGES:
             raise ValueError(f"range {self.range!r} is not one of {', '.join(RANGES)}")
         if not (self.preview_s > 0.0 and 1 <= self.preview_points <= 16):
@@ -151,8 +152,6 @@ class QuadAny(QuadHover):
         self.path = config
         if config.range == "wide" and config.robot == ANY_ROBOT:
             self.robot = ANY_EXTENDED
-        if config.lost > 0.0:
-            self.robot = without_rotors(self.robot, config.lost)
         self.policy: Group = (*self.policy, *_told(config))
         self.heading = HEADING if config.heading else ""
         if config.heading:
@@ -183,6 +182,9 @@ class QuadAny(QuadHover):
                 Vary("torque", 0.0, 0.5, "set", "normal", independent=True, per="inertia"),
                 Vary("wind", 0.0, 2.0, "set", "normal", independent=True, every=1.28),
             )
+        if config.lost > 0.0:  # in the place of an empty battery: of one parameter one thing changes in flight
+            kept = tuple(v for v in self.vary if v.name != "thrust_scale" or v.every is None)
+            self.vary = (*kept, Vary("thrust_scale", 0.0, config.lost, distribution="one", every=LOST_EVERY))
 
     def _motions(self, rng: np.random.Generator, n: int, centre: Array) -> Array:
         c = self.path

@@ -30,6 +30,7 @@ SEED = 20261126  # of vehicles and starts
 EPISODES = 400
 DELAYS = (0.0, 0.01, 0.02)  # s
 CALM = {"position": 0.2, "tilt": 20.0, "velocity": 0.3, "episode_s": 8.0}
+LOST = {"damage": 0.0, "damage_at": 3.0}  # 5 s before the end
 REST = {"position": 0.0, "tilt": 0.0, "velocity": 0.0, "body_rate": 0.0}
 
 
@@ -60,6 +61,7 @@ NANO = vehicle("nano", 0.003, 2.0, 4000.0, 0.015)
 SMALL = vehicle("small", 0.003, 2.0, 2500.0, 0.020)
 MIDDLE = vehicle("middle", 0.5, 2.5, 300.0, 0.050)
 LARGE = vehicle("large", 15.0, 2.0, 60.0, 0.12)
+STRONG = vehicle("strong", 0.5, 3.0, 300.0, 0.050)
 LIFTER = vehicle("lifter", 15.0, 1.8, 30.0, 0.15)
 
 
@@ -91,7 +93,8 @@ CASES = {
     "figure-eight, 6 m in 5 s": eight(3.0, 5.0, 0.25),
     "figure-eight, 6 m in 5 s, racer": eight(3.0, 5.0, 0.25, "racer"),
     "30 % of its mass on a rope of 1 m": Case("any_log_uniform", {"episode_s": 8.0}, {"payload": 0.3, "rope": 1.0}),
-    "one rotor lost": Case("any_log_uniform", REST, {"damage": 0.0}),
+    "one rotor lost": Case("any_log_uniform", {**REST, "episode_s": 8.0}, LOST),
+    "one rotor lost, three weights": Case("edges:STRONG", {**REST, "episode_s": 8.0}, LOST),
 }
 
 

@@ -11,6 +11,7 @@ from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from sim import tasks
 from sim.conditions import Conditions
+from sim.env import evaluation_env
 from sim.robots.quadrotors import GRAVITY
 from sim.spec import find
 from tests.deploy.sample_policy import random_gru
@@ -119,13 +120,27 @@ def test_the_wide_range_has_nanos_and_lifters():
     assert np.ptp(4.0 * thrust / mass) < 5.0 * GRAVITY  # whatever the mass, between 1.3 and 5 weights
 
 
-def test_a_share_of_the_vehicles_flies_on_three_rotors():
-    robot = tasks.make("quad_any", lost=0.25, range="wide").robot
-    lost = robot.draw(np.random.default_rng(0), 4000)["thrust_scale"] == 0.0
+def test_rotors_are_lost_and_found_in_flight():
+    task = tasks.make("quad_any", robot="racer", lost=0.25)
+    (vary,) = (v for v in task.vary if v.every)
+    lost = vary.sample(np.random.default_rng(0), np.ones(4, np.float32), 8000) == 0.0
     assert set(lost.sum(axis=1)) == {0, 1}
-    np.testing.assert_allclose(lost.mean(axis=0), 0.25 / 4.0, atol=0.015)
-    with pytest.raises(ValueError, match="rotors are lost by random vehicles, not by 'racer'"):
-        tasks.make("quad_any", lost=0.25, robot="racer")
+    np.testing.assert_allclose(lost.mean(axis=0), 0.25 / 4.0, atol=0.01)
+    assert not [v for v in tasks.make("quad_any", lost=0.25, robust=True).vary if v.every and v.low == 0.9]
+
+
+def test_a_rotor_is_damaged_later():
+    task = tasks.make("quad_any", robot="racer", path="hold")
+    conditions = Conditions(damage=0.5, damage_at=0.2)
+    env = evaluation_env(task, 3, 0, conditions)
+    env.reset([0, 1, 2], [0, 1, 2])
+    command = {"motor_command": np.full((3, 4), 0.5, np.float32)}
+    for step in range(1, 31):
+        env.step(command)
+        weak = (env.engine.read("thrust_scale") == 0.5).sum(axis=1)
+        assert (weak == (1 if step >= 20 else 0)).all()
+    env.reset([1], [7])
+    assert env.engine.read("thrust_scale")[1].tolist() == [1.0] * 4
 
 
 def test_the_shipped_file_carries_a_load_on_a_rope():
@@ -138,7 +153,7 @@ def test_the_shipped_file_carries_a_load_on_a_rope():
     ("settings", "message"),
     [
         ({"range": "all"}, "range 'all' is not one of usual, wide"),
-        ({"lost": 2.0}, "lost is a share of the vehicles"),
+        ({"lost": 2.0}, "lost is a share of the time"),
         ({"preview_points": 0}, "1 to 16 preview_points"),
     ],
 )
