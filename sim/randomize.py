@@ -65,8 +65,8 @@ class Vary:
     """One random value per environment and episode for the parameter `name` of the robot.
 
     `mode`: "scale" multiplies the nominal value, "add" adds to it, "set" replaces it. "uniform" and "log_uniform" draw
-    in [low, high]; "normal" has mean `low` and standard deviation `high`; "one" is `low` for one random element with the
-    probability `high`, and else 1 (a rotor that is lost, with "scale"). Elements of a vector parameter are drawn
+    in [low, high]; "normal" has mean `low` and standard deviation `high`; "one" is `low` for one random element, with
+    the probability `high`, and else 1 (a rotor that is lost, with "scale"). Elements of a vector parameter are drawn
     together (one factor) unless `independent`. What is drawn counts in units of the parameter `per`, if one is named
     (a force per mass). With `every` (s) it is drawn anew that often within the episode: gusts, a load picked up.
     `ends` is the share of draws that are put on `low` or `high`, where a policy usually fails first.
