@@ -27,7 +27,7 @@ from sim.robots.quadrotors import GRAVITY, Quadrotor
 from sim.robots.random_quadrotor import ANY, ARM_PER_CUBE_ROOT, YAW_INERTIA
 
 SEED = 20261126  # of vehicles and starts
-EPISODES = 400
+EPISODES = 200
 DELAYS = (0.0, 0.01, 0.02)  # s
 CALM = {"position": 0.2, "tilt": 20.0, "velocity": 0.3, "episode_s": 8.0}
 LOST = {"damage": 0.0, "damage_at": 3.0}  # 5 s before the end
