@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import deploy
 from deploy.policy_file import PolicyFile
 from policies.evaluate import evaluate
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
+from policies.models.networks.gru import Gru
 from sim import tasks
 from sim.conditions import Conditions
 from sim.env import evaluation_env
@@ -16,6 +22,7 @@ from sim.robots.quadrotors import GRAVITY
 from sim.spec import find
 from tests.deploy.sample_policy import random_gru
 
+PRETRAINED = Path(deploy.__file__).parent / "pretrained"
 AHEAD = {"target_acceleration", "target_preview", "target_preview_velocity", "target_preview_acceleration"}
 TODAY = ["position", "rotation", "linear_velocity", "angular_velocity", "target_position", "target_velocity"]
 
@@ -91,6 +98,18 @@ def test_the_heading_is_in_the_file(tmp_path):
     policy = FeaturePolicy.from_task(task, random_gru(np.random.default_rng(0), width, 4, 8, 8))
     export(policy, tmp_path / "policy.onnx")  # which compares the graph with `act`
     assert "target_heading" in [s.name for s in PolicyFile.load(str(tmp_path / "policy.onnx")).inputs]
+
+
+def test_the_shipped_weights_turn_without_having_learned_it(tmp_path):
+    model = onnx.load(PRETRAINED / "quad_any.onnx")
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    layers = [(stored[n.input[1]], stored[n.input[2]]) for n in model.graph.node if n.op_type == "Gemm"]
+    encoder, (w_ih, b_ih), (w_hh, b_hh), output = layers
+    network = Gru(encoder, w_ih, w_hh, b_ih, b_hh, output)
+    turned = export(FeaturePolicy.from_task(tasks.make("quad_any", heading=True), network), tmp_path / "turned.onnx")
+    task = tasks.make("quad_any", robot="racer", heading=True, path="hold")
+    flown = evaluate(turned, task=task, episodes=40, seed=3)
+    assert flown.success == 1.0 and flown.score["heading_error"].mean < np.radians(3.0)
 
 
 def test_the_score_of_the_heading_is_the_angle_between_nose_and_target():
