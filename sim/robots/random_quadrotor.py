@@ -17,6 +17,7 @@ from sim.robots.quadrotors import CRAZYFLIE_DECKS, GRAVITY, Quadrotor
 from sim.spec import ANY_ROBOT
 
 Array = NDArray[np.float32]
+Double = NDArray[np.float64]
 
 SAMPLINGS = ("wide", "extended", "log_uniform", "published")
 SMALL_AND_LARGE = 0.12  # share of each in "extended"
@@ -106,8 +107,8 @@ class RandomQuadrotor(Quadrotor):
 
     @staticmethod
     def _small_and_large(
-        rng: np.random.Generator, values: dict[str, Array], mass: Array, arm: Array, thrust: Array, agility: Array
-    ) -> tuple[Array, Array, Array, Array]:
+        rng: np.random.Generator, values: dict[str, Double], mass: Double, arm: Double, thrust: Double, agility: Double
+    ) -> tuple[Double, Double, Double, Double]:
         """Turn some of the n vehicles into nanos and lifters; mass, arm, thrust and agility (n,), and `values`."""
         n, kind = len(mass), rng.random(len(mass))
         for low, ranges in ((0.0, NANO), (SMALL_AND_LARGE, LIFTER)):
