@@ -203,7 +203,7 @@ class QuadAny(QuadHover):
     def _agile(self, rng: np.random.Generator, n: int, centre: Array) -> Array:
         """Paths that are seen ahead: figure-eights of any size and random ones."""
         smooth = targets.smooth_random(rng, n, AGILE_SPEED, AGILE_ACCELERATION, WAVES, centre)
-        size = np.exp(rng.uniform(*np.log(AGILE_SIZES), n))
+        size = np.exp(rng.uniform(np.log(AGILE_SIZES[0]), np.log(AGILE_SIZES[1]), n))
         most = rng.uniform(1.0, AGILE_ACCELERATION, n)  # of a figure-eight: 2.1 size (2 pi / period)^2
         eight = targets.figure_eight(rng, n, size, 2.0 * np.pi * np.sqrt(2.1 * size / most), centre)
         return np.where(rng.random(n)[:, None, None] < 0.5, targets.widen(eight, WAVES), smooth)

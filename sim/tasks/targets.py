@@ -24,7 +24,7 @@ def at_rest(motion: Array) -> bool:
     return motion.shape[2:] == (1,)
 
 
-def figure_eight(rng: np.random.Generator, n: int, size: float | Array, period: float | Array, centre: Array) -> Array:
+def figure_eight(rng: np.random.Generator, n: int, size: Any, period: Any, centre: Array) -> Array:
     """Motion (n, 3, 4) along x = size sin(wt), y = size/2 sin(2wt) in the horizontal plane, from a random phase.
 
     Sizes in m and periods in s may be one number each, or one per motion (n,).
