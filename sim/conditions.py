@@ -29,6 +29,7 @@ CHANGES = {
     "gust": ("wind",),
     "damage": ("thrust_scale",),
     "load": ("mass", "inertia"),
+    "payload": ("force", "mass"),
 }
 
 
@@ -59,20 +60,23 @@ class Conditions:
     damage: float = field(
         default=1.0, metadata={"help": "factor on the thrust of one rotor, drawn per robot; 0: the rotor is lost"}
     )
+    damage_at: float = field(default=0.0, metadata={"help": "s of the flight after which that rotor is damaged"})
     load: float = field(default=1.0, metadata={"help": "factor on mass and inertia from half way through the flight"})
+    payload: float = field(default=0.0, metadata={"help": "load on a rope, as a share of the vehicle's mass"})
+    rope: float = field(default=1.0, metadata={"help": "m: length of that rope"})
     vary: bool = field(
         default=False, metadata={"help": "draw vehicles, delays and noise from the task's declared ranges"}
     )
 
     def __post_init__(self) -> None:
-        for name in ("delay", "noise", "force", "push", "wind", "gust", "damage"):
+        for name in ("delay", "noise", "force", "push", "wind", "gust", "damage", "damage_at", "payload"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value).all() and np.min(value) >= 0.0):
                 raise ValueError(f"{name} must be zero or positive, got {value}")
-        for name in ("mass", "thrust", "rotor_lag", "load", "gust_time"):
+        for name in ("mass", "thrust", "rotor_lag", "load", "gust_time", "rope"):
             value = getattr(self, name)
             if not (np.isfinite(value).all() and np.min(value) > 0.0):
-                what = "must" if name == "gust_time" else "is a factor and must"
+                what = "must" if name in ("gust_time", "rope") else "is a factor and must"
                 raise ValueError(f"{name} {what} be positive, got {value}")
 
     def changed(self) -> dict[str, Any]:
@@ -192,6 +196,6 @@ def apply(conditions: Conditions, rows: Any, drawn: Drawn, draws: Draws, nominal
         change("force", added=column(c.force) * weight() * draws.force)
     if c.push != 0.0:
         change("force", added=c.push * weight() * draws.heading)
-    if c.damage != 1.0:
+    if c.damage != 1.0 and not c.damage_at:
         change("thrust_scale", np.where(np.arange(4) == draws.rotor, c.damage, 1.0))
     return Drawn(values, base)

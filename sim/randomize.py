@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-DISTRIBUTIONS = ("uniform", "log_uniform", "normal")
+DISTRIBUTIONS = ("uniform", "log_uniform", "normal", "one")
 MODES = ("scale", "add", "set")
 
 
@@ -65,7 +65,8 @@ class Vary:
     """One random value per environment and episode for the parameter `name` of the robot.
 
     `mode`: "scale" multiplies the nominal value, "add" adds to it, "set" replaces it. "uniform" and "log_uniform" draw
-    in [low, high]; "normal" has mean `low` and standard deviation `high`. Elements of a vector parameter are drawn
+    in [low, high]; "normal" has mean `low` and standard deviation `high`; "one" is `low` for one random element, with
+    the probability `high`, and else 1 (a rotor that is lost, with "scale"). Elements of a vector parameter are drawn
     together (one factor) unless `independent`. What is drawn counts in units of the parameter `per`, if one is named
     (a force per mass). With `every` (s) it is drawn anew that often within the episode: gusts, a load picked up.
     `ends` is the share of draws that are put on `low` or `high`, where a policy usually fails first.
@@ -82,7 +83,7 @@ class Vary:
     ends: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.ends <= 1.0 or (self.ends and self.distribution == "normal"):
+        if not 0.0 <= self.ends <= 1.0 or (self.ends and self.distribution in ("normal", "one")):
             raise ValueError(f"Vary({self.name!r}): ends is a share of a bounded range, 0..1, got {self.ends}")
         if self.every is not None and not self.every > 0.0:
             raise ValueError(f"Vary({self.name!r}): every must be a positive number of seconds, got {self.every}")
@@ -91,6 +92,8 @@ class Vary:
         if self.distribution not in DISTRIBUTIONS:
             choices = ", ".join(DISTRIBUTIONS)
             raise ValueError(f"Vary({self.name!r}): distribution {self.distribution!r} is not one of {choices}")
+        if self.distribution == "one" and not 0.0 <= self.high <= 1.0:
+            raise ValueError(f'Vary({self.name!r}): high is the probability of "one", 0..1, got {self.high}')
         if self.distribution == "log_uniform" and self.low <= 0.0:
             raise ValueError(f"Vary({self.name!r}): log_uniform needs low > 0, got {self.low}")
 
@@ -98,7 +101,10 @@ class Vary:
         """Values (n, k) for a parameter whose nominal value is (k,) or (n, k); `scale` is the value of `per`."""
         k = nominal.shape[-1]
         size = (n, k if self.independent else 1)
-        if self.distribution == "normal":
+        if self.distribution == "one":
+            struck = (np.arange(k) == rng.integers(k, size=(n, 1))) & (rng.random((n, 1)) < self.high)
+            drawn = np.where(struck, self.low, 1.0)
+        elif self.distribution == "normal":
             drawn = rng.normal(self.low, self.high, size)
         elif self.distribution == "log_uniform":
             drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high), size))

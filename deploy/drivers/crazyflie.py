@@ -26,7 +26,7 @@ from deploy.crazyflie.link import Link, LinkError, NotLoggedError
 from deploy.crazyflie.platform import platform
 from deploy.crazyflie.settings import Settings
 from deploy.drivers import Entered, Reading
-from deploy.drivers.quadrotor import sensed, tracking_error
+from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
 from deploy.policy_file import PolicyFile
 from deploy.safety.ladder import HOLD_S, stopping_place
 from sim.robots import robot as airframe
@@ -189,6 +189,7 @@ class Crazyflie(Entered):
             "angular_velocity": [math.radians(rate) for rate in self._vector("gyro.", "x", "y", "z")],
             "target_position": self.target,
             "target_velocity": np.zeros(3, np.float32),
+            HEADING.name: AHEAD,
             "battery_voltage": [self.link.value("pm.vbat")],
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}

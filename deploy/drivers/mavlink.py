@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.drivers import Entered, Reading
-from deploy.drivers.quadrotor import sensed, tracking_error
+from deploy.drivers.quadrotor import AHEAD, HEADING, sensed, tracking_error
 from deploy.mavlink import px4, setpoints
 from deploy.mavlink.frames import Axes, body, heading_of
 from deploy.mavlink.link import Link, MavlinkError
@@ -180,6 +180,7 @@ class Mavlink(Entered):
             "angular_velocity": self._rates,
             "target_position": self.target,
             "target_velocity": np.zeros(3),
+            HEADING.name: AHEAD,
             BATTERY: [voltage],
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}

@@ -17,11 +17,13 @@ TARGET: Group = (
     Signal("target_position", (3,), "m", "world"),
     Signal("target_velocity", (3,), "m/s", "world"),
 )
+HEADING = Signal("target_heading", (2,), "1", "world")  # cosine and sine: of a driver whose nose points along x
+AHEAD = (1.0, 0.0)
 
 
 def sensed(battery_age: float) -> Group:
     """What such a driver tells: targets for 1 s, the battery's voltage for `battery_age` s."""
-    targets = (replace(signal, max_age=1.0) for signal in TARGET)
+    targets = (replace(signal, max_age=1.0) for signal in (*TARGET, HEADING))
     return (*STATE, *targets, Signal("battery_voltage", (1,), "V", max_age=battery_age))
 
 

@@ -26,7 +26,8 @@ Bools = NDArray[np.bool_]
 
 NONE, HOLD, LAND, OFF = 0, 1, 2, 3
 RUNGS = ("none", "hold", "land", "off")
-TARGETS = ("target_position", "target_velocity", "target_preview")
+STILL = ("target_acceleration", "target_preview_velocity", "target_preview_acceleration")  # zeros at a set point
+TARGETS = ("target_position", "target_velocity", "target_preview", *STILL)
 ATTITUDE = "rotation"
 
 HOLD_S = 2.0  # s on the rung `hold`
@@ -126,7 +127,8 @@ class Ladder:
         for name in TARGETS:
             if name in signals:
                 told = signals[name]
-                values = moved[name] if name in moved else np.tile(self.goal, (1, told.shape[1] // 3))
+                ahead = np.zeros_like(told) if name in STILL else np.tile(self.goal, (1, told.shape[1] // 3))
+                values = moved.get(name, ahead)
                 made[name] = np.where(self.own[:, None], values, told).astype(told.dtype)
         return made
 

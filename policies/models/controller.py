@@ -15,12 +15,18 @@ from policies.models.networks import Array, Network
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks import Task, features_of, history_of, initial_action
+from sim.tasks.abilities import heading_of
 from sim.tasks.recorded import recorded
 from sim.terms import Feature
 
 if TYPE_CHECKING:
     from policies.models.graph import Graph
     from policies.models.vision import PictureEncoder
+
+
+# Of row vectors (x, y, z): what a turn about the vertical changes, and the same a quarter turn further.
+LEVEL = np.diag(np.array([1.0, 1.0, 0.0], np.float32))
+QUARTER = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], np.float32)
 
 
 class Policy(Protocol):
@@ -74,6 +80,20 @@ def feature_size(feature: Feature, sizes: Mapping[str, int]) -> int:
     return length
 
 
+def turning(signal: Signal) -> tuple[Array, Array] | None:
+    """Matrices L and Q: x + (cos a - 1) x L + sin a x Q is the signal x seen from axes turned by a about the vertical.
+
+    None for what is the same in all of them.
+    """
+    if signal.frame == "world" and signal.size % 3 == 0:
+        each = np.eye(signal.size // 3, dtype=np.float32)
+        return np.kron(each, LEVEL), np.kron(each, QUARTER)
+    if signal.frame == "body->world" and signal.size == 9:
+        each = np.eye(3, dtype=np.float32)
+        return np.kron(LEVEL, each), np.kron(QUARTER, each)
+    return None
+
+
 def physical(commands: Group, action: Array) -> dict[str, Array]:
     """Commands name -> (n, *shape) within their limits, for actions (n, k) in [-1, 1]."""
     low, high = spec.limits(commands)
@@ -109,6 +129,7 @@ class FeaturePolicy:
     settings: dict[str, Any] = field(default_factory=dict)  # of the task, to build it again in evaluation
     envelope: dict[str, float] = field(default_factory=dict)  # rules of deploy.safety.envelope.Envelope
     encoders: dict[str, PictureEncoder] = field(default_factory=dict)  # by the picture's name
+    heading: str = ""  # the signal from whose direction the world is seen (`sim.tasks.abilities.HasHeading`)
 
     def __post_init__(self) -> None:
         for signal in (*self.inputs, *self.outputs):
@@ -155,6 +176,7 @@ class FeaturePolicy:
             settings=recorded(task),
             envelope=dict(task.envelope),
             encoders=dict(encoders or {}),
+            heading=heading_of(task),
         )
 
     @property
@@ -183,6 +205,7 @@ class FeaturePolicy:
     def act(self, signals: Mapping[str, Any], state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Commands name -> (n, k) and the next state, from signals (n, *shape) and state (n, k) by name."""
         values = {s.name: np.asarray(signals[s.name], np.float32) for s in spec.numbers(self.inputs)} | dict(state)
+        values |= self._turned(values)
         points = [self.encoders[s.name].see(signals[s.name]) for s in spec.pictures(self.inputs)]
         found = [*(feature.evaluate(values) for feature in self.features), *points]
         features = np.concatenate(found, axis=-1, dtype=np.float32)
@@ -191,6 +214,37 @@ class FeaturePolicy:
             kept = state["history"][:, : (self.history - 1) * self.actions]
             after = {"history": np.concatenate([action, kept], axis=-1)} | after
         return physical(self.outputs, action), after
+
+    def _turned(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """The signals (n, k) that look otherwise from the heading."""
+        if not self.heading:
+            return {}
+        told = values[self.heading]
+        direction = told / np.sqrt(np.sum(told * told, axis=-1, keepdims=True))
+        cosine, sine = direction[:, :1], direction[:, 1:]
+        made = {}
+        for signal in self.inputs:
+            if matrices := turning(signal):
+                x = values[signal.name]
+                made[signal.name] = x + (cosine - np.float32(1.0)) * (x @ matrices[0]) + sine * (x @ matrices[1])
+        return made
+
+    def _write_turned(self, graph: Graph) -> dict[str, str]:
+        """The same as nodes: name -> the name of what is seen."""
+        if not self.heading:
+            return {}
+        square = graph.add("Mul", self.heading, self.heading)
+        cosine, sine = graph.columns(square, 0, 1), graph.columns(square, 1, 2)
+        direction = graph.add("Div", self.heading, graph.add("Sqrt", graph.add("Add", cosine, sine)))
+        change = graph.add("Sub", graph.columns(direction, 0, 1), graph.constant(1.0))
+        sine = graph.columns(direction, 1, 2)
+        made = {}
+        for signal in self.inputs:
+            if matrices := turning(signal):
+                level, quarter = (graph.add("MatMul", signal.name, graph.constant(m)) for m in matrices)
+                along = graph.add("Add", signal.name, graph.add("Mul", change, level))
+                made[signal.name] = graph.add("Add", along, graph.add("Mul", sine, quarter))
+        return made
 
     def write(self, graph: Graph) -> str:
         """The same as ONNX nodes, the next state included; the name of the action in [-1, 1]."""
@@ -202,13 +256,13 @@ class FeaturePolicy:
         return action
 
     def _write_features(self, graph: Graph) -> str:
-        sizes = self.sizes()
+        sizes, seen = self.sizes(), {"history": "state.history"} | self._write_turned(graph)
         parts = []
         for feature in self.features:
-            x = "state.history" if feature.signal == "history" else feature.signal
+            x = seen.get(feature.signal, feature.signal)
             if feature.minus is not None:
                 repeat = sizes[feature.signal] // sizes[feature.minus]
-                x = graph.add("Sub", x, graph.join([feature.minus] * repeat))
+                x = graph.add("Sub", x, graph.join([seen.get(feature.minus, feature.minus)] * repeat))
             if feature.squash is not None:
                 ratio = graph.add("Div", x, graph.constant(feature.squash))
                 square = graph.add("Mul", ratio, ratio)

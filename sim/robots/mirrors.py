@@ -11,8 +11,8 @@ from sim.robots.quadrotors import Quadrotor
 from sim.terms import Mirror
 
 VECTORS = (
-    *("position", "linear_velocity", "target_position", "target_velocity", "target_preview"),
-    *("force", "wind"),
+    *("position", "linear_velocity", "target_position", "target_velocity", "target_acceleration"),
+    *("target_preview", "target_preview_velocity", "target_preview_acceleration", "force", "wind"),
 )  # in the world's frame
 AXIAL = ("angular_velocity", "torque")  # a mirror turns them the other way round
 BODY = ("inertia", "thrust_curve")  # numbers of the vehicle, alike in both images
@@ -35,6 +35,7 @@ def quadrotor_mirrors(robot: Quadrotor) -> tuple[Mirror, ...]:
             changes |= {name: (range(3), sign.tolist()) for name in names}
         changes |= {name: (partner.tolist(), [1.0] * 4) for name in EACH_ROTOR}
         changes |= {name: (range(3), [1.0] * 3) for name in BODY}
+        changes["target_heading"] = (range(2), signs[:2].tolist())
         changes["rotation"] = (range(9), [a * b for a, b in product(signs, signs)])
         found.append(Mirror(changes))
     return tuple(found)

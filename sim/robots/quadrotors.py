@@ -26,7 +26,11 @@ SENSED = (
     "angular_velocity",
     "target_position",
     "target_velocity",
+    "target_acceleration",
     "target_preview",
+    "target_preview_velocity",
+    "target_preview_acceleration",
+    "target_heading",
 )
 
 MOTOR_COMMAND = Signal("motor_command", (4,), low=0.0, high=1.0)

@@ -17,10 +17,15 @@ from sim.robots.quadrotors import CRAZYFLIE_DECKS, GRAVITY, Quadrotor
 from sim.spec import ANY_ROBOT
 
 Array = NDArray[np.float32]
+Double = NDArray[np.float64]
 
-SAMPLINGS = ("wide", "log_uniform", "published")
+SAMPLINGS = ("wide", "extended", "log_uniform", "published")
+SMALL_AND_LARGE = 0.12  # share of each in "extended"
 ARM_PER_CUBE_ROOT = 0.028 / 0.027 ** (1.0 / 3.0)  # m per kg^(1/3): the Crazyflie's rotor offset scaled by its mass
 SHAPE = np.asarray(CRAZYFLIE_DECKS.inertia) / CRAZYFLIE_DECKS.inertia[0]  # inertia over that of roll
+# Of "extended": mass (kg), agility (rad/s^2), rise time (s), torque ratio over arm; log-uniform.
+NANO = ((0.0025, 0.03), (1200.0, 4500.0), (0.01, 0.03), (0.07, 0.7))
+LIFTER = ((4.0, 27.0), (25.0, 110.0), (0.05, 0.18), (0.03, 0.4))
 YAW_INERTIA = 0.915  # over the sum of roll and pitch, as the Crazyflie's
 
 
@@ -35,6 +40,8 @@ class RandomQuadrotor(Quadrotor):
     - "wide": for training. More sluggish ones still, other thrust curves, pitch unlike roll, drag; shares `beyond` have
       less thrust, or are from outside the published ranges, as a bare Crazyflie (2170 rad/s^2, rotors of 0.15 s), an
       X500 (rotors of 0.0125 s) or a StampFly (1.35 times its weight) are.
+    - "extended": "wide", and shares `SMALL_AND_LARGE` of nanos (from 2.5 g, up to 4500 rad/s^2) and of lifters (up to
+      27 kg, from 25 rad/s^2, rotors of up to 0.18 s).
     """
 
     all_differ: ClassVar[bool] = True
@@ -72,7 +79,7 @@ class RandomQuadrotor(Quadrotor):
             arm = CRAZYFLIE_DECKS.rotor_position[0][0] * np.cbrt(mass / CRAZYFLIE_DECKS.mass)
             arm *= np.where(deviation < 0.0, 1.0 / (1.0 - deviation), 1.0 + deviation)
             agility = np.sqrt(2.0) * rng.uniform(low, high, n)
-        elif self.sampling == "wide":
+        elif self.sampling in ("wide", "extended"):
             agility = low * (np.sqrt(2.0) * high / low) ** (rng.random(n) ** 1.4)
             linear = rng.uniform(-0.05, 0.3, n)
             curve = np.stack([0.03 * rng.random(n), linear, 1.0 - linear], axis=1)
@@ -87,6 +94,8 @@ class RandomQuadrotor(Quadrotor):
             values["fall_time"] = np.where(outside, rise * rng.uniform(1.0, 2.0, n), values["fall_time"])
             values["torque_ratio"] = np.where(outside, arm * rng.uniform(0.07, 0.7, n), values["torque_ratio"])
             values["drag"] = np.tile((mass * rng.uniform(0.0, 0.4, n))[:, None], (1, 3))
+        if self.sampling == "extended":
+            mass, arm, thrust, agility = self._small_and_large(rng, values, mass, arm, thrust, agility)
         corners = np.array([1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0])
         values |= {
             "inertia": (2.0 * thrust * arm / agility)[:, None] * shape,
@@ -95,6 +104,25 @@ class RandomQuadrotor(Quadrotor):
             "propeller_radius": 0.8 * arm,
         }
         return {k: np.ascontiguousarray(v.reshape(n, -1), np.float32) for k, v in values.items()}
+
+    @staticmethod
+    def _small_and_large(
+        rng: np.random.Generator, values: dict[str, Double], mass: Double, arm: Double, thrust: Double, agility: Double
+    ) -> tuple[Double, Double, Double, Double]:
+        """Turn some of the n vehicles into nanos and lifters; mass, arm, thrust and agility (n,), and `values`."""
+        n, kind = len(mass), rng.random(len(mass))
+        for low, ranges in ((0.0, NANO), (SMALL_AND_LARGE, LIFTER)):
+            chosen = (low <= kind) & (kind < low + SMALL_AND_LARGE)
+            m, a, rise, ratio = (np.exp(rng.uniform(np.log(r[0]), np.log(r[1]), n)) for r in ranges)
+            length = ARM_PER_CUBE_ROOT * np.cbrt(m) * rng.uniform(0.9, 1.1, n)
+            thrust = np.where(chosen, thrust * m / mass, thrust)  # the same share of the weight
+            values["drag"] = np.where(chosen[:, None], values["drag"] * (m / mass)[:, None], values["drag"])
+            fall = rise * rng.uniform(1.0, 2.0, n)
+            for name, value in (("rise_time", rise), ("fall_time", fall), ("torque_ratio", ratio * length)):
+                values[name] = np.where(chosen, value, values[name])
+            mass, arm, agility = (np.where(chosen, new, old) for new, old in ((m, mass), (length, arm), (a, agility)))
+        values["mass"] = mass
+        return mass, arm, thrust, agility
 
 
 def _random_quadrotor(name: str, sampling: str) -> RandomQuadrotor:
@@ -122,5 +150,6 @@ def _random_quadrotor(name: str, sampling: str) -> RandomQuadrotor:
 
 
 ANY = _random_quadrotor(ANY_ROBOT, "wide")
+ANY_EXTENDED = _random_quadrotor(ANY_ROBOT, "extended")
 ANY_LOG_UNIFORM = _random_quadrotor("any_log_uniform", "log_uniform")
 ANY_PUBLISHED = _random_quadrotor("any_published", "published")

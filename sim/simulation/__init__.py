@@ -27,6 +27,7 @@ from sim.imperfect import Imperfect
 from sim.randomize import Array, Drawn, redraw
 from sim.robots import quadrotor
 from sim.simulation.draws import EpisodeDraws, Practice
+from sim.simulation.slung import Slung
 from sim.spec import limits, pack, size, slices
 from sim.tasks import EngineTask
 from sim.terms import HISTORY, Bound, Cost
@@ -79,6 +80,8 @@ class SimEnv:
         self._still = to_lanes(np.tile(np.float32(self._physical(self._initial)), (num, 1)))
         self._every = np.arange(num, dtype=np.int64)
         self._gusts = Gusts(c.gust, c.gust_time * task.rate_hz, num) if c.wind or c.gust else None
+        self._slung = Slung(c.payload, c.rope, num, self.dt) if c.payload else None
+        self._struck = np.zeros((num, 4), bool) if c.damage != 1.0 and c.damage_at else None  # rotors, later on
         self._steady, self._own_wind = np.zeros((2, num, 3), np.float32)
         self._draws = EpisodeDraws(task, seed, c, practice, self._prepares)
         self._later: list[np.random.Generator] = [np.random.default_rng(0)] * num
@@ -137,6 +140,8 @@ class SimEnv:
             self._own_wind[where] = robots.parameters.get("wind", self._nominal["wind"])
             self._gusts.begin(where, self._streams(numbers, AIR))
             self._blow(where)
+        if self._slung is not None:
+            self._hang(where, robots.parameters.get("force", self._nominal["force"]))
         self._begin_channels(where, numbers, rest["latency"])
 
     def _mask(self, rows: Any) -> NDArray[np.bool_]:
@@ -154,6 +159,9 @@ class SimEnv:
             return np.tile(self._nominal[name], (len(where), 1))
 
         robots = apply(self.conditions, where, drawn, draws, nominal)
+        if self._struck is not None:
+            self._struck[where] = np.arange(4) == draws.rotor
+            robots.parameters.setdefault("thrust_scale", nominal("thrust_scale"))
         if self.conditions.load != 1.0:  # which the episode before may have picked up
             for name in ("mass", "inertia"):
                 robots.parameters.setdefault(name, nominal(name))
@@ -223,7 +231,8 @@ class SimEnv:
             np.concatenate([np.zeros(0, np.int64), *told]),
         )
         # Nothing changes between the physics and the sensors, and what no engine knows does not depend on the command.
-        steady = not (self._changing or self._gusts or self.conditions.load != 1.0 or self._remembered)
+        steady = not (self._changing or self._gusts or self._slung or self._remembered)
+        steady = steady and self.conditions.load == 1.0 and self._struck is None
         self._whole: StepsWhole | None = self._read if steady and isinstance(self._read, StepsWhole) else None
 
     def follow_curriculum(self, steps: int) -> None:
@@ -286,7 +295,7 @@ class SimEnv:
         return {name: record[..., where] for name, where in slices(self._recorded).items()}
 
     def _change(self) -> None:
-        """What happens to the robots within an episode: varying disturbances, gusts, a load picked up half way."""
+        """What happens to the robots within an episode: varying disturbances, gusts, loads."""
         changed: dict[str, tuple[list[int], list[Array]]] = {}
         for item in self._changing:
             period = max(1, round((item.every or 0.0) / self.dt))
@@ -304,6 +313,10 @@ class SimEnv:
                 self.engine.set_parameters(self._mask(rows), {name: np.stack(drawn)})
         if self._gusts is not None:
             self._blow(self._every)
+        if self._slung is not None:
+            self.engine.set_parameters(None, {"force": self._slung.pull(self.engine.read("position"))})
+        if self._struck is not None:
+            self._strike()
         if self.conditions.load == 1.0:
             return
         half = self.steps == self.task.episode_steps // 2
@@ -311,6 +324,22 @@ class SimEnv:
             load = np.float32(self.conditions.load)
             heavier = {name: load * self.engine.read(name)[half] for name in ("mass", "inertia")}
             self.engine.set_parameters(half, heavier)
+
+    def _strike(self) -> None:
+        """Damage the rotors of those whose time has come."""
+        due = self.steps == max(1, round(self.conditions.damage_at / self.dt))
+        if self._struck is not None and due.any():
+            left = np.where(self._struck[due], np.float32(self.conditions.damage), np.float32(1.0))
+            self.engine.set_parameters(due, {"thrust_scale": left * self.engine.read("thrust_scale")[due]})
+            if "thrust_scale" in self._base:
+                self._base["thrust_scale"][due] *= left
+
+    def _hang(self, rows: NDArray[np.int64], force: Array) -> None:
+        """Loads on ropes under these vehicles, which are pushed by `force` besides."""
+        if self._slung is not None:
+            mass, place, speed = (self.engine.read(name)[rows] for name in ("mass", "position", "linear_velocity"))
+            hanging = self._slung.begin(rows, mass, place, speed, force)
+            self.engine.set_parameters(self._mask(rows), {"force": hanging})
 
     def _blow(self, rows: NDArray[np.int64]) -> None:
         """The wind of the coming control step."""
@@ -320,8 +349,10 @@ class SimEnv:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next steps depend on, for an exact continuation; not the log, from which success is judged."""
-        if self._gusts is not None or self.conditions.load != 1.0:
-            raise ValueError("an environment with gusts or loads is not saved: these are for evaluation")
+        if self._gusts or self._slung or self._struck is not None or self.conditions.load != 1.0:
+            raise ValueError(
+                "an environment with gusts, loads or damage in flight is not saved: these are for evaluation"
+            )
         states = self._draws.where["state"]
         parts: dict[str, Iterable[str]] = {"engine": states, "parameters": self._nominal}
         engine = {kind: {name: np.array(self.engine.read(name)) for name in names} for kind, names in parts.items()}

@@ -114,6 +114,20 @@ class HasWords(Task, Protocol):
 
 
 @runtime_checkable
+class HasHeading(Task, Protocol):
+    """A task whose robot is told where its nose should point. It is the same in every direction of the compass, so its
+    policies learn one and are told the world as seen from there.
+    """
+
+    heading: str  # the signal: cosine and sine (2,) of the angle from the world's x; "": it is told none
+
+
+def heading_of(task: Task) -> str:
+    """The signal that tells the nose's direction, if there is one."""
+    return task.heading if isinstance(task, HasHeading) else ""
+
+
+@runtime_checkable
 class HasGap(OwnWorld, Protocol):
     """A task with a controller that sees a lidar alone and is data, so that it fits into a policy file."""
 

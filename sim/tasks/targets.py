@@ -24,8 +24,11 @@ def at_rest(motion: Array) -> bool:
     return motion.shape[2:] == (1,)
 
 
-def figure_eight(rng: np.random.Generator, n: int, size: float, period: float, centre: Array) -> Array:
-    """Motion (n, 3, 4) along x = size sin(wt), y = size/2 sin(2wt) in the horizontal plane, from a random phase."""
+def figure_eight(rng: np.random.Generator, n: int, size: Any, period: Any, centre: Array) -> Array:
+    """Motion (n, 3, 4) along x = size sin(wt), y = size/2 sin(2wt) in the horizontal plane, from a random phase.
+
+    Sizes in m and periods in s may be one number each, or one per motion (n,).
+    """
     omega = 2.0 * np.pi / period
     phase = rng.uniform(0.0, 2.0 * np.pi, n)
     motion = np.zeros((n, 3, 4), np.float32)
@@ -92,3 +95,12 @@ def velocity_at(motion: Any, time: Any) -> Any:
     for amplitude, omega, argument in _waves(motion, time):
         velocity = velocity + amplitude * omega * xp.cos(argument)
     return velocity
+
+
+def acceleration_at(motion: Any, time: Any) -> Any:
+    """Acceleration (n, 3) in m/s^2 at `time` (n,) in s; numpy arrays or torch tensors."""
+    xp = namespace(motion)
+    acceleration = 0.0 * motion[..., 0]
+    for amplitude, omega, argument in _waves(motion, time):
+        acceleration = acceleration - amplitude * omega**2 * xp.sin(argument)
+    return acceleration

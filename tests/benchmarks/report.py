@@ -30,6 +30,7 @@ BENCHMARKS = {
     "recipes": ("numba",),
     "adaptation": ("numba",),
     "specialists": ("numba",),
+    "edges": ("numba",),
     "microcontroller": ("onnx", "ziglang", "unicorn", "emx", "$RL_TOOLS"),
     "ros2": ("ros-rclpy", "ros-kilted-rmw-fastrtps-cpp"),
     "crazyflie": ("numba", "cflib"),

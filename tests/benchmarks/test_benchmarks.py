@@ -33,6 +33,7 @@ WITH_ENCODER = pytest.mark.skipif(installed() is None, reason="the extra [vla] i
         pytest.param("recipes.py", marks=pytest.mark.long),
         "adaptation.py",
         pytest.param("specialists.py --only racer x500", marks=pytest.mark.long),
+        pytest.param('edges.py --only nano "figure-eight, 2 m in 3 s"', marks=pytest.mark.long),
         pytest.param('microcontroller.py --only "MLP ours"', marks=pytest.mark.long),
         pytest.param('microcontroller.py --only "GRU ours"', marks=pytest.mark.long),
         pytest.param('ros2.py --only hover "policy hangs"', marks=pytest.mark.long),

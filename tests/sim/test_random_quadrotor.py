@@ -84,5 +84,5 @@ def test_a_named_airframe_is_always_itself():
 
 
 def test_an_unknown_sampling_is_refused():
-    with pytest.raises(ValueError, match="sampling 'gaussian' is not one of wide, log_uniform, published"):
+    with pytest.raises(ValueError, match="sampling 'gaussian' is not one of wide, extended, log_uniform, published"):
         dataclasses.replace(robot("any"), sampling="gaussian")

@@ -205,5 +205,18 @@ def test_a_policy_that_ignores_its_moved_set_point_is_replaced(policy):
     assert flights.landed >= 0.95
 
 
+def test_a_path_ahead_becomes_a_set_point_ahead():
+    task = make("quad_any", robot="racer", preview=True, heading=True)
+    ladder = Ladder(task.policy, RATE)
+    ladder.reset(2)
+    ladder.active, ladder.own[:], ladder.goal[:] = True, [True, False], [1.0, 2.0, 3.0]
+    told = {signal.name: np.full((2, *signal.shape), 7.0, np.float32) for signal in task.policy}
+    aimed = ladder.aim(told, {})
+    np.testing.assert_array_equal(aimed["target_preview"], [[1.0, 2.0, 3.0] * 2, [7.0] * 6])
+    for name in ("target_acceleration", "target_preview_velocity", "target_preview_acceleration"):
+        np.testing.assert_array_equal(aimed[name], np.array([[0.0], [7.0]]) * np.ones_like(told[name]))
+    np.testing.assert_array_equal(aimed["target_heading"], told["target_heading"])  # it need not turn
+
+
 def test_every_reason_of_the_guard_has_its_way():
     assert {*REASONS} - {"none"} <= WAYS.keys()
