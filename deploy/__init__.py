@@ -21,6 +21,12 @@ for _found in filter(None, map(find_spec, ("sim",))):
             raise SystemExit(2)
         raise ImportError(_hidden)
 
+if sys.argv[:1] == ["-m"] and "deploy.command" not in sys.orig_argv and find_spec("numpy") is None:
+    from deploy.system.extras import missing
+
+    sys.stderr.write(f"error: {missing(ModuleNotFoundError(name='numpy'))}\n")
+    raise SystemExit(2)
+
 
 def __getattr__(name: str) -> Any:
     """Imported when asked for: numpy takes longer than a command that only prints its help."""

@@ -15,5 +15,11 @@ for _found in filter(None, map(find_spec, ("sim", "deploy"))):
             raise SystemExit(2)
         raise ImportError(_hidden)
 
+if sys.argv[:1] == ["-m"] and "deploy.command" not in sys.orig_argv and find_spec("numpy") is None:
+    from deploy.system.extras import missing
+
+    sys.stderr.write(f"error: {missing(ModuleNotFoundError(name='numpy'))}\n")
+    raise SystemExit(2)
+
 # numpy's matrices are small here: its threads cost more than they bring, and beside a busy process they hardly advance.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

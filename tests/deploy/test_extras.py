@@ -156,6 +156,16 @@ def test_the_base_and_a_python_that_is_not_the_folders_are_named(tmp_path, monke
     assert missing(runtime) == said
 
 
+@pytest.mark.parametrize("words", ["-m deploy.inspect", "-m policies.evaluate", "-m deploy.command inspect"])
+def test_a_python_without_numpy_is_told_what_brings_it(words):
+    done = subprocess.run(
+        [sys.executable, "-S", *words.split(), "policy=quad_any"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the package 'numpy' is not installed; pip install sim2metal (in a checkout: ")
+
+
 def test_import_by_somebody_else_raises(monkeypatch):
     error = ModuleNotFoundError(name="pyarrow")
     for words in (
