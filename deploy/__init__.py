@@ -1,6 +1,7 @@
 """From a policy file to a moving robot: numpy and onnxruntime, no learning framework."""
 
 import os
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,17 @@ _HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 for _found in filter(None, map(find_spec, ("sim",))):
     if _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
         _hidden = f"{_found.origin} hides the package {_found.name!r} of sim2metal"
-        raise ImportError(f"{_hidden}: use the command sim2metal, or python -P -m")
+        _hidden += ": use the command sim2metal, or python -P -m"
+        if sys.argv[:1] == ["-m"]:  # a command of ours, which Python is still looking for
+            sys.stderr.write(f"error: {_hidden}\n")
+            raise SystemExit(2)
+        raise ImportError(_hidden)
+
+if sys.argv[:1] == ["-m"] and "deploy.command" not in sys.orig_argv and find_spec("numpy") is None:
+    from deploy.system.extras import missing
+
+    sys.stderr.write(f"error: {missing(ModuleNotFoundError(name='numpy'))}\n")
+    raise SystemExit(2)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Learning, evaluation and export: from a task in simulation to one policy file. Never imported on a robot."""
 
 import os
+import sys
 from importlib.util import find_spec
 
 # `python -m` looks into the working directory first, and there may be a `sim` or `deploy` of the user's.
@@ -8,7 +9,17 @@ _HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 for _found in filter(None, map(find_spec, ("sim", "deploy"))):
     if _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
         _hidden = f"{_found.origin} hides the package {_found.name!r} of sim2metal"
-        raise ImportError(f"{_hidden}: use the command sim2metal, or python -P -m")
+        _hidden += ": use the command sim2metal, or python -P -m"
+        if sys.argv[:1] == ["-m"]:  # a command of ours, which Python is still looking for
+            sys.stderr.write(f"error: {_hidden}\n")
+            raise SystemExit(2)
+        raise ImportError(_hidden)
+
+if sys.argv[:1] == ["-m"] and "deploy.command" not in sys.orig_argv and find_spec("numpy") is None:
+    from deploy.system.extras import missing
+
+    sys.stderr.write(f"error: {missing(ModuleNotFoundError(name='numpy'))}\n")
+    raise SystemExit(2)
 
 # numpy's matrices are small here: its threads cost more than they bring, and beside a busy process they hardly advance.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -16,11 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from sim import tasks
@@ -36,6 +32,14 @@ from sim.env import (
     with_engine,
 )
 from sim.spec import Signal, limits, numbers, size, slices
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector.utils import batch_space
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("gymnasium is not installed: pip install 'sim2metal[rl]'", name="gymnasium") from error
 
 PICTURE = (240, 320)  # height, width
 OBSERVATIONS = ("features", "dict")

@@ -48,7 +48,9 @@ def run(module: str, arguments: Sequence[str]) -> int:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in extras.EXTRAS or os.environ.get("SIM2METAL_TRACEBACK"):
+        if str(error.name).partition(".")[0] not in (*extras.EXTRAS, *extras.BASE) or os.environ.get(
+            "SIM2METAL_TRACEBACK"
+        ):
             raise
         return _without(module, arguments, extras.missing(error))
     except KeyboardInterrupt:  # while it was imported: afterwards it sees to that itself

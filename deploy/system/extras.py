@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 # Module -> the extras that bring it, the most likely one first. pyproject.toml says the same: a test compares them.
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -41,6 +42,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
 }
+BASE = ("numpy", "onnxruntime", "mcap")  # without any extra
+VENV = ".venv"  # what `make` sets up, in the folder where it is called
 
 
 def missing(error: ImportError, needs: str = "") -> str:
@@ -52,10 +55,20 @@ def missing(error: ImportError, needs: str = "") -> str:
     if not isinstance(error, ModuleNotFoundError) or not package:
         return str(error)
     said = f"the package {package!r} is not installed"
+    if package in BASE:
+        return f"{said}; pip install sim2metal (in a checkout: pip install .) brings it{other_python()}"
     if package not in EXTRAS:
         return said
     together = set(EXTRAS[package]) & set(needs.split(","))
-    return f"{said}; pip install 'sim2metal[{needs if together else EXTRAS[package][0]}]' brings it"
+    return f"{said}; pip install 'sim2metal[{needs if together else EXTRAS[package][0]}]' brings it{other_python()}"
+
+
+def other_python() -> str:
+    """Where the working directory has a virtual environment, and the Python that runs is not its: a remark."""
+    there = Path(VENV)
+    if not (there / "bin/python").exists() or there.resolve() == Path(sys.prefix).resolve():
+        return ""
+    return f"; this Python is not the one of {VENV}: . {VENV}/bin/activate"
 
 
 def leave_if_command(error: ModuleNotFoundError, command: str) -> None:

@@ -44,6 +44,10 @@ def content_of(path: str) -> bytes:
             f"there is no file {path!r}; python -m policies.train task=quad_hover makes one; shipped with sim2metal: "
             + ", ".join(shipped)
         ) from None
+    except IsADirectoryError:
+        inside = sorted(Path(path).glob("*.onnx")) or sorted(Path(path).glob("*/policy.onnx"))  # a run, runs by date
+        held = f"policy={inside[-1]} is a file in it" if inside else "there is no policy file in it"
+        raise PolicyFileError(f"{path}: is a folder; {held}") from None
     except OSError as error:
         raise PolicyFileError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

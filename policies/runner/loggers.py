@@ -66,6 +66,8 @@ class Trackio(Recorded):
         )
 
 
+# What a newcomer without an account needs to know.
+HINTS = {"wandb": "WANDB_MODE=offline needs no account and sends nothing"}
 LOGGERS: dict[str, type[Wandb] | type[Trackio] | None] = {"tensorboard": None, "wandb": Wandb, "trackio": Trackio}
 
 
@@ -110,7 +112,8 @@ def begun(name: str, folder: Path, settings: Mapping[str, Any]) -> Logger | None
             raise
         raise LoggerError(f"logger={name}: {_said(error)}") from error
     except Exception as error:  # whatever the library raises: no login, no network, a full disk
-        raise LoggerError(f"logger={name}: {_said(error)}") from error
+        hint = f" ({HINTS[name]})" if name in HINTS else ""
+        raise LoggerError(f"logger={name}: {_said(error)}{hint}") from error
 
 
 def _said(error: Exception) -> str:

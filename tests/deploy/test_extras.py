@@ -142,6 +142,30 @@ def test_what_is_no_package_of_ours_is_named_alone():
     )
 
 
+def test_the_base_and_a_python_that_is_not_the_folders_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runtime = ModuleNotFoundError(name="onnxruntime.capi")
+    said = "the package 'onnxruntime' is not installed; pip install sim2metal (in a checkout: pip install .) brings it"
+    assert missing(runtime) == said
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch()
+    remark = "; this Python is not the one of .venv: . .venv/bin/activate"
+    assert missing(runtime) == said + remark
+    assert missing(ModuleNotFoundError(name="torch")).endswith("'sim2metal[rl]' brings it" + remark)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert missing(runtime) == said
+
+
+@pytest.mark.parametrize("words", ["-m deploy.inspect", "-m policies.evaluate", "-m deploy.command inspect"])
+def test_a_python_without_numpy_is_told_what_brings_it(words):
+    done = subprocess.run(
+        [sys.executable, "-S", *words.split(), "policy=quad_any"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the package 'numpy' is not installed; pip install sim2metal (in a checkout: ")
+
+
 def test_import_by_somebody_else_raises(monkeypatch):
     error = ModuleNotFoundError(name="pyarrow")
     for words in (

@@ -81,8 +81,14 @@ def test_no_replaced_stretch_ever_flies(data):
 def test_missing_empty_and_foreign_files_are_named(tmp_path):
     with pytest.raises(PolicyFileError, match=r"there is no file .*nowhere.onnx'; python -m policies.train"):
         PolicyFile.load(tmp_path / "nowhere.onnx")
-    with pytest.raises(PolicyFileError, match="cannot be read: Is a directory"):
+    with pytest.raises(PolicyFileError, match="is a folder; there is no policy file in it"):
         PolicyFile.load(tmp_path)
+    for run in ("runs/2026-01", "runs/2026-02"):
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "policy.onnx").touch()
+    for folder in ("runs", "runs/2026-02"):
+        with pytest.raises(PolicyFileError, match=rf"{folder}: is a folder; policy=\S+/runs/2026-02/policy.onnx is"):
+            PolicyFile.load(tmp_path / folder)
     (tmp_path / "empty.onnx").touch()
     with pytest.raises(
         PolicyFileError, match=r"empty.onnx: not a policy file.* no metadata 'sim2metal' in its 0 bytes"

@@ -168,3 +168,9 @@ def test_a_device_is_refused_and_an_episode_needs_a_reset():
         gymnasium.make("sim2metal/quad_hover-v0", device="cpu")
     with pytest.raises(RuntimeError, match="reset the environment first"):
         gymnasium.make("sim2metal/quad_hover-v0").unwrapped.step(np.zeros(4, np.float32))
+
+
+def test_without_gymnasium_the_extra_is_named():
+    code = "import sys; sys.modules['gymnasium'] = None; import sim.gym"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "ModuleNotFoundError: gymnasium is not installed: pip install 'sim2metal[rl]'" in done.stderr

@@ -110,17 +110,24 @@ def test_a_folder_of_the_users_hides_none_of_ours(tmp_path):
 def test_python_m_says_what_hides_ours(tmp_path, module, hidden):
     (tmp_path / hidden).mkdir()
     (tmp_path / hidden / "__init__.py").touch()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", module, "policy=quad_any"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment,
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert f"{hidden}/__init__.py hides the package '{hidden}' of sim2metal: use the command sim2metal" in last
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    said = f"{hidden}/__init__.py hides the package '{hidden}' of sim2metal: use the command sim2metal"
+    assert line.startswith("error: ") and said in line
+    package = module.partition(".")[0]
+    told = subprocess.run(
+        [sys.executable, "-c", f"import {package}"], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert told.returncode == 1 and told.stderr.splitlines()[-1].startswith("ImportError: ") and said in told.stderr
 
 
 def test_a_task_that_the_command_line_names_is_found_in_the_working_directory(tmp_path):

@@ -88,15 +88,32 @@ def write(path, settings, numbers=(5, 2), pictures=(), actions=3, seed=0):
     torch.manual_seed(seed)
     folder = read(str(path))
     module = Act(folder) if folder.kind == "act" else Named(folder)
-    tensors = {}
-    for name, value in module.state_dict().items():
-        # As large as keeps the numbers of every layer in bounds; variances are positive.
-        spread = 1.0 / np.sqrt(max(1, value[0].numel() if value.ndim > 1 else 16))
-        drawn = rng.normal(0.0, spread, tuple(value.shape)).astype(np.float32)
-        tensors[name] = np.abs(drawn) + np.float32(1.0) if "running_var" in name or value.ndim == 1 else drawn
+    tensors = drawn({name: value.shape for name, value in module.state_dict().items()}, seed)
     tensors |= {f"model.vae_encoder.{k}": np.zeros(3, np.float32) for k in range(2) if folder.kind == "act"}
     (path / "model.safetensors").write_bytes(safetensors.to_bytes(tensors))
     return path
+
+
+def drawn(shapes, seed=0):
+    """Random weights of these names and shapes, the same with every version of numpy (`RandomState` is frozen).
+
+    As large as keeps the numbers of every layer in bounds; variances and gains are positive.
+    """
+    rng, made = np.random.RandomState(seed), {}
+    for name, shape in shapes.items():
+        spread = 1.0 / np.sqrt(max(1, np.prod(shape[1:]) if len(shape) > 1 else 16))
+        values = rng.normal(0.0, spread, tuple(shape)).astype(np.float32)
+        positive = len(shape) == 1 and not name.endswith(("bias", "running_mean"))
+        made[name] = np.abs(values) + np.float32(1.0) if positive else values
+    return made
+
+
+def told(pictures, steps=10):
+    """What a policy of 5 + 2 numbers and, perhaps, cameras a and b is told: (steps, 7), name -> (steps, 48, 64, 3)."""
+    rng = np.random.RandomState(3)
+    numbers = rng.normal(size=(steps, 7)).astype(np.float32)
+    frames = {name: rng.randint(0, 256, (steps, 48, 64, 3)).astype(np.uint8) for name in "ab"}
+    return numbers, frames if pictures else {}
 
 
 def changed(path, file, **values):
