@@ -321,7 +321,7 @@ def _looked_up_pair(typing_context, array, index):  # Numba's compiler protocol
         pair = builder.ashr(builder.shl(both, half), half), builder.ashr(both, half)
         return context.make_tuple(builder, signature.return_type, pair if sys.byteorder == "little" else pair[::-1])
 
-    return types.UniTuple(Vector(types.int32), 2)(array, index), generate
+    return types.containers.UniTuple(Vector(types.int32), 2)(array, index), generate
 
 
 def number(x: Any) -> Any:
