@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sim.engines.car.rows import PARAMETER_ROWS
 from sim.engines.vector.blocks import inlined, kernel
-from sim.engines.vector.simd import looked_up, number, whole
+from sim.engines.vector.simd import looked_up_pair, number, whole
 from sim.randomize import Array
 from sim.scenes.track import Track
 
@@ -20,7 +20,7 @@ REACH = 1.6  # m: what is further from all walls is said to be as far
 MARGIN = 0.8  # m around a track
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 PER_METRE = np.float32(1.0 / CELL)
-NEXT, FINE = np.int32(1), np.float32(UNIT)
+FINE = np.float32(UNIT)
 # Rows of where a car's track is: in cells, the largest coordinates that count; in the array, its first one, its width.
 RIGHT, TOP = range(2)
 LEFT_X, LOW_Y, PLACE_ROWS = 2, 3, 4
@@ -124,9 +124,8 @@ def distance(cells, first, columns, right, top, u, v):
     column, row = whole(u), whole(v)
     x, y = u - number(column), v - number(row)
     at = first + row * columns + column
-    low, low_right = number(looked_up(cells, at)), number(looked_up(cells, at + NEXT))
-    at = at + columns
-    high, high_right = number(looked_up(cells, at)), number(looked_up(cells, at + NEXT))
+    near, far = looked_up_pair(cells, at), looked_up_pair(cells, at + columns)
+    low, low_right, high, high_right = number(near[0]), number(near[1]), number(far[0]), number(far[1])
     below, above = low + x * (low_right - low), high + x * (high_right - high)
     slope = (low_right - low) + y * ((high_right - high) - (low_right - low))
     return FINE * (below + y * (above - below)), FINE * PER_METRE * slope, FINE * PER_METRE * (above - below)

@@ -30,6 +30,7 @@ from sim.engines.vector.simd import flags, select
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 TINY = np.float32(1e-6)
+SLOPE = np.float32(1.45)  # of distances between cells' corners, at most: each of two slopes is 1, and rounded
 BENT = np.float32(0.05)  # m by which bent walls are nearer to a car's ends than straight ones, at most
 
 
@@ -44,9 +45,17 @@ def depth_at(s, p, g, cells, ahead, lane):
 
 @inlined
 def met(s, p, g, cells, ahead, shape, lane):
-    """The circle so far ahead of a car meets what walls there are."""
+    """The circle so far ahead of a car meets what walls there are: how deep it was in them."""
     away, nx, ny = depth_at(s, p, g, cells, ahead, lane)
     depth = max(shape.radius - away, ZERO)
+    if flags(depth > ZERO):
+        pushed_back(s, p, depth, nx, ny, ahead, shape, lane)
+    return depth
+
+
+@inlined
+def pushed_back(s, p, depth, nx, ny, ahead, shape, lane):
+    """What walls with this normal do to circles that are so deep in them, or 0, and so far ahead of cars."""
     contact = depth > ZERO
     s[X, lane] += depth * nx
     s[Y, lane] += depth * ny
@@ -78,9 +87,10 @@ def kept_in(s, p, g, cells, shape, lane):
     away, nx, ny = depth_at(s, p, g, cells, ZERO, lane)
     nearer = shape.reach * abs(nx * s[COS, lane] + ny * s[SIN, lane])  # that its ends are, at straight walls
     if flags(away - nearer < shape.radius + BENT):
-        met(s, p, g, cells, shape.reach, shape, lane)
-        met(s, p, g, cells, -shape.reach, shape, lane)
-        met(s, p, g, cells, ZERO, shape, lane)
+        moved = met(s, p, g, cells, shape.reach, shape, lane)
+        moved = moved + met(s, p, g, cells, -shape.reach, shape, lane)
+        if flags(away - SLOPE * moved < shape.radius):
+            met(s, p, g, cells, ZERO, shape, lane)
 
 
 @inlined

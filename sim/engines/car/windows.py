@@ -1,7 +1,8 @@
 """What cars cost along a window of control steps, and how that changes with what they were told.
 
-Cars are rewarded for their way along the centreline, and pay for being close to walls, the closer the more. In here
-walls are no obstacles: whoever is behind one pays for how far, so that a gradient tells the way back.
+Cars are rewarded for their way along the centreline, and pay for being close to walls, the closer the more, and for
+looking across the track: no gradient of the way tells who has spun to go on. In here walls are no obstacles: whoever is
+behind one pays for how far, so that a gradient tells the way back.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ GRAZING = np.float32(0.2)  # sine of the angle between a wall and a ray, at leas
 class Prices(NamedTuple):
     """Of a wall: nothing at `margin` (m) and beyond, `touch` (m of way, per control step and circle) where one touches.
 
-    The square of what is missing of the margin, and behind the wall its tangent.
+    The square of what is missing of the margin, and behind the wall its tangent. Of looking elsewhere than along the
+    track: nothing as long as the cosine of that angle is `along`, `aside` times the square of what is missing of it.
     """
 
     margin: np.float32
     touch: np.float32
+    along: np.float32
+    aside: np.float32
 
 
 @kernel
 def judge(state, parameters, index, cells, shape, prices, courses, track, nearest, place, cost, near, by_way, by_wall):
-    """What each car (n,) pays for walls now, how near they are (m), and the slopes over its state.
+    """What each car (n,) pays for walls and its direction now, how near they are (m), and the slopes over its state.
 
     Written are cost and near (n,), and by_way and by_wall (blocks, STATE_ROWS, LANES): of the way along the centreline,
     and of the cost. `nearest` and `place` are those of `course.follow`.
@@ -55,7 +59,10 @@ def judge(state, parameters, index, cells, shape, prices, courses, track, neares
         turned = (before[0] * after[1] - before[1] * after[0]) / (np.float32(2.0) * courses.spacing[which])
         longer = np.float32(1.0) / max(np.float32(1.0) - turned * place[row, 1], BEND)
         by_way[at, X, lane], by_way[at, Y, lane] = longer * heading[0], longer * heading[1]
-        cost[row], near[row] = 0.0, np.inf
+        askew = max(prices.along - heading[0] * s[COS, lane] - heading[1] * s[SIN, lane], np.float32(0.0))
+        cost[row], near[row] = prices.aside * askew * askew, np.inf
+        w[COS, lane] -= np.float32(2.0) * prices.aside * askew * heading[0]
+        w[SIN, lane] -= np.float32(2.0) * prices.aside * askew * heading[1]
         for circle in CIRCLES:
             ahead = np.float32(circle) * shape.reach
             away, nx, ny = depth_at(s, p, g, cells, ahead, lane)

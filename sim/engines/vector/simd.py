@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from typing import Any
 
 import numpy as np
@@ -305,18 +306,22 @@ def repeated(typing_context, array, index):  # Numba's compiler protocol
 
 
 @intrinsic
-def _looked_up(typing_context, array, index):  # Numba's compiler protocol
+def _looked_up_pair(typing_context, array, index):  # Numba's compiler protocol
+    """Both numbers in one load of 32 bits per lane."""
+
     def generate(context, builder, signature, arguments):
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
-        kind = context.get_value_type(signature.return_type)
-        value = ir.Constant(kind, ir.Undefined)
+        kind = ir.VectorType(ir.IntType(32), LANES)
+        both, half = ir.Constant(kind, ir.Undefined), ir.Constant(kind, [16] * LANES)
         for lane in range(LANES):
-            at = ir.Constant(ir.IntType(32), lane)
+            at = ir.Constant(kind.element, lane)
             place = builder.sext(builder.extract_element(arguments[1], at), ir.IntType(64))
-            value = builder.insert_element(value, builder.load(builder.gep(view.data, [place])), at)
-        return value
+            pointer = builder.bitcast(builder.gep(view.data, [place]), kind.element.as_pointer())
+            both = builder.insert_element(both, builder.load(pointer, align=2), at)
+        pair = builder.ashr(builder.shl(both, half), half), builder.ashr(both, half)
+        return context.make_tuple(builder, signature.return_type, pair if sys.byteorder == "little" else pair[::-1])
 
-    return Vector(array.dtype)(array, index), generate
+    return types.containers.UniTuple(Vector(types.int32), 2)(array, index), generate
 
 
 def number(x: Any) -> Any:
@@ -334,9 +339,9 @@ def flags(mask: Any) -> Any:
     return mask
 
 
-def looked_up(array: Any, index: Any) -> Any:
-    """array[index] of an array (n,) for a vector of indices, or for one, which must all be within it."""
-    return array[index]
+def looked_up_pair(array: Any, index: Any) -> Any:
+    """array[index] and array[index + 1] of int16 (n,), for a vector of indices or for one, all within it."""
+    return array[index], array[index + 1]
 
 
 @overload(number)
@@ -354,11 +359,11 @@ def _overload_flags(mask):
     return (lambda mask: _flags(mask)) if isinstance(mask, Mask) else (lambda mask: mask)
 
 
-@overload(looked_up)
-def _overload_looked_up(array, index):
+@overload(looked_up_pair)
+def _overload_looked_up_pair(array, index):
     if isinstance(index, Vector):
-        return lambda array, index: _looked_up(array, index)
-    return lambda array, index: array[index]
+        return (lambda array, index: _looked_up_pair(array, index)) if array.dtype == types.int16 else None
+    return lambda array, index: (array[index], array[index + 1])
 
 
 def _exchange(distance: int) -> Any:

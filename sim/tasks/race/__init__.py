@@ -50,8 +50,22 @@ VARY = (
     Vary("motor_lag", 0.5, 1.5),
     Vary("trim", -0.01, 0.01, "add"),
 )
+# Of a car that is not known well: its tyres and its motor differ, too.
+ROBUST = (
+    Vary("friction", 0.7, 1.3),
+    Vary("mass", 0.8, 1.2),
+    Vary("yaw_inertia", 0.8, 1.25),
+    Vary("front_stiffness", 0.7, 1.3),
+    Vary("rear_stiffness", 0.7, 1.3),
+    Vary("tyre_shape", 0.85, 1.15),
+    Vary("tyre_curvature", -0.5, 0.5, "add"),
+    Vary("steering_lag", 0.5, 2.0, distribution="log_uniform"),
+    Vary("motor_lag", 0.5, 2.0, distribution="log_uniform"),
+    Vary("acceleration", 0.8, 1.2),
+    Vary("trim", -0.02, 0.02, "add"),
+)
 NEAR, AT_WALL = 0.03, 1.0  # m from the car's outline at which a wall counts as touched; its price, in m, when sensed
-LATENCY, REAL_LATENCY = (0.0, 0.03), 0.045  # s, of commands
+LATENCY, ROBUST_LATENCY, REAL_LATENCY = (0.0, 0.03), (0.0, 0.05), (0.045, 0.045)  # s, of commands
 
 
 @dataclass
@@ -69,6 +83,8 @@ class RaceConfig:
     reverse: float = 0.0  # m/s backward that can be asked for, also by who frees a car that is stuck
     touch: str = "ends"  # touching a wall ends the episode, or costs
     vary: bool = True  # friction by 30 %, masses, lags, latencies, and noise
+    robust: bool = False  # what varies does so by more, and so do tyres, motor and trim; commands are later
+    told: bool = False  # the policy also senses what it was told last
     reality: bool = False  # tyres, lags, latency and masses that no training sees
     expert: str = "pursuit"  # who shows how: pursuit | mppi | human
     steps: int = 600  # of an episode at most
@@ -106,7 +122,7 @@ class CarRace:
     scores = {"success": "%", "duration": "s", "lap_time": "s", "speed": "m/s", "lap": "%"}
     goal = ""
     corruption = {"path": 0.05, "steering": 0.05, "speed": 0.3}
-    recipes: ClassVar[Recipes] = {"ppo": {"default": PPO}, "apg": {"default": APG}}
+    recipes: ClassVar[Recipes] = {"ppo": {"default": PPO, "robust": {"task.told": True}}, "apg": {"default": APG}}
     camera: CameraConfig | None = None  # of one that makes pictures
     panorama: Array | None = None  # around the track; None: ours
     held_out: frozenset[str] = frozenset()  # what of pictures is unlike all of training
@@ -117,7 +133,7 @@ class CarRace:
         self.robot: Car = ROBOTS[c.robot]
         self.driven: Car = REALITY[c.robot] if c.reality else self.robot  # what there really is
         self.episode_steps = c.steps
-        self.vary = VARY if c.vary and not c.reality else ()
+        self.vary = (ROBUST if c.robust else VARY) if c.vary and not c.reality else ()
         self.noise = float(c.vary or c.reality)  # times what is declared
         self.policy: Group = (
             Signal("lidar", (BEAMS,), "m", "body", imperfections=(Noise(0.02), Dropout(0.02))),
@@ -134,7 +150,7 @@ class CarRace:
             Signal("lap", (1,), "1"),  # the share of the laps that is driven
         )
         steer, speed = self.robot.commands
-        late = (Delay(REAL_LATENCY, REAL_LATENCY),) if c.reality else (Delay(*LATENCY),)
+        late = (Delay(*(REAL_LATENCY if c.reality else ROBUST_LATENCY if c.robust else LATENCY)),)
         self.commands: Group = (
             replace(steer, imperfections=late),
             replace(speed, low=-c.reverse, high=c.top_speed, imperfections=late),
@@ -145,8 +161,12 @@ class CarRace:
             Feature("yaw_rate", scale=0.3),
             Feature("steering_angle", scale=2.0),
         )
-        self.envelope: dict[str, Any] = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
         other = dict.fromkeys(("yaw_rate", "steering_angle", "steering", "offset"), ([0], [-1.0]))
+        if c.told:
+            self.policy += tuple(Signal(f"last_{s.name}", s.shape, s.unit, s.frame) for s in self.commands)
+            self.features += (Feature("last_steering", scale=2.0), Feature("last_speed", scale=0.2))
+            other["last_steering"] = [0], [-1.0]
+        self.envelope: dict[str, Any] = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
         lidar = [*range(BEAMS)][::-1], [1.0] * BEAMS
         self.mirrors: tuple[Mirror, ...] = (Mirror({"lidar": lidar, "path": BESIDE, "velocity": BESIDE, **other}),)
 

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from sim.tasks.race import CarRace
 
 MARGIN, TOUCH = 0.4, 0.6  # m from walls where they begin to cost; m of way that a step costs a circle that touches one
+ALONG, ASIDE = (
+    0.7,
+    0.5,
+)  # cosine of the angle to the track from which on it costs, and m of way, per step, for no cosine
+STILL = 0.03  # m of way per control step of a window: who makes less has spun, or stands
+PRICES = windows.Prices(*(np.float32(price) for price in (MARGIN, TOUCH, ALONG, ASIDE)))
 BEYOND = 6  # control steps for which a wall is paid for behind it
 
 
@@ -60,8 +66,8 @@ class Rehearsal(Race):
         self._states[t], self._seen[t] = arrays["state"], self._table[:, self._beams]
         windows.judge(
             *(*arrays.values(), self.cars.grids.cells, self.cars.shape),
-            *(windows.Prices(np.float32(MARGIN), np.float32(TOUCH)), self.courses, self.track, self.nearest),
-            *(self.place, self._wall[t], self._near[t], self._by_way[t], self._by_wall[t]),
+            *(PRICES, self.courses, self.track, self.nearest, self.place),
+            *(self._wall[t], self._near[t], self._by_way[t], self._by_wall[t]),
         )
 
     def step(self, command: Mapping[str, Array]) -> Step:
@@ -125,7 +131,9 @@ class Rehearsal(Race):
             *(np.float32(task.driven.lidar), np.float32(self._range), self._seen[t]),
             *(np.ascontiguousarray(slopes[:, self._beams]), self._pulled),
         )
-        wheel, yaw, steering = to_lanes(slopes[:, self._beams.stop :]).transpose(1, 0, 2)
+        wheel, yaw, steering, *last = to_lanes(slopes[:, self._beams.stop :]).transpose(1, 0, 2)
+        if last and t:  # what it was told last
+            self._by_sent[t - 1] += np.stack(last, axis=1)
         hold = GRAVITY * arrays["parameters"][:, self.cars.rows("friction").start]
         used = state[:, PUSH] / hold
         self._pulled[:, VX] += wheel * (1.0 + np.clip(used, -1.0, 1.0) / task.driven.longitudinal_stiffness)
@@ -136,7 +144,8 @@ class Rehearsal(Race):
 
     def go_on(self, longest: int) -> tuple[int, NDArray[np.bool_]]:
         """The next window. Who is lost (how many), or has driven for so many steps, begins another episode: (num,)."""
-        on = self._driving()[-1] & ~self.lost & np.isfinite(self.place).all(axis=1)
+        going = self._way.mean(axis=0) >= STILL
+        on = self._driving()[-1] & going & ~self.lost & np.isfinite(self.place).all(axis=1)
         over = ~on | (self.age >= longest)
         rows = np.flatnonzero(over)
         self.reset(rows.tolist(), range(self._next, self._next + len(rows)))

@@ -55,7 +55,7 @@ class CarRaceVision(CarRace):
         self.camera, self.lens, self.panorama, self.view = c, c.optics(), c.around(), c.view
         self.held_out = frozenset(BEYOND if c.held_out == EVERYTHING else [c.held_out] * bool(c.held_out))
         self.latency = c.latency + ("latency" in self.held_out)
-        sensed = {s.name: s for s in self.policy}
+        sensed = {s.name: s for s in self.policy if not s.name.startswith("last_")}
         shape, oldest = (self.lens.height, self.lens.width, 3), OLDEST + self.latency / RATE
         self.policy = (
             Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),

@@ -153,7 +153,7 @@ class Race:
         table[:, columns["steering_angle"]] = state[:, rows_of("steering_angle")]
         table[:, columns["velocity"]], table[:, columns["friction"]] = velocity, friction
         table[:, columns["touched"]] = state[:, rows_of("touched")]
-        if self.sight:
+        if "last_speed" in columns:
             told = to_lanes(self._told)
             for k, command in enumerate(task.commands):
                 table[:, columns[f"last_{command.name}"]] = told[:, k : k + 1]

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim.engines.car as engine
-from sim.engines.car import Cars
+from sim.engines.car import Cars, dynamics, walls
 from sim.engines.car.course import courses_of, follow
-from sim.engines.car.grids import grid_of
+from sim.engines.car.grids import INDEX_ROWS, PLACE_ROWS, grid_of
 from sim.engines.car.lidar import angles
-from sim.engines.vector.blocks import blocks
-from sim.engines.vector.simd import LANES
+from sim.engines.car.rows import COMMAND_ROWS, IMPACT, PARAMETER_ROWS, STATE_ROWS, TOUCHED
+from sim.engines.vector.blocks import block, blocks, kernel, to_lanes
+from sim.engines.vector.simd import ALL, LANES
 from sim.robots.cars import CAR_1_10, CAR_1_18, GRAVITY, REAL_1_10, Car
 from sim.scenes.track import Track, oval, random_track
 
@@ -238,6 +239,39 @@ def test_walls_keep_every_car_in(car: Car, track: Track):
             assert inside.all()
         assert np.isfinite(cars.arrays()["state"]).all()
     assert touched > 50
+
+
+@kernel
+def meeting(state: Any, parameters: Any, index: Any, cells: Any, command: Any, shape: Any, h: Any, n: Any) -> None:
+    """What `step_blocks` does, where every circle meets walls each time."""
+    q = np.empty((dynamics.DERIVED_ROWS, LANES), np.float32)
+    for place in range(len(state)):
+        s, p = block(state, place, STATE_ROWS), block(parameters, place, PARAMETER_ROWS + PLACE_ROWS)
+        g, c = block(index, place, INDEX_ROWS), block(command, place, COMMAND_ROWS)
+        s[TOUCHED, ALL], s[IMPACT, ALL] = walls.ZERO, walls.ZERO
+        dynamics.derived(p, q, shape, ALL)
+        for _ in range(n):
+            dynamics.driven(s, q, c, shape, h, ALL)
+            for ahead in (shape.reach, -shape.reach, walls.ZERO):
+                away, nx, ny = walls.depth_at(s, p, g, cells, ahead, ALL)
+                walls.pushed_back(s, p, max(shape.radius - away, walls.ZERO), nx, ny, ahead, shape, ALL)
+
+
+def test_circles_that_are_not_asked_touch_nothing():
+    """What saves time changes nothing but what another compilation rounds otherwise, step by step."""
+    rng, num = np.random.default_rng(4), 256
+    cars = [Cars(CAR_1_10, num, DT, TRACKS[:2]) for _ in range(2)]
+    placed(cars[0], TRACKS[0], rng, 6.0)
+    one, touched = cars[1], 0
+    for _ in range(100):
+        for mine, other in zip(cars[0].arrays().values(), one.arrays().values(), strict=True):
+            other[:] = mine
+        told = to_lanes(np.stack([rng.uniform(-0.4, 0.4, num), rng.uniform(0.0, 10.0, num)], axis=1))
+        cars[0].advance(told)
+        meeting(*one.arrays().values(), one.grids.cells, told, one.shape, one._h, one.substeps)
+        np.testing.assert_allclose(cars[0].arrays()["state"], one.arrays()["state"], rtol=1e-4, atol=1e-4)
+        touched += (cars[0].read("touched") > 0.0).sum()
+    assert touched > 1000
 
 
 def apart(points: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

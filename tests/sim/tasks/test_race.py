@@ -8,11 +8,12 @@ import pytest
 
 from sim.env import conditions_of, make_env
 from sim.experts.pursuit import curvature, profile
+from sim.randomize import Vary
 from sim.robots.cars import CAR_1_10, REAL_1_10
 from sim.rollout import rollout
 from sim.scenes.track import random_track
 from sim.tasks import make
-from sim.tasks.race import BEAMS, RATE, VARY, random_pool
+from sim.tasks.race import BEAMS, RATE, ROBUST, VARY, random_pool
 from sim.tasks.race.world import WEIGHTS, Race
 
 FEW = {"tracks": 6}
@@ -83,13 +84,38 @@ def test_sensors_are_imperfect_and_the_truth_is_not():
     np.testing.assert_allclose(still.truth()["wheel_speed"][:, 0], still.truth()["velocity"][:, 0], rtol=0.11)
 
 
-def test_what_varies_stays_within_what_is_declared():
-    env = opened(256)
-    for item in VARY:
+@pytest.mark.parametrize(("robust", "varied"), [(False, VARY), (True, ROBUST)])
+def test_what_varies_stays_within_what_is_declared(robust: bool, varied: tuple[Vary, ...]):
+    env = opened(256, robust=robust)
+    for item in varied:
         value, nominal = env.cars.read(item.name)[:, 0], float(env._nominal[item.name][0])
         low, high = (nominal + x if item.mode == "add" else nominal * x for x in (item.low, item.high))
         assert value.min() >= low - 1e-6 and value.max() <= high + 1e-6
         assert np.ptp(value) > 0.9 * (high - low)
+
+
+def test_a_robust_task_varies_all_that_usually_does_by_as_much_or_more():
+    wide = {item.name: item for item in ROBUST}
+    for item in VARY:
+        assert wide[item.name].low <= item.low and wide[item.name].high >= item.high
+    assert {"front_stiffness", "tyre_shape", "acceleration"} < set(wide)
+    late = make("car_race", robust=True).commands[0].delay_range()[1]
+    assert late > make("car_race").commands[0].delay_range()[1]
+    real = make("car_race", robust=True, reality=True)  # as real as without
+    assert not real.vary and real.commands == make("car_race", reality=True).commands
+
+
+def test_a_car_may_sense_what_it_was_told_last():
+    env = opened(16, told=True)
+    assert not env.observe()["last_speed"].any()
+    rng = np.random.default_rng(0)
+    steering, speed = rng.uniform(-0.4, 0.4, (16, 1)), rng.uniform(0.0, 8.0, (16, 1))
+    env.step({"steering": steering.astype(np.float32), "speed": speed.astype(np.float32)})
+    seen = env.observe()
+    np.testing.assert_allclose(seen["last_steering"], steering, rtol=1e-6)
+    np.testing.assert_allclose(seen["last_speed"], speed, rtol=1e-6)
+    blind = make("car_race_vision", told=True)  # it always does
+    assert [s.name for s in blind.policy] == [s.name for s in make("car_race_vision").policy]
 
 
 def test_reality_is_one_that_training_never_sees():
@@ -235,9 +261,10 @@ def test_a_picture_shows_the_car_where_it_is():
     assert not (red & moved).any()
 
 
-def test_mirrored_commands_lead_to_the_mirrored_world():
+@pytest.mark.parametrize("told", [False, True])
+def test_mirrored_commands_lead_to_the_mirrored_world(told: bool):
     """Left and right are alike: a car that sees the mirrored world does the mirrored thing there."""
-    env = opened(8, vary=False)
+    env = opened(8, vary=False, told=told)
     driven(env, 20)
     (mirror,) = env.task.mirrors
     seen = env.truth()
@@ -248,5 +275,7 @@ def test_mirrored_commands_lead_to_the_mirrored_world():
     left, right = env.task.expert(seen), env.task.expert(flipped)
     np.testing.assert_allclose(left["steering"], -right["steering"], atol=1e-5)
     np.testing.assert_allclose(left["speed"], right["speed"], rtol=1e-5)
+    if told:
+        np.testing.assert_array_equal(flipped["last_steering"], -seen["last_steering"])
     beams = env._angles
     np.testing.assert_allclose(beams[::-1], -beams, atol=1e-6)

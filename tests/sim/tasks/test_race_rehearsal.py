@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sim.engines.car.rows import COS, SIN
 from sim.spec import unpack
 from sim.tasks import make
-from sim.tasks.race.rehearsal import BEYOND, Rehearsal
+from sim.tasks.race.rehearsal import ALONG, ASIDE, BEYOND, Rehearsal
 
 NUM, STEPS = 32, 16
 TRUST = 1e9  # no limit
@@ -131,6 +132,65 @@ def test_whoever_touches_a_wall_pays_and_begins_anew() -> None:
     assert lost == over.sum() >= len(touched)
     np.testing.assert_array_equal(world.episode != before, over)
     assert (world.age[over] == 0).all() and (world.age[~over] == STEPS).all()
+
+
+def test_looking_across_the_track_costs_and_says_which_way_to_turn() -> None:
+    """In the middle of the track, where walls cost nothing."""
+    world = opened(vary=False)
+    track, rows = world.tracks[0], np.arange(NUM)
+    points = rows * len(track.centre) // NUM
+    world.cars.on(rows, np.zeros(NUM, np.int64))
+    world.track[:] = 0
+    along = np.arctan2(track.heading[points, 1], track.heading[points, 0])
+    turned = np.linspace(-3.0, 3.0, NUM)
+
+    def cost(by: float) -> np.ndarray:
+        angle = along + turned + by
+        heading = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        world.cars.write(rows, {"position": track.centre[points], "heading": heading})
+        world.nearest[:] = -1
+        world._look(rows)
+        world._time = 0
+        world._note()
+        return world._wall[0].copy()
+
+    numeric = (cost(1e-2) - cost(-1e-2)) / 2e-2
+    still = cost(0.0)
+    assert not still[np.abs(turned) < np.arccos(ALONG)].any()
+    np.testing.assert_allclose(still, ASIDE * np.maximum(ALONG - np.cos(turned), 0.0) ** 2, atol=1e-5)
+    g = world._by_wall[0].transpose(0, 2, 1).reshape(NUM, -1)
+    angle = along + turned
+    by_hand = np.cos(angle) * g[:, SIN] - np.sin(angle) * g[:, COS]
+    np.testing.assert_allclose(by_hand, numeric, atol=2e-2)
+
+
+def test_whoever_stands_begins_anew() -> None:
+    world = opened(vary=False)
+    world.cars.write(np.arange(NUM // 2), {"velocity": np.zeros((NUM // 2, 2))})
+    world.cars.write(np.arange(NUM // 2, NUM), {"velocity": np.tile([2.0, 0.0], (NUM // 2, 1))})
+    speed = np.where(np.arange(NUM) < NUM // 2, 0.0, 2.0)[:, None].astype(np.float32)
+    for _ in range(STEPS):
+        told = world.task.expert(world.truth())
+        world.step({"steering": told["steering"], "speed": speed})
+    assert world.costs()[1][-1].all(), "nobody touches a wall"
+    lost, over = world.go_on(10_000)
+    assert lost == NUM // 2
+    np.testing.assert_array_equal(over, np.arange(NUM) < NUM // 2)
+
+
+def test_what_was_told_last_counts_for_the_command_before() -> None:
+    world = opened(told=True)
+    demonstrated(world)
+    slopes = np.zeros((NUM, sum(s.size for s in world.task.policy)), np.float32)
+    slopes[:, -2:] = np.random.default_rng(0).normal(size=(NUM, 2))
+    found = []
+    for sensed in (np.zeros_like(slopes), slopes):
+        world.begin_pulling()
+        for t in range(STEPS - 1, 4, -1):
+            world.pull(t, TRUST)
+        world.pull_sensed(5, sensed)
+        found.append(world.pull(4, TRUST))
+    np.testing.assert_allclose(found[1] - found[0], slopes[:, -2:], atol=2e-3)
 
 
 def test_engines_without_an_adjoint_and_odd_numbers_are_refused() -> None:
