@@ -19,12 +19,12 @@ from torch.nn import functional
 from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo.recurrent_actor import RecurrentActor
 from policies.algorithms.ppo.torch_path import smallest_std
-from policies.algorithms.ppo.torch_threads import TorchThreads
 from policies.algorithms.ppo.tracking_actor import TrackingActor
 from policies.algorithms.ppo.tutor import Lesson, Tutor
 from policies.learning.buffers import Batch, RolloutBuffer, advantages
 from policies.learning.encoders import Encoders, columns, kept
 from policies.learning.networks import Normalizer, Stateful, mlp
+from policies.learning.parallel.threads import TorchThreads
 from policies.models.controller import FeaturePolicy
 from policies.models.networks.feed_forward import Mlp
 from policies.models.reading import network_of

@@ -69,7 +69,7 @@ def test_time_limits_do_not_look_like_the_end(monkeypatch):
     ppo.value_norm.update(torch.full((1000, 1), 10.0))  # a critic that says 1 / (1 - gamma) everywhere
     data, metrics = ppo._collect()
     assert metrics["episode_length"] <= 10.0  # so that there were time limits within the rollout
-    torch.testing.assert_close(data["target"], torch.full((200,), 10.0), atol=1e-3, rtol=0.0)
+    torch.testing.assert_close(data[0]["target"], torch.full((200,), 10.0), atol=1e-3, rtol=0.0)
 
 
 @pytest.mark.parametrize("task", [PointTask(costs=(), alive_bonus=1.0), "quad_hover"], ids=["stepped", "compiled"])
