@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-PLACES = (
+PLACES = ("out", "resume", "cluster", "learners", "logger", "view")  # where it is made: they stay out of the file
     "out",
     "resume",
     "cluster",

@@ -1,4 +1,4 @@
-"""One of several learners but the first: it does what that one says, and writes nothing; see `policies.cluster.learners`.
+"""A learner but the first: it does what that one says, and writes nothing; see `policies.cluster.learners`.
 
 `python -m policies.cluster.follower '{"meeting": ..., "modules": ...}' FOLDER`, with the run's settings in the folder.
 """

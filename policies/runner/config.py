@@ -194,8 +194,8 @@ def check_cluster(settings: Settings) -> None:
     if settings.options.cluster and vars(settings.algorithm_config).get("workers", 1) == 1:
         lacks = "" if "workers" in vars(settings.algorithm_config) else f", which {settings.algorithm} does not have"
         raise SettingsError(
-            f"cluster={settings.options.cluster}: of one run, learners=2 or more, or the worlds of algorithm.workers=2 or "
-            f"more go to a cluster{lacks}; whole runs do with -m"
+            f"cluster={settings.options.cluster}: of one run, the worlds of algorithm.workers=2 or more go to a "
+            f"cluster{lacks}, and the learners of learners=2 or more; whole runs do with -m"
         )
 
 
