@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PLACES = ("out", "resume", "cluster", "learners", "logger", "view")  # where it is made: they stay out of the file
-    "out",
-    "resume",
-    "cluster",
-    "learners",
-    "logger",
-    "view",
-)  # say where it is made: they stay out of the policy file
 
 
 def train(settings: Settings, started: float | None = None) -> Path:
