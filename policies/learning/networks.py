@@ -123,6 +123,7 @@ def moments(x: Tensor) -> Tensor:
 
 def merged(told: Tensor) -> Tensor:
     """The moments (1 + 2 k,) of all samples whose moments (parts, 1 + 2 k) these are, one part after the other."""
+    first: Tensor
     first, *rest = told
     for other in rest:
         total = first[0] + other[0]

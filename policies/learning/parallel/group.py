@@ -114,7 +114,7 @@ class Meeting(NamedTuple):
     """Where learners find each other: a file that all of them see, or an address."""
 
     rank: int
-    count: int
+    learners: int
     file: str = ""
     host: str = ""  # of the first one
     port: int = 0
@@ -127,11 +127,11 @@ def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = 
     store = _store(meeting)
     _bind(meeting)
     store.set(f"here/{meeting.rank}", "1")
-    before, names = time.monotonic(), [f"here/{k}" for k in range(meeting.count)]
-    while not store.check(names):  # type: ignore[no-untyped-call]
+    before, names = time.monotonic(), [f"here/{k}" for k in range(meeting.learners)]
+    while not store.check(names):
         look()
         if time.monotonic() - before > JOINING:
-            raise LostLearnerError(f"not all of {meeting.count} learners have begun within {JOINING:.0f} s")
+            raise LostLearnerError(f"not all of {meeting.learners} learners have begun within {JOINING:.0f} s")
         time.sleep(LOOK_S)
     if meeting.nccl:
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # an error, not the process's end
@@ -141,12 +141,12 @@ def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = 
             BOTH if meeting.nccl else "gloo",
             store=store,
             rank=meeting.rank,
-            world_size=meeting.count,
+            world_size=meeting.learners,
             timeout=patience,
         )
     except RuntimeError as error:
         raise LostLearnerError(why()) from error
-    group = Group(meeting.rank, meeting.count, "cuda" if meeting.nccl else "cpu", why)
+    group = Group(meeting.rank, meeting.learners, "cuda" if meeting.nccl else "cpu", why)
     token = _joined.set(group)
     try:
         yield group
@@ -156,12 +156,12 @@ def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = 
 
 
 def _store(meeting: Meeting) -> Any:
-    patience = timedelta(seconds=JOINING)
     if meeting.file:
-        return distributed.FileStore(meeting.file, meeting.count)
-    first = meeting.rank == 0
+        return distributed.FileStore(meeting.file, meeting.learners)  # type: ignore[attr-defined]
+    how = meeting.learners, meeting.rank == 0, timedelta(seconds=JOINING)
     try:
-        return distributed.TCPStore(meeting.host, meeting.port, meeting.count, first, patience, wait_for_workers=False)
+        made: Any = distributed.TCPStore  # type: ignore[attr-defined]
+        return made(meeting.host, meeting.port, *how, wait_for_workers=False)
     except RuntimeError as error:
         raise LostLearnerError(f"the first learner, at {meeting.host}:{meeting.port}, does not answer") from error
 
