@@ -111,9 +111,9 @@ class PpoConfig:
             raise ValueError(
                 f"algorithm.guided and alone are shares of the training, 0..1, got {self.guided:g} and {self.alone:g}"
             )
-        if self.minibatches > self.units:
+        if self.minibatches > (units := self.units // (self.parts or 1)):
             what = "rows" if self.remembers else "samples"
-            raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")
+            raise ValueError(f"{units} {what} do not make {self.minibatches} minibatches")
         if not (0.0 < self.gamma < 1.0 and 0.0 <= self.final_gamma < 1.0):
             raise ValueError(
                 f"gamma must be between 0 and 1, final_gamma too or 0, got {self.gamma} and {self.final_gamma}"
@@ -215,9 +215,8 @@ class Ppo:
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         torch = config.path == "torch" or bool(why)
-        if config.parts > 1 and (config.remembers or config.workers != 1):
-            other = f"network={config.network}" if config.remembers else f"workers={config.workers}"
-            raise ValueError(f"algorithm.parts={config.parts} does not go with algorithm.{other}")
+        if config.parts > 1 and config.workers != 1:
+            raise ValueError(f"algorithm.parts={config.parts} does not go with algorithm.workers={config.workers}")
         told = [name for name in ("final_imitation", "alone", "alone_rate", "guided") if getattr(config, name)]
         if told and not config.imitation:
             raise ValueError(f"algorithm.{told[0]} goes with algorithm.imitation, which is 0: set it, or this to 0")

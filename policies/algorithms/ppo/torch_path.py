@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from policies.algorithms.ppo.torch_mirrors import Equivariant
-from policies.algorithms.ppo.torch_parts import Part, Rollout, drawn, dump_to, saved, whole
+from policies.algorithms.ppo.torch_parts import Part, Parted, Rollout, drawn, whole
 from policies.learning.buffers import Batch, advantages
 from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
 from policies.learning.fused.symmetry import constant, task_images
 from policies.learning.networks import (
     Normalizer,
-    Stateful,
     gaussian_log_prob,
     linear_layers,
-    merged,
     mlp,
-    moments,
 )
 from policies.learning.parallel.learners import Learners
 from policies.models.controller import FeaturePolicy
@@ -53,11 +49,11 @@ def smallest_std(env: VecEnv | WorldVecEnv) -> Tensor:
     return torch.tensor(floors, dtype=torch.float32, device=env.device).repeat_interleave(counts)
 
 
-class TorchPath(Stateful):
+class TorchPath(Parted):
     """See the module."""
 
-    state_parts = ("actor", "average", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
-    state_values = ("iteration",)
+    actor: PictureActor
+    average: PictureActor
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
@@ -87,10 +83,8 @@ class TorchPath(Stateful):
         self.value_norm = Normalizer(1, device, kept=config.value_memory)
         first = [part.env.observation for part in self.parts]
         here = [self._present(seen) for seen in first]
-        self._learn_scales(
-            [env.features(seen)[rows] for seen, rows in zip(first, here, strict=True)],
-            [self._judged(seen)[rows] for seen, rows in zip(first, here, strict=True)],
-        )
+        seen = [(env.features(o)[rows], self._judged(o)[rows]) for o, rows in zip(first, here, strict=True)]
+        self._learn_scales(seen)
         self.iterations = config.iterations
         self.iteration = 0
 
@@ -103,33 +97,6 @@ class TorchPath(Stateful):
         pairs = ((self.actor.network, seen, actions), (self.critic, judged, constant(1, judged)))
         return [Equivariant(network, inputs, outputs, self.device) for network, inputs, outputs in pairs]
 
-    def _learn_scales(self, xs: list[Tensor], cs: list[Tensor]) -> None:
-        """What is usual of what actor and critic see, given that of my parts."""
-        norms = self.actor_norm, self.critic_norm
-        told = self.learners.all([torch.cat([moments(x), moments(c)]) for x, c in zip(xs, cs, strict=True)])
-        for norm, samples in zip(norms, told.tensor_split([1 + 2 * xs[0].shape[-1]], 1), strict=True):
-            norm.take(merged(samples))
-        for mirror, norm in zip(self.mirrors, norms, strict=False):
-            mirror.normalise(norm)
-
-    def learn(self) -> Iterator[dict[str, float]]:
-        """Train to the end of the budget; one yield per rollout and its update."""
-        every = self.config.evaluate_every
-        while self.learners.more(self.iteration < self.iterations, self._states):
-            self._set_schedule()
-            data, metrics = self._collect()
-            metrics |= self._update(data)
-            self.iteration += 1
-            share = self.config.averages(self.iteration)
-            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], share)
-            metrics["progress"] = self.iteration / self.iterations
-            metrics |= {"env_steps": float(self.env.total_steps), **self.env.worker_metrics()}
-            due = self.iteration == self.iterations or (every and self.iteration % every == 0)
-            if due and self.learners.first:
-                scores = self.evaluate(self.config.evaluation_episodes, seed=self.iteration)
-                metrics["success"] = float(scores["success"].mean())
-            yield metrics
-
     def mean(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """The actions (n, k) of the policy without exploration."""
         return torch.tanh(self.actor(self.actor_norm(features), shown))
@@ -137,16 +104,6 @@ class TorchPath(Stateful):
     def kept(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """Those of the policy that is kept."""
         return torch.tanh(self.average(self.actor_norm(features), shown))
-
-    @torch.no_grad()
-    def _judged(self, observation: Observation) -> Tensor:
-        """What the critic sees (n, .)."""
-        seen = self.env.critic_features(observation)
-        return torch.cat([seen, self.actor.encoders(observation["pictures"])], -1) if self.shared else seen
-
-    def value(self, critic_features: Tensor) -> Tensor:
-        """The critic's estimate (...,) of the discounted sum of rewards."""
-        return self.value_norm.invert(self.critic(self.critic_norm(critic_features))).squeeze(-1)
 
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
@@ -217,18 +174,6 @@ class TorchPath(Stateful):
         there = present(self.task, {name: value.cpu().numpy() for name, value in observation["privileged"].items()})
         return torch.from_numpy(there).to(self.device)
 
-    @torch.no_grad()
-    def _rescale_value(self, told: Tensor) -> None:
-        """What is usual of the value (moments), and the last layer so that it says the same.
-
-        PopArt, van Hasselt et al. 2016.
-        """
-        norm, (weight, bias) = self.value_norm, [*self.critic.parameters()][-2:]
-        shift, std = norm.shift.clone(), norm.std.clone()
-        norm.take(told)
-        weight.mul_(std / norm.std)
-        bias.copy_((std * bias + shift - norm.shift) / norm.std)
-
     def _update(self, data: list[Batch]) -> dict[str, float]:
         """Several passes of minibatch gradient steps over one rollout."""
         config, metrics = self.config, dict[str, Tensor]()
@@ -257,12 +202,12 @@ class TorchPath(Stateful):
                 chosen = [{name: v[at] for name, v in one.items()} for one, at in zip(data, rows, strict=True)]
                 metrics = self._gradient_step(chosen, sum(sizes))
         self.learners.agree(self.learnt)
-        self._learn_scales([x for x, _ in seen], [c for _, c in seen])
+        self._learn_scales(seen)
         return {name: float(value) for name, value in metrics.items()}
 
     def _gradient_step(self, batches: list[Batch], count: int) -> dict[str, Tensor]:
         """On my parts of a minibatch, which has so many samples in all."""
-        metrics = self.learners.gradient(lambda place: self._loss(batches[place], count), self.learnt)
+        metrics = self.learners.gradient(lambda place, _: self._loss(batches[place], count), self.learnt)
         for mirror in self.mirrors:
             mirror.average()
         if self.mirrors and self.log_std.grad is not None:
@@ -287,37 +232,8 @@ class TorchPath(Stateful):
         loss = policy_loss + value_loss - share * config.entropy * self.log_std.sum()
         return loss, {"loss": loss, "value_loss": value_loss, "kl": (ratio - 1.0 - change).sum() / count}
 
-    def _set_schedule(self) -> None:
-        config = self.config
-        done = self.iteration / self.iterations
-        rate = config.rate(done)
-        for part in self.parts:
-            part.env.easy, part.env.lengths = config.easy_share(done), config.length_shares(done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
         eyes = self.average.encoders
         layers = linear_layers(self.average.network, self.actor_norm.wider(eyes.size))
         return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes.exported())
-
-    def dump_to(self, folder: Path) -> None:
-        dump_to(folder, self.parts, self.learners.mine)
-
-    def _states(self) -> list[dict[str, Any]]:
-        return [part.state_dict() for part in self.parts]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next iterations depend on."""
-        now = {"log_std": self.log_std.detach().clone(), "parts": self.learners.states(self._states())}
-        return super().state_dict() | now
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same task and settings."""
-        super().load_state_dict(state)
-        with torch.no_grad():
-            self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
-        parts = saved(state)
-        for number, part in zip(self.learners.mine, self.parts, strict=True):
-            part.load_state_dict(parts[number])

@@ -8,7 +8,7 @@ parts, always in the same order: so the result is that of one process that has a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,15 +20,16 @@ from policies.learning.parallel.threads import TorchThreads
 from policies.runner import checkpoint
 
 State = dict[str, Any]
-Loss = Callable[[int], tuple[Tensor, Mapping[str, Tensor]]]
+Loss = Callable[[int, int], tuple[Tensor, Mapping[str, Tensor]]]
+T = TypeVar("T")
 GO, STATE, END = 1, 2, 3  # what the first one says to the others
 
 
 class Learners:
     """All learners of `parts`, as this one of them sees it: `mine` are the numbers of its own parts."""
 
-    def __init__(self, parts: int, threads: int = 1, group: Group | None = None) -> None:
-        """`threads` work on this learner's parts. ValueError when there are fewer parts than learners."""
+    def __init__(self, parts: int, threads: int = 1, pieces: int = 1, group: Group | None = None) -> None:
+        """`threads` work on this learner's parts, or on `pieces` of each. ValueError: fewer parts than learners."""
         self.group = group or current()
         rank, count = self.group.rank, self.group.count
         if parts < count:
@@ -37,7 +38,8 @@ class Learners:
         self.parts, self.mine = parts, range(edges[rank], edges[rank + 1])
         self._order = [(k, place) for k in range(count) for place in range(edges[k + 1] - edges[k])]
         self._places = -(-parts // count)
-        self._threads = TorchThreads(threads) if parts > 1 else None
+        self.pieces = pieces
+        self._threads = TorchThreads(threads) if parts * pieces > 1 else None
 
     @property
     def first(self) -> bool:
@@ -55,21 +57,25 @@ class Learners:
         found = self.group.gathered(torch.stack([*own, *[own[0]] * (self._places - len(own))]))
         return torch.stack([found[at] for at in self._order]).to(own[0].device)
 
-    def gradient(self, loss: Loss, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Leave in `grad` that of the sum over all parts of `loss`, told the place of one among mine; sums of the rest.
+    def map(self, work: Callable[[int], T], many: int) -> list[T]:
+        """What it returns for 0, 1, ... below `many`, in my threads if I have some."""
+        return self._threads.map(work, many) if self._threads else [work(k) for k in range(many)]
 
-        What `loss` returns besides are single numbers.
+    def gradient(self, loss: Loss, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Leave in `grad` that of the sum over all parts of `loss`, told the place of one among mine and the piece.
+
+        What `loss` returns besides are single numbers, whose sums these are.
         """
         names: list[str] = []
 
-        def one(place: int) -> Tensor:
-            value, more = loss(place)
+        def one(unit: int) -> Tensor:
+            value, more = loss(*divmod(unit, self.pieces))
             gradients = torch.autograd.grad(value, parameters)
             names[:] = more
             return torch.cat([*(g.reshape(-1) for g in gradients), *(v.detach().reshape(1) for v in more.values())])
 
-        places = range(len(self.mine))
-        made = self._threads.map(one, len(places)) if self._threads else [one(place) for place in places]
+        units = self.map(one, len(self.mine) * self.pieces)
+        made = [_sum(units[k : k + self.pieces]) for k in range(0, len(units), self.pieces)]
         own = torch.stack([*made, *[torch.zeros_like(made[0])] * (self._places - len(made))])
         total, begin = self.group.summed(own, self._order), 0
         for parameter in parameters:
@@ -110,6 +116,14 @@ class Learners:
         for rank in range(1, self.group.count):
             own += checkpoint.loads(self.group.received(rank), f"learner {rank}")["parts"]
         return own
+
+
+def _sum(values: Sequence[Tensor]) -> Tensor:
+    """One after the other."""
+    total, *rest = values
+    for value in rest:
+        total = total + value
+    return total
 
 
 def dismissed(group: Group) -> None:

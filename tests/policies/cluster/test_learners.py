@@ -176,7 +176,7 @@ def test_the_gradient_is_that_of_the_whole(parts):
     (wanted,) = torch.autograd.grad((x @ weight.t()).square().mean(), weight)
     learners, pieces = Learners(parts), x.chunk(parts)
 
-    def loss(place):
+    def loss(place, piece):
         value = (pieces[place] @ weight.t()).square().sum() / (2 * len(x))
         return value, {"loss": value}
 
