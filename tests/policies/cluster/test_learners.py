@@ -25,6 +25,8 @@ SMALL = (
     "algorithm.evaluation_episodes=4",
 )
 
+GATED = ("algorithm.network=gru", "algorithm.hidden=[8,8]")
+
 
 def trained(folder, *words, iterations=6):
     """The policy file of a short run there."""
@@ -89,6 +91,15 @@ def test_the_number_of_learners_changes_no_bit(tmp_path, alone, learners):
 
 
 @pytest.mark.slow
+def test_actors_that_remember_learn_together(tmp_path):
+    words = ("algorithm.parts=2", "algorithm.minibatches=3", "algorithm.num_envs=6", "algorithm.threads=2", *GATED)
+    one, two = (trained(tmp_path / str(n), *words, f"learners={n}") for n in (1, 2))
+    assert one == two
+    state = checkpoint.load(tmp_path / "2" / "checkpoint.npz")["algorithm"]
+    assert [part["state"].shape for part in state["parts"]] == [(3, 8), (3, 8)]
+
+
+@pytest.mark.slow
 def test_a_learner_that_dies_ends_the_run_which_others_continue(tmp_path, alone):
     folder, told = tmp_path / "run", {}
 
@@ -143,7 +154,8 @@ def test_what_cannot_be_shared_is_refused():
         ((*SMALL, "learners=0"), "learners must be at least 1"),
         ((*SMALL, "learners=3", "algorithm.parts=2"), "learners=3 are more than algorithm.parts=2"),
         ((*SMALL, "algorithm.parts=5"), "num_envs must be a multiple of parts, got 24 and 5"),
-        ((*SMALL, "learners=2", "algorithm.network=gru", "algorithm.hidden=[8,8]"), "does not go with algorithm.netw"),
+        ((*SMALL, "learners=2", "algorithm.workers=2"), "parts=2 does not go with algorithm.workers=2"),
+        ((*SMALL, "algorithm.parts=24", *GATED), "1 rows do not make 4 minibatches"),
         ((*SMALL, "algorithm.path=fused", "algorithm.parts=2"), "path=fused does not do algorithm.parts=2"),
     ):
         with pytest.raises((SettingsError, RunError), match=re.escape(why)):
