@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from deploy.trust.text import printable
 from policies.algorithms import LostLearnerError
 from policies.cluster.job import TOLD, Order, Part, watched
-from policies.learning.parallel.group import Meeting, joined
+from policies.learning.parallel.group import Meeting, gpus, joined
 from policies.learning.parallel.learners import dismissed
 from policies.runner import config
 from policies.runner.config import Settings
@@ -128,11 +128,8 @@ def _nccl(settings: Settings, nodes: Nodes | None) -> bool:
     """Whether each learner has a GPU of its own."""
     if settings.options.device == "cpu":
         return False
-    import torch
-
-    return torch.distributed.is_nccl_available() and (
-        nodes is not None or torch.cuda.device_count() >= settings.options.learners
-    )
+    there = gpus()
+    return there > 0 and (nodes is not None or there >= settings.options.learners)
 
 
 def _device(settings: Settings, rank: int, nccl: bool) -> str:

@@ -155,6 +155,11 @@ def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = 
         distributed.destroy_process_group()
 
 
+def gpus() -> int:
+    """How many this machine has that nccl can join."""
+    return torch.cuda.device_count() if distributed.is_nccl_available() else 0
+
+
 def _store(meeting: Meeting) -> Any:
     if meeting.file:
         return distributed.FileStore(meeting.file, meeting.learners)  # type: ignore[attr-defined]
