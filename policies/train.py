@@ -13,12 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.system import extras
-from policies.algorithms import Algorithm, HasProvenance, LearningError, LostBaseError, algorithm_for
+from policies.algorithms import Algorithm, HasProvenance, LearningError, LostBaseError, LostLearnerError, algorithm_for
 from policies.reports.final import PARTS, plain, warn
 from policies.reports.final import written as _report
 from policies.runner import checkpoint, cli, config, live, loggers
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from deploy.policy_file import PolicyFile
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-PLACES = ("out", "resume", "cluster", "logger", "view")  # say where it is made: they stay out of the policy file
+PLACES = ("out", "resume", "cluster", "learners", "logger", "view")  # where it is made: they stay out of the file
 
 
 def train(settings: Settings, started: float | None = None) -> Path:
@@ -51,14 +51,15 @@ def train(settings: Settings, started: float | None = None) -> Path:
     with Stop() as stop:
         try:
             config.check_cluster(settings)
-            with entered(settings.options.cluster):
-                task, algorithm = _build(settings)
+            config.check_learners(settings)
+            with entered(settings.options.cluster), _together(settings):
+                task, algorithm = built(settings)
                 folder, lock = opened(settings)
                 with lock, Background() as background:
                     _run(folder, settings, task, algorithm, background, clock, stop)
         except KeyboardInterrupt:
             _leave(stop, settings, folder, clock)
-        except (WorldError, ClusterError) as error:
+        except (WorldError, ClusterError, LostLearnerError) as error:
             raise RunError(str(error)) from error
     print(f"policy: {folder / POLICY}", flush=True)
     return folder / POLICY
@@ -100,7 +101,7 @@ def _run(
                     break
                 saver.save_if_due(metrics)
                 look.tell(algorithm)
-        except LostBaseError as error:
+        except (LostBaseError, LostLearnerError) as error:
             raise RunError(f"{error}; {saver.fallback()}") from error
         except (LearningError, NoExpertError) as error:
             raise RunError(str(error)) from error
@@ -120,7 +121,17 @@ def _run(
         warn(f"the report is not whole: {error.filename or folder}: {error.strerror or error}")
 
 
-def _build(settings: Settings) -> tuple[Task, Algorithm]:
+def _together(settings: Settings) -> AbstractContextManager[None]:
+    """The other learners, if there are to be some."""
+    if settings.options.learners == 1:
+        return nullcontext()
+    from policies.cluster.learners import together
+
+    return together(settings)
+
+
+def built(settings: Settings) -> tuple[Task, Algorithm]:
+    """The task and what learns it. RefusedError when there is no such run."""
     options = settings.options
     try:
         made_at()  # a SOURCE_DATE_EPOCH that is none is refused before anything is trained
@@ -128,6 +139,8 @@ def _build(settings: Settings) -> tuple[Task, Algorithm]:
         task = with_engine(task, options.engine)
         kind = algorithm_for(settings.algorithm, task)
         made = kind(task, settings.algorithm_config, options.seed, device=options.device)
+    except LostLearnerError:
+        raise
     except (ValueError, KeyError, LearningError) as error:
         raise RefusedError(plain(error)) from error
     except ModuleNotFoundError as error:

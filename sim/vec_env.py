@@ -113,6 +113,7 @@ class VecEnv:
         self.action_size = size(task.commands)
         self.term_names = (*(cost.name for cost in task.costs), "alive")
         self.total_steps = 0  # environment steps so far: the curriculum's clock
+        self.together = 1  # such environments of one learner: each step counts for all of them
         self.nan_resets = 0
         self._nominal = task.robot.parameters()
         self._policy = Channel(task.policy, num_envs, task.rate_hz, device)
@@ -165,7 +166,7 @@ class VecEnv:
         before = self._state
         self.engine.step(self._to_engine(self._executed))
         self._steps = self._steps + 1
-        self.total_steps += self.num_envs
+        self.total_steps += self.num_envs * self.together
         if self._changing:
             self._redraw()
 

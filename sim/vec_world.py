@@ -44,6 +44,7 @@ class WorldVecEnv:
     easy = 1.0  # starts are the world's own
     lengths = (1.0, 1.0)
     dump_dir: Path | None = None
+    together = 1
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class WorldVecEnv:
                 self._sent[row].append(told[row].copy())
         self._length += 1
         outcome = self.world.step(self._commands(told))
-        self.total_steps += self.num_envs
+        self.total_steps += self.num_envs * self.together
         reward = np.nan_to_num(outcome.reward).astype(np.float32)
         done = outcome.success.astype(np.float32)
         gained = reward + np.float32(self.success_reward) * done

@@ -47,6 +47,10 @@ class LostBaseError(LearningError):
     """The base does not answer any more. Learning can go on from its last checkpoint."""
 
 
+class LostLearnerError(LearningError):
+    """One of several learners is gone: the update that they share cannot go on, but from its last checkpoint."""
+
+
 class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 

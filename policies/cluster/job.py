@@ -66,10 +66,10 @@ def performed(order: Order, kept: Mapping[str, bytes]) -> Iterator[Part]:
         seen = _times(folder)
         status, said = 0, ""
         if POLICY not in kept:
-            status, said = yield from _watched("policies.train", words, folder, order, seen)
+            status, said = yield from watched("policies.train", words, folder, order, seen)
         if status == 0 and order.judged_by:
             words = [f"policy={folder / POLICY}", *order.judged_by, f"json={folder / JUDGED}"]
-            status, said = yield from _watched("policies.evaluate", words, folder, order, seen)
+            status, said = yield from watched("policies.evaluate", words, folder, order, seen)
         yield Part(_new(folder, seen), status, said)
 
 
@@ -78,7 +78,7 @@ def _resumable(words: Sequence[str]) -> list[str]:
     return [word for word in words if word.startswith(("report=", "evaluation_episodes=", "checkpoint_s="))]
 
 
-def _watched(
+def watched(
     module: str, words: Sequence[str], folder: Path, order: Order, seen: dict[str, int]
 ) -> Generator[Part, None, tuple[int, str]]:
     """Run a command of ours; yield what is new whenever there is a checkpoint, and a sign of life in between.

@@ -41,9 +41,9 @@ def job_of(words: Sequence[str], folder: Path, judged_by: Sequence[str] = ()) ->
 
 
 def cpus_of(settings: Settings) -> int:
-    """Of a node, for one run: one for each process that steps its worlds."""
+    """Of a node, for one run: one for each process that steps its worlds, or learns."""
     asked: Any = vars(settings.algorithm_config).get("workers", 1)
-    return max(1, int(asked))
+    return max(1, int(asked), settings.options.learners)
 
 
 def run(jobs: Sequence[Job], where: There, together: int) -> None:

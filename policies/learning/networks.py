@@ -112,6 +112,29 @@ def ensemble_layers(ensemble: Ensemble, normalizer: Normalizer) -> tuple[list[Ar
     return weights, biases
 
 
+def moments(x: Tensor) -> Tensor:
+    """How many samples (..., k) there are, their mean and variance (biased): (1 + 2 k,) float64."""
+    x = x.detach().reshape(-1, x.shape[-1]).double()
+    count = torch.tensor([len(x)], dtype=torch.float64, device=x.device)
+    if not len(x):
+        return torch.cat([count, x.new_zeros(2 * x.shape[-1])])
+    return torch.cat([count, x.mean(0), x.var(0, unbiased=False)])
+
+
+def merged(told: Tensor) -> Tensor:
+    """The moments (1 + 2 k,) of all samples whose moments (parts, 1 + 2 k) these are, one part after the other."""
+    first: Tensor
+    first, *rest = told
+    for other in rest:
+        total = first[0] + other[0]
+        share = other[0] / total.clamp(min=1.0)
+        (mean, variance), (mean_2, variance_2) = first[1:].chunk(2), other[1:].chunk(2)
+        delta = mean_2 - mean
+        variance = variance + share * (variance_2 - variance + (1.0 - share) * delta**2)
+        first = torch.cat([total[None], mean + share * delta, variance])
+    return first
+
+
 class Normalizer:
     """Running mean and variance of (..., k) samples. Linear (no clipping), so that it folds into a network's layer.
 
@@ -132,14 +155,19 @@ class Normalizer:
         self.std = torch.maximum(self.variance.sqrt().float(), self.smallest)
 
     def update(self, x: Tensor) -> None:
-        """Take samples (..., k) into account (the pairwise formula of Chan et al. 1979)."""
-        if not x.shape[-1]:
+        """Take samples (..., k) into account."""
+        self.take(moments(x))
+
+    def take(self, told: Tensor) -> None:
+        """The same of their `moments` (the pairwise formula of Chan et al. 1979)."""
+        count = int(told[0])
+        if not len(self.mean) or not count:
             return
-        x = x.detach().reshape(-1, x.shape[-1]).double()
-        total = round(self.kept * self.count) + len(x)
-        mean, share = x.mean(0), len(x) / total
+        mean, variance = told[1:].chunk(2)
+        total = round(self.kept * self.count) + count
+        share = count / total
         delta = mean - self.mean
-        self.variance = self.variance + share * (x.var(0, unbiased=False) - self.variance + (1.0 - share) * delta**2)
+        self.variance = self.variance + share * (variance - self.variance + (1.0 - share) * delta**2)
         self.mean = self.mean + share * delta
         self.count = total
         self._refresh()

@@ -41,12 +41,11 @@ def save(path: str | os.PathLike[str], tree: Tree) -> None:
     str, bool, int, float and None; TypeError names the place of anything else. OSError when it cannot be written.
     """
     target = Path(path)
-    arrays: list[np.ndarray[Any, Any]] = []
-    description = json.dumps({"schema": SCHEMA, "tree": _encode(tree, arrays, "")})
+    made = _encoded(tree)
     temporary = target.with_name(target.name + ".tmp")  # in the same folder: os.replace cannot cross file systems
     try:
         with open(temporary, "w+b") as file:
-            _write(file, description, arrays)
+            _write(file, *made)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -61,7 +60,18 @@ def load(path: str | os.PathLike[str]) -> Tree:
 
     Raises FileNotFoundError, or CheckpointError when the file is something else, truncated or changed.
     """
-    content = Path(path).read_bytes()
+    return loads(Path(path).read_bytes(), path)
+
+
+def dumps(tree: Tree) -> bytes:
+    """The bytes that `save` would write."""
+    file = io.BytesIO()
+    _write(file, *_encoded(tree))
+    return file.getvalue()
+
+
+def loads(content: bytes, path: str | os.PathLike[str]) -> Tree:
+    """The tree in these bytes, which are said to be from `path`; CheckpointError as `load`."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             marked = "tree" in archive.namelist() and len(archive.comment) == DIGEST
@@ -77,6 +87,11 @@ def load(path: str | os.PathLike[str]) -> Tree:
             raise CheckpointError(f"{path}: has schema {description['schema']}, this version reads schema {SCHEMA}")
         decoded: Tree = _decode(description["tree"], archive)
     return decoded
+
+
+def _encoded(tree: Tree) -> tuple[str, list[np.ndarray[Any, Any]]]:
+    arrays: list[np.ndarray[Any, Any]] = []
+    return json.dumps({"schema": SCHEMA, "tree": _encode(tree, arrays, "")}), arrays
 
 
 def _write(file: BinaryIO, description: str, arrays: list[np.ndarray[Any, Any]]) -> None:

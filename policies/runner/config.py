@@ -39,6 +39,7 @@ RESUMABLE = (
     "checkpoint_s",
     "profile",
     "cluster",
+    "learners",
 )  # what may be said when continuing a run
 
 
@@ -64,6 +65,7 @@ class Options:
     checkpoint_s: float = 10.0  # s between checkpoints
     logger: str = "tensorboard"  # wandb, trackio: metrics there, too
     profile: bool = False  # write where the training's time went
+    learners: int = 1  # processes that share one update, of an algorithm with `parts`
     cluster: str = ""  # ray, ray:2, ray:HOST:PORT: with -m whole runs go there, else the worlds of algorithm.workers
 
     def __post_init__(self) -> None:
@@ -75,6 +77,8 @@ class Options:
             raise SettingsError(f"device {self.device!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
         if self.seed < 0:
             raise SettingsError(f"seed must not be negative, got {self.seed}")
+        if self.learners < 1:
+            raise SettingsError(f"learners must be at least 1, got {self.learners}")
         if self.cluster:
             place_of(self.cluster)
         if self.logger not in LOGGERS:
@@ -185,12 +189,27 @@ def write(settings: Settings, path: Path) -> None:
 
 def check_cluster(settings: Settings) -> None:
     """SettingsError when a cluster is asked for, and nothing of this one run could be done there."""
+    if settings.options.learners > 1:
+        return
     if settings.options.cluster and vars(settings.algorithm_config).get("workers", 1) == 1:
         lacks = "" if "workers" in vars(settings.algorithm_config) else f", which {settings.algorithm} does not have"
         raise SettingsError(
             f"cluster={settings.options.cluster}: of one run, the worlds of algorithm.workers=2 or more go to a "
-            f"cluster{lacks}; whole runs do with -m"
+            f"cluster{lacks}, and the learners of learners=2 or more; whole runs do with -m"
         )
+
+
+def check_learners(settings: Settings) -> None:
+    """Have a run that several learners begin cut into parts. SettingsError when they cannot share its update."""
+    count, chosen = settings.options.learners, settings.algorithm_config
+    if count == 1:
+        return
+    if "parts" not in vars(chosen):
+        raise SettingsError(f"learners={count}: {settings.algorithm} learns in one process; algorithm=ppo shares it")
+    if not settings.options.resume and not chosen.parts:
+        settings.algorithm_config = chosen = dataclasses.replace(chosen, parts=count)
+    if (chosen.parts or 1) < count:
+        raise SettingsError(f"learners={count} are more than algorithm.parts={chosen.parts or 1} of this run")
 
 
 def moved(path: Path) -> None:

@@ -56,11 +56,16 @@ def _begin(folder: Path, settings: Settings) -> None:
 
 def resuming(settings: Settings, folder: Path) -> str:
     """The words that continue a run: its folder, and the modules that only a person may name."""
+    modules = [f"{key}={shlex.quote(value)}" for key, value in modules_of(settings).items()]
+    return " ".join([f"resume={shlex.quote(str(folder))}", *modules])
+
+
+def modules_of(settings: Settings) -> dict[str, str]:
+    """Setting -> what it names, of those that no table holds."""
     named = {"task": settings.task, "algorithm": settings.algorithm, "engine": settings.options.engine}
     for group, chosen in (("task", settings.task_config), ("algorithm", settings.algorithm_config)):
         named |= {f"{group}.{key}": value for key, value in vars(chosen).items() if isinstance(value, str)}
-    modules = [f"{key}={shlex.quote(value)}" for key, value in named.items() if config.MODULE.fullmatch(value)]
-    return " ".join([f"resume={shlex.quote(str(folder))}", *modules])
+    return {key: value for key, value in named.items() if config.MODULE.fullmatch(value)}
 
 
 def _or(settings: Settings) -> str:

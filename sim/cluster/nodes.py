@@ -199,6 +199,13 @@ class Nodes:
             raise ClusterError(f"the cluster cannot do it: {_line(error)}") from error
         return found
 
+    def meeting_point(self) -> tuple[str, int]:
+        """An address of this machine that the other nodes can reach, and a port that is free."""
+        host = str(ray.util.get_node_ip_address())
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, int(probe.getsockname()[1])
+
     def cancel(self) -> None:
         """End all that is streaming."""
         for made in [*self._running] if ray.is_initialized() else []:

@@ -37,6 +37,7 @@ class PpoConfig:
     threads: int = 1  # at most 4, of the fused path and of recurrent networks; they change no result
     total_steps: int = 12_000_000  # environment steps in all
     num_envs: int = 256
+    parts: int = 0  # of rollouts and minibatches, that learners share: see `policies.learning.parallel`; 0: 1 each
     workers: int = 1  # processes that step worlds of others, such as Meta-World; 0: one per core, if worth it
     rollout_steps: int = 16  # control steps of each environment per iteration
     epochs: int = 2  # passes over each rollout
@@ -93,6 +94,8 @@ class PpoConfig:
         for name in (*counts, "threads", "league_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.parts < 0 or self.num_envs % (self.parts or 1):
+            raise ValueError(f"num_envs must be a multiple of parts, got {self.num_envs} and {self.parts}")
         if self.critic_alone < 0:
             raise ValueError(f"critic_alone must not be negative, got {self.critic_alone}")
         if not 0.0 <= self.bound <= 2.0 or (self.bound and not self.start):
@@ -108,9 +111,9 @@ class PpoConfig:
             raise ValueError(
                 f"algorithm.guided and alone are shares of the training, 0..1, got {self.guided:g} and {self.alone:g}"
             )
-        if self.minibatches > self.units:
+        if self.minibatches > (units := self.units // (self.parts or 1)):
             what = "rows" if self.remembers else "samples"
-            raise ValueError(f"{self.units} {what} do not make {self.minibatches} minibatches")
+            raise ValueError(f"{units} {what} do not make {self.minibatches} minibatches")
         if not (0.0 < self.gamma < 1.0 and 0.0 <= self.final_gamma < 1.0):
             raise ValueError(
                 f"gamma must be between 0 and 1, final_gamma too or 0, got {self.gamma} and {self.final_gamma}"
@@ -181,6 +184,8 @@ def beyond(task: Task, config: PpoConfig, device: str) -> str:
         return f"device={device}"
     if pictures(task.policy):
         return "pictures"
+    if config.parts > 1:
+        return f"algorithm.parts={config.parts}"
     if config.network == "tracking_gru":
         return "algorithm.network=tracking_gru"
     if max(*config.hidden, *config.critic_hidden) > LARGEST:
@@ -210,6 +215,8 @@ class Ppo:
         if config.path == "fused" and why:
             raise ValueError(f"algorithm.path=fused does not do {why}; use algorithm.path=torch")
         torch = config.path == "torch" or bool(why)
+        if config.parts > 1 and config.workers != 1:
+            raise ValueError(f"algorithm.parts={config.parts} does not go with algorithm.workers={config.workers}")
         told = [name for name in ("final_imitation", "alone", "alone_rate", "guided") if getattr(config, name)]
         if told and not config.imitation:
             raise ValueError(f"algorithm.{told[0]} goes with algorithm.imitation, which is 0: set it, or this to 0")

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from policies.algorithms.ppo.torch_mirrors import Equivariant
-from policies.learning.buffers import Batch, RolloutBuffer, advantages
+from policies.algorithms.ppo.torch_parts import Part, Parted, Rollout, drawn, whole
+from policies.learning.buffers import Batch, advantages
 from policies.learning.encoders import SHARP, Encoders, PictureActor, columns, kept
 from policies.learning.fused.symmetry import constant, task_images
-from policies.learning.networks import Normalizer, Stateful, gaussian_log_prob, linear_layers, mlp
+from policies.learning.networks import (
+    Normalizer,
+    gaussian_log_prob,
+    linear_layers,
+    mlp,
+)
+from policies.learning.parallel.learners import Learners
 from policies.models.controller import FeaturePolicy
 from policies.models.networks.feed_forward import Mlp
 from sim.randomize import Array
@@ -43,21 +49,21 @@ def smallest_std(env: VecEnv | WorldVecEnv) -> Tensor:
     return torch.tensor(floors, dtype=torch.float32, device=env.device).repeat_interleave(counts)
 
 
-class TorchPath(Stateful):
+class TorchPath(Parted):
     """See the module."""
 
-    state_parts = ("env", "actor", "average", "critic", "optimizer", "actor_norm", "critic_norm", "value_norm")
-    state_values = ("iteration",)
+    actor: PictureActor
+    average: PictureActor
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config, self.device = task, config, device
-        how = config.num_envs, seed, device, config.length_shares(0.0), config.easy
-        self.env = vector_env(self.task, *how, workers=config.workers)
-        self.generator = torch.Generator(device)  # exploration and minibatches
-        self.generator.manual_seed(seed)
+        self.learners = Learners(config.parts or 1, config.threads)
+        how = device, self.learners.parts
+        self.parts = [Part(task, config, own, *how) for own in self.learners.seeds(seed)]
         weights = torch.Generator()
         weights.manual_seed(seed)
-        env, actions = self.env, self.env.action_size
+        self.env = env = self.parts[0].env  # as all are
+        actions = env.action_size
         eyes = Encoders(pictures(task.policy), config.sight, weights, SHARP)
         layers = [env.feature_size + eyes.size, *config.hidden, actions]
         self.actor = PictureActor(eyes, mlp(layers, weights, config.activation, 0.01)).to(device)
@@ -70,16 +76,15 @@ class TorchPath(Stateful):
         self.mirrors = self._mirrors(task)
         self.average = copy.deepcopy(self.actor).requires_grad_(False)  # of the actor, which is kept
         self.groups = [*self.actor.parameters(), self.log_std], [*self.critic.parameters()]
-        parameters = [p for group in self.groups for p in group]
-        self.optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5, fused=True)
+        self.learnt = [p for group in self.groups for p in group]
+        self.optimizer = torch.optim.Adam(self.learnt, lr=config.learning_rate, eps=1e-5, fused=True)
         self.actor_norm = Normalizer(env.feature_size, device, smallest_std(env))
         self.critic_norm = Normalizer(seen, device)
         self.value_norm = Normalizer(1, device, kept=config.value_memory)
-        self.wander = torch.zeros((config.num_envs, actions), device=device)  # what was explored last
-        here = self._present(env.observation)
-        if bool(here.any()):
-            self._learn_scales(env.features(env.observation)[here], self._judged(env.observation)[here])
-        self.buffer = RolloutBuffer(config.rollout_steps)
+        first = [part.env.observation for part in self.parts]
+        here = [self._present(seen) for seen in first]
+        seen = [(env.features(o)[rows], self._judged(o)[rows]) for o, rows in zip(first, here, strict=True)]
+        self._learn_scales(seen)
         self.iterations = config.iterations
         self.iteration = 0
 
@@ -92,31 +97,6 @@ class TorchPath(Stateful):
         pairs = ((self.actor.network, seen, actions), (self.critic, judged, constant(1, judged)))
         return [Equivariant(network, inputs, outputs, self.device) for network, inputs, outputs in pairs]
 
-    def _learn_scales(self, x: Tensor, c: Tensor) -> None:
-        """What is usual of what actor and critic see."""
-        norms = self.actor_norm, self.critic_norm
-        for norm, samples in zip(norms, (x, c), strict=True):
-            norm.update(samples)
-        for mirror, norm in zip(self.mirrors, norms, strict=False):
-            mirror.normalise(norm)
-
-    def learn(self) -> Iterator[dict[str, float]]:
-        """Train to the end of the budget; one yield per rollout and its update."""
-        every = self.config.evaluate_every
-        while self.iteration < self.iterations:
-            self._set_schedule()
-            data, metrics = self._collect()
-            metrics |= self._update(data)
-            self.iteration += 1
-            share = self.config.averages(self.iteration)
-            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], share)
-            metrics["progress"] = self.iteration / self.iterations
-            metrics |= {"env_steps": float(self.env.total_steps), **self.env.worker_metrics()}
-            if self.iteration == self.iterations or (every and self.iteration % every == 0):
-                scores = self.evaluate(self.config.evaluation_episodes, seed=self.iteration)
-                metrics["success"] = float(scores["success"].mean())
-            yield metrics
-
     def mean(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """The actions (n, k) of the policy without exploration."""
         return torch.tanh(self.actor(self.actor_norm(features), shown))
@@ -124,16 +104,6 @@ class TorchPath(Stateful):
     def kept(self, features: Tensor, shown: Mapping[str, Tensor]) -> Tensor:
         """Those of the policy that is kept."""
         return torch.tanh(self.average(self.actor_norm(features), shown))
-
-    @torch.no_grad()
-    def _judged(self, observation: Observation) -> Tensor:
-        """What the critic sees (n, .)."""
-        seen = self.env.critic_features(observation)
-        return torch.cat([seen, self.actor.encoders(observation["pictures"])], -1) if self.shared else seen
-
-    def value(self, critic_features: Tensor) -> Tensor:
-        """The critic's estimate (...,) of the discounted sum of rewards."""
-        return self.value_norm.invert(self.critic(self.critic_norm(critic_features))).squeeze(-1)
 
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
@@ -146,9 +116,25 @@ class TorchPath(Stateful):
         return env.fly(act)
 
     @torch.no_grad()
-    def _collect(self) -> tuple[Batch, dict[str, float]]:
-        """One rollout, flattened to (T n, ...), and what it says about the episodes that ended."""
-        env, buffer = self.env, self.buffer
+    def _collect(self) -> tuple[list[Batch], dict[str, float]]:
+        """One rollout of each of my parts, flattened to (T n, ...), and what all say about episodes that ended."""
+        made = [self._rollout(part) for part in self.parts]
+        known = whole(self.learners, made)
+        self._rescale_value(known.target)
+        self.counts = known.counts
+        data = []
+        for part in made:
+            normal = (part.data["advantage"] - known.mean) / (known.std + 1e-8)
+            named = {**part.data, "advantage": normal}
+            if has_places(self.task):
+                data.append({name: values[part.counted] for name, values in named.items()})
+            else:  # all of them, without a copy: there may be pictures
+                data.append({name: values.flatten(0, 1) for name, values in named.items()})
+        return data, known.metrics
+
+    def _rollout(self, part: Part) -> Rollout:
+        """Of one part."""
+        env, buffer = part.env, part.buffer
         buffer.clear()
         std, correlation = self.log_std.exp(), self.config.correlation
         fresh = math.sqrt(1.0 - correlation**2)
@@ -157,9 +143,9 @@ class TorchPath(Stateful):
         for t in range(self.config.rollout_steps):
             x, c, shown = env.features(env.observation), self._judged(env.observation), env.observation["pictures"]
             mean = self.mean(x, shown)
-            drawn = torch.randn(mean.shape, generator=self.generator, device=self.device)
-            self.wander = correlation * self.wander + fresh * drawn
-            action = mean + std * self.wander
+            random = torch.randn(mean.shape, generator=part.generator, device=self.device)
+            part.wander = correlation * part.wander + fresh * random
+            action = mean + std * part.wander
             log_prob = gaussian_log_prob(action, mean, self.log_std)
             here = self._present(env.observation)
             step = env.step(action)
@@ -177,102 +163,77 @@ class TorchPath(Stateful):
             next_value[t, rows] = self.value(c)
         gamma, decay = self.config.discount(self.iteration / self.iterations), self.config.gae_lambda
         advantage = advantages(buffer["reward"], value, next_value, buffer["lost"], buffer["done"], gamma, decay)
-        target, counted = value + advantage, buffer["counted"]
-        self._rescale_value(target[counted][:, None])
-        normal = (advantage - advantage[counted].mean()) / (advantage[counted].std() + 1e-8)
         inputs = {name: buffer[name] for name in ("x", "c", "action", "log_prob", *columns(shown))}
-        data = inputs | {"advantage": normal, "target": target}
-        metrics = {"reward": float(buffer["reward"][counted].mean())}
-        if ended:
-            mean_return, mean_length = torch.cat(ended).mean(0).tolist()
-            metrics |= {"episode_return": mean_return, "episode_length": mean_length}
-        if not has_places(self.task):  # all of them, without a copy: there may be pictures
-            return {name: values.flatten(0, 1) for name, values in data.items()}, metrics
-        return {name: values[counted] for name, values in data.items()}, metrics
+        data = inputs | {"advantage": advantage, "target": value + advantage}
+        return Rollout(data, buffer["reward"], buffer["counted"], ended)
 
     def _present(self, observation: Observation) -> Tensor:
         """In which rows (n,) somebody is, from whom to learn."""
         if not has_places(self.task):
-            return torch.ones(self.config.num_envs, dtype=torch.bool, device=self.device)
+            return torch.ones(self.env.num_envs, dtype=torch.bool, device=self.device)
         there = present(self.task, {name: value.cpu().numpy() for name, value in observation["privileged"].items()})
         return torch.from_numpy(there).to(self.device)
 
-    @torch.no_grad()
-    def _rescale_value(self, target: Tensor) -> None:
-        """What is usual of the value, and the last layer so that it says the same (PopArt, van Hasselt et al. 2016)."""
-        norm, (weight, bias) = self.value_norm, [*self.critic.parameters()][-2:]
-        shift, std = norm.shift.clone(), norm.std.clone()
-        norm.update(target)
-        weight.mul_(std / norm.std)
-        bias.copy_((std * bias + shift - norm.shift) / norm.std)
-
-    def _update(self, data: Batch) -> dict[str, float]:
+    def _update(self, data: list[Batch]) -> dict[str, float]:
         """Several passes of minibatch gradient steps over one rollout."""
-        config = self.config
-        x, c = data["x"], data["c"]
-        target = self.value_norm(data["target"][:, None]).squeeze(-1)
-        data = {**data, "x": self.actor_norm(x), "c": self.critic_norm(c), "target": target}
+        config, metrics = self.config, dict[str, Tensor]()
+        seen = [(batch["x"], batch["c"]) for batch in data]
+        data = [
+            {
+                **batch,
+                "x": self.actor_norm(batch["x"]),
+                "c": self.critic_norm(batch["c"]),
+                "target": self.value_norm(batch["target"][:, None]).squeeze(-1),
+            }
+            for batch in data
+        ]
         for _ in range(config.epochs):
-            order = torch.randperm(len(x), generator=self.generator, device=self.device)
-            for rows in order.chunk(config.minibatches):
-                metrics = self._gradient_step({name: values[rows] for name, values in data.items()})
-        self._learn_scales(x, c)
+            orders = [
+                torch.randperm(len(batch["x"]), generator=part.generator, device=self.device)
+                for part, batch in zip(self.parts, data, strict=True)
+            ]
+            for k in range(config.minibatches):
+                sizes = drawn(self.counts, config.minibatches, k)
+                if not sum(sizes):
+                    break
+                mine = [sizes[number] for number in self.learners.mine]
+                begin = [k * -(-len(order) // config.minibatches) for order in orders]
+                rows = [order[at : at + size] for order, at, size in zip(orders, begin, mine, strict=True)]
+                chosen = [{name: v[at] for name, v in one.items()} for one, at in zip(data, rows, strict=True)]
+                metrics = self._gradient_step(chosen, sum(sizes))
+        self.learners.agree(self.learnt)
+        self._learn_scales(seen)
         return {name: float(value) for name, value in metrics.items()}
 
-    def _gradient_step(self, batch: Batch) -> dict[str, Tensor]:
-        config = self.config
-        log_prob = gaussian_log_prob(batch["action"], torch.tanh(self.actor(batch["x"], kept(batch))), self.log_std)
-        change = log_prob - batch["log_prob"]
-        ratio = change.exp()
-        clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-        policy_loss = -torch.min(ratio * batch["advantage"], clipped * batch["advantage"]).mean()
-        value_loss = (self.critic(batch["c"]).squeeze(-1) - batch["target"]).square().mean()
-        loss = policy_loss + value_loss - config.entropy * self.log_std.sum()
-        self.optimizer.zero_grad()
-        loss.backward()
+    def _gradient_step(self, batches: list[Batch], count: int) -> dict[str, Tensor]:
+        """On my parts of a minibatch, which has so many samples in all."""
+        metrics = self.learners.gradient(lambda place, _: self._loss(batches[place], count), self.learnt)
         for mirror in self.mirrors:
             mirror.average()
         if self.mirrors and self.log_std.grad is not None:
             self.mirrors[0].alike(self.log_std.grad)
         for group in self.groups:
-            nn.utils.clip_grad_norm_(group, config.gradient_clip)
+            nn.utils.clip_grad_norm_(group, self.config.gradient_clip)
         self.optimizer.step()
         with torch.no_grad():
-            self.log_std.clamp_(min=math.log(config.min_std))
-            kl = (ratio - 1.0 - change).mean()
-            return {
-                "loss": loss.detach(),
-                "value_loss": value_loss.detach(),
-                "kl": kl,
-                "std": self.log_std.exp().mean(),
-            }
+            self.log_std.clamp_(min=math.log(self.config.min_std))
+            return metrics | {"std": self.log_std.exp().mean()}
 
-    def _set_schedule(self) -> None:
+    def _loss(self, batch: Batch, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """What these samples add to the loss of a minibatch of so many, and to what is shown of it."""
         config = self.config
-        done = self.iteration / self.iterations
-        self.env.easy, rate = config.easy_share(done), config.rate(done)
-        self.env.lengths = config.length_shares(done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        log_prob = gaussian_log_prob(batch["action"], torch.tanh(self.actor(batch["x"], kept(batch))), self.log_std)
+        change = log_prob - batch["log_prob"]
+        ratio = change.exp()
+        clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+        policy_loss = -torch.min(ratio * batch["advantage"], clipped * batch["advantage"]).sum() / count
+        value_loss = (self.critic(batch["c"]).squeeze(-1) - batch["target"]).square().sum() / count
+        share = len(batch["x"]) / count
+        loss = policy_loss + value_loss - share * config.entropy * self.log_std.sum()
+        return loss, {"loss": loss, "value_loss": value_loss, "kl": (ratio - 1.0 - change).sum() / count}
 
     def controller(self) -> FeaturePolicy:
         """The policy without exploration, its normaliser folded into the first layer."""
         eyes = self.average.encoders
         layers = linear_layers(self.average.network, self.actor_norm.wider(eyes.size))
         return FeaturePolicy.from_task(self.task, Mlp(layers, self.config.activation), encoders=eyes.exported())
-
-    def dump_to(self, folder: Path) -> None:
-        self.env.dump_dir = folder
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next iterations depend on."""
-        drawn = {"log_std": self.log_std.detach().clone(), "generator": self.generator.get_state()}
-        return super().state_dict() | drawn | {"wander": self.wander.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same task and settings."""
-        super().load_state_dict(state)
-        with torch.no_grad():
-            self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
-        self.wander = torch.as_tensor(state["wander"], device=self.device).clone()
-        self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())

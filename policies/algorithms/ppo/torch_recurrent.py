@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,13 +17,14 @@ from torch.nn import functional
 
 from deploy.policy_file import PolicyFile
 from policies.algorithms.ppo.recurrent_actor import RecurrentActor
+from policies.algorithms.ppo.torch_parts import Part, Parted, Rollout, drawn, whole
 from policies.algorithms.ppo.torch_path import smallest_std
-from policies.algorithms.ppo.torch_threads import TorchThreads
 from policies.algorithms.ppo.tracking_actor import TrackingActor
 from policies.algorithms.ppo.tutor import Lesson, Tutor
-from policies.learning.buffers import Batch, RolloutBuffer, advantages
+from policies.learning.buffers import Batch, advantages
 from policies.learning.encoders import Encoders, columns, kept
-from policies.learning.networks import Normalizer, Stateful, mlp
+from policies.learning.networks import Normalizer, mlp
+from policies.learning.parallel.learners import Learners
 from policies.models.controller import FeaturePolicy
 from policies.models.networks.feed_forward import Mlp
 from policies.models.reading import network_of
@@ -39,18 +39,16 @@ if TYPE_CHECKING:
     from policies.algorithms.ppo import PpoConfig
 
 NEAR, SHARE = 0.1, 0.3  # m, m/s: errors of what is tracked count in this, and this share of its size
-PARTS = 2  # of a batch that threads share
+PIECES = 2  # of a batch that threads share
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
-class TorchRecurrent(Stateful):
+class TorchRecurrent(Parted):
     """See the module."""
 
-    state_parts = (
-        *("env", "actor", "average", "estimator", "critic", "optimizer"),
-        *("actor_norm", "critic_norm", "value_norm"),
-    )
-    state_values = ("iteration",)
+    state_parts = (*Parted.state_parts, "estimator")
+    actor: RecurrentActor | TrackingActor
+    average: RecurrentActor | TrackingActor
 
     def __init__(
         self,
@@ -65,13 +63,14 @@ class TorchRecurrent(Stateful):
         self.task, self.config, self.device = task, config, device
         self.tutor: Tutor | None = None
         self.lesson = lesson or Lesson()
-        how = config.num_envs, seed, device, config.length_shares(0.0), config.easy
-        self.env = vector_env(practised or task, *how, workers=config.workers)
-        self.generator, weights = torch.Generator(device).manual_seed(seed), torch.Generator().manual_seed(seed)
-        env, actions = self.env, self.env.action_size
+        self.learners = Learners(config.parts or 1, config.threads, PIECES if device == "cpu" else 1)
+        how = device, self.learners.parts
+        self.parts = [Part(practised or task, config, own, *how) for own in self.learners.seeds(seed)]
+        weights = torch.Generator().manual_seed(seed)
+        self.env = env = self.parts[0].env  # as all are
+        actions = env.action_size
         eyes = Encoders(pictures(task.policy), config.sight, weights)
         how_wide, tracked = (eyes, env.feature_size, config.hidden), list[int]()  # columns of what is privileged
-        self.actor: RecurrentActor | TrackingActor
         if config.network == "tracking_gru":
             ego, motion, tracked = tracking(task)
             self.actor = TrackingActor(*how_wide, config.head, actions, weights, ego, motion).to(device)
@@ -90,15 +89,13 @@ class TorchRecurrent(Stateful):
         self.estimator = mlp(layers, weights).to(device) if estimates else nn.Sequential()
         own = [*self.actor.parameters(), *self.estimator.parameters(), self.log_std]
         self.groups = own, [*self.critic.parameters()]
-        parameters = [p for group in self.groups for p in group]
-        self.optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5, fused=True)
+        self.learnt = [p for group in self.groups for p in group]
+        self.optimizer = torch.optim.Adam(self.learnt, lr=config.learning_rate, eps=1e-5, fused=True)
         self.actor_norm = Normalizer(env.feature_size, device, smallest_std(env))
         self.critic_norm = Normalizer(seen, device)
         self.value_norm = Normalizer(1, device, kept=config.value_memory)
-        self.wander = torch.zeros((config.num_envs, actions), device=device)  # what was explored last
-        self.state = self.actor.initial(config.num_envs)
-        self.buffer = RolloutBuffer(config.rollout_steps)
-        self.threads, self.parts = TorchThreads(config.threads), PARTS if device == "cpu" else 1
+        for part in self.parts:
+            part.state = self.actor.initial(part.env.num_envs)
         self.iterations, self.iteration = config.iterations, 0
 
     def begin_with(self, policy: PolicyFile, content: bytes, own: Task) -> None:
@@ -125,11 +122,6 @@ class TorchRecurrent(Stateful):
         for each in actors:
             each.begin_with(network.layers, columns, actions)
 
-    def _learn_scales(self, x: Tensor, c: Tensor) -> None:
-        """What is usual of what actor and critic see."""
-        self.actor_norm.update(x)
-        self.critic_norm.update(c)
-
     def _seen(self, x: Tensor) -> Tensor:
         """What the actor is given of features (..., f): normalised, and for one that tracks once more as they are."""
         seen: Tensor = self.actor_norm(x)
@@ -142,43 +134,6 @@ class TorchRecurrent(Stateful):
         if self.tutor:
             known[self.tutor.columns] = True
         return known
-
-    @property
-    def done(self) -> float:
-        """The share of the training."""
-        return self.iteration / self.iterations
-
-    def learn(self) -> Iterator[dict[str, float]]:
-        """Train to the end of the budget; one yield per rollout and its update."""
-        every = self.config.evaluate_every
-        while self.iteration < self.iterations:
-            self._set_schedule()
-            data, metrics = self._collect()
-            metrics |= self._update(data)
-            self.iteration += 1
-            share = self.config.averages(self.iteration)
-            torch._foreach_lerp_([*self.average.parameters()], [*self.actor.parameters()], share)
-            metrics["progress"] = self.done
-            metrics |= {"env_steps": float(self.env.total_steps), **self.env.worker_metrics()}
-            if self.iteration == self.iterations or (every and self.iteration % every == 0):
-                scores = self.evaluate(self.config.evaluation_episodes, seed=self.iteration)
-                metrics["success"] = float(scores["success"].mean())
-            yield metrics
-
-    def _set_schedule(self) -> None:
-        self.env.easy, self.env.lengths = self.config.easy_share(self.done), self.config.length_shares(self.done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.rate(self.done)
-
-    @torch.no_grad()
-    def _judged(self, observation: Observation) -> Tensor:
-        """What the critic sees (n, .)."""
-        seen = self.env.critic_features(observation)
-        return torch.cat([seen, self.actor.encoders(observation["pictures"])], -1) if self.shared else seen
-
-    def value(self, critic_features: Tensor) -> Tensor:
-        """The critic's estimate (...,) of the discounted sum of rewards."""
-        return self.value_norm.invert(self.critic(self.critic_norm(critic_features))).squeeze(-1)
 
     @torch.no_grad()
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
@@ -196,32 +151,46 @@ class TorchRecurrent(Stateful):
         return env.fly(act)
 
     @torch.no_grad()
-    def _collect(self) -> tuple[Batch, dict[str, float]]:
-        """One rollout (T, n, .), and what it says about the episodes that ended."""
-        env, buffer, config = self.env, self.buffer, self.config
+    def _collect(self) -> tuple[list[Batch], dict[str, float]]:
+        """One rollout (T, n, .) of each of my parts, and what all say about the episodes that ended."""
+        flown = [self._flown(part) for part in self.parts]
+        if self.iteration == 0:  # at the start all is at rest, which tells nothing of what is usual
+            self._learn_scales([(part.buffer["x"], part.buffer["c"]) for part in self.parts])
+        made = [self._valued(part, *told) for part, told in zip(self.parts, flown, strict=True)]
+        known = whole(self.learners, made)
+        self._rescale_value(known.target)
+        metrics = known.metrics
+        if self.tutor:  # which has one part
+            metrics["imitation_error"] = self.apart / self.config.rollout_steps / len(self.tutor.columns)
+        normal = [(one.data["advantage"] - known.mean) / (known.std + 1e-8) for one in made]
+        return [{**one.data, "advantage": value} for one, value in zip(made, normal, strict=True)], metrics
+
+    def _flown(self, part: Part) -> tuple[Tensor, list[Tensor], list[tuple[int, Tensor, Tensor]]]:
+        """Of one part: the state before, what it says of episodes that ended, and (t, rows, seen) at time limits."""
+        env, buffer, config = part.env, part.buffer, self.config
         buffer.clear()
-        std, fresh, before = self.log_std.exp(), math.sqrt(1.0 - config.correlation**2), self.state
+        std, fresh, before = self.log_std.exp(), math.sqrt(1.0 - config.correlation**2), part.state
         ended: list[Tensor] = []
         bootstraps: list[tuple[int, Tensor, Tensor]] = []
         apart, taught = torch.zeros(()), self.taught
         for _ in range(config.rollout_steps):
             x, c, shown = env.features(env.observation), self._judged(env.observation), env.observation["pictures"]
-            mean, state = self._acted(x, shown)
-            drawn = torch.randn(mean.shape, generator=self.generator, device=self.device)
-            self.wander = config.correlation * self.wander + fresh * drawn
-            action, wanted, error = mean + std * self.wander, torch.zeros_like(mean), torch.zeros(())
+            mean, state = self._acted(x, shown, part.state)
+            random = torch.randn(mean.shape, generator=part.generator, device=self.device)
+            part.wander = config.correlation * part.wander + fresh * random
+            action, wanted, error = mean + std * part.wander, torch.zeros_like(mean), torch.zeros(())
             if self.tutor:
                 seen = {**env.observation["policy"], **env.observation["privileged"]}
                 told = self.tutor.act({name: value.cpu().numpy() for name, value in seen.items()})
                 wanted[:, self.tutor.columns] = torch.from_numpy(told).to(self.device)
-                action = torch.where(self._guided()[:, None] & taught, wanted + std * self.wander, action)
+                action = torch.where(self._guided()[:, None] & taught, wanted + std * part.wander, action)
                 error = ((mean - wanted).square() * taught).sum(-1)
                 apart += error.mean()
             log_prob = _log_probs(action, mean, self.log_std)
             step = env.step(action)
             reward = step.reward - self.lesson.reward * error
             goes_on = (~step.done).float()
-            self.state = state * goes_on[:, None]
+            part.state = state * goes_on[:, None]
             outcome = {"reward": reward, "lost": step.terminated, "done": step.done, "goes_on": goes_on}
             buffer.add(x=x, c=c, action=action, log_prob=log_prob, wanted=wanted, **outcome, **columns(shown))
             if bool(step.done.any()):
@@ -230,40 +199,38 @@ class TorchRecurrent(Stateful):
                 bootstraps.append((buffer.filled - 1, rows, self._judged(step.final_observation)[rows]))
                 if self.tutor:
                     self.tutor.begin(step.done.cpu().numpy())
-        if self.iteration == 0:  # at the start all is at rest, which tells nothing of what is usual
-            self._learn_scales(buffer["x"], buffer["c"])
+        self.apart = float(apart)
+        return before, ended, bootstraps
+
+    def _valued(
+        self, part: Part, before: Tensor, ended: list[Tensor], bootstraps: list[tuple[int, Tensor, Tensor]]
+    ) -> Rollout:
+        """What was flown, with what the critic thinks of it."""
+        env, buffer, config = part.env, part.buffer, self.config
         value = self.value(buffer["c"])
         next_value = torch.cat((value[1:], self.value(self._judged(env.observation))[None]))
         for t, rows, c in bootstraps:  # out of time is not out of value
             next_value[t, rows] = self.value(c)
         gamma, decay = config.discount(self.done), config.gae_lambda
         advantage = advantages(buffer["reward"], value, next_value, buffer["lost"], buffer["done"], gamma, decay)
-        target = value + advantage
-        self._rescale_value(target[..., None])
-        normal = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        names = ("x", "c", "action", "log_prob", "wanted", "goes_on", *columns(shown))
-        data = {name: buffer[name] for name in names} | {"advantage": normal, "target": target}
-        metrics = {"reward": float(buffer["reward"].mean())}
-        if self.tutor:
-            metrics["imitation_error"] = float(apart / config.rollout_steps / len(self.tutor.columns))
-        if ended:
-            mean_return, mean_length = torch.cat(ended).mean(0).tolist()
-            metrics |= {"episode_return": mean_return, "episode_length": mean_length}
-        return {**data, "before": before[None]}, metrics
+        names = ("x", "c", "action", "log_prob", "wanted", "goes_on", *columns(env.observation["pictures"]))
+        data = {name: buffer[name] for name in names} | {"advantage": advantage, "target": value + advantage}
+        everywhere = torch.ones_like(buffer["done"])
+        return Rollout({**data, "before": before[None]}, buffer["reward"], everywhere, ended)
 
-    def _acted(self, x: Tensor, shown: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _acted(self, x: Tensor, shown: Mapping[str, Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
         """Actions (n, k) without exploration, and the next state (n, .)."""
-        seen, rows = self._seen(x), torch.arange(len(x), device=self.device).chunk(self.parts)
+        seen, rows = self._seen(x), torch.arange(len(x), device=self.device).chunk(self.learners.pieces)
 
-        def one(part: int) -> tuple[Tensor, Tensor]:
-            some = rows[part]
+        def one(piece: int) -> tuple[Tensor, Tensor]:
+            some = rows[piece]
             with torch.no_grad():
                 made: tuple[Tensor, Tensor] = self.actor(
-                    seen[some], {name: value[some] for name, value in shown.items()}, self.state[some]
+                    seen[some], {name: value[some] for name, value in shown.items()}, before[some]
                 )
             return made
 
-        actions, states = zip(*self.threads.map(one, len(rows)), strict=True)
+        actions, states = zip(*self.learners.map(one, len(rows)), strict=True)
         return torch.cat(actions), torch.cat(states)
 
     def _guided(self) -> Tensor:
@@ -271,35 +238,42 @@ class TorchRecurrent(Stateful):
         count = round(self.lesson.guided_share(self.done) * self.config.num_envs)
         return torch.arange(self.config.num_envs, device=self.device) < count
 
-    @torch.no_grad()
-    def _rescale_value(self, target: Tensor) -> None:
-        """What is usual of the value, and the last layer so that it says the same (PopArt, van Hasselt et al. 2016)."""
-        norm, (weight, bias) = self.value_norm, [*self.critic.parameters()][-2:]
-        shift, std = norm.shift.clone(), norm.std.clone()
-        norm.update(target)
-        weight.mul_(std / norm.std)
-        bias.copy_((std * bias + shift - norm.shift) / norm.std)
-
-    def _update(self, data: Batch) -> dict[str, float]:
+    def _update(self, data: list[Batch]) -> dict[str, float]:
         """Several passes of minibatch gradient steps over one rollout; a minibatch are all steps of some rows."""
-        config = self.config
-        x, c = data["x"], data["c"]
-        target = self.value_norm(data["target"][..., None]).squeeze(-1)
-        data = {**data, "x": self._seen(x), "c": self.critic_norm(c), "target": target}
+        config, known = self.config, [(batch["x"], batch["c"]) for batch in data]
+        data = [
+            {
+                **batch,
+                "x": self._seen(batch["x"]),
+                "c": self.critic_norm(batch["c"]),
+                "target": self.value_norm(batch["target"][..., None]).squeeze(-1),
+            }
+            for batch in data
+        ]
+        many = self.env.num_envs
         for _ in range(config.epochs):
-            order = torch.randperm(config.num_envs, generator=self.generator, device=self.device)
-            for rows in order.chunk(config.minibatches):
-                metrics = self._gradient_step({name: values[:, rows] for name, values in data.items()})
-        self._learn_scales(x, c)
+            orders = [torch.randperm(many, generator=part.generator, device=self.device) for part in self.parts]
+            for k in range(config.minibatches):
+                if not (size := drawn([many], config.minibatches, k)[0]):
+                    break
+                rows = [order.chunk(config.minibatches)[k] for order in orders]
+                chosen = [{name: v[:, at] for name, v in one.items()} for one, at in zip(data, rows, strict=True)]
+                metrics = self._gradient_step(chosen, size)
+        self.learners.agree(self.learnt)
+        self._learn_scales(known)
         return {name: float(value) for name, value in metrics.items()}
 
-    def _gradient_step(self, batch: Batch) -> dict[str, Tensor]:
-        rows = torch.arange(len(batch["before"][0]), device=self.device).chunk(self.parts)
+    def _gradient_step(self, batches: list[Batch], size: int) -> dict[str, Tensor]:
+        """On my parts of a minibatch, which has so many rows of each part."""
+        pieces = torch.arange(size, device=self.device).tensor_split(self.learners.pieces)
 
-        def loss(part: int) -> tuple[Tensor, dict[str, Tensor]]:
-            return self._loss({name: values[:, rows[part]] for name, values in batch.items()})
+        def loss(place: int, piece: int) -> tuple[Tensor, dict[str, Tensor]]:
+            some, share = pieces[piece], len(pieces[piece]) / (size * self.learners.parts)
+            if not len(some):  # one row is in one piece
+                return self._loss({name: v[:, :1] for name, v in batches[place].items()}, 0.0)
+            return self._loss({name: values[:, some] for name, values in batches[place].items()}, share)
 
-        shown = self.threads.gradient(loss, [p for group in self.groups for p in group], len(rows))
+        metrics = self.learners.gradient(loss, self.learnt)
         if self.done < self.lesson.held:  # what is inherited stays, while the memory learns to tell it the truth
             *inner, weight, bias = (p.grad for p in self.actor.output.parameters() if p.grad is not None)
             for gradient in inner:
@@ -311,11 +285,10 @@ class TorchRecurrent(Stateful):
         self.optimizer.step()
         with torch.no_grad():
             self.log_std.clamp_(min=math.log(self.config.min_std))
-        metrics = {name: torch.stack([part[name] for part in shown]).mean() for name in shown[0]}
         return {**metrics, "std": self.log_std.detach().exp().mean()}
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of some rows, all their steps; and what is shown of it."""
+    def _loss(self, batch: Batch, share: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of some rows, all their steps, which are that share of a minibatch; and what is shown of it."""
         config, taught = self.config, self.taught
         states = self.actor.through(batch["x"], kept(batch), batch["before"][0], batch["goes_on"])
         mean = self.actor.act(batch["x"], states)
@@ -334,7 +307,7 @@ class TorchRecurrent(Stateful):
         if self.lesson.estimate:
             shown["estimation_error"] = self._estimation_error(states, batch["c"])
             loss = loss + self.lesson.estimate * shown["estimation_error"]
-        return loss, {"loss": loss.detach(), **{name: value.detach() for name, value in shown.items()}}
+        return loss * share, {name: value.detach() * share for name, value in {"loss": loss, **shown}.items()}
 
     def _estimation_error(self, states: Tensor, judged: Tensor) -> Tensor:
         """How wrong the memory (..., .) is about what is privileged; `judged` is what the critic sees, normalised.
@@ -355,25 +328,15 @@ class TorchRecurrent(Stateful):
         network, eyes = self.average.exported(self.actor_norm), self.average.encoders
         return FeaturePolicy.from_task(self.task, network, encoders=eyes.exported())
 
-    def dump_to(self, folder: Path) -> None:
-        self.env.dump_dir = folder
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next iterations depend on."""
-        drawn = {"log_std": self.log_std.detach().clone(), "generator": self.generator.get_state()}
-        now = {"wander": self.wander.clone(), "state": self.state.clone()}
-        return super().state_dict() | drawn | now | {"tutor": self.tutor.state_dict() if self.tutor else {}}
+        return super().state_dict() | {"tutor": self.tutor.state_dict() if self.tutor else {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of the same task and settings."""
         super().load_state_dict(state)
-        with torch.no_grad():
-            self.log_std.copy_(torch.as_tensor(state["log_std"], device=self.device))
-        self.wander = torch.as_tensor(state["wander"], device=self.device).clone()
-        self.state = torch.as_tensor(state["state"], device=self.device).clone()
         if self.tutor:
             self.tutor.load_state_dict(state["tutor"])
-        self.generator.set_state(torch.as_tensor(state["generator"], dtype=torch.uint8).cpu())
 
 
 def tracking(task: Task) -> tuple[EgoMotion, list[int], list[int]]:

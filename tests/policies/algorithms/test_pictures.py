@@ -87,7 +87,8 @@ def test_experience_holds_pictures_as_they_were_shown(kind):
     algorithm = learner(kind)
     shown = algorithm.env.observation["pictures"]["camera"].clone()
     run(algorithm, 1)
-    kept = {name: values for name, values in algorithm.buffer.data.items() if "camera" in name}
+    buffer = algorithm.parts[0].buffer if kind == "ppo" else algorithm.buffer
+    kept = {name: values for name, values in buffer.data.items() if "camera" in name}
     assert {*kept} == {"picture.camera"} if kind == "ppo" else {"picture.camera", "next_picture.camera"}
     assert all(v.dtype == torch.uint8 and v.shape[-3:] == (PIXELS, PIXELS, 3) for v in kept.values())
     first = kept["picture.camera"].reshape(-1, PIXELS, PIXELS, 3)[: len(shown)]
@@ -106,10 +107,10 @@ def test_the_privileged_critic_sees_no_picture_and_does_not_train_the_encoder(ki
     inputs = [shape[-1] if kind == "ppo" else shape[1] for shape in sizes]
     assert inputs == [2 + 2 + actions, unaided.shared + actions]
     if kind == "ppo":
-        batch, _ = unaided._collect()
+        (batch,), _ = unaided._collect()
         before = [p.clone() for p in unaided.actor.parameters()]
         unaided.actor_norm.update(batch["x"])
-        unaided._update({**batch, "advantage": torch.zeros_like(batch["advantage"])})
+        unaided._update([{**batch, "advantage": torch.zeros_like(batch["advantage"])}])
         assert all(torch.equal(a, b) for a, b in zip(before, unaided.actor.parameters(), strict=True))
     else:
         run(unaided, 1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from policies.algorithms.ppo.torch_threads import TorchThreads
+from policies.learning.parallel.threads import TorchThreads
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

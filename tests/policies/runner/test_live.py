@@ -52,7 +52,7 @@ def test_a_training_that_is_looked_at_learns_the_same(tmp_path, monkeypatch, cap
 
 def test_the_newest_policy_flies_in_a_process_of_its_own(tmp_path):
     settings = config.compose([*SMALL, f"view={tmp_path / 'live.rrd'}"])
-    task, algorithm = train._build(settings)
+    task, algorithm = train.built(settings)
     with live.beside(settings, task) as look:
         assert look._pipe.poll(120)  # it has started, and asks for a policy
         for _ in range(2):
@@ -65,7 +65,7 @@ def test_the_newest_policy_flies_in_a_process_of_its_own(tmp_path):
 def test_who_does_not_read_holds_nobody_up(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "ENDS", 0.5)
     settings = config.compose([*SMALL, f"view={tmp_path / 'live.rrd'}"])
-    task, algorithm = train._build(settings)
+    task, algorithm = train.built(settings)
     with live.beside(settings, task) as look:
         assert look._pipe.poll(120)
         os.kill(look._process.pid, signal.SIGSTOP)
@@ -79,7 +79,7 @@ def test_who_does_not_read_holds_nobody_up(tmp_path, monkeypatch):
 
 def test_a_view_that_fails_ends_with_a_warning_and_the_training_goes_on(capsys):
     settings = config.compose([*SMALL, "view=radio"])
-    task, algorithm = train._build(settings)
+    task, algorithm = train.built(settings)
     with live.beside(settings, task) as look:
         assert look._pipe.poll(120)
         look.tell(algorithm)

@@ -183,7 +183,7 @@ def test_naming_the_module_again_must_fit_the_run(run):
         compose(["resume=run", "task=evilmod:Task"])
     with pytest.raises(SettingsError, match=r"task\.robot is crazyflie, not evilmod:ROBOT"):
         compose(["resume=run", "task.robot=evilmod:ROBOT"])
-    choices = "only view, report, evaluation_episodes, checkpoint_s, profile, cluster can be set, not seed"
+    choices = "only view, report, evaluation_episodes, checkpoint_s, profile, cluster, learners can be set, not seed"
     with pytest.raises(SettingsError, match=choices):
         compose(["resume=run", "seed=3"])
 

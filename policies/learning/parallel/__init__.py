@@ -1,0 +1,1 @@
+"""One update by several threads or processes: what an algorithm asks (`learners`), and what joins them (`group`)."""

@@ -1,0 +1,200 @@
+"""Processes that learn together, and what they tell each other: torch.distributed, gloo on CPUs and nccl on GPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from policies.algorithms import LostLearnerError
+
+JOINING = 120.0  # s that a learner may take to begin
+PATIENCE = 1800.0  # s that learners wait for one that evaluates, or is stuck without being gone
+LOOK_S = 0.05  # s between two looks for who has come
+BOTH = "cpu:gloo,cuda:nccl"  # nccl: each has a GPU of its own
+T = TypeVar("T")
+
+
+def gone() -> str:
+    """Why, as far as this learner knows."""
+    return "another learner is gone"
+
+
+@dataclass(frozen=True)
+class Group:
+    """This learner among all; the first, rank 0, alone writes, evaluates and exports. By itself: the only one."""
+
+    rank: int = 0
+    count: int = 1
+    device: str = "cpu"  # where what they sum has to be: cuda with nccl
+    why: Callable[[], str] = field(default=gone, compare=False)  # one is gone, in words
+
+    def told(self, what: int = 0) -> int:
+        """What the first one says to all."""
+        said = torch.tensor([what])
+        self._done(lambda: distributed.broadcast(said, 0))
+        return int(said)
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """Tensors of one shape, one of each learner: (count, ...), on the CPU."""
+        if self.count == 1:
+            return own[None]
+        mine = own.detach().cpu().contiguous()
+        found = [torch.empty_like(mine) for _ in range(self.count)]
+        self._done(lambda: distributed.all_gather(found, mine))
+        return torch.stack(found)
+
+    def summed(self, own: Tensor, order: list[tuple[int, int]]) -> Tensor:
+        """The sum (size,) of what learners have in their places (places, size), by (learner, place) in that order.
+
+        Each sums one slice of it and tells the others: what goes over the wire is about that of an all-reduce, and
+        the order of the sum, and so its last bit, does not depend on who has which place.
+        """
+        if self.count == 1:
+            return _in_order(own[None], order)
+        places, size = own.shape
+        width = -(-size // self.count)
+        padded = torch.nn.functional.pad(own.to(self.device), (0, width * self.count - size))
+        mine = padded.view(places, self.count, width).transpose(0, 1).contiguous()
+        slices = torch.empty_like(mine)  # of each learner, my slice of its places
+        self._done(lambda: distributed.all_to_all_single(slices, mine))
+        part = _in_order(slices, order)
+        whole = [torch.empty_like(part) for _ in range(self.count)]
+        self._done(lambda: distributed.all_gather(whole, part))
+        return torch.cat(whole)[:size].to(own.device)
+
+    def sent(self, content: bytes) -> None:
+        """To the first one."""
+        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self._done(lambda: distributed.send(torch.tensor([len(data)]), 0))
+        self._done(lambda: distributed.send(data, 0))
+
+    def received(self, rank: int) -> bytes:
+        """What that one has sent."""
+        size = torch.zeros(1, dtype=torch.int64)
+        self._done(lambda: distributed.recv(size, rank))
+        data = torch.empty(int(size), dtype=torch.uint8)
+        self._done(lambda: distributed.recv(data, rank))
+        return data.numpy().tobytes()
+
+    def _done(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except RuntimeError as error:  # all that torch.distributed knows, whatever happened
+            raise LostLearnerError(self.why()) from error
+
+
+def _in_order(values: Tensor, order: list[tuple[int, int]]) -> Tensor:
+    """The sum of values (learners, places, size), one after the other."""
+    (learner, place), *rest = order
+    total = values[learner, place].clone()
+    for learner, place in rest:
+        total += values[learner, place]
+    return total
+
+
+_joined: ContextVar[Group] = ContextVar("_joined", default=Group())  # noqa: B039  # it is frozen
+
+
+def current() -> Group:
+    """The group that was joined, else this process alone."""
+    return _joined.get()
+
+
+class Meeting(NamedTuple):
+    """Where learners find each other: a file that all of them see, or an address."""
+
+    rank: int
+    learners: int
+    file: str = ""
+    host: str = ""  # of the first one
+    port: int = 0
+    nccl: bool = False
+
+
+@contextmanager
+def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = gone) -> Iterator[Group]:
+    """Inside, `current()` is the group. `look` is called while we wait, and raises what speaks against waiting on."""
+    store = _store(meeting)
+    _bind(meeting)
+    store.set(f"here/{meeting.rank}", "1")
+    before, names = time.monotonic(), [f"here/{k}" for k in range(meeting.learners)]
+    while not store.check(names):
+        look()
+        if time.monotonic() - before > JOINING:
+            raise LostLearnerError(f"not all of {meeting.learners} learners have begun within {JOINING:.0f} s")
+        time.sleep(LOOK_S)
+    if meeting.nccl:
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # an error, not the process's end
+    patience = timedelta(seconds=PATIENCE)
+    try:
+        distributed.init_process_group(
+            BOTH if meeting.nccl else "gloo",
+            store=store,
+            rank=meeting.rank,
+            world_size=meeting.learners,
+            timeout=patience,
+        )
+    except RuntimeError as error:
+        raise LostLearnerError(why()) from error
+    group = Group(meeting.rank, meeting.learners, "cuda" if meeting.nccl else "cpu", why)
+    token = _joined.set(group)
+    try:
+        yield group
+    finally:
+        _joined.reset(token)
+        distributed.destroy_process_group()
+
+
+def gpus() -> int:
+    """How many this machine has that nccl can join."""
+    return torch.cuda.device_count() if distributed.is_nccl_available() else 0
+
+
+def _store(meeting: Meeting) -> Any:
+    if meeting.file:
+        return distributed.FileStore(meeting.file, meeting.learners)  # type: ignore[attr-defined]
+    how = meeting.learners, meeting.rank == 0, timedelta(seconds=JOINING)
+    try:
+        made: Any = distributed.TCPStore  # type: ignore[attr-defined]
+        return made(meeting.host, meeting.port, *how, wait_for_workers=False)
+    except RuntimeError as error:
+        raise LostLearnerError(f"the first learner, at {meeting.host}:{meeting.port}, does not answer") from error
+
+
+def _bind(meeting: Meeting) -> None:
+    """Have gloo listen where the others are, and nowhere else."""
+    if meeting.file:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    elif name := interface(meeting.host):
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def interface(host: str) -> str:
+    """The name of the one that leads to a host; empty where the system does not say."""
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            try:
+                import fcntl
+
+                asked = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, asked)  # SIOCGIFADDR, netdevice(7)
+            except (ImportError, OSError):
+                continue
+            if socket.inet_ntoa(answer[20:24]) == own:
+                return name
+    return ""

@@ -1,0 +1,212 @@
+"""Several learners that share one update: the same result however many they are, and what becomes of a loss."""
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from policies.algorithms.ppo.torch_parts import drawn
+from policies.learning.networks import Normalizer, merged, moments
+from policies.learning.parallel.group import Group, interface
+from policies.learning.parallel.learners import Learners
+from policies.runner import checkpoint
+from policies.runner.config import RunError, compose
+from policies.runner.mistakes import SettingsError
+from policies.train import train
+
+SMALL = (
+    *("task=quad_hover", "algorithm=ppo", "algorithm.path=torch", "algorithm.num_envs=24", "algorithm.rollout_steps=4"),
+    *("algorithm.hidden=[8]", "algorithm.critic_hidden=[8]", "algorithm.evaluate_every=0", "report=false"),
+    "algorithm.evaluation_episodes=4",
+)
+
+GATED = ("algorithm.network=gru", "algorithm.hidden=[8,8]")
+
+
+def trained(folder, *words, iterations=6):
+    """The policy file of a short run there."""
+    return train(compose([*SMALL, f"algorithm.total_steps={iterations * 96}", f"out={folder}", *words])).read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def when(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process makes of a run that is cut into three parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        folder = tmp_path_factory.mktemp("alone") / "run"
+        return trained(folder, "algorithm.parts=3"), checkpoint.load(folder / "checkpoint.npz")["algorithm"]
+
+
+def same(one, other):
+    """Whether two trees hold the same bits."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    return bool((one == other) if not hasattr(one, "shape") else (one == other).all())
+
+
+def followers() -> list[int]:
+    """Processes of the other learners that this one has begun."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            mine = int(words[1]) == os.getpid() and b"policies.cluster.follower" in (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        found += [int(folder.name)] if mine else []
+    return found
+
+
+def listening(process: int) -> set[str]:
+    """Addresses on which it does, as the system writes them."""
+    sockets = set()
+    for file in Path(f"/proc/{process}/fd").glob("*"):
+        sockets |= {*re.findall(r"socket:\[(\d+)\]", os.readlink(file))}
+    lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    return {words[1].partition(":")[0] for words in lines if words[3] == "0A" and words[9] in sockets}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learners", [2, 3])
+def test_the_number_of_learners_changes_no_bit(tmp_path, alone, learners):
+    made = trained(tmp_path / "run", "algorithm.parts=3", f"learners={learners}")
+    state = checkpoint.load(tmp_path / "run" / "checkpoint.npz")["algorithm"]
+    assert len(state["parts"]) == 3 and same(state, alone[1])
+    assert made == alone[0]  # the first alone writes: one file, and what is in it names no learner
+    assert not followers()
+
+
+@pytest.mark.slow
+def test_actors_that_remember_learn_together(tmp_path):
+    words = ("algorithm.parts=2", "algorithm.minibatches=3", "algorithm.num_envs=6", "algorithm.threads=2", *GATED)
+    one, two = (trained(tmp_path / str(n), *words, f"learners={n}") for n in (1, 2))
+    assert one == two
+    state = checkpoint.load(tmp_path / "2" / "checkpoint.npz")["algorithm"]
+    assert [part["state"].shape for part in state["parts"]] == [(3, 8), (3, 8)]
+
+
+@pytest.mark.slow
+def test_a_learner_that_dies_ends_the_run_which_others_continue(tmp_path, alone):
+    folder, told = tmp_path / "run", {}
+
+    def kill():
+        while not (folder / "checkpoint.npz").exists():
+            time.sleep(0.002)
+        (process,) = followers()
+        told["listens"] = listening(process)
+        os.kill(process, signal.SIGKILL)
+
+    watcher = threading.Thread(target=kill)
+    watcher.start()
+    begun = time.monotonic()
+    with pytest.raises(RunError) as error:
+        trained(folder, "algorithm.parts=3", "learners=2", "checkpoint_s=0.001", iterations=2000)
+    watcher.join()
+    assert time.monotonic() - begun < 120.0
+    said = str(error.value)
+    assert said.startswith("learner 1 of 2 (0 is this one) is gone: signal 9; the checkpoint of ")
+    assert f"is whole, continue with resume={folder}" in said and "\n" not in said
+    assert told["listens"] == {"0100007F"}  # 127.0.0.1
+    before = checkpoint.load(folder / "checkpoint.npz")  # whole
+    assert 0 < before["algorithm"]["iteration"] < 2000 and len(before["algorithm"]["parts"]) == 3
+    assert not (folder / "policy.onnx").exists()
+
+
+@pytest.mark.slow
+def test_fewer_learners_continue_exactly(tmp_path, alone, monkeypatch):
+    folder = tmp_path / "run"
+    from policies.algorithms.ppo.torch_path import TorchPath
+
+    update, count = TorchPath._update, []
+
+    def interrupted(self, data):
+        count.append(1)
+        if len(count) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, data)
+
+    monkeypatch.setattr(TorchPath, "_update", interrupted)
+    with pytest.raises(SystemExit):
+        trained(folder, "algorithm.parts=3", "learners=2")
+    monkeypatch.undo()
+    assert checkpoint.load(folder / "checkpoint.npz")["algorithm"]["iteration"] == 4
+    train(compose([f"resume={folder}", "learners=1"]))
+    assert same(checkpoint.load(folder / "checkpoint.npz")["algorithm"], alone[1])
+
+
+def test_what_cannot_be_shared_is_refused():
+    for words, why in (
+        (("task=quad_hover", "learners=2"), "learners=2: apg learns in one process"),
+        ((*SMALL, "learners=0"), "learners must be at least 1"),
+        ((*SMALL, "learners=3", "algorithm.parts=2"), "learners=3 are more than algorithm.parts=2"),
+        ((*SMALL, "algorithm.parts=5"), "num_envs must be a multiple of parts, got 24 and 5"),
+        ((*SMALL, "learners=2", "algorithm.workers=2"), "parts=2 does not go with algorithm.workers=2"),
+        ((*SMALL, "algorithm.parts=24", *GATED), "1 rows do not make 4 minibatches"),
+        ((*SMALL, "algorithm.path=fused", "algorithm.parts=2"), "path=fused does not do algorithm.parts=2"),
+    ):
+        with pytest.raises((SettingsError, RunError), match=re.escape(why)):
+            train(compose([*words]))
+
+
+def test_parts_add_up_to_the_whole():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)) * 4.0 + 7.0
+    whole, parted = Normalizer(3, kept=0.5), Normalizer(3, kept=0.5)
+    for _ in range(2):
+        whole.update(x)
+        parted.take(merged(torch.stack([moments(part) for part in (x[:7], x[7:7], x[7:20], x[20:])])))
+    assert whole.count == parted.count
+    torch.testing.assert_close(whole.mean, parted.mean, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(whole.variance, parted.variance, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize(("count", "minibatches"), [(12, 4), (10, 4), (9, 4), (3, 4), (0, 2)])
+def test_minibatches_are_cut_as_torch_does(count, minibatches):
+    wanted = [len(piece) for piece in torch.arange(count).chunk(minibatches) if len(piece)]
+    found = [drawn([count], minibatches, k)[0] for k in range(minibatches)]
+    assert found == wanted + [0] * (minibatches - len(wanted))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_gradient_is_that_of_the_whole(parts):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(4, 2, generator=generator).t().requires_grad_()  # which lies otherwise
+    x = torch.randn(12, 4, generator=generator)
+    (wanted,) = torch.autograd.grad((x @ weight.t()).square().mean(), weight)
+    learners, pieces = Learners(parts), x.chunk(parts)
+
+    def loss(place, piece):
+        value = (pieces[place] @ weight.t()).square().sum() / (2 * len(x))
+        return value, {"loss": value}
+
+    shown = learners.gradient(loss, [weight])
+    assert weight.grad.stride() == weight.stride()
+    torch.testing.assert_close(weight.grad, wanted)
+    torch.testing.assert_close(shown["loss"], (x @ weight.t()).square().mean().detach())
+
+
+def test_each_part_has_one_learner_and_random_numbers_of_its_own():
+    with pytest.raises(ValueError, match="3 learners need"):
+        Learners(2, group=Group(0, 3))
+    every = [Learners(8, group=Group(rank, 3)) for rank in range(3)]
+    assert [number for one in every for number in one.mine] == [*range(8)]
+    seeds = [seed for one in every for seed in one.seeds(5)]
+    assert len({*seeds}) == 8 and seeds == Learners(8).seeds(5)
+    assert Learners(1).seeds(5) == [5]
+
+
+def test_the_way_to_this_machine_is_found():
+    assert interface("127.0.0.1") in ("lo", "lo0")
