@@ -1,8 +1,7 @@
-"""A policy as a module of Betaflight: C around its C (firmware/betaflight), in place of the mixer while a switch says so.
+"""A policy as a module of Betaflight: C around its C (firmware/betaflight), in the mixer's place while a switch is on.
 
-Betaflight knows attitude, body rates and the battery. Where it is, it estimates since release 2026.6 of GPS, or of
-optical flow and a rangefinder; a computer beside it can be such a GPS, over MSP. A target it has none: the pilot's sticks
-move it.
+Betaflight knows attitude, body rates and the battery. Where it is, it estimates since release 2026.6, from GPS or from
+optical flow and a rangefinder; a computer beside it can be that GPS, over MSP. It has no target: sticks move it.
 
 Sources: betaflight @6dbc4218 (release 2026.6.1) src/main flight/imu.c, flight/position_estimator.c, flight/mixer.c,
 fc/core.c, common/axis.h.
@@ -31,7 +30,7 @@ WRITTEN = (
 BUILD = (
     "echo 'include $(SRC_DIR)/sim2metal/sim2metal.mk' >> mk/source.mk",
     "sed -i 's|^ *mixTable(currentTimeUs);|&\\n    sim2metalUpdate(currentTimeUs);|' src/main/fc/core.c",
-    "sed -i '0,/^#include \"flight/s||#include \"sim2metal/sim2metal.h\"\\n&|' src/main/fc/core.c",
+    'sed -i \'0,/^#include "flight/s||#include "sim2metal/sim2metal.h"\\n&|\' src/main/fc/core.c',
     "make TARGET=STM32F405",
 )
 BUDGET = Budget(250.0, "a turn of a PID loop at 4 kHz, in which the step is taken")

@@ -1,7 +1,9 @@
 /* Betaflight's side: made for 2026.6; 2025.12 does too, for policies that see no position. */
-#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#ifdef SIMULATOR_BUILD
+#include <stdio.h>
+#endif
 
 #include "platform.h"
 
@@ -38,7 +40,7 @@
 
 static flight policyFlight;
 static bool prepared, flying, handedBack;
-static int reason;
+static flight_reason reason = FLIGHT_REASONS; /* none yet */
 
 /* Whether nothing of Betaflight's own goes first. */
 static bool allowed(void)
@@ -62,8 +64,11 @@ static void look(flight_seen *seen)
 #ifdef NEEDS_POSITION
     /* East, north, up in cm. */
     const positionEstimate3d_t *estimate = positionEstimatorGetEstimate();
-    const float trust = fminf(estimate->trustXY, estimate->trustZ); /* of a variance v in m^2: 1 / (1 + v) */
-    seen->placed = estimate->isValidXY && estimate->isValidZ && trust > 0.0f;
+    /* Of a variance v in m^2 the trust is 1 / (1 + v). */
+    const float trust = estimate->trustXY < estimate->trustZ ? estimate->trustXY : estimate->trustZ;
+    /* By GPS it is in the world of north and east: an attitude that does not know north is of another. */
+    const bool oriented = !positionEstimatorIsHeadingRequired() || imuIsHeadingValid();
+    seen->placed = estimate->isValidXY && estimate->isValidZ && oriented && trust > 0.0f;
     seen->variance = seen->placed ? 1.0f / trust - 1.0f : 0.0f;
     seen->position[0] = 0.01f * estimate->position.v[ENU_N];
     seen->position[1] = -0.01f * estimate->position.v[ENU_E];
@@ -88,6 +93,17 @@ static void command(const float *motors)
     }
 }
 
+static void tell(flight_reason why)
+{
+    if (why != reason) {
+        reason = why;
+#ifdef SIMULATOR_BUILD
+        printf("[%s] %s\n", policy_info()->name, flight_says(why)); /* a board has no console */
+        fflush(stdout);
+#endif
+    }
+}
+
 static void letGo(void)
 {
     flight_end(&policyFlight);
@@ -106,7 +122,7 @@ void sim2metalUpdate(timeUs_t now)
     if (!prepared) {
         if (!ARMING_FLAG(ARMED)) {
             flight_init(&policyFlight);
-            reason = policyFlight.selftest;
+            tell(policyFlight.selftest);
             prepared = true;
         }
         return;
@@ -118,11 +134,12 @@ void sim2metalUpdate(timeUs_t now)
     }
     flight_seen seen;
     look(&seen);
-    reason = flying ? FLIGHT_FINE : flight_begin(&policyFlight, &seen, now);
-    if (reason == FLIGHT_FINE) {
-        reason = flight_step(&policyFlight, &seen, now);
+    flight_reason why = flying ? FLIGHT_FINE : flight_begin(&policyFlight, &seen, now);
+    if (why == FLIGHT_FINE) {
+        why = flight_step(&policyFlight, &seen, now);
     }
-    if (reason != FLIGHT_FINE) {
+    tell(why);
+    if (why != FLIGHT_FINE) {
         handedBack = true;
         letGo();
         return;
@@ -135,4 +152,4 @@ void sim2metalUpdate(timeUs_t now)
     command(policyFlight.motors);
 }
 
-int sim2metalReason(void) { return reason; }
+int sim2metalReason(void) { return (int)reason; }
