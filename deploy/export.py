@@ -1,8 +1,7 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, nrf52840, rp2350, crazyflie, arduino, platformio, zephyr, ros2_control, px4, raptor, betaflight,
-wasm, page;
-safetensors: its weights, for other tools.
+Targets: c, stm32f405, nrf52840, rp2350, rp2040, teensy41, crazyflie, arduino, platformio, zephyr, ros2_control, px4,
+raptor, betaflight, wasm, page; safetensors: its weights, for other tools.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Config:
     policy: str = field(metadata={"help": "the policy file"})
     target: str = field(
         metadata={
-            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350: an image, ready to flash; "
+            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350, rp2040, teensy41: an image; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
             "ros2_control: a package of ROS 2 with a controller in C++; "
             "px4: a module of PX4, a flight mode; "
@@ -290,6 +289,8 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "stm32f405": write_board,
     "nrf52840": write_board,
     "rp2350": write_board,
+    "rp2040": write_board,
+    "teensy41": write_board,
     "crazyflie": write_crazyflie,
     "arduino": write_library,
     "platformio": write_library,
