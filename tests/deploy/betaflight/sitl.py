@@ -1,6 +1,6 @@
 """Betaflight's own simulator (SITL), built with a policy, flies a vehicle of our engine.
 
-    python -m tests.deploy.betaflight.sitl .../obj/main/betaflight_SITL.elf [seconds] [robot]
+    python -m tests.deploy.betaflight.sitl .../obj/main/betaflight_SITL.elf [pace] [robot]
 
 Its checkout is not part of this repository: docs/px4.md says how it is built. Packets and ports are those of
 betaflight @6dbc4218 src/platform/SIMULATOR: a vehicle's state by UDP 9003, sticks by 9004, motors' outputs by 9001.
@@ -42,14 +42,14 @@ save
 LOW, CENTRE, HIGH = 1000, 1500, 2000
 METRES = 111_319.49  # per degree of latitude: Betaflight's 1.113195 cm per 1e-7 degrees
 ORIGIN = (47.0, 8.0)
-PACE = 0.5  # of real time: Betaflight's clock follows the packets'
 
 
 class Sitl:
     """A process of Betaflight's, and the vehicle that it commands."""
 
-    def __init__(self, program: Path, robot: str = "x500", heading: float = 0.5) -> None:
-        """`heading` (rad): where the nose points, from east to north."""
+    def __init__(self, program: Path, robot: str = "x500", pace: float = 0.5, heading: float = 0.5) -> None:
+        """`pace`: of real time, which Betaflight's clock follows; `heading` (rad): of the nose, from east to north."""
+        self.pace = pace
         self.folder = tempfile.TemporaryDirectory(prefix="sitl")
         settings = Path(self.folder.name) / "settings.txt"
         settings.write_text(SETTINGS)
@@ -105,11 +105,11 @@ class Sitl:
         except TimeoutError:
             pass
         self.world.step([self.motors])
-        ahead = self.world.time / PACE - (time.monotonic() - self.began)
+        ahead = self.world.time / self.pace - (time.monotonic() - self.began)
         if ahead > 0.0:
             time.sleep(ahead)
         elif ahead < -0.1:
-            self.began = time.monotonic() - self.world.time / PACE  # this computer is busy: no hurry to catch up
+            self.began = time.monotonic() - self.world.time / self.pace  # this computer is busy: no hurry to catch up
 
     def run(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
         for _ in range(round(seconds / DT)):
@@ -117,16 +117,16 @@ class Sitl:
             watch()
 
 
-def main(program: str, seconds: str = "4", robot: str = "x500") -> None:
-    sitl = Sitl(Path(program), robot)
+def main(program: str, pace: str = "0.5", robot: str = "x500") -> None:
+    sitl = Sitl(Path(program), robot, float(pace))
     try:
-        fly(sitl, float(seconds))
+        fly(sitl)
     finally:
         sitl.close()
-        print("\n".join(sitl.said.splitlines()[-30:]))
+        print("\n".join(line for line in sitl.said.splitlines() if line.startswith("[quad")))
 
 
-def fly(sitl: Sitl, seconds: float) -> None:
+def fly(sitl: Sitl) -> None:
     """Armed on the ground, up by the throttle's stick, held, forward by a stick; then its GPS is lost."""
     sitl.run(9.0)
     sitl.sticks[4] = HIGH
@@ -136,7 +136,7 @@ def fly(sitl: Sitl, seconds: float) -> None:
     sitl.sticks[2] = CENTRE
     sitl.run(2.0)
     sitl.sticks[2] = LOW
-    sitl.run(seconds)
+    sitl.run(4.0)
     places = hold(sitl)
     print(f"held for 3 s within {np.ptp(places, axis=0).max():.3f} m, at {np.round(places.mean(axis=0), 3)} m")
     sitl.sticks[1] = HIGH
