@@ -3,8 +3,7 @@
 `log` is the .mcap that `deploy.run log=...` writes, a .npz with the names of the simulated driver's flight (arrays
 (steps, k), or (steps, flights, k)), a .csv with one column per element: ours ("angular_velocity.0") or the
 Crazyflie's ("gyro.x", "motor.m1"), or Betaflight's blackbox as blackbox_decode writes it; or a .ulg of PX4 (logged at a
-high rate). `out` is a Python file that training
-takes: out=my_drone.py, then task.robot=my_drone:ROBOT in that folder.
+high rate). `out` is a Python file that training takes: out=my_drone.py, then task.robot=my_drone:ROBOT in that folder.
 """
 
 from __future__ import annotations
