@@ -46,6 +46,7 @@ BETAFLIGHT = Autopilot(
         Limit("SPEED", "max_speed", 5.0, "m/s"),
         Limit("RATE", "max_body_rate", 15.0, "rad/s, of the body"),
         Limit("DOUBT", "", 0.5, "m: one standard deviation of its position, by Betaflight's own filter"),
+        Limit("GPS_AGE", "", 0.5, "s without news from the GPS, where the position is of it"),
         Limit("STICK_SPEED", "max_speed", 1.0, "m/s of the target, at a stick's end"),
         Limit("PAUSE", "longest_pause", 0.05, "s between two turns of the loop"),
     ),

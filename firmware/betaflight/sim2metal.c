@@ -34,6 +34,7 @@
 #error "this policy needs to know where it is: Betaflight estimates that since 2026.6"
 #endif
 #include "flight/position_estimator.h"
+#include "io/gps.h"
 #endif
 
 #define PWM_SLOWEST 1001 /* Betaflight's external values: 1000 is a motor that stands */
@@ -50,7 +51,29 @@ static bool allowed(void)
         && getMotorCount() == QUAD_MOTOR_COUNT && getMixerMode() == MIXER_QUADX && !mixerConfig()->yaw_motors_reversed;
 }
 
-static void look(flight_seen *seen)
+#ifdef NEEDS_POSITION
+/* By GPS the position is in the world of north and east: an attitude that does not know north is of another. And without
+ * news of it Betaflight goes on for 2 s by its accelerometer. */
+static bool known(timeUs_t now)
+{
+    if (!positionEstimatorIsHeadingRequired()) {
+        return true; /* by optical flow */
+    }
+#ifdef USE_GPS
+    static uint16_t stamp;
+    static timeUs_t heard;
+    if (gpsHasNewData(&stamp)) {
+        heard = now;
+    }
+    if (1e-6f * (float)(uint32_t)(now - heard) > LIMIT_GPS_AGE) {
+        return false;
+    }
+#endif
+    return imuIsHeadingValid();
+}
+#endif
+
+static void look(flight_seen *seen, timeUs_t now)
 {
     for (int i = 0; i < 3; ++i) {
         for (int k = 0; k < 3; ++k) {
@@ -61,14 +84,14 @@ static void look(flight_seen *seen)
     }
     seen->placed = false;
     seen->variance = 0.0f;
-#ifdef NEEDS_POSITION
+#ifndef NEEDS_POSITION
+    (void)now;
+#else
     /* East, north, up in cm. */
     const positionEstimate3d_t *estimate = positionEstimatorGetEstimate();
     /* Of a variance v in m^2 the trust is 1 / (1 + v). */
     const float trust = estimate->trustXY < estimate->trustZ ? estimate->trustXY : estimate->trustZ;
-    /* By GPS it is in the world of north and east: an attitude that does not know north is of another. */
-    const bool oriented = !positionEstimatorIsHeadingRequired() || imuIsHeadingValid();
-    seen->placed = estimate->isValidXY && estimate->isValidZ && oriented && trust > 0.0f;
+    seen->placed = estimate->isValidXY && estimate->isValidZ && trust > 0.0f && known(now);
     seen->variance = seen->placed ? 1.0f / trust - 1.0f : 0.0f;
     seen->position[0] = 0.01f * estimate->position.v[ENU_N];
     seen->position[1] = -0.01f * estimate->position.v[ENU_E];
@@ -133,7 +156,7 @@ void sim2metalUpdate(timeUs_t now)
         return;
     }
     flight_seen seen;
-    look(&seen);
+    look(&seen, now);
     flight_reason why = flying ? FLIGHT_FINE : flight_begin(&policyFlight, &seen, now);
     if (why == FLIGHT_FINE) {
         why = flight_step(&policyFlight, &seen, now);

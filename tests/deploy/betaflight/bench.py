@@ -15,7 +15,7 @@ from deploy.codegen.cores import CORES, M4F
 HEADERS = Path(__file__).parent / "headers"
 TICK = 1000  # us
 FIELDS = ("sensors", "features", "radio", "failsafe", "flip", "launch", "box", "voltage")
-FIELDS = (*FIELDS, "count", "mixer", "reversed", "required", "oriented")
+FIELDS = (*FIELDS, "count", "mixer", "reversed", "required", "oriented", "silent")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wdouble-promotion", "-Wold-style-definition", "-Werror")
 LOW, HIGH = 48.0, 2047.0  # of the motors' outputs
 SOURCES = ("sim2metal", "flight", "signals", "policy")

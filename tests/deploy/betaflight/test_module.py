@@ -192,6 +192,21 @@ def test_without_north_a_position_by_gps_is_none(bench):
     assert bench.flies
 
 
+def test_a_gps_that_says_nothing_new_ends_it(bench):
+    bench.enter()
+    bench.set("silent", 1)
+    ticks = 0
+    while bench.flies and ticks < 2000:
+        bench.tick()
+        ticks += 1
+    assert bench.reason == "no position" and ticks * TICK == pytest.approx(500_000, abs=3 * TICK)
+    bench.set("box", 0)
+    bench.tick()
+    bench.set("required", 0)  # by optical flow
+    bench.enter()
+    assert bench.flies
+
+
 def test_a_low_battery_ends_it_after_a_while(tmp_path):
     policy = ruled(tmp_path, min_voltage=14.0, low_voltage_steps=5)
     bench = Bench(built(exported(tmp_path / "low", policy.path), tmp_path), tmp_path)

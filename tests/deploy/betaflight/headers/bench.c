@@ -10,7 +10,8 @@ gyro_t gyro;
 float rcData[18], motor[8];
 
 static struct {
-    int sensors, features, radio, failsafe, flip, launch, box, voltage, count, mixer, reversed, required, oriented;
+    int sensors, features, radio, failsafe, flip, launch, box, voltage, count, mixer, reversed, required, oriented, silent;
+    uint16_t news;
     float deflection[3];
     positionEstimate3d_t estimate;
     int cleared, undisturbed;
@@ -43,10 +44,15 @@ float motorConvertFromExternal(uint16_t externalValue) {
 const positionEstimate3d_t *positionEstimatorGetEstimate(void) { return &bf.estimate; }
 bool positionEstimatorIsHeadingRequired(void) { return bf.required; }
 bool imuIsHeadingValid(void) { return bf.oriented; }
+bool gpsHasNewData(uint16_t *stamp) {
+    const bool news = *stamp != bf.news;
+    *stamp = bf.news;
+    return news;
+}
 
 void bench_set(int what, int value) {
     int *const fields[] = {&bf.sensors, &bf.features, &bf.radio,    &bf.failsafe, &bf.flip,     &bf.launch, &bf.box,
-                           &bf.voltage, &bf.count,    &bf.mixer,    &bf.reversed, &bf.required, &bf.oriented};
+                           &bf.voltage, &bf.count,    &bf.mixer,    &bf.reversed, &bf.required, &bf.oriented, &bf.silent};
     *fields[what] = value;
 }
 void bench_flags(int armed, int modes) {
@@ -70,6 +76,7 @@ void bench_tick(uint32_t now, const float *state, float trust, int valid) {
     bf.estimate.trustZ = 0.95f;
     bf.estimate.isValidXY = valid & 1;
     bf.estimate.isValidZ = valid & 2;
+    if (!bf.silent) ++bf.news;
     for (int i = 0; i < 4; ++i) motor[i] = -1.0f; /* what the mixer says */
     sim2metalUpdate(now);
 }

@@ -6,6 +6,7 @@
 
 #define QUAD_MOTOR_COUNT 4
 #define USE_RUNAWAY_TAKEOFF
+#define USE_GPS
 #define ARMED 1
 #define GPS_RESCUE_MODE (1 << 11)
 #define FEATURE_3D (1 << 12)
@@ -69,3 +70,4 @@ float motorConvertFromExternal(uint16_t externalValue);
 const positionEstimate3d_t *positionEstimatorGetEstimate(void);
 bool positionEstimatorIsHeadingRequired(void);
 bool imuIsHeadingValid(void);
+bool gpsHasNewData(uint16_t *stamp);
