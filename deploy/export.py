@@ -1,7 +1,7 @@
 """python -m deploy.export policy=FILE target=TARGET out=DIR: as C, for boards and browsers, or what flies it.
 
-Targets: c, stm32f405, nrf52840, rp2350, crazyflie, arduino, platformio, zephyr, ros2_control, px4, raptor, wasm, page;
-safetensors: its weights, for other tools.
+Targets: c, stm32f405, nrf52840, rp2350, rp2040, teensy41, crazyflie, arduino, platformio, zephyr, ros2_control, px4,
+raptor, betaflight, wasm, page; safetensors: its weights, for other tools.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Config:
     policy: str = field(metadata={"help": "the policy file"})
     target: str = field(
         metadata={
-            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350: an image, ready to flash; "
+            "help": "c: source files for any compiler; stm32f405, nrf52840, rp2350, rp2040, teensy41: an image; "
             "crazyflie: an app for its own firmware; arduino, platformio, zephyr: a library folder, with an example; "
             "ros2_control: a package of ROS 2 with a controller in C++; "
             "px4: a module of PX4, a flight mode; "
             "raptor: policy.tar, weights for PX4's module mc_raptor; "
+            "betaflight: a module of Betaflight, on a switch; "
             "wasm: WebAssembly, and how JavaScript calls it; "
             "page: an HTML file in which a policy flies, drives or plays football; "
             "safetensors: the weights and the contract, for other tools"
@@ -182,7 +183,7 @@ def write_px4(policy: PolicyFile, content: bytes, folder: Path, config: Config) 
     """A module's folder, and how to build it in a checkout of PX4."""
     from deploy.px4 import module
 
-    module.check(policy)
+    module.PX4.check(policy)
     source = c_source.Source(policy, content, config.weights)
     said = proved(policy, source, config)
     files = module.files(policy, source)
@@ -192,6 +193,25 @@ def write_px4(policy: PolicyFile, content: bytes, folder: Path, config: Config) 
         *said,
         "to build it: copy the folder to PX4-Autopilot/src/modules/sim2metal_policy, add",
         "CONFIG_MODULES_SIM2METAL_POLICY=y to your board's default.px4board; `sim2metal_policy start`, mode Policy",
+    ]
+
+
+def write_betaflight(policy: PolicyFile, content: bytes, folder: Path, config: Config) -> list[str]:
+    """A folder of sources, and how to build it in a checkout of Betaflight."""
+    from deploy.betaflight import module
+
+    module.BETAFLIGHT.check(policy)
+    source = c_source.Source(policy, content, config.weights)
+    said = budget_of(module.BUDGET, config).check(Demand.estimated(source))
+    files = module.files(policy, source)
+    replace_all([(folder / name, text.encode()) for name, text in files.items()])
+    return [
+        *(f"wrote {folder / name}" for name in files),
+        said,
+        *["it needs a position: GPS, or optical flow and a rangefinder"] * module.needs_position(policy),
+        "to build it, in a checkout of Betaflight 2026.6: copy the folder to src/main/sim2metal, then",
+        *(f"  {line}" for line in module.BUILD),
+        "the switch is the mode USER1; what it does: docs/px4.md",
     ]
 
 
@@ -269,6 +289,8 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "stm32f405": write_board,
     "nrf52840": write_board,
     "rp2350": write_board,
+    "rp2040": write_board,
+    "teensy41": write_board,
     "crazyflie": write_crazyflie,
     "arduino": write_library,
     "platformio": write_library,
@@ -276,6 +298,7 @@ TARGETS: dict[str, Callable[[PolicyFile, bytes, Path, Config], list[str]]] = {
     "ros2_control": write_ros2_control,
     "px4": write_px4,
     "raptor": write_raptor,
+    "betaflight": write_betaflight,
     "wasm": write_wasm,
     "page": write_page,
     "safetensors": write_safetensors,

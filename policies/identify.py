@@ -2,8 +2,8 @@
 
 `log` is the .mcap that `deploy.run log=...` writes, a .npz with the names of the simulated driver's flight (arrays
 (steps, k), or (steps, flights, k)), a .csv with one column per element: ours ("angular_velocity.0") or the
-Crazyflie's ("gyro.x", "motor.m1"), or a .ulg of PX4 (logged at a high rate). `out` is a Python file that training
-takes: out=my_drone.py, then task.robot=my_drone:ROBOT in that folder.
+Crazyflie's ("gyro.x", "motor.m1"), or Betaflight's blackbox as blackbox_decode writes it; or a .ulg of PX4 (logged at a
+high rate). `out` is a Python file that training takes: out=my_drone.py, then task.robot=my_drone:ROBOT in that folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from deploy import cli
 from deploy.recording import flight_log
 from deploy.system.files import write_atomic
-from policies.identification import ulog
+from policies.identification import blackbox, ulog
 from sim.robots import robot
 from sim.robots.quadrotors import MOTOR_COMMAND, SENSED
 from sim.rotations import normalised, rotation_matrices
@@ -90,6 +90,8 @@ def _read_csv(path: str) -> dict[str, Array]:
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(names):
             raise ValueError(f"{path}: line {number} has {len(row)} values, the header {len(names)}")
+    if blackbox.FIRST in names:
+        return blackbox.read(names, rows[1:], path)
     try:
         values = np.array(rows[1:], float)
     except ValueError as error:

@@ -29,6 +29,8 @@ class Board:
     ram: int  # bytes, from 0x20000000 on
     serial: Serial
     wiring: str  # of the serial line
+    vectors: int = 0  # bytes from the beginning of the flash to the table that a reset goes by
+    microseconds: int = 0  # the address of its timer, where the core has no counter of its own
     ready: Mapping[int, int] = field(default_factory=dict, hash=False)  # address -> what it reads: clocks run at once
 
     @property
@@ -76,4 +78,35 @@ RP2350 = Board(
         0x40010044: 3,
     },
 )
-BOARDS = {board.name: board for board in (STM32F405, NRF52840, RP2350)}
+RP2040 = Board(
+    name="rp2040",
+    chip="RP2040",
+    core="cortex-m0plus",
+    clock_hz=125e6,
+    flash=(0x10000000, 1 << 20),
+    ram=256 << 10,
+    serial=Serial(0x40034018, waiting=0, empty=1 << 4, received=0x40034000, sent=0x40034000),
+    wiring="GPIO 0 sends, GPIO 1 receives",
+    vectors=0x100,  # behind the second stage
+    microseconds=0x40054028,
+    ready={
+        0x4000C008: 0xFFFFFFFF,  # out of reset
+        0x40024004: 1 << 31,
+        0x40028000: 1 << 31,
+        0x40008038: 1 << 2,
+        0x40008044: 3,
+    },
+)
+TEENSY41 = Board(
+    name="teensy41",
+    chip="i.MX RT1062",
+    core="cortex-m7f",
+    clock_hz=600e6,
+    flash=(0x60000000, 1 << 20),
+    ram=128 << 10,
+    serial=Serial(0x40198014, waiting=1 << 23 | 1 << 21, empty=1 << 23, received=0x4019801C, sent=0x4019801C),
+    wiring="pin 1 sends, pin 0 receives",
+    vectors=0x2000,  # behind the boot ROM's tables
+    ready={0x40080000: 1 << 31, 0x400D8000: 1 << 31},
+)
+BOARDS = {board.name: board for board in (STM32F405, NRF52840, RP2350, RP2040, TEENSY41)}

@@ -102,7 +102,7 @@ def measure(chip: Chip, policy: PolicyFile, samples: int = 1, residual: Residual
         cycles=max(c.cycles for c in costs),
         stack=max(c.stack for c in costs),
         flash=chip.flash_bytes,
-        policy_flash=sum(size for at, size in ours.values() if at < RAM),
+        policy_flash=sum(size for at, size in ours.values() if not RAM <= at < top),
         memory=sum(size for at, size in chip.sizes.values() if RAM <= at < top),
         selftest=worst,
         board=chip.board,

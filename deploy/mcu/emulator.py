@@ -8,6 +8,7 @@ flash now and then. Peripherals: a serial port with a queue in each direction, S
 from __future__ import annotations
 
 import os
+import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from deploy.codegen.cores import CORES, Core
 from deploy.mcu.boards import STM32F405, Board
 
 RAM = 0x20000000  # of every board here
-PERIPHERALS, PERIPHERALS_SIZE = 0x40000000, 0x100000
+PERIPHERALS, PERIPHERALS_SIZE = 0x40000000, 0x200000
 PINS, PINS_SIZE = 0x50000000, 0x1000  # of chips that have them there
 SYSTEM, SYSTEM_SIZE = 0xE0000000, 0x100000
 SYSTICK, CYCLE_COUNTER, RESET_REGISTER = 0xE000E010, 0xE0001004, 0xE000ED0C
@@ -119,7 +120,7 @@ class Chip:
         self._load()
         self.incoming: deque[int] = deque()
         self.sent = bytearray()
-        self.milliseconds_due = 0
+        self.milliseconds_due = self._milliseconds = 0
         self._build(count)
         self.reset()
 
@@ -170,10 +171,11 @@ class Chip:
         self.sent.clear()
         self.restarts = getattr(self, "restarts", -1) + 1
         self._reset_wanted = self._booted = False
-        machine.reg_write(arm.UC_ARM_REG_SP, int.from_bytes(machine.mem_read(self._flash, 4), "little"))
+        stack, entry = struct.unpack("<II", bytes(machine.mem_read(self._flash + self.board.vectors, 8)))
+        machine.reg_write(arm.UC_ARM_REG_SP, stack)
         if self.core.fpu:
             machine.reg_write(arm.UC_ARM_REG_FPEXC, 0x40000000)  # what CPACR does on the chip
-        self._at = int.from_bytes(machine.mem_read(self._flash + 4, 4), "little")
+        self._at = entry
 
     def _on_block(self, machine: Any, address: int, size: int, data: Any) -> None:
         self._blocks[address, size] += 1
@@ -192,6 +194,10 @@ class Chip:
                 return serial.waiting if self.incoming else serial.empty
             if address == serial.received:
                 return self.incoming.popleft() if self.incoming else 0
+            if address == self.board.microseconds:
+                self._milliseconds += self.milliseconds_due
+                self.milliseconds_due = 0
+                return 1000 * self._milliseconds & 0xFFFFFFFF
             if address == SYSTICK and self.milliseconds_due:
                 self.milliseconds_due -= 1
                 return 1 << 16

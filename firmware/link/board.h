@@ -33,6 +33,9 @@ void board_send(const uint8_t *bytes, int count);
 /* Milliseconds since the start. Must be called more often than that to keep count. */
 uint32_t board_milliseconds(void);
 
+/* Cycles of the processor, which wrap; 0 where nobody counts them. */
+uint32_t board_cycles(void);
+
 void board_restart(void);
 
 /* Called when there is nothing to do; the emulator returns to its caller here. */

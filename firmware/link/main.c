@@ -97,9 +97,9 @@ static void step(uint8_t sequence, uint32_t now) {
     if (reply.status == OK && flight == NONE) reply.status = NOT_BEGUN;
     if (reply.status == OK) {
         copy(&signals, input + HEADER, sizeof signals);
-        const uint32_t began = DWT_CYCCNT;
+        const uint32_t began = board_cycles();
         if (!STEP(&state, &signals, &reply.commands)) reply.status = NOT_FINITE;
-        reply.cycles = DWT_CYCCNT - began;
+        reply.cycles = board_cycles() - began;
         heard = now;
         flight = FLYING;
     }

@@ -39,8 +39,10 @@ CLEAR(__aeabi_memclr4)
 CLEAR(__aeabi_memclr8)
 
 __attribute__((noreturn, used)) void reset_handler(void) {
+#ifdef __ARM_FP
     CPACR |= 0xfu << 20; /* full access to the floating point unit, before any code that uses it */
     __asm__ volatile("dsb\n\tisb" ::: "memory");
+#endif
     for (uint32_t *to = &data_start, *from = &data_load; to < &data_end;) *to++ = *from++;
     for (uint32_t *to = &bss_start; to < &bss_end;) *to++ = 0u;
     main();
@@ -55,7 +57,7 @@ __attribute__((noreturn, used)) static void fault_handler(void) {
     }
 }
 
-__attribute__((section(".vectors"), used)) static void *const vectors[16] = {
+__attribute__((section(".vectors"), used)) void *const vectors[16] = {
     &stack_top,    (void *)reset_handler, (void *)fault_handler, (void *)fault_handler,
     (void *)fault_handler, (void *)fault_handler, (void *)fault_handler, NULL, NULL, NULL, NULL,
     (void *)fault_handler, (void *)fault_handler, NULL, (void *)fault_handler, (void *)fault_handler,

@@ -28,6 +28,8 @@ MEASURED = {
     "stm32f405": (8002, 13483, 12752, 983, 192),
     "nrf52840": (8002, 13483, 12752, 983, 192),
     "rp2350": (7853, 13406, 12712, 983, 192),
+    "rp2040": (441088, 773225, 12660, 987, 272),
+    "teensy41": (7838, 13426, 12732, 983, 192),
 }
 NO, UNKNOWN = "no", "not measured"
 LIBRARY = "`arduino`, `platformio`, `zephyr`"
@@ -60,8 +62,8 @@ ROWS = (
         "8 249 instructions in that firmware",
         "not measured; stack 180",
     ),
-    Row("RP2040", LIBRARY, "the C, on a Cortex-M0+", EXAMPLES, NO, "441 088 instructions", "12 660 / 983 / 272"),
-    Row("Teensy 4.1", LIBRARY, "the C, on a Cortex-M7F", EXAMPLES, NO, "7 838 instructions", "12 732 / 983 / 192"),
+    Row("RP2040 (Pico)", "`rp2040`", "unicorn, a Cortex-M0+; its second stage, too", "an image", "HIL"),
+    Row("Teensy 4.1", "`teensy41`", "unicorn, a Cortex-M7F; not its boot ROM", "an image", "HIL"),
     Row("nRF53, STM32U5", LIBRARY, "the C, on a Cortex-M33F", EXAMPLES, NO, "7 853 instructions", "12 712 / 983 / 192"),
     Row("ESP32-C3, -P4", LIBRARY, NO, "the C, for RV32IMC and RV32IMAFC", NO, UNKNOWN, UNKNOWN),
     Row(
@@ -90,6 +92,15 @@ ROWS = (
         "rl_tools' loader and executor read the weights",
         "its equations in our engine",
         "as `mc_raptor`",
+        UNKNOWN,
+    ),
+    Row(
+        "Betaflight 2026.6",
+        "`betaflight`",
+        "the C, on a Cortex-M4F",
+        "into its simulator (SITL), with its own flags; for a Cortex-M4F against declarations",
+        "an x500 of our engine, by its SITL",
+        "as STM32F405",
         UNKNOWN,
     ),
     Row("PX4 over MAVLink", "none: `driver=mavlink`", "not needed", "not needed", "a simulated vehicle, over UDP"),
@@ -157,7 +168,7 @@ def test_the_image_is_where_the_board_looks_for_it(images, name):
         elf = ELFFile(file)
         start, first = min((s["p_paddr"], s.data()) for s in elf.iter_segments("PT_LOAD") if s["p_filesz"])
         (handler,) = elf.get_section_by_name(".symtab").get_symbol_by_name("reset_handler")
-    stack, entry = struct.unpack_from("<II", first)
+    stack, entry = struct.unpack_from("<II", first, board.vectors)
     assert start == board.flash[0] and stack == RAM + board.ram
     assert entry == handler["st_value"] | 1
     told = struct.pack("<5I", 0xFFFFDED3, 0x10210142, 0x000001FF, 0, 0xAB123579)  # what the RP2350's boot ROM wants
@@ -178,6 +189,82 @@ def test_another_board_flies_like_onnxruntime(policy, images, name):
     ).all()
 
 
+def crc32(data: bytes) -> int:
+    """Of MPEG-2: what the RP2040's boot ROM computes."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte << 24
+        for _ in range(8):
+            value = (value << 1 ^ (0x04C11DB7 if value & 1 << 31 else 0)) & 0xFFFFFFFF
+    return value
+
+
+def flashed(path: Path, start: int, size: int) -> bytes:
+    """The first bytes of an image's flash."""
+    with path.open("rb") as file:
+        parts = [(s["p_paddr"], s.data()) for s in ELFFile(file).iter_segments("PT_LOAD") if s["p_filesz"]]
+    whole = bytearray(b"\xff" * size)
+    for at, data in parts:
+        data = data[: max(0, start + size - at)]
+        whole[at - start : at - start + len(data)] = data
+    return bytes(whole)
+
+
+def test_the_second_stage_of_an_rp2040_is_what_its_boot_rom_runs(images):
+    """In RAM, where the ROM copies it: it has the flash read by 03h, and goes on by the image's vectors."""
+    import unicorn
+    from unicorn import arm_const as arm
+
+    assert crc32(b"123456789") == 0x0376E6E7
+    image = flashed(images["rp2040"][0], BOARDS["rp2040"].flash[0], 4096)
+    assert crc32(image[:252]) == struct.unpack_from("<I", image, 252)[0]
+    stack, entry = struct.unpack_from("<II", image, 256)
+    machine = unicorn.Uc(unicorn.UC_ARCH_ARM, unicorn.UC_MODE_THUMB | unicorn.UC_MODE_MCLASS)
+    machine.ctl_set_cpu_model(arm.UC_CPU_ARM_CORTEX_M0)
+    written: list[tuple[int, int]] = []
+    for base in (0x18000000, 0xE000E000):
+
+        def write(uc, offset, size, value, data, base=base):
+            written.append((base + offset, value))
+
+        machine.mmio_map(base, 0x1000, lambda *_: 0, None, write, None)
+    machine.mem_map(0x10000000, 0x10000)
+    machine.mem_write(0x10000000, image)
+    machine.mem_map(0x20040000, 0x2000)
+    machine.mem_write(0x20041F00, image[:256])
+    machine.emu_start(0x20041F01, entry & ~1, timeout=1_000_000, count=100)
+    assert machine.reg_read(arm.UC_ARM_REG_PC) == entry & ~1
+    assert machine.reg_read(arm.UC_ARM_REG_MSP) == stack == RAM + BOARDS["rp2040"].ram
+    assert written == [
+        (0x18000008, 0),  # off
+        (0x18000004, 0),
+        (0x18000014, 4),  # the clock's divisor
+        (0x18000000, 0x001F0300),
+        (0x180000F4, 0x03000218),
+        (0x18000008, 1),
+        (0xE000ED08, 0x10000100),
+    ]
+
+
+def test_a_teensy_has_the_tables_of_its_boot_rom(images):
+    """Offsets and values by the manual of the i.MX RT1060 (9.6.3.1, 9.7.1)."""
+    path, start = images["teensy41"][0], BOARDS["teensy41"].flash[0]
+    image = flashed(path, start, 0x3000)
+
+    def word(at: int) -> int:
+        return struct.unpack_from("<I", image, at)[0]
+
+    assert [word(at) for at in (0x000, 0x004, 0x044, 0x050)] == [0x42464346, 0x56010000, 0x00010101, 8 << 20]
+    assert [word(at) for at in (0x080, 0x084)] == [0x08180403, 0x00002404]  # 03h, 24 bits of address; read
+    assert [word(at) for at in (0x1C0, 0x1C4, 0x1C8, 0x1D0)] == [256, 4096, 1, 65536]
+    assert word(0x1000) & 0xF0FFFFFF == 0x402000D1 and word(0x1014) == start + 0x1000
+    assert word(0x1004) == start + BOARDS["teensy41"].vectors
+    data = word(0x1010) - start
+    with path.open("rb") as file:
+        end = max(s["p_paddr"] + s["p_filesz"] for s in ELFFile(file).iter_segments("PT_LOAD") if s["p_filesz"])
+    assert word(data) == start and 0 <= word(data + 4) - (end - start) < 16 and word(data + 8) == 0
+
+
 def test_an_image_is_exported_for_a_board(tmp_path, capsys):
     assert cli.call(export.main, [f"policy={POLICY}", "target=rp2350", f"out={tmp_path}"]) == 0
     said = capsys.readouterr().out
@@ -189,7 +276,7 @@ def test_an_image_is_exported_for_a_board(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["board=rp2040"], "unknown board 'rp2040'; choices: stm32f405, nrf52840, rp2350"),
+        (["board=rp2041"], "unknown board 'rp2041'; choices: stm32f405, nrf52840, rp2350, rp2040, teensy41"),
         (["board=rp2350", "port=qemu"], "QEMU has no rp2350: port=emulated has it"),
         (["board=rp2350", "learn=true"], "learn=true is for board=stm32f405, not rp2350"),
     ],

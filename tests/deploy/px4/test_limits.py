@@ -90,19 +90,19 @@ def test_infinite_limits_are_refused(rule, rules):
     policy = PolicyFile.load("quad_any")
     policy.envelope = replace(policy.envelope, **rules)
     with pytest.raises(ValueError, match=f"{rule} is infinite; name a number, or leave the rule out"):
-        module.check(policy)
+        module.PX4.check(policy)
 
 
 def test_what_it_cannot_fly_is_named():
     policy = PolicyFile.load("quad_any")
     policy.inputs = (*policy.inputs, Signal("neighbours", (6,), "m", "world"))
     with pytest.raises(ValueError, match="target=px4 has no signal 'neighbours'"):
-        module.check(policy)
+        module.PX4.check(policy)
     policy = PolicyFile.load("quad_any")
     policy.outputs = (Signal("steering", (1,), "rad", low=-1.0, high=1.0),)
     with pytest.raises(ValueError, match="commands 4 rotors .* not steering"):
-        module.check(policy)
+        module.PX4.check(policy)
     policy = PolicyFile.load("quad_any")
     policy.rate_hz = 1000.0
     with pytest.raises(ValueError, match="1000 Hz; PX4's gyroscope gives 400"):
-        module.check(policy)
+        module.PX4.check(policy)

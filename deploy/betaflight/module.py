@@ -1,0 +1,81 @@
+"""A policy as a module of Betaflight: C around its C (firmware/betaflight), in the mixer's place while a switch is on.
+
+Betaflight knows attitude, body rates and the battery. Where it is, it estimates since release 2026.6, from GPS or from
+optical flow and a rangefinder; a computer beside it can be that GPS, over MSP. It has no target: sticks move it.
+
+Sources: betaflight @6dbc4218 (release 2026.6.1) src/main flight/imu.c, flight/position_estimator.c, flight/mixer.c,
+fc/core.c, common/axis.h.
+"""
+
+from __future__ import annotations
+
+from deploy.codegen.elementwise import number
+from deploy.codegen.source import FIRMWARE, Source
+from deploy.drivers.quadrotor import STATE, TARGET
+from deploy.mcu.budget import Budget
+from deploy.policy_file import PolicyFile
+from deploy.safety.compiled import Autopilot, Limit
+from sim.spec import Signal
+
+FOLDER = FIRMWARE / "betaflight"
+WRITTEN = (
+    "sim2metal.c",
+    "sim2metal.h",
+    "sim2metal.mk",
+    "flight.c",
+    "flight.h",
+    "signals.c",
+    "signals.h",
+)
+BUILD = (
+    "echo 'include $(SRC_DIR)/sim2metal/sim2metal.mk' >> mk/source.mk",
+    "sed -i 's|^ *mixTable(currentTimeUs);|&\\n    sim2metalUpdate(currentTimeUs);|' src/main/fc/core.c",
+    'sed -i \'0,/^#include "flight/s||#include "sim2metal/sim2metal.h"\\n&|\' src/main/fc/core.c',
+    "make TARGET=STM32F405",
+)
+BUDGET = Budget(250.0, "a turn of a PID loop at 4 kHz, in which the step is taken")
+BETAFLIGHT = Autopilot(
+    target="betaflight",
+    name="Betaflight",
+    signals=(*STATE, *TARGET, Signal("battery_voltage", (1,), "V")),
+    quickest_hz=1000.0,
+    pace="Betaflight's slowest usual PID loop",
+    limits=(
+        Limit("FENCE", "", 10.0, "m: no further from where it began, along north, west and up"),
+        Limit("TILT", "max_tilt", 60.0, "degrees between the body's z axis and the world's"),
+        Limit("SPEED", "max_speed", 5.0, "m/s"),
+        Limit("RATE", "max_body_rate", 15.0, "rad/s, of the body"),
+        Limit("DOUBT", "", 0.5, "m: one standard deviation of its position, by Betaflight's own filter"),
+        Limit("GPS_AGE", "", 0.5, "s without news from the GPS, where the position is of it"),
+        Limit("STICK_SPEED", "max_speed", 1.0, "m/s of the target, at a stick's end"),
+        Limit("PAUSE", "longest_pause", 0.05, "s between two turns of the loop"),
+    ),
+    not_carried_out={"max_change": "commands go to the motors as they are"},
+    lacks=". What a sensor beside these would tell, Betaflight does not",
+)
+PLACED = {"position", "linear_velocity", *(s.name for s in TARGET)}
+
+
+def needs_position(policy: PolicyFile) -> bool:
+    """Whether a signal or a rule of it needs to know where it is."""
+    e = BETAFLIGHT.rules(policy)
+    return bool(PLACED & {s.name for s in policy.inputs}) or e.fence_low is not None or e.max_speed is not None
+
+
+def limits(policy: PolicyFile) -> str:
+    """limits.h: the usual limits, or the file's or its robot's where those are stricter."""
+    e = BETAFLIGHT.rules(policy)
+    lines = ["#define NEEDS_POSITION"] * needs_position(policy)
+    if e.min_voltage is not None:
+        lines.append(f"#define LIMIT_VOLTS {number(float(e.min_voltage))} /* V, of the battery */")
+        lines.append(f"#define LIMIT_LOW {number(e.low_voltage_steps / policy.rate_hz)} /* s: it sags under load */")
+    return BETAFLIGHT.header(policy, lines)
+
+
+def files(policy: PolicyFile, source: Source) -> dict[str, str]:
+    """Path in the module's folder -> text, of a policy that was checked."""
+    return {
+        **{name: (FOLDER / name).read_text() for name in WRITTEN},
+        **source.files(),
+        "limits.h": limits(policy),
+    }

@@ -1,0 +1,325 @@
+"""target=betaflight: the module's flight in simulation, and every reason to hand back."""
+
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy import cli, export
+from deploy.betaflight import module
+from deploy.codegen import toolchain
+from deploy.mcu.cost import measure
+from deploy.mcu.emulator import Chip
+from deploy.policy_file import PolicyFile
+from sim.spec import Signal
+from tests.deploy.betaflight.bench import TICK, Bench, built, exported, for_the_chip, still, turned
+from tests.deploy.px4.test_limits import ruled
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return exported(tmp_path_factory.mktemp("betaflight") / "sim2metal")
+
+
+@pytest.fixture(scope="module")
+def library(folder, tmp_path_factory) -> Path:
+    return built(folder, tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture
+def bench(library, tmp_path) -> Bench:
+    return Bench(library, tmp_path)
+
+
+def test_the_mixer_is_left_alone_until_the_switch(bench):
+    bench.c.bench_flags(1, 0)
+    for _ in range(20):
+        bench.tick()
+        assert not bench.flies and bench.c.bench_undisturbed() == 0
+    bench.enter(armed=False)
+    assert not bench.flies
+    bench.enter()
+    assert bench.flies and bench.c.bench_undisturbed() == 1 and bench.reason == "fine"
+    assert (bench.outputs >= 158.0).all() and (bench.outputs <= 2047.0).all()
+    bench.set("box", 0)
+    cleared = bench.c.bench_cleared()
+    bench.tick()
+    assert not bench.flies and bench.c.bench_undisturbed() == 0 and bench.c.bench_cleared() == cleared + 1
+    bench.tick()
+    assert bench.c.bench_cleared() == cleared + 1
+
+
+def test_its_commands_are_the_files_in_betaflights_order_and_axes(bench):
+    """Every tenth turn of a loop at 1 kHz is a step; between them the motors keep the command. The clock wraps."""
+    policy, rng = PolicyFile.load("quad_any"), np.random.default_rng(0)
+    yaw = 2.1
+    home, place, velocity, rates = np.array([1.0, -2.0, 3.0]), np.array([1.0, -2.0, 3.0]), np.zeros(3), np.zeros(3)
+    rotation = turned(yaw, 0.1)
+    world = turned(-yaw)
+    policy.reset()
+    for step in range(12):
+        state = still(position=place, velocity=velocity, rotation=rotation, rates=rates)
+        if step == 0:
+            bench.enter(state)
+        else:
+            bench.tick(state)
+        signals = {
+            "position": world @ place,
+            "linear_velocity": world @ velocity,
+            "rotation": (world @ rotation).ravel(),
+            "angular_velocity": rates,
+            "target_position": world @ home,
+            "target_velocity": np.zeros(3),
+        }
+        want = policy.step(signals)["motor_command"].reshape(4)
+        assert bench.commands == pytest.approx(np.maximum(want, 110.0 / 1999.0), abs=5e-5)
+        told = bench.outputs
+        for _ in range(9):
+            bench.tick(state)
+            assert np.array_equal(bench.outputs, told)
+        place = place + rng.normal(0.0, 0.02, 3)
+        velocity, rates = rng.normal(0.0, 0.1, 3), rng.normal(0.0, 0.2, 3)
+        rotation = turned(yaw + 0.02 * step, 0.1 + 0.01 * step)
+
+
+def test_sticks_move_the_target(library, tmp_path):
+    """What the policy is told shows in what it commands: held against the file with the same target."""
+    policy = PolicyFile.load("quad_any")
+    world = turned(-0.7)
+    for roll, pitch, throttle in ((0.0, 1.0, 1300.0), (1.0, 0.0, 1300.0), (0.0, 0.0, 1600.0), (0.05, -0.05, 1320.0)):
+        scratch = tmp_path / f"{roll}{pitch}{throttle}"
+        scratch.mkdir()
+        bench = Bench(library, scratch)
+        policy.reset()
+        speed = np.array([pitch, -roll, ((throttle - 1300.0) / 500.0 - 0.1) / 0.9])
+        speed = np.where(np.abs([pitch, roll, (throttle - 1300.0) / 500.0]) > 0.1, speed, 0.0)
+        target = world @ [1.0, -2.0, 3.0]
+        for step in range(8):
+            bench.sticks(roll, pitch, throttle) if step else None
+            bench.enter() if step == 0 else bench.tick()
+            told = speed if step else np.zeros(3)
+            target = target + 0.01 * told
+            signals = {
+                "position": world @ [1.0, -2.0, 3.0],
+                "linear_velocity": np.zeros(3),
+                "rotation": np.eye(3).ravel(),
+                "angular_velocity": np.zeros(3),
+                "target_position": target,
+                "target_velocity": told,
+            }
+            want = policy.step(signals)["motor_command"].reshape(4)
+            assert bench.commands == pytest.approx(np.maximum(want, 110.0 / 1999.0), abs=5e-5)
+            for _ in range(9):
+                bench.tick()
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "said"),
+    [
+        ({"rates": (math.nan, 0, 0)}, {}, "not finite"),
+        ({"position": (math.inf, 0, 0)}, {}, "not finite"),
+        ({"rotation": np.zeros((3, 3))}, {}, "not finite"),
+        ({}, {"valid": 1}, "no position"),
+        ({}, {"valid": 2}, "no position"),
+        ({}, {"trust": 0.5}, "no position"),
+        ({}, {"trust": 0.0}, "no position"),
+        ({"position": (1.0, -2.0, 4.0)}, {}, "the position jumped"),
+        ({"rotation": turned(0.7, 1.2)}, {}, "tilt"),
+        ({"velocity": (4, 4, 0)}, {}, "speed"),
+        ({"rates": (0, 0, 40)}, {}, "body rate"),
+        ({}, {"us": 60 * TICK}, "it was late"),
+    ],
+)
+def test_it_hands_back_at_once(bench, change, told, said):
+    bench.enter()
+    for _ in range(8):
+        bench.tick()
+    assert bench.flies
+    bench.tick(still(**change), **told)
+    assert not bench.flies and bench.reason == said and bench.c.bench_undisturbed() == 0
+    for _ in range(50):
+        bench.tick()
+        assert not bench.flies  # until the switch was let go
+    bench.set("box", 0)
+    bench.tick()
+    bench.enter()
+    assert bench.flies and bench.reason == "fine"
+
+
+def test_a_fence_ends_it_on_the_way(bench):
+    bench.enter()
+    ticks = 0
+    while bench.flies:
+        ticks += 1
+        bench.tick(still(position=(1.0, -2.0 + 0.004 * ticks, 3.0), velocity=(0.0, 4.0, 0.0)))
+    assert bench.reason == "geofence" and 0.004 * ticks == pytest.approx(10.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sensors", 1),
+        ("features", 1 << 12),
+        ("radio", 0),
+        ("failsafe", 1),
+        ("flip", 1),
+        ("launch", 1),
+        ("count", 6),
+        ("mixer", 26),
+        ("reversed", 1),
+    ],
+)
+def test_betaflight_goes_first(bench, name, value):
+    bench.enter()
+    assert bench.flies
+    bench.set(name, value)
+    bench.tick()
+    assert not bench.flies and bench.reason == "Betaflight forbids it"
+
+
+def test_without_north_a_position_by_gps_is_none(bench):
+    bench.set("oriented", 0)
+    bench.enter()
+    assert not bench.flies and bench.reason == "no position"
+    bench.set("box", 0)
+    bench.tick()
+    bench.set("required", 0)  # optical flow measures along the body
+    bench.enter()
+    assert bench.flies
+
+
+def test_a_gps_that_says_nothing_new_ends_it(bench):
+    bench.enter()
+    bench.set("silent", 1)
+    ticks = 0
+    while bench.flies and ticks < 2000:
+        bench.tick()
+        ticks += 1
+    assert bench.reason == "no position" and ticks * TICK == pytest.approx(500_000, abs=3 * TICK)
+    bench.set("box", 0)
+    bench.tick()
+    bench.set("required", 0)  # by optical flow
+    bench.enter()
+    assert bench.flies
+
+
+def test_a_low_battery_ends_it_after_a_while(tmp_path):
+    policy = ruled(tmp_path, min_voltage=14.0, low_voltage_steps=5)
+    bench = Bench(built(exported(tmp_path / "low", policy.path), tmp_path), tmp_path)
+    bench.enter()
+    bench.set("voltage", 1390)
+    for _ in range(40):
+        bench.tick()
+    assert bench.flies
+    for _ in range(20):
+        bench.tick()
+    assert not bench.flies and bench.reason == "low battery"
+    bench.set("box", 0)
+    bench.tick()
+    bench.set("voltage", 0)  # nobody measures it
+    bench.enter()
+    assert not bench.flies and bench.reason == "low battery"
+
+
+def test_it_holds_a_simulated_vehicle_in_place(bench):
+    """An x500 in our engine; our world is its north, west, up."""
+    from deploy.crazyflie.simulator.world import DT, World
+
+    world, turn = World("x500", [(0.0, 0.0)]), math.radians(50.0)
+    half = (math.cos(turn / 2), 0.0, 0.0, math.sin(turn / 2))
+    world.place(0, position=(0.3, 0.2, 2.0), quaternion=half, rotor_speed=(0.75,) * 4)
+
+    def state():
+        (s,) = world.sense()
+        return still(position=s.position, velocity=s.velocity, rotation=s.rotation, rates=s.rate)
+
+    bench.enter(state())
+    worst = 0.0
+    for tick in range(3000):
+        world.step([tuple(bench.commands.tolist())])
+        bench.tick(state(), us=round(1e6 * DT))
+        if tick > 2000:
+            worst = max(worst, math.dist(world.sense()[0].position, (0.3, 0.2, 2.0)))
+    assert bench.flies, bench.reason
+    assert worst < 0.1
+    assert abs(math.radians(world.sense()[0].yaw) - turn) < 0.2
+
+
+def test_a_build_that_computes_wrongly_does_not_fly(folder, tmp_path):
+    changed = tmp_path / "module"
+    shutil.copytree(folder, changed)
+    text = (changed / "policy.c").read_text()
+    spoiled = re.sub(r"(static const float \w+\[\d*\] = \{\s*)(-?[\d.]+)", r"\g<1>9.0f + \2", text, count=1)
+    assert spoiled != text
+    (changed / "policy.c").write_text(spoiled)
+    bench = Bench(built(changed, tmp_path), tmp_path)
+    bench.enter()
+    assert not bench.flies and bench.reason == "its self-test fails"
+
+
+def test_it_compiles_for_the_chip_and_computes_there(folder, tmp_path):
+    assert for_the_chip(folder, tmp_path) > 10_000
+    cost = measure(
+        Chip(toolchain.image(folder, core=toolchain.CORES["cortex-m4f"]), count=True), PolicyFile.load("quad_any")
+    )
+    assert 0.0 < cost.selftest < 1.0 and cost.seconds < 250e-6
+
+
+def test_releases_without_a_position_are_told_apart(folder, tmp_path):
+    with pytest.raises(toolchain.ToolchainError, match=r"needs to know where it is: Betaflight estimates that since"):
+        for_the_chip(folder, tmp_path, estimator=False)
+
+
+def test_a_policy_of_attitude_alone_needs_no_position(tmp_path, capsys):
+    from tests.deploy.betaflight.level import level
+
+    path = level(tmp_path / "level.onnx")
+    folder = exported(tmp_path / "level", path)
+    assert "needs a position" not in capsys.readouterr().out
+    assert "NEEDS_POSITION" not in (folder / "limits.h").read_text()
+    for_the_chip(folder, tmp_path, estimator=False)
+    bench = Bench(built(folder, tmp_path), tmp_path)
+    bench.enter()
+    bench.tick(still(position=(math.nan, 0, 0)), valid=0)
+    assert bench.flies
+    even = bench.commands
+    bench.tick(still(rotation=turned(0.7, 0.3)))
+    for _ in range(10):
+        bench.tick(still(rotation=turned(0.7, 0.3)))  # its right side is low: there it pushes
+    assert (bench.commands[:2] > even[:2] + 0.01).all() and (bench.commands[2:] < even[2:] - 0.01).all()
+    bench.tick(still(rotation=turned(0.7, 1.2)))
+    assert bench.reason == "tilt"
+
+
+def test_a_file_narrows_the_limits(tmp_path):
+    usual = module.limits(PolicyFile.load("quad_any"))
+    assert "#define LIMIT_PAUSE 0.05f" in usual and "#define LIMIT_SPEED 5.0f" in usual and "VOLTS" not in usual
+    strict = module.limits(ruled(tmp_path, max_tilt=30.0, max_speed=0.5, min_voltage=14.0, longest_pause=0.01))
+    for line in ("TILT 30.0f", "SPEED 0.5f", "STICK_SPEED 0.5f", "VOLTS 14.0f", "LOW 0.5f", "PAUSE 0.01"):
+        assert f"#define LIMIT_{line}" in strict
+
+
+def test_what_it_cannot_fly_is_named(tmp_path, capsys):
+    policy = PolicyFile.load("quad_any")
+    policy.inputs = (*policy.inputs, Signal("target_preview", (30,), "m", "world"))
+    with pytest.raises(
+        ValueError, match="target=betaflight has no signal 'target_preview' .* it has: position, rotation"
+    ):
+        module.BETAFLIGHT.check(policy)
+    policy = PolicyFile.load("quad_any")
+    policy.rate_hz = 2000.0
+    with pytest.raises(ValueError, match="2000 Hz; Betaflight's slowest usual PID loop gives 1000"):
+        module.BETAFLIGHT.check(policy)
+    policy.envelope = replace(policy.envelope, max_change=0.1)
+    policy.rate_hz = 100.0
+    with pytest.raises(ValueError, match="rule max_change, which target=betaflight does not carry out"):
+        module.BETAFLIGHT.check(policy)
+    out = tmp_path / "no"
+    words = [f"policy={ruled(tmp_path, max_change=0.2).path}", "target=betaflight", f"out={out}"]
+    assert cli.call(export.main, words) == 2 and not out.exists()
+    assert cli.call(export.main, ["policy=quad_any", "target=betaflight", f"out={out}", "budget_us=20"]) == 2
+    assert "more than 20 us" in capsys.readouterr().err and not out.exists()
