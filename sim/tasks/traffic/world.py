@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NORM = 15.0  # m/s: IntersectionZoo's SPEED_NORMALIZATION
 TABLE = (*COLUMNS, "present", *(f"world_{name}" for name in Totals._fields))  # what is known of a row
-PRESENT, WORTH = TABLE.index("present"), TABLE.index("worth")
+SPEED, PRESENT, WORTH = map(TABLE.index, ("speed", "present", "worth"))
 
 
 class Intersections(Workers):
@@ -49,23 +49,18 @@ class Intersections(Workers):
 
 
 class Intersection:
-    """The only world of this process; see `sim.env.Env`.
-
-    A vehicle takes the first place that is free when it departs, until it has left the network. If none is free, it
-    drives as if it were not equipped.
-    """
+    """The only world of this process; see `sim.env.Env`. Its places are the simulation's rows."""
 
     def __init__(self, task: TrafficEco, num: int, seed: int) -> None:
         if num != task.agents:
             raise ValueError(f"a process has one intersection of {task.agents} places, not {num} rows")
         self.task, self.num, self.seed = task, num, seed
-        self._simulation = Simulation()
+        self._simulation = Simulation(num)
         self._sources = intersections(task.config.network) if task.config.network else ()
         self._routes = Path(tempfile.mkstemp(".rou.xml", dir=task.folder)[1])
         self._columns = [(s.name, TABLE.index(s.name)) for s in (*task.policy, *task.privileged)]
         self._table = np.zeros((num, len(TABLE)), np.float32)
         self._low = task.commands[0].low
-        self._at: dict[int, int] = {}  # vehicle -> its place
         self._told: set[int] = set()  # vehicles that are not left to their drivers
         self._begun = False
 
@@ -83,9 +78,9 @@ class Intersection:
         write(routes, self._routes)
         number = int(np.random.default_rng(seeds).integers(2**31))
         simulation.begin(network, demand, self._routes, number, self.task.surrogates)
-        self._at, self._told, self._begun = {}, set(), True
+        self._told, self._begun = set(), True
         for _ in range(config.warmup):
-            self._advance()
+            simulation.step()
         self._observe()
 
     def _drawn(self, episode: int) -> tuple[Network, list[Flow], Mapping[str, float]]:
@@ -100,30 +95,11 @@ class Intersection:
         names = ("penetration", "diesel", "electric", "trucks")
         return network, flows_of(network, context), {name: getattr(context, name) for name in names}
 
-    def _advance(self) -> None:
-        """A step; who departs takes a place, who has left frees it for the step after."""
-        simulation, at = self._simulation, self._at
-        free = sorted(set(range(self.num)) - set(at.values()), reverse=True) if len(at) < self.num else []
-        simulation.step()
-        for name in simulation.departed:
-            number = int(name)
-            if simulation.demand.equipped[number]:
-                if free:
-                    at[number] = free.pop()
-                else:
-                    simulation.dismiss(name)
-        for number in at.keys() - {row[0] for row in simulation.agents}:
-            del at[number]
-            self._told.discard(number)
-
     def _observe(self) -> None:
-        agents = self._simulation.agents
-        table = np.zeros((self.num, len(TABLE)), np.float32)
-        if agents:
-            rows = [self._at[int(row[0])] for row in agents]
-            table[rows, : len(COLUMNS)] = agents
-            table[rows, PRESENT] = 1.0
-        table[:, PRESENT + 1 :] = self._simulation.totals
+        simulation, table = self._simulation, np.zeros((self.num, len(TABLE)), np.float32)
+        table[:, : len(COLUMNS)] = simulation.table
+        table[[*simulation.taken.values()], PRESENT] = 1.0
+        table[:, PRESENT + 1 :] = simulation.totals
         self._table = table
 
     def observe(self) -> dict[str, Array]:
@@ -137,19 +113,18 @@ class Intersection:
         nothing = np.zeros(self.num, bool)
         if not self._begun:  # as when others of a batch begin earlier
             return Step(np.zeros(self.num, np.float32), nothing, nothing.copy())
-        told, speeds = [], []
-        for number, speed, *_ in self._simulation.agents:
-            acceleration = wanted[self._at[int(number)]]
+        simulation, left = self._simulation, self._told
+        speeds, told = simulation.table[:, SPEED].tolist(), list[tuple[int, float]]()
+        for number, row in simulation.taken.items():
+            acceleration = wanted[row]
             if acceleration < QUICKEST:
-                told.append(int(number))
-                speeds.append(max(speed + STEP * acceleration, 0.0))
-                self._told.add(int(number))
-            elif number in self._told:
-                told.append(int(number))
-                speeds.append(-1.0)
-                self._told.discard(int(number))
-        self._simulation.command(told, speeds)
-        self._advance()
+                told.append((number, max(speeds[row] + STEP * acceleration, 0.0)))
+                left.add(number)
+            elif number in left:
+                told.append((number, -1.0))
+                left.discard(number)
+        simulation.command(told)
+        simulation.step()
         self._observe()
         return Step(self._table[:, WORTH] / np.float32(NORM), nothing, nothing.copy())
 
