@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,24 +17,14 @@ from numpy.typing import NDArray
 
 from sim.engines.sumo import installed
 from sim.engines.sumo.demand import Demand, called
-from sim.engines.sumo.looking import COLUMNS, EMISSION, FAR, MEASURED, MILLI, RANGE, look
+from sim.engines.sumo.looking import COLUMNS, EMISSION, FAR, MEASURED, MILLI, RANGE, TOTALS, look
 from sim.engines.sumo.network import GREEN, Network
 from sim.engines.sumo.surrogate import Surrogate
 
-__all__ = ["COLUMNS", "FAR", "MILLI", "RANGE", "STEP", "Simulation", "Totals"]
+__all__ = ["COLUMNS", "FAR", "MILLI", "RANGE", "STEP", "TOTALS", "Simulation"]
 STEP = 0.5  # s
+_VALUES = dict.values
 NOWHERE = (RANGE, RANGE, 0.0, False)  # of no lane: length, limit, grade, whether it leads to the signal
-
-
-class Totals(NamedTuple):
-    """Of all vehicles on the road, in the last step."""
-
-    vehicles: int
-    speed: float  # m/s, their sum
-    emission: float  # g/s of CO2
-    stops: int  # that began
-    arrived: int
-    faults: int  # who ran into another on a lane, or stood for so long (300 s) that SUMO moved him
 
 
 class _Lanes(dict[str, float]):
@@ -47,7 +37,7 @@ class _Lanes(dict[str, float]):
 class Simulation:
     """One episode after the other in this process.
 
-    `table` (room, COLUMNS) is of the equipped vehicles on the road. One takes the first row that is free when it
+    `table` (room, COLUMNS and TOTALS) is of the equipped vehicles on the road. One takes the first row that is free when it
     departs, until it has left the network: `taken` says who has which. If none is free, it drives as if it were not
     equipped. What one is worth to a step, in m/s, is its speed above the limit, minus penalties for standing and for
     emissions (per g/s).
@@ -56,7 +46,8 @@ class Simulation:
     def __init__(self, room: int = 0) -> None:
         self._sumo = installed.library()
         self._begun = False
-        self.table, self._sums = np.zeros((room, len(COLUMNS))), np.zeros(4)
+        self._all = np.zeros((room + 1, len(COLUMNS) + len(TOTALS)))  # the last row is nobody's
+        self.table = self._all[:room]
 
     def begin(
         self,
@@ -86,31 +77,30 @@ class Simulation:
         else:
             self._sumo.start(["sumo", *words])
         self._begun, sumo = True, self._sumo
-        self._wanted = [sumo.VAR_SPEED, sumo.VAR_LANE_ID, sumo.VAR_LANEPOSITION, sumo.VAR_CO2EMISSION]
+        self._measured = [sumo.VAR_SPEED, sumo.VAR_LANE_ID, sumo.VAR_LANEPOSITION, sumo.VAR_CO2EMISSION]
         self._told = [
             sumo.VAR_DEPARTED_VEHICLES_IDS,
             sumo.VAR_ARRIVED_VEHICLES_NUMBER,
             sumo.VAR_COLLIDING_VEHICLES_NUMBER,
             sumo.VAR_TELEPORT_STARTING_VEHICLES_NUMBER,
         ]
-        self._values = itemgetter(*self._wanted)
-        self._surrogates, self._moment = dict(surrogates or {}), itemgetter(sumo.VAR_SPEED)
+        self._surrogates = dict(surrogates or {})
         if surrogates:
-            self._moment = itemgetter(sumo.VAR_SPEED, sumo.VAR_ACCELERATION, sumo.VAR_SLOPE)
-            self._wanted += [sumo.VAR_ACCELERATION, sumo.VAR_SLOPE]
+            self._measured += [sumo.VAR_ACCELERATION, sumo.VAR_SLOPE]
+        self._wanted = sorted(self._measured)  # in this order SUMO answers
+        self._lanes_at = self._wanted.index(sumo.VAR_LANE_ID)
         sumo.simulation.subscribe(self._told)
         self.network, self.demand, self.time = network, demand, 0.0
         self._lane = _Lanes({name: float(k) for k, name in enumerate(network.lanes)})
         self._lanes = np.array([*network.lanes.values(), NOWHERE], np.float64)
-        self._equipped, self._row = demand.equipped.copy(), np.full(len(demand.length), -1)
+        self._equipped, self._row = demand.equipped.copy(), np.full(len(demand.length), len(self.table))
         self._standing = np.zeros(len(demand.length), bool)
         self._length, self._movement = np.asarray(demand.length, np.float64), np.asarray(demand.movement, np.int64)
         self._names: tuple[str, ...] = ()  # of all on the road, and their numbers
         self._numbers = np.zeros(0, np.int64)
         self._program()
         self.taken: dict[int, int] = {}  # number in the demand -> its row
-        self.table[:], self._sums[:] = 0.0, 0.0
-        self.totals = Totals(0, 0.0, 0.0, 0, 0, 0)
+        self._all[:] = 0.0
 
     def _program(self) -> None:
         """Of each phase and movement: whether it is green, how long until that changes, and how long it lasts then."""
@@ -152,18 +142,16 @@ class Simulation:
         if (names := tuple(seen)) != self._names:
             self._names, self._numbers = names, np.array([*map(int, names)], np.int64)
             too_many = self._come_and_go(map(int, departed))
-        speeds, lanes, places, emissions = zip(*map(self._values, seen.values()), strict=True) if seen else ((),) * 4
-        roads = map(self._lane.__getitem__, lanes)
-        measured = np.array([*speeds, *places, *emissions, *roads], np.float64).reshape(len(MEASURED), -1)
-        if self._surrogates and seen:
-            self._emitted(seen, measured[EMISSION])
+        said = [*chain.from_iterable(map(_VALUES, seen.values()))]
+        said[self._lanes_at :: len(self._wanted)] = map(self._lane.__getitem__, said[self._lanes_at :: len(self._wanted)])
+        measured = np.array(said, np.float64).reshape(-1, len(self._wanted))
+        if self._surrogates:
+            measured = self._emitted(measured)
         at = (self.time - self.network.offset) % self._ends[-1]
         phase = min(bisect_right(self._ends, at + 1e-6), len(self._ends) - 1)
-        signal = self._states[phase], self._ends[phase] - at
-        who, found = (self._numbers, self._equipped, self._length, self._movement), (self.table, self._sums)
-        look(measured, *who, self._lanes, *signal, self._standing, self._row, *found)
-        speed, emission, stops, _ = self._sums.tolist()
-        self.totals = Totals(len(names), speed, emission, int(stops), arrived, faults)
+        who = self._numbers, self._equipped, self._length, self._movement
+        signal, of = (self._states[phase], self._ends[phase] - at), (self._standing, self._row)
+        look(measured, *who, self._lanes, *signal, *of, (arrived, faults), self._all)
         if too_many:
             self._equipped[too_many] = False
 
@@ -180,14 +168,15 @@ class Simulation:
             del self.taken[number]
         return too_many
 
-    def _emitted(self, seen: Mapping[str, Mapping[int, Any]], found: NDArray[np.float64]) -> None:
-        """mg/s of everybody: what surrogates say of vehicles of their kind in the place of SUMO."""
-        kinds = self.demand.kind[self._numbers]
-        moments = np.array([self._moment(values) for values in seen.values()]).reshape(-1, 3)
+    def _emitted(self, said: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What is measured (n, 4), with what surrogates say of vehicles of their kind in the place of SUMO."""
+        kinds, columns = self.demand.kind[self._numbers], [self._wanted.index(name) for name in self._measured]
+        measured, moments = said[:, columns[: len(MEASURED)]], said[:, [columns[0], *columns[len(MEASURED) :]]]
         moments[:, 2] = np.tan(np.radians(moments[:, 2]))
         for kind, surrogate in self._surrogates.items():
             of = kinds == kind
-            found[of] = surrogate.co2(moments[of]) / MILLI
+            measured[of, EMISSION] = surrogate.co2(moments[of]) / MILLI
+        return measured
 
     def command(self, told: Iterable[tuple[int, float]]) -> None:
         """Numbers, and speeds to have in half a second, as far as SUMO holds them for safe; -1: as the driver likes."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.sumo import COLUMNS, STEP, Simulation, Totals, installed
+from sim.engines.sumo import COLUMNS, STEP, TOTALS, Simulation, installed
 from sim.engines.sumo.demand import QUICKEST, Flow, drawn, flows_of, write
 from sim.engines.sumo.network import Network, made
 from sim.env import Array, Step, world_of
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sim.tasks.traffic import TrafficEco
 
 NORM = 15.0  # m/s: IntersectionZoo's SPEED_NORMALIZATION
-TABLE = (*COLUMNS, "present", *(f"world_{name}" for name in Totals._fields))  # what is known of a row
-SPEED, PRESENT, WORTH = map(TABLE.index, ("speed", "present", "worth"))
+TABLE = (*COLUMNS, *(f"world_{name}" for name in TOTALS))  # what is known of a row
+SPEED, WORTH = TABLE.index("speed"), TABLE.index("worth")
 
 
 class Intersections(Workers):
@@ -81,7 +81,7 @@ class Intersection:
         self._told, self._begun = set(), True
         for _ in range(config.warmup):
             simulation.step()
-        self._observe()
+        self._table = simulation.table.astype(np.float32)
 
     def _drawn(self, episode: int) -> tuple[Network, list[Flow], Mapping[str, float]]:
         config, rng = self.task.config, np.random.default_rng([self.seed, episode])
@@ -94,13 +94,6 @@ class Intersection:
         network = made(context, self.task.folder)
         names = ("penetration", "diesel", "electric", "trucks")
         return network, flows_of(network, context), {name: getattr(context, name) for name in names}
-
-    def _observe(self) -> None:
-        simulation, table = self._simulation, np.zeros((self.num, len(TABLE)), np.float32)
-        table[:, : len(COLUMNS)] = simulation.table
-        table[[*simulation.taken.values()], PRESENT] = 1.0
-        table[:, PRESENT + 1 :] = simulation.totals
-        self._table = table
 
     def observe(self) -> dict[str, Array]:
         return {name: self._table[:, k : k + 1] for name, k in self._columns}
@@ -125,7 +118,7 @@ class Intersection:
                 left.discard(number)
         simulation.command(told)
         simulation.step()
-        self._observe()
+        self._table = simulation.table.astype(np.float32)
         return Step(self._table[:, WORTH] / np.float32(NORM), nothing, nothing.copy())
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
