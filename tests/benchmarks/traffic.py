@@ -13,6 +13,7 @@ from contextlib import closing
 
 import numpy as np
 import report
+from numpy.typing import NDArray
 
 from sim.tasks import make
 from sim.tasks.traffic.world import Intersection
@@ -32,9 +33,9 @@ def bare(env: Intersection) -> None:
     sumo.vehicle.getAllSubscriptionResults()
 
 
-def ours(env: Intersection, command: float) -> None:
+def ours(env: Intersection, command: NDArray[np.float32]) -> None:
     """A step of the environment."""
-    env.step({"acceleration": np.full((env.num, 1), command, np.float32)})
+    env.step({"acceleration": command})
 
 
 def timed(env: Intersection, episode: int, steps: int, step: Callable[[Intersection], None]) -> float:
@@ -50,14 +51,13 @@ def ratios(episodes: int, steps: int) -> dict[str, float]:
     """Medians over episodes: microseconds of the bare loop, and how much longer ours take."""
     task = make("traffic_eco", steps=steps)
     with tempfile.TemporaryDirectory() as task.folder, closing(Intersection(task, task.agents, SEED)) as env:
+        left, told = (np.full((env.num, 1), command, np.float32) for command in (2.0, 1.4))
         rows = []
         for episode in range(episodes):
             alone = timed(env, episode, steps, bare)
-            left = timed(env, episode, steps, lambda env: ours(env, 2.0))
-            told = timed(env, episode, steps, lambda env: ours(env, 1.4))
-            rows.append((alone, left / alone, told / alone))
-    alone, left, told = np.median(rows, axis=0).tolist()
-    return {"bare": alone, "left": left, "told": told}
+            quiet = timed(env, episode, steps, lambda env: ours(env, left))
+            rows.append((alone, quiet / alone, timed(env, episode, steps, lambda env: ours(env, told)) / alone))
+    return dict(zip(("bare", "left", "told"), np.median(rows, axis=0).tolist(), strict=True))
 
 
 def measure(cases: list[str], quick: bool) -> report.Rows:

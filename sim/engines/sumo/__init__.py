@@ -23,7 +23,6 @@ from sim.engines.sumo.surrogate import Surrogate
 
 __all__ = ["COLUMNS", "FAR", "MILLI", "RANGE", "STEP", "TOTALS", "Simulation"]
 STEP = 0.5  # s
-_VALUES = dict.values
 NOWHERE = (RANGE, RANGE, 0.0, False)  # of no lane: length, limit, grade, whether it leads to the signal
 
 
@@ -88,14 +87,14 @@ class Simulation:
         if surrogates:
             self._measured += [sumo.VAR_ACCELERATION, sumo.VAR_SLOPE]
         self._wanted = sorted(self._measured)  # in this order SUMO answers
-        self._lanes_at = self._wanted.index(sumo.VAR_LANE_ID)
+        self._places = slice(self._wanted.index(sumo.VAR_LANE_ID), None, len(self._wanted))
         sumo.simulation.subscribe(self._told)
         self.network, self.demand, self.time = network, demand, 0.0
         self._lane = _Lanes({name: float(k) for k, name in enumerate(network.lanes)})
-        self._lanes = np.array([*network.lanes.values(), NOWHERE], np.float64)
+        lanes = np.array([*network.lanes.values(), NOWHERE], np.float64)
         self._equipped, self._row = demand.equipped.copy(), np.full(len(demand.length), len(self.table))
-        self._standing = np.zeros(len(demand.length), bool)
-        self._length, self._movement = np.asarray(demand.length, np.float64), np.asarray(demand.movement, np.int64)
+        length, movement = np.asarray(demand.length, np.float64), np.asarray(demand.movement, np.int64)
+        self._fixed = self._equipped, length, movement, lanes, np.zeros(len(length), bool), self._row
         self._names: tuple[str, ...] = ()  # of all on the road, and their numbers
         self._numbers = np.zeros(0, np.int64)
         self._program()
@@ -142,16 +141,15 @@ class Simulation:
         if (names := tuple(seen)) != self._names:
             self._names, self._numbers = names, np.array([*map(int, names)], np.int64)
             too_many = self._come_and_go(map(int, departed))
-        said = [*chain.from_iterable(map(_VALUES, seen.values()))]
-        said[self._lanes_at :: len(self._wanted)] = map(self._lane.__getitem__, said[self._lanes_at :: len(self._wanted)])
-        measured = np.array(said, np.float64).reshape(-1, len(self._wanted))
+        said, lanes = [*chain.from_iterable(map(dict.values, seen.values()))], self._places
+        said[lanes] = map(self._lane.__getitem__, said[lanes])
+        measured = np.array(said, np.float64)
         if self._surrogates:
             measured = self._emitted(measured)
         at = (self.time - self.network.offset) % self._ends[-1]
         phase = min(bisect_right(self._ends, at + 1e-6), len(self._ends) - 1)
-        who = self._numbers, self._equipped, self._length, self._movement
-        signal, of = (self._states[phase], self._ends[phase] - at), (self._standing, self._row)
-        look(measured, *who, self._lanes, *signal, *of, (arrived, faults), self._all)
+        signal = self._states[phase], self._ends[phase] - at
+        look(measured, self._numbers, *self._fixed, *signal, arrived, faults, self._all)
         if too_many:
             self._equipped[too_many] = False
 
@@ -178,11 +176,9 @@ class Simulation:
             measured[of, EMISSION] = surrogate.co2(moments[of]) / MILLI
         return measured
 
-    def command(self, told: Iterable[tuple[int, float]]) -> None:
-        """Numbers, and speeds to have in half a second, as far as SUMO holds them for safe; -1: as the driver likes."""
-        set_speed: Any = self._sumo.vehicle.setSpeed
-        for number, speed in told:
-            set_speed(called(number), speed)
+    def command(self, number: int, speed: float) -> None:
+        """The speed to have in half a second, as far as SUMO holds it for safe; -1: as the driver likes."""
+        self._sumo.vehicle.setSpeed(called(number), speed)
 
     def places(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Where vehicles are (n, 2), m, and which are equipped (n,): for pictures."""

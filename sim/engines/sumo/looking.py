@@ -15,7 +15,7 @@ RANGE = 300.0  # m: what lies further ahead nobody is told
 MILLI = 1e-3
 STOP_PENALTY, STOP_SPEED, EMISSION_PENALTY = 35.0, 1.0, 3.0  # IntersectionZoo's
 LENGTH, LIMIT, GRADE, LEADS = range(4)  # columns of lanes
-MEASURED = SPEED, LANE, PLACE, EMISSION = range(4)  # columns of what SUMO says of everybody
+MEASURED = SPEED, LANE, PLACE, EMISSION = 0, 1, 2, 3  # columns of what SUMO says of everybody
 # What is known of an equipped vehicle, in this order.
 COLUMNS = (
     "number",  # in the demand
@@ -47,7 +47,7 @@ _SPEEDS, _EMISSIONS, _STOPS = (len(COLUMNS) + TOTALS.index(name) for name in ("s
 
 
 @kernel
-def look(measured, numbers, equipped, length, movement, lanes, states, left, standing, rows, counted, table):
+def look(said, numbers, equipped, length, movement, lanes, standing, rows, states, left, arrived, faults, table):
     """Fill `table` (r, COLUMNS and TOTALS), whose last row is nobody's.
 
     Of those on the road, in the order of their numbers: `measured` (n, 4) and `numbers` (n,) in the demand. Of all of
@@ -56,6 +56,7 @@ def look(measured, numbers, equipped, length, movement, lanes, states, left, sta
     `counted`: how many arrived, and faults.
     """
     n = len(numbers)
+    measured = said.reshape(n, len(MEASURED))
     order = np.empty(n, np.int64)
     speeds, emissions, stops = 0.0, 0.0, 0
     for k in range(n):  # a lane after the other, on each the first first
@@ -75,7 +76,7 @@ def look(measured, numbers, equipped, length, movement, lanes, states, left, sta
     for row in range(len(table)):
         table[row, : len(COLUMNS)] = 0.0
         table[row, len(COLUMNS)], table[row, _SPEEDS], table[row, _EMISSIONS] = n, speeds, MILLI * emissions
-        table[row, _STOPS], table[row, _STOPS + 1], table[row, _STOPS + 2] = stops, counted[0], counted[1]
+        table[row, _STOPS], table[row, _STOPS + 1], table[row, _STOPS + 2] = stops, arrived, faults
     told, led, followers, worth = table[-1], False, 0.0, 0.0
     lane, end, quick = -2, 0.0, 0.0  # of the last one: its lane, and where and how fast it drives
     for at in range(n):

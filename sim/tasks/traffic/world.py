@@ -25,7 +25,7 @@ from sim.workers import Workers
 if TYPE_CHECKING:
     from sim.tasks.traffic import TrafficEco
 
-NORM = 15.0  # m/s: IntersectionZoo's SPEED_NORMALIZATION
+NORM = np.float32(15.0)  # m/s: IntersectionZoo's SPEED_NORMALIZATION
 TABLE = (*COLUMNS, *(f"world_{name}" for name in TOTALS))  # what is known of a row
 SPEED, WORTH = TABLE.index("speed"), TABLE.index("worth")
 
@@ -102,24 +102,20 @@ class Intersection:
         return self.observe()
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        wanted = np.maximum(command["acceleration"][:, 0], self._low).tolist()
-        nothing = np.zeros(self.num, bool)
         if not self._begun:  # as when others of a batch begin earlier
-            return Step(np.zeros(self.num, np.float32), nothing, nothing.copy())
-        simulation, left = self._simulation, self._told
-        speeds, told = simulation.table[:, SPEED].tolist(), list[tuple[int, float]]()
+            return Step(np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool))
+        simulation, told = self._simulation, self._told
+        wanted, speeds = command["acceleration"].ravel().tolist(), simulation.table[:, SPEED].tolist()
         for number, row in simulation.taken.items():
-            acceleration = wanted[row]
-            if acceleration < QUICKEST:
-                told.append((number, max(speeds[row] + STEP * acceleration, 0.0)))
-                left.add(number)
-            elif number in left:
-                told.append((number, -1.0))
-                left.discard(number)
-        simulation.command(told)
+            if (acceleration := wanted[row]) < QUICKEST:
+                simulation.command(number, max(speeds[row] + STEP * max(acceleration, self._low), 0.0))
+                told.add(number)
+            elif number in told:
+                simulation.command(number, -1.0)
+                told.discard(number)
         simulation.step()
-        self._table = simulation.table.astype(np.float32)
-        return Step(self._table[:, WORTH] / np.float32(NORM), nothing, nothing.copy())
+        self._table = table = simulation.table.astype(np.float32)
+        return Step(table[:, WORTH] / NORM, np.zeros(self.num, bool), np.zeros(self.num, bool))
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         return drawing(self._simulation.network, *self._simulation.places(), height, width)
