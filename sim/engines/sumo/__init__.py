@@ -76,6 +76,7 @@ class Simulation:
         else:
             self._sumo.start(["sumo", *words])
         self._begun, sumo = True, self._sumo
+        self._set_speed: Any = sumo.vehicle.setSpeed
         self._measured = [sumo.VAR_SPEED, sumo.VAR_LANE_ID, sumo.VAR_LANEPOSITION, sumo.VAR_CO2EMISSION]
         self._told = [
             sumo.VAR_DEPARTED_VEHICLES_IDS,
@@ -95,6 +96,7 @@ class Simulation:
         self._equipped, self._row = demand.equipped.copy(), np.full(len(demand.length), len(self.table))
         length, movement = np.asarray(demand.length, np.float64), np.asarray(demand.movement, np.int64)
         self._fixed = self._equipped, length, movement, lanes, np.zeros(len(length), bool), self._row
+        self._called = [called(number) for number in range(len(length))]
         self._names: tuple[str, ...] = ()  # of all on the road, and their numbers
         self._numbers = np.zeros(0, np.int64)
         self._program()
@@ -178,7 +180,7 @@ class Simulation:
 
     def command(self, number: int, speed: float) -> None:
         """The speed to have in half a second, as far as SUMO holds it for safe; -1: as the driver likes."""
-        self._sumo.vehicle.setSpeed(called(number), speed)
+        self._set_speed(self._called[number], speed)
 
     def places(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Where vehicles are (n, 2), m, and which are equipped (n,): for pictures."""
