@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sim.engines.sumo import installed
 from sim.engines.sumo.demand import Demand, called
-from sim.engines.sumo.looking import COLUMNS, EMISSION, FAR, MEASURED, MILLI, RANGE, TOTALS, look
+from sim.engines.sumo.looking import COLUMNS, EMISSION, EQUIPPED, FAR, MEASURED, MILLI, RANGE, ROW, TOTALS, look
 from sim.engines.sumo.network import GREEN, Network
 from sim.engines.sumo.surrogate import Surrogate
 
@@ -92,11 +92,10 @@ class Simulation:
         sumo.simulation.subscribe(self._told)
         self.network, self.demand, self.time = network, demand, 0.0
         self._lane = _Lanes({name: float(k) for k, name in enumerate(network.lanes)})
-        lanes = np.array([*network.lanes.values(), NOWHERE], np.float64)
-        self._equipped, self._row = demand.equipped.copy(), np.full(len(demand.length), len(self.table))
-        length, movement = np.asarray(demand.length, np.float64), np.asarray(demand.movement, np.int64)
-        self._fixed = self._equipped, length, movement, lanes, np.zeros(len(length), bool), self._row
-        self._called = [called(number) for number in range(len(length))]
+        self._lanes = np.array([*network.lanes.values(), NOWHERE], np.float64)
+        columns = np.broadcast_arrays(demand.equipped, demand.length, demand.movement, 0.0, len(self.table))
+        self._fleet = np.column_stack(columns).astype(np.float64)
+        self._called = [called(number) for number in range(len(self._fleet))]
         self._names: tuple[str, ...] = ()  # of all on the road, and their numbers
         self._numbers = np.zeros(0, np.int64)
         self._program()
@@ -151,17 +150,17 @@ class Simulation:
         at = (self.time - self.network.offset) % self._ends[-1]
         phase = min(bisect_right(self._ends, at + 1e-6), len(self._ends) - 1)
         signal = self._states[phase], self._ends[phase] - at
-        look(measured, self._numbers, *self._fixed, *signal, arrived, faults, self._all)
+        look(measured, self._numbers, self._fleet, self._lanes, *signal, arrived, faults, self._all)
         if too_many:
-            self._equipped[too_many] = False
+            self._fleet[too_many, EQUIPPED] = 0.0
 
     def _come_and_go(self, departed: Iterable[int]) -> list[int]:
         """Give rows to who departed, and take them from who has left; who is equipped, but found none."""
         free, too_many = sorted({*range(len(self.table))} - {*self.taken.values()}, reverse=True), []
         for number in departed:
-            if self._equipped[number]:
+            if self._fleet[number, EQUIPPED]:
                 if free:
-                    self.taken[number] = self._row[number] = free.pop()
+                    self.taken[number] = self._fleet[number, ROW] = free.pop()
                 else:
                     too_many.append(number)
         for number in self.taken.keys() - {*self._numbers.tolist()}:

@@ -15,6 +15,7 @@ RANGE = 300.0  # m: what lies further ahead nobody is told
 MILLI = 1e-3
 STOP_PENALTY, STOP_SPEED, EMISSION_PENALTY = 35.0, 1.0, 3.0  # IntersectionZoo's
 LENGTH, LIMIT, GRADE, LEADS = range(4)  # columns of lanes
+FLEET = EQUIPPED, LONG, MOVEMENT, STANDING, ROW = 0, 1, 2, 3, 4  # columns of what is known of all of the demand
 MEASURED = SPEED, LANE, PLACE, EMISSION = 0, 1, 2, 3  # columns of what SUMO says of everybody
 # What is known of an equipped vehicle, in this order.
 COLUMNS = (
@@ -47,13 +48,13 @@ _SPEEDS, _EMISSIONS, _STOPS = (len(COLUMNS) + TOTALS.index(name) for name in ("s
 
 
 @kernel
-def look(said, numbers, equipped, length, movement, lanes, standing, rows, states, left, arrived, faults, table):
+def look(said, numbers, fleet, lanes, states, left, arrived, faults, table):
     """Fill `table` (r, COLUMNS and TOTALS), whose last row is nobody's.
 
-    Of those on the road, in the order of their numbers: `measured` (n, 4) and `numbers` (n,) in the demand. Of all of
-    the demand: `equipped`, `length` (m), `movement`, whether it was `standing`, which is changed, and `rows`, which of
-    the table's is its own, or the last. `lanes` (l, 4); `states` (movements, 3) of the phase, which ends in `left` s.
-    `counted`: how many arrived, and faults.
+    Of those on the road, in the order of their numbers: what is `said` (n x MEASURED), and their `numbers` (n,) in the
+    demand. Of all of the demand `fleet` (m, FLEET): whether it is equipped, its length (m), its movement, whether it
+    was standing, which is changed, and which row of the table is its own, or the last. `lanes` (l, 4). `states`
+    (movements, 3) of the phase, which ends in `left` s. How many `arrived`, and `faults`.
     """
     n = len(numbers)
     measured = said.reshape(n, len(MEASURED))
@@ -71,8 +72,8 @@ def look(said, numbers, equipped, length, movement, lanes, standing, rows, state
         speeds += measured[k, SPEED]
         emissions += measured[k, EMISSION]
         stands = measured[k, SPEED] < STOPPED
-        stops += stands and not standing[numbers[k]]
-        standing[numbers[k]] = stands
+        stops += stands and fleet[numbers[k], STANDING] == 0.0
+        fleet[numbers[k], STANDING] = stands
     for row in range(len(table)):
         table[row, : len(COLUMNS)] = 0.0
         table[row, len(COLUMNS)], table[row, _SPEEDS], table[row, _EMISSIONS] = n, speeds, MILLI * emissions
@@ -81,19 +82,20 @@ def look(said, numbers, equipped, length, movement, lanes, standing, rows, state
     lane, end, quick = -2, 0.0, 0.0  # of the last one: its lane, and where and how fast it drives
     for at in range(n):
         k = order[at]
-        road, who = int(measured[k, LANE]), numbers[k]
+        road, who = int(measured[k, LANE]), fleet[numbers[k]]
+        equipped = who[EQUIPPED] > 0.0
         speed, place, emission = measured[k, SPEED], measured[k, PLACE], MILLI * measured[k, EMISSION]
         limit = lanes[road, LIMIT]
-        if road != lane or equipped[who]:
+        if road != lane or equipped:
             told[_FOLLOWERS], told[_WORTH] = followers, worth / (followers + 1.0)
             led, told, followers, worth = False, table[-1], 0.0, 0.0
-        if equipped[who]:
-            led, told, followers = True, table[rows[who]], -1.0
-            told[0], told[1], told[8], told[9], told[10] = who, speed, limit, lanes[road, GRADE], emission
+        if equipped:
+            led, told, followers = True, table[int(who[ROW])], -1.0
+            told[0], told[1], told[8], told[9], told[10] = numbers[k], speed, limit, lanes[road, GRADE], emission
             told[2], told[3], told[4], told[5] = RANGE, 1.0, FAR, FAR
             distance = lanes[road, LENGTH] - place
             if lanes[road, LEADS] > 0.0 and distance < RANGE:
-                green, after, lasts = states[movement[who]]
+                green, after, lasts = states[int(who[MOVEMENT])]
                 told[2], told[3], told[4], told[5] = distance, green, min(left + after, FAR), min(lasts, FAR)
             told[6], told[7] = RANGE, limit
             if road == lane and end - place < RANGE:
@@ -103,5 +105,5 @@ def look(said, numbers, equipped, length, movement, lanes, standing, rows, state
             slow = STOP_PENALTY * (STOP_SPEED - speed) if speed < STOP_SPEED else 0.0
             followers += 1.0
             worth += speed - limit - slow - EMISSION_PENALTY * emission
-        lane, end, quick = road, place - length[who], speed
+        lane, end, quick = road, place - who[LONG], speed
     told[_FOLLOWERS], told[_WORTH] = followers, worth / (followers + 1.0)
