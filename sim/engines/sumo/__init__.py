@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from sim.engines.sumo import installed
 from sim.engines.sumo.demand import Demand, called
-from sim.engines.sumo.looking import COLUMNS, EMISSION, EQUIPPED, FAR, MEASURED, MILLI, RANGE, ROW, TOTALS, look
 from sim.engines.sumo.network import GREEN, Network
 from sim.engines.sumo.surrogate import Surrogate
+from sim.engines.sumo.told import COLUMNS, EMISSION, EQUIPPED, FAR, MEASURED, MILLI, RANGE, ROW, TOTALS
 
 __all__ = ["COLUMNS", "FAR", "MILLI", "RANGE", "STEP", "TOTALS", "Simulation"]
 STEP = 0.5  # s
@@ -43,7 +43,9 @@ class Simulation:
     """
 
     def __init__(self, room: int = 0) -> None:
-        self._sumo = installed.library()
+        from sim.engines.sumo.looking import look  # Numba: not for who asks only what there is
+
+        self._sumo, self._fill = installed.library(), look
         self._begun = False
         self._all = np.zeros((room + 1, len(COLUMNS) + len(TOTALS)))  # the last row is nobody's
         self.table = self._all[:room]
@@ -150,7 +152,7 @@ class Simulation:
         at = (self.time - self.network.offset) % self._ends[-1]
         phase = min(bisect_right(self._ends, at + 1e-6), len(self._ends) - 1)
         signal = self._states[phase], self._ends[phase] - at
-        look(measured, self._numbers, self._fleet, self._lanes, *signal, arrived, faults, self._all)
+        self._fill(measured, self._numbers, self._fleet, self._lanes, *signal, arrived, faults, self._all)
         if too_many:
             self._fleet[too_many, EQUIPPED] = 0.0
 

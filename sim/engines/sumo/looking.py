@@ -7,44 +7,56 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.engines.vector.blocks import kernel
+from sim.engines.sumo.demand import QUICKEST
+from sim.engines.sumo.told import (
+    COLUMNS,
+    EMISSION,
+    EMISSION_PENALTY,
+    EQUIPPED,
+    FAR,
+    GRADE,
+    HEADWAY,
+    LANE,
+    LEADS,
+    LENGTH,
+    LIMIT,
+    LONG,
+    LONGER,
+    LORRY,
+    MEASURED,
+    MILLI,
+    MOST,
+    MOVEMENT,
+    PLACE,
+    RANGE,
+    ROW,
+    SPEED,
+    STANDING,
+    STARTS,
+    STOP_PENALTY,
+    STOP_SPEED,
+    STOPPED,
+    TOTALS,
+    YELLOW,
+)
+from sim.engines.vector.blocks import inlined, kernel
 
-STOPPED = 0.1  # m/s: who is slower stands
-FAR = 200.0  # s: what changes later than that
-RANGE = 300.0  # m: what lies further ahead nobody is told
-MILLI = 1e-3
-STOP_PENALTY, STOP_SPEED, EMISSION_PENALTY = 35.0, 1.0, 3.0  # IntersectionZoo's
-LENGTH, LIMIT, GRADE, LEADS = range(4)  # columns of lanes
-FLEET = EQUIPPED, LONG, MOVEMENT, STANDING, ROW = 0, 1, 2, 3, 4  # columns of what is known of all of the demand
-MEASURED = SPEED, LANE, PLACE, EMISSION = 0, 1, 2, 3  # columns of what SUMO says of everybody
-# What is known of an equipped vehicle, in this order.
-COLUMNS = (
-    "number",  # in the demand
-    "speed",  # m/s
-    "distance",  # m to the stop line; RANGE when beyond it
-    "green",  # 1 or 0
-    "change",  # s until that changes
-    "lasts",  # s for which it lasts then
-    "gap",  # m to who drives ahead on its lane
-    "leader_speed",  # m/s of that; the lane's limit where there is nobody
-    "limit",  # m/s
-    "grade",  # rise over run, ahead
-    "emission",  # g/s of CO2
-    "followers",  # how many drive behind on its lane, up to the next equipped one
-    "worth",  # the mean over itself and these
-    "present",  # 1 where there is somebody
-)
-# Of all vehicles on the road, in the last step: the same in every row.
-TOTALS = (
-    "vehicles",
-    "speed",  # m/s, their sum
-    "emission",  # g/s of CO2
-    "stops",  # that began
-    "arrived",
-    "faults",  # who ran into another on a lane, or stood for so long (300 s) that SUMO moved him
-)
-_FOLLOWERS, _WORTH, _PRESENT = map(COLUMNS.index, ("followers", "worth", "present"))
+_EMISSION, _FOLLOWERS, _WORTH, _PRESENT = map(COLUMNS.index, ("emission", "followers", "worth", "present"))
+_AHEAD, _CLEAR = COLUMNS.index("ahead"), COLUMNS.index("clear")
 _SPEEDS, _EMISSIONS, _STOPS = (len(COLUMNS) + TOTALS.index(name) for name in ("speed", "emission", "stops"))
+
+
+@inlined
+def crosses(speed, distance, limit, quickest, clear, green, change, lasts):
+    """s until somebody passes the stop line at the soonest: not before it is his turn (`clear`), nor while it is red.
+
+    From now on as fast as anybody speeds up, to the limit.
+    """
+    speeding = max(limit - speed, 0.0) / quickest
+    turn = max(speeding + max(distance - 0.5 * speeding * (speed + limit), 0.0) / limit, clear)
+    if green > 0.0:
+        return turn if turn <= change + YELLOW else max(turn, change + lasts + STARTS)
+    return max(turn, change + STARTS)
 
 
 @kernel
@@ -80,27 +92,36 @@ def look(said, numbers, fleet, lanes, states, left, arrived, faults, table):
         table[row, _STOPS], table[row, _STOPS + 1], table[row, _STOPS + 2] = stops, arrived, faults
     told, led, followers, worth = table[-1], False, 0.0, 0.0
     lane, end, quick = -2, 0.0, 0.0  # of the last one: its lane, and where and how fast it drives
+    ahead, clear = 0, 0.0
     for at in range(n):
         k = order[at]
         road, who = int(measured[k, LANE]), fleet[numbers[k]]
         equipped = who[EQUIPPED] > 0.0
         speed, place, emission = measured[k, SPEED], measured[k, PLACE], MILLI * measured[k, EMISSION]
         limit = lanes[road, LIMIT]
+        if road != lane:
+            ahead, clear = 0, 0.0
         if road != lane or equipped:
             told[_FOLLOWERS], told[_WORTH] = followers, worth / (followers + 1.0)
             led, told, followers, worth = False, table[-1], 0.0, 0.0
+        distance, leads = lanes[road, LENGTH] - place, lanes[road, LEADS] > 0.0
+        green, after, lasts = states[int(who[MOVEMENT])]
+        change = min(left + after, FAR)
         if equipped:
             led, told, followers = True, table[int(who[ROW])], -1.0
-            told[0], told[1], told[8], told[9], told[10] = numbers[k], speed, limit, lanes[road, GRADE], emission
+            told[0], told[1], told[8], told[9] = numbers[k], speed, limit, lanes[road, GRADE]
             told[2], told[3], told[4], told[5] = RANGE, 1.0, FAR, FAR
-            distance = lanes[road, LENGTH] - place
-            if lanes[road, LEADS] > 0.0 and distance < RANGE:
-                green, after, lasts = states[int(who[MOVEMENT])]
-                told[2], told[3], told[4], told[5] = distance, green, min(left + after, FAR), min(lasts, FAR)
+            if leads and distance < RANGE:
+                told[2], told[3], told[4], told[5] = distance, green, change, min(lasts, FAR)
+                told[_AHEAD], told[_CLEAR] = min(ahead, MOST), min(clear, FAR)
             told[6], told[7] = RANGE, limit
             if road == lane and end - place < RANGE:
                 told[6], told[7] = max(end - place, 0.0), quick
-            told[_PRESENT] = 1.0
+            told[_EMISSION], told[_PRESENT] = emission, 1.0
+        if leads:
+            ahead += 1
+            clear = crosses(speed, distance, limit, QUICKEST, clear, green, change, lasts) + HEADWAY
+            clear += LORRY if who[LONG] > LONGER else 0.0
         if led:
             slow = STOP_PENALTY * (STOP_SPEED - speed) if speed < STOP_SPEED else 0.0
             followers += 1.0

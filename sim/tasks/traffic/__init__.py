@@ -17,6 +17,7 @@ import numpy as np
 from sim.engines.sumo import FAR, RANGE, STEP
 from sim.engines.sumo.demand import EMISSIONS
 from sim.engines.sumo.surrogate import SURROGATE, Surrogate, surrogates
+from sim.engines.sumo.told import MOST
 from sim.env import Array, Env
 from sim.experts.traffic import glosa, idm
 from sim.robots import Robot
@@ -100,6 +101,8 @@ class TrafficEco:
         Signal("leader_speed", (1,), "m/s", "", 0.0, FASTEST),
         Signal("limit", (1,), "m/s", "", 0.0, FASTEST),
         Signal("grade", (1,), "1", "", -STEEPEST, STEEPEST),  # rise over run, ahead
+        Signal("ahead", (1,), "1", "", 0.0, MOST),  # vehicles ahead on its lane, up to the stop line
+        Signal("clear", (1,), "s", "", 0.0, FAR),  # until it is its turn after them, as predicted
     )
     privileged: Group = (
         Signal("present", (1,), "1", "", 0.0, 1.0),
