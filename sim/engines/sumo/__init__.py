@@ -19,7 +19,19 @@ from sim.engines.sumo import installed
 from sim.engines.sumo.demand import Demand, called
 from sim.engines.sumo.network import GREEN, Network
 from sim.engines.sumo.surrogate import Surrogate
-from sim.engines.sumo.told import COLUMNS, EMISSION, EQUIPPED, FAR, MEASURED, MILLI, RANGE, ROW, TOTALS
+from sim.engines.sumo.told import (
+    COLUMNS,
+    EMISSION,
+    EMISSION_PENALTY,
+    EQUIPPED,
+    FAR,
+    MEASURED,
+    MILLI,
+    RANGE,
+    ROW,
+    STOP_PENALTY,
+    TOTALS,
+)
 
 __all__ = ["COLUMNS", "FAR", "MILLI", "RANGE", "STEP", "TOTALS", "Simulation"]
 STEP = 0.5  # s
@@ -42,11 +54,11 @@ class Simulation:
     emissions (per g/s).
     """
 
-    def __init__(self, room: int = 0) -> None:
+    def __init__(self, room: int = 0, penalties: tuple[float, float] = (STOP_PENALTY, EMISSION_PENALTY)) -> None:
         from sim.engines.sumo.looking import look  # Numba: not for who asks only what there is
 
         self._sumo, self._fill = installed.library(), look
-        self._begun = False
+        self._begun, self._penalties = False, tuple(map(float, penalties))
         self._all = np.zeros((room + 1, len(COLUMNS) + len(TOTALS)))  # the last row is nobody's
         self.table = self._all[:room]
 
@@ -136,7 +148,9 @@ class Simulation:
         departed, arrived, collided, removed = self._told
         for who in told[departed]:
             sumo.vehicle.subscribe(who, self._wanted)
-        self._look(sumo.vehicle.getAllSubscriptionResults(), told[departed], told[arrived], told[collided] + told[removed])
+        self._look(
+            sumo.vehicle.getAllSubscriptionResults(), told[departed], told[arrived], told[collided] + told[removed]
+        )
 
     def _look(self, seen: Mapping[str, Mapping[int, Any]], departed: Iterable[str], arrived: int, faults: int) -> None:
         """One array of what SUMO says of all, in the order of their numbers; the rest is compiled."""
@@ -152,7 +166,9 @@ class Simulation:
         at = (self.time - self.network.offset) % self._ends[-1]
         phase = min(bisect_right(self._ends, at + 1e-6), len(self._ends) - 1)
         signal = self._states[phase], self._ends[phase] - at
-        self._fill(measured, self._numbers, self._fleet, self._lanes, *signal, arrived, faults, self._all)
+        self._fill(
+            measured, self._numbers, self._fleet, self._lanes, *signal, arrived, faults, self._penalties, self._all
+        )
         if too_many:
             self._fleet[too_many, EQUIPPED] = 0.0
 

@@ -11,7 +11,6 @@ from sim.engines.sumo.demand import QUICKEST
 from sim.engines.sumo.told import (
     COLUMNS,
     EMISSION,
-    EMISSION_PENALTY,
     EQUIPPED,
     FAR,
     GRADE,
@@ -33,7 +32,6 @@ from sim.engines.sumo.told import (
     SPEED,
     STANDING,
     STARTS,
-    STOP_PENALTY,
     STOP_SPEED,
     STOPPED,
     TOTALS,
@@ -60,13 +58,14 @@ def crosses(speed, distance, limit, quickest, clear, green, change, lasts):
 
 
 @kernel
-def look(said, numbers, fleet, lanes, states, left, arrived, faults, table):
+def look(said, numbers, fleet, lanes, states, left, arrived, faults, penalties, table):
     """Fill `table` (r, COLUMNS and TOTALS), whose last row is nobody's.
 
     Of those on the road, in the order of their numbers: what is `said` (n x MEASURED), and their `numbers` (n,) in the
     demand. Of all of the demand `fleet` (m, FLEET): whether it is equipped, its length (m), its movement, whether it
     was standing, which is changed, and which row of the table is its own, or the last. `lanes` (l, 4). `states`
-    (movements, 3) of the phase, which ends in `left` s. How many `arrived`, and `faults`.
+    (movements, 3) of the phase, which ends in `left` s. How many `arrived`, and `faults`. The `penalties`
+    (2,) for standing and for emissions.
     """
     n = len(numbers)
     measured = said.reshape(n, len(MEASURED))
@@ -123,8 +122,8 @@ def look(said, numbers, fleet, lanes, states, left, arrived, faults, table):
             clear = crosses(speed, distance, limit, QUICKEST, clear, green, change, lasts) + HEADWAY
             clear += LORRY if who[LONG] > LONGER else 0.0
         if led:
-            slow = STOP_PENALTY * (STOP_SPEED - speed) if speed < STOP_SPEED else 0.0
+            slow = penalties[0] * (STOP_SPEED - speed) if speed < STOP_SPEED else 0.0
             followers += 1.0
-            worth += speed - limit - slow - EMISSION_PENALTY * emission
+            worth += speed - limit - slow - penalties[1] * emission
         lane, end, quick = road, place - who[LONG], speed
     told[_FOLLOWERS], told[_WORTH] = followers, worth / (followers + 1.0)

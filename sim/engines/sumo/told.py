@@ -7,7 +7,8 @@ FAR = 200.0  # s: what changes later than that
 RANGE = 300.0  # m: what lies further ahead nobody is told
 MOST = 100  # vehicles that are counted ahead
 MILLI = 1e-3
-STOP_PENALTY, STOP_SPEED, EMISSION_PENALTY = 35.0, 1.0, 3.0  # IntersectionZoo's
+STOP_SPEED = 1.0  # m/s: below it the penalty for standing grows
+STOP_PENALTY, EMISSION_PENALTY = 35.0, 3.0  # IntersectionZoo's: per m/s below that, and per g/s
 # A queue as predicted, tuned on 10 intersections of training: from one who passes the line to the next (HEADWAY, and
 # LORRY more behind a long one), from green to the first (STARTS), and from yellow to the last (YELLOW); s.
 HEADWAY, LORRY, STARTS, YELLOW = 1.7, 1.0, 2.0, 2.0

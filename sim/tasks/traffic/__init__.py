@@ -17,7 +17,7 @@ import numpy as np
 from sim.engines.sumo import FAR, RANGE, STEP
 from sim.engines.sumo.demand import EMISSIONS
 from sim.engines.sumo.surrogate import SURROGATE, Surrogate, surrogates
-from sim.engines.sumo.told import MOST
+from sim.engines.sumo.told import EMISSION_PENALTY, MOST, STOP_PENALTY
 from sim.env import Array, Env
 from sim.experts.traffic import glosa, idm
 from sim.robots import Robot
@@ -60,6 +60,8 @@ class TrafficConfig:
     places: int = 24  # for equipped vehicles at one time; who finds none drives as if he were not
     # hbefa4 | phemlight5, of which two cars are free | FILE.npz[,FILE.npz], as policies.train_emissions numbers= writes
     emissions: str = field(default="hbefa4", metadata={PLACE: True})
+    standing: float = STOP_PENALTY  # in the reward, per m/s below 1 m/s; IntersectionZoo's
+    carbon: float = EMISSION_PENALTY  # in the reward, per g/s of CO2; IntersectionZoo's
     steps: int = 600  # of an episode, half a second each
     warmup: int = 120  # steps before it, in which all drive as their drivers do
 
@@ -72,6 +74,9 @@ class TrafficConfig:
             raise ValueError(f"penetration must be between 0 and 1, got {self.penetration}")
         if not 0.0 <= self.inflow <= 1800.0:
             raise ValueError(f"inflow must be between 0 and 1800 veh/h and lane, got {self.inflow}")
+        for name in ("standing", "carbon"):
+            if not 0.0 <= getattr(self, name) <= 1000.0:
+                raise ValueError(f"{name} must be between 0 and 1000, got {getattr(self, name)}")
         for name, low, high in (("places", 1, 200), ("steps", 1, 7200), ("warmup", 0, 7200)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, got {getattr(self, name)}")

@@ -55,7 +55,7 @@ class Intersection:
         if num != task.agents:
             raise ValueError(f"a process has one intersection of {task.agents} places, not {num} rows")
         self.task, self.num, self.seed = task, num, seed
-        self._simulation = Simulation(num)
+        self._simulation = Simulation(num, (task.config.standing, task.config.carbon))
         self._sources = intersections(task.config.network) if task.config.network else ()
         self._routes = Path(tempfile.mkstemp(".rou.xml", dir=task.folder)[1])
         self._columns = [(s.name, TABLE.index(s.name)) for s in (*task.policy, *task.privileged)]

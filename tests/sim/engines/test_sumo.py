@@ -185,7 +185,7 @@ def test_others_behind_count_up_to_the_next_one(simulation: Simulation, tmp_path
         called(k): {speed: v, lane: "A2TL_0", place: x, co2: g}
         for k, v, x, g in ((0, 10.0, 90.0, 2000.0), (1, 0.5, 70.0, 1000.0), (2, 5.0, 40.0, 0.0))
     }
-    simulation._look(drives, 0, 0)
+    simulation._look(drives, (), 0, 0)
     first, last = (dict(zip(COLUMNS, row, strict=True)) for row in simulation.agents)
     assert (first["followers"], last["followers"]) == (1.0, 0.0)
     alone = 10.0 - 13.9 - 3.0 * 2.0, 0.5 - 13.9 - 35.0 * 0.5 - 3.0 * 1.0
