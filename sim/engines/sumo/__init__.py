@@ -1,7 +1,7 @@
 """SUMO (Alvarez Lopez et al. 2018; wheels libsumo and eclipse-sumo): one simulation, which is all that a process has.
 
-Everybody who departs is subscribed to once; a step reads all of them at once. It is configured here alone: no file of a
-stranger reaches SUMO (`network`).
+Everybody who departs is subscribed to once; a step reads all of them at once, into one array, over which a compiled
+loop goes (`looking`). It is configured here alone: no file of a stranger reaches SUMO (`network`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +48,10 @@ class _Lanes(dict[str, float]):
 class Simulation:
     """One episode after the other in this process.
 
-    `table` (room, COLUMNS and TOTALS) is of the equipped vehicles on the road. One takes the first row that is free when it
-    departs, until it has left the network: `taken` says who has which. If none is free, it drives as if it were not
-    equipped. What one is worth to a step, in m/s, is its speed above the limit, minus penalties for standing and for
-    emissions (per g/s).
+    `table` (room, COLUMNS and TOTALS) is of the equipped vehicles on the road. One takes the first row that is free
+    when it departs, until it has left the network: `taken` says who has which. If none is free, it drives as if it were
+    not equipped. What one is worth to a step, in m/s, is its speed above the limit, minus `penalties` for standing (per
+    m/s below 1 m/s) and for emissions (per g/s).
     """
 
     def __init__(self, room: int = 0, penalties: tuple[float, float] = (STOP_PENALTY, EMISSION_PENALTY)) -> None:
