@@ -152,17 +152,18 @@ class Simulation:
             sumo.vehicle.getAllSubscriptionResults(), told[departed], told[arrived], told[collided] + told[removed]
         )
 
-    def _look(self, seen: Mapping[str, Mapping[int, Any]], departed: Iterable[str], arrived: int, faults: int) -> None:
+    def _look(self, seen: Mapping[str, dict[int, Any]], departed: Iterable[str], arrived: int, faults: int) -> None:
         """One array of what SUMO says of all, in the order of their numbers; the rest is compiled."""
         too_many: list[int] = []
         if (names := tuple(seen)) != self._names:
             self._names, self._numbers = names, np.array([*map(int, names)], np.int64)
             too_many = self._come_and_go(map(int, departed))
-        said, lanes = [*chain.from_iterable(map(dict.values, seen.values()))], self._places
+        said: list[Any] = [*chain.from_iterable(map(dict.values, seen.values()))]
+        lanes = self._places
         said[lanes] = map(self._lane.__getitem__, said[lanes])
         measured = np.array(said, np.float64)
         if self._surrogates:
-            measured = self._emitted(measured)
+            measured = self._emitted(measured.reshape(-1, len(self._wanted)))
         at = (self.time - self.network.offset) % self._ends[-1]
         phase = min(bisect_right(self._ends, at + 1e-6), len(self._ends) - 1)
         signal = self._states[phase], self._ends[phase] - at
@@ -188,7 +189,8 @@ class Simulation:
     def _emitted(self, said: NDArray[np.float64]) -> NDArray[np.float64]:
         """What is measured (n, 4), with what surrogates say of vehicles of their kind in the place of SUMO."""
         kinds, columns = self.demand.kind[self._numbers], [self._wanted.index(name) for name in self._measured]
-        measured, moments = said[:, columns[: len(MEASURED)]], said[:, [columns[0], *columns[len(MEASURED) :]]]
+        measured = np.ascontiguousarray(said[:, columns[: len(MEASURED)]])
+        moments = said[:, [columns[0], *columns[len(MEASURED) :]]]
         moments[:, 2] = np.tan(np.radians(moments[:, 2]))
         for kind, surrogate in self._surrogates.items():
             of = kinds == kind
