@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.tasks.traffic import TrafficEco
 
 EARLY = 1.0  # s: who has to wait for no longer goes on
-# m/s^2, and per m/s: from this deceleration on an engine burns nothing on the level, in HBEFA4; less of it uphill.
+# m/s^2, and per m/s: from this deceleration on an engine burns nothing, in HBEFA4; uphill it takes more of it.
 ROLLING, DRAG, GRAVITY = 0.11, 0.0125, 9.81
 SURELY, LEAST = 1.05, 0.02  # times that; and m/s^2 downhill
 HARDEST = 2.0  # m/s^2
