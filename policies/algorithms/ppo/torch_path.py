@@ -82,9 +82,10 @@ class TorchPath(Parted):
         self.critic_norm = Normalizer(seen, device)
         self.value_norm = Normalizer(1, device, kept=config.value_memory)
         first = [part.env.observation for part in self.parts]
-        here = [self._present(seen) for seen in first]
-        seen = [(env.features(o)[rows], self._judged(o)[rows]) for o, rows in zip(first, here, strict=True)]
-        self._learn_scales(seen)
+        here = [self._present(o) for o in first]
+        self._learn_scales(
+            [(env.features(o)[rows], self._judged(o)[rows]) for o, rows in zip(first, here, strict=True)]
+        )
         self.iterations = config.iterations
         self.iteration = 0
 

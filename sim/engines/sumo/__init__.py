@@ -1,16 +1,16 @@
 """SUMO (Alvarez Lopez et al. 2018; wheels libsumo and eclipse-sumo): one simulation, which is all that a process has.
 
-Everybody who departs is subscribed to once; a step reads all of them at once. It is configured here alone: no file of a
-stranger reaches SUMO (`network`).
+Everybody who departs is subscribed to once; a step reads all of them at once, into one array, over which a compiled
+loop goes (`looking`). It is configured here alone: no file of a stranger reaches SUMO (`network`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from operator import itemgetter, neg
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,62 +19,48 @@ from sim.engines.sumo import installed
 from sim.engines.sumo.demand import Demand, called
 from sim.engines.sumo.network import GREEN, Network
 from sim.engines.sumo.surrogate import Surrogate
+from sim.engines.sumo.told import (
+    COLUMNS,
+    EMISSION,
+    EMISSION_PENALTY,
+    EQUIPPED,
+    FAR,
+    MEASURED,
+    MILLI,
+    RANGE,
+    ROW,
+    STOP_PENALTY,
+    TOTALS,
+)
 
+__all__ = ["COLUMNS", "FAR", "MILLI", "RANGE", "STEP", "TOTALS", "Simulation"]
 STEP = 0.5  # s
-STOPPED = 0.1  # m/s: who is slower stands
-FAR = 200.0  # s: what changes later than that
-RANGE = 300.0  # m: what lies further ahead nobody is told
-MILLI = 1e-3
 NOWHERE = (RANGE, RANGE, 0.0, False)  # of no lane: length, limit, grade, whether it leads to the signal
 
 
-# What is known of an equipped vehicle, in this order.
-COLUMNS = (
-    "number",  # in the demand
-    "speed",  # m/s
-    "distance",  # m to the stop line; RANGE when beyond it
-    "green",  # 1 or 0
-    "change",  # s until that changes
-    "lasts",  # s for which it lasts then
-    "gap",  # m to who drives ahead on its lane
-    "leader_speed",  # m/s of that; the lane's limit where there is nobody
-    "limit",  # m/s
-    "grade",  # rise over run, ahead
-    "emission",  # g/s of CO2
-    "followers",  # how many drive behind on its lane, up to the next equipped one
-    "worth",  # the mean over itself and these
-)
-STOP_PENALTY, STOP_SPEED, EMISSION_PENALTY = 35.0, 1.0, 3.0  # IntersectionZoo's
-
-
-class Totals(NamedTuple):
-    """Of all vehicles on the road, in the last step."""
-
-    vehicles: int
-    speed: float  # m/s, their sum
-    emission: float  # g/s of CO2
-    stops: int  # that began
-    arrived: int
-    faults: int  # who ran into another on a lane, or stood for so long (300 s) that SUMO moved him
-
-
-class _Lanes(dict[str, int]):
+class _Lanes(dict[str, float]):
     """Which of the lanes that is; the last one stands for no lane, on which somebody is who is moved aside."""
 
-    def __missing__(self, name: str) -> int:
-        return -1
+    def __missing__(self, name: str) -> float:
+        return -1.0
 
 
 class Simulation:
     """One episode after the other in this process.
 
-    `agents` are the equipped vehicles on the road, each with COLUMNS. What one is worth to a step, in m/s, is its
-    speed above the limit, minus penalties for standing and for emissions (per g/s).
+    `table` (room, COLUMNS and TOTALS) is of the equipped vehicles on the road. One takes the first row that is free
+    when it departs, until it has left the network: `taken` says who has which. If none is free, it drives as if it were
+    not equipped. What one is worth to a step, in m/s, is its speed above the limit, minus `penalties` for standing (per
+    m/s below 1 m/s) and for emissions (per g/s).
     """
 
-    def __init__(self) -> None:
-        self._sumo = installed.library()
-        self._begun = False
+    def __init__(self, room: int = 0, penalties: tuple[float, float] = (STOP_PENALTY, EMISSION_PENALTY)) -> None:
+        from sim.engines.sumo.looking import look  # Numba: not for who asks only what there is
+
+        self._sumo, self._fill = installed.library(), look
+        self._begun, self._penalties = False, tuple(map(float, penalties))
+        self._all = np.zeros((room + 1, len(COLUMNS) + len(TOTALS)))  # the last row is nobody's
+        self.table = self._all[:room]
 
     def begin(
         self,
@@ -104,30 +90,31 @@ class Simulation:
         else:
             self._sumo.start(["sumo", *words])
         self._begun, sumo = True, self._sumo
-        self._wanted = [sumo.VAR_SPEED, sumo.VAR_LANE_ID, sumo.VAR_LANEPOSITION, sumo.VAR_CO2EMISSION]
+        self._set_speed: Any = sumo.vehicle.setSpeed
+        self._measured = [sumo.VAR_SPEED, sumo.VAR_LANE_ID, sumo.VAR_LANEPOSITION, sumo.VAR_CO2EMISSION]
         self._told = [
             sumo.VAR_DEPARTED_VEHICLES_IDS,
             sumo.VAR_ARRIVED_VEHICLES_NUMBER,
             sumo.VAR_COLLIDING_VEHICLES_NUMBER,
             sumo.VAR_TELEPORT_STARTING_VEHICLES_NUMBER,
         ]
-        self._values = itemgetter(*self._wanted)
-        self._surrogates, self._moment = dict(surrogates or {}), itemgetter(sumo.VAR_SPEED)
+        self._surrogates = dict(surrogates or {})
         if surrogates:
-            self._moment = itemgetter(sumo.VAR_SPEED, sumo.VAR_ACCELERATION, sumo.VAR_SLOPE)
-            self._wanted += [sumo.VAR_ACCELERATION, sumo.VAR_SLOPE]
+            self._measured += [sumo.VAR_ACCELERATION, sumo.VAR_SLOPE]
+        self._wanted = sorted(self._measured)  # in this order SUMO answers
+        self._places = slice(self._wanted.index(sumo.VAR_LANE_ID), None, len(self._wanted))
         sumo.simulation.subscribe(self._told)
         self.network, self.demand, self.time = network, demand, 0.0
-        self._lane = _Lanes({name: k for k, name in enumerate(network.lanes)})
-        self._lanes = [*network.lanes.values(), NOWHERE]
-        names = [called(number) for number in range(len(demand.length))]
-        ways = zip(names, demand.equipped.tolist(), demand.movement.tolist(), strict=True)
-        self._equipped = {name: way for name, equipped, way in ways if equipped}
-        self._long, self._standing = dict(zip(names, demand.length.tolist(), strict=True)), set[str]()
+        self._lane = _Lanes({name: float(k) for k, name in enumerate(network.lanes)})
+        self._lanes = np.array([*network.lanes.values(), NOWHERE], np.float64)
+        columns = np.broadcast_arrays(demand.equipped, demand.length, demand.movement, 0.0, len(self.table))
+        self._fleet = np.column_stack(columns).astype(np.float64)
+        self._called = [called(number) for number in range(len(self._fleet))]
+        self._names: tuple[str, ...] = ()  # of all on the road, and their numbers
+        self._numbers = np.zeros(0, np.int64)
         self._program()
-        self.departed: tuple[str, ...] = ()
-        self.agents: list[list[float]] = []
-        self.totals = Totals(0, 0.0, 0.0, 0, 0, 0)
+        self.taken: dict[int, int] = {}  # number in the demand -> its row
+        self._all[:] = 0.0
 
     def _program(self) -> None:
         """Of each phase and movement: whether it is green, how long until that changes, and how long it lasts then."""
@@ -135,10 +122,9 @@ class Simulation:
         phases = len(durations)
         links = [movement.link for movement in network.movements]
         self._ends = np.cumsum(durations).tolist()
-        self._states: list[list[tuple[float, float, float]]] = []
+        self._states = [np.zeros((len(links), 3)) for _ in durations]
         for phase in range(phases):
-            self._states.append([])
-            for link in links:
+            for k, link in enumerate(links):
                 now, waited, changes = network.states[phase][link] in GREEN, 0.0, list[float]()
                 for later in range(1, 2 * phases + 1):
                     at = (phase + later) % phases
@@ -151,7 +137,7 @@ class Simulation:
                         break
                 after = changes[0] if changes else FAR
                 lasts = changes[1] - changes[0] if len(changes) == 2 else FAR
-                self._states[phase].append((float(now), after, lasts))
+                self._states[phase][k] = float(now), after, lasts
 
     def step(self) -> None:
         """Half a second."""
@@ -160,74 +146,60 @@ class Simulation:
         self.time += STEP
         told = sumo.simulation.getSubscriptionResults()
         departed, arrived, collided, removed = self._told
-        self.departed = told[departed]
-        for who in self.departed:
+        for who in told[departed]:
             sumo.vehicle.subscribe(who, self._wanted)
-        seen = sumo.vehicle.getAllSubscriptionResults()
-        self._look(seen, told[arrived], told[collided] + told[removed])
+        self._look(
+            sumo.vehicle.getAllSubscriptionResults(), told[departed], told[arrived], told[collided] + told[removed]
+        )
 
-    def _look(self, seen: Mapping[str, Mapping[int, Any]], arrived: int, faults: int) -> None:
-        """All at once, in Python: arrays of so few take longer."""
-        speeds, lanes, places, emissions = zip(*map(self._values, seen.values()), strict=True) if seen else ((),) * 4
+    def _look(self, seen: Mapping[str, dict[int, Any]], departed: Iterable[str], arrived: int, faults: int) -> None:
+        """One array of what SUMO says of all, in the order of their numbers; the rest is compiled."""
+        too_many: list[int] = []
+        if (names := tuple(seen)) != self._names:
+            self._names, self._numbers = names, np.array([*map(int, names)], np.int64)
+            too_many = self._come_and_go(map(int, departed))
+        said: list[Any] = [*chain.from_iterable(map(dict.values, seen.values()))]
+        lanes = self._places
+        said[lanes] = map(self._lane.__getitem__, said[lanes])
+        measured = np.array(said, np.float64)
         if self._surrogates:
-            emissions = self._emitted(seen, emissions)
-        roads = map(self._lane.__getitem__, lanes)
-        found = sorted(zip(roads, map(neg, places), seen, speeds, emissions, strict=True))  # on a lane the first first
-        standing = {who for who, speed in zip(seen, speeds, strict=True) if speed < STOPPED}
-        stops, self._standing = len(standing - self._standing), standing
+            measured = self._emitted(measured.reshape(-1, len(self._wanted)))
         at = (self.time - self.network.offset) % self._ends[-1]
         phase = min(bisect_right(self._ends, at + 1e-6), len(self._ends) - 1)
-        left, states = self._ends[phase] - at, self._states[phase]
-        long, equipped, rows = self._long, self._equipped, list[list[float]]()
-        lane, end, quick = -2, 0.0, 0.0  # of the last one: its lane, and where and how fast it drives
-        length, limit, grade, leads = NOWHERE
-        row: list[float] | None = None
-        for road, back, who, speed, emission in found:
-            nobody = road != lane
-            if nobody:
-                lane, row = road, None
-                length, limit, grade, leads = self._lanes[road]
-            if who in equipped:
-                distance = length + back
-                if leads and distance < RANGE:
-                    green, after, lasts = states[equipped[who]]
-                    change, lasts = min(left + after, FAR), min(lasts, FAR)
-                else:
-                    distance, green, change, lasts = RANGE, 1.0, FAR, FAR
-                gap, leader = (RANGE, limit) if nobody or end + back >= RANGE else (max(end + back, 0.0), quick)
-                row = [int(who), speed, distance, green, change, lasts, gap, leader, limit, grade, emission, -1.0, 0.0]
-                rows.append(row)
-            if row:
-                slow = STOP_PENALTY * (STOP_SPEED - speed) if speed < STOP_SPEED else 0.0
-                row[11] += 1.0
-                row[12] += speed - limit - slow - EMISSION_PENALTY * MILLI * emission
-            end, quick = -back - long[who], speed
-        for row in rows:
-            row[10] *= MILLI
-            row[12] /= row[11] + 1.0
-        self.agents = rows
-        self.totals = Totals(len(found), sum(speeds), MILLI * sum(emissions), stops, arrived, faults)
+        signal = self._states[phase], self._ends[phase] - at
+        self._fill(
+            measured, self._numbers, self._fleet, self._lanes, *signal, arrived, faults, self._penalties, self._all
+        )
+        if too_many:
+            self._fleet[too_many, EQUIPPED] = 0.0
 
-    def _emitted(self, seen: Mapping[str, Mapping[int, Any]], emissions: Iterable[float]) -> tuple[float, ...]:
-        """mg/s of everybody: what surrogates say of vehicles of their kind, and SUMO of the others."""
-        found, kinds = np.array([*emissions]), self.demand.kind[[int(who) for who in seen]]
-        moments = np.array([self._moment(values) for values in seen.values()]).reshape(-1, 3)
+    def _come_and_go(self, departed: Iterable[int]) -> list[int]:
+        """Give rows to who departed, and take them from who has left; who is equipped, but found none."""
+        free, too_many = sorted({*range(len(self.table))} - {*self.taken.values()}, reverse=True), []
+        for number in departed:
+            if self._fleet[number, EQUIPPED]:
+                if free:
+                    self.taken[number] = self._fleet[number, ROW] = free.pop()
+                else:
+                    too_many.append(number)
+        for number in self.taken.keys() - {*self._numbers.tolist()}:
+            del self.taken[number]
+        return too_many
+
+    def _emitted(self, said: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What is measured (n, 4), with what surrogates say of vehicles of their kind in the place of SUMO."""
+        kinds, columns = self.demand.kind[self._numbers], [self._wanted.index(name) for name in self._measured]
+        measured = np.ascontiguousarray(said[:, columns[: len(MEASURED)]])
+        moments = said[:, [columns[0], *columns[len(MEASURED) :]]]
         moments[:, 2] = np.tan(np.radians(moments[:, 2]))
         for kind, surrogate in self._surrogates.items():
             of = kinds == kind
-            found[of] = surrogate.co2(moments[of]) / MILLI
-        return tuple(found.tolist())
+            measured[of, EMISSION] = surrogate.co2(moments[of]) / MILLI
+        return measured
 
-    def dismiss(self, name: str) -> None:
-        """That vehicle is not equipped after all."""
-        del self._equipped[name]
-        self.agents = [row for row in self.agents if row[0] != int(name)]
-
-    def command(self, numbers: Iterable[int], speeds: Iterable[float]) -> None:
-        """The speeds to have in half a second, as far as SUMO holds them for safe; below 0: as the driver likes."""
-        set_speed: Any = self._sumo.vehicle.setSpeed
-        for number, speed in zip(numbers, speeds, strict=True):
-            set_speed(called(number), speed)
+    def command(self, number: int, speed: float) -> None:
+        """The speed to have in half a second, as far as SUMO holds it for safe; -1: as the driver likes."""
+        self._set_speed(self._called[number], speed)
 
     def places(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Where vehicles are (n, 2), m, and which are equipped (n,): for pictures."""

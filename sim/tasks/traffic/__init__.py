@@ -17,6 +17,7 @@ import numpy as np
 from sim.engines.sumo import FAR, RANGE, STEP
 from sim.engines.sumo.demand import EMISSIONS
 from sim.engines.sumo.surrogate import SURROGATE, Surrogate, surrogates
+from sim.engines.sumo.told import EMISSION_PENALTY, MOST, STOP_PENALTY
 from sim.env import Array, Env
 from sim.experts.traffic import glosa, idm
 from sim.robots import Robot
@@ -59,6 +60,8 @@ class TrafficConfig:
     places: int = 24  # for equipped vehicles at one time; who finds none drives as if he were not
     # hbefa4 | phemlight5, of which two cars are free | FILE.npz[,FILE.npz], as policies.train_emissions numbers= writes
     emissions: str = field(default="hbefa4", metadata={PLACE: True})
+    standing: float = STOP_PENALTY  # in the reward, per m/s below 1 m/s; IntersectionZoo's
+    carbon: float = EMISSION_PENALTY  # in the reward, per g/s of CO2; IntersectionZoo's
     steps: int = 600  # of an episode, half a second each
     warmup: int = 120  # steps before it, in which all drive as their drivers do
 
@@ -71,6 +74,9 @@ class TrafficConfig:
             raise ValueError(f"penetration must be between 0 and 1, got {self.penetration}")
         if not 0.0 <= self.inflow <= 1800.0:
             raise ValueError(f"inflow must be between 0 and 1800 veh/h and lane, got {self.inflow}")
+        for name in ("standing", "carbon"):
+            if not 0.0 <= getattr(self, name) <= 1000.0:
+                raise ValueError(f"{name} must be between 0 and 1000, got {getattr(self, name)}")
         for name, low, high in (("places", 1, 200), ("steps", 1, 7200), ("warmup", 0, 7200)):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, got {getattr(self, name)}")
@@ -100,6 +106,8 @@ class TrafficEco:
         Signal("leader_speed", (1,), "m/s", "", 0.0, FASTEST),
         Signal("limit", (1,), "m/s", "", 0.0, FASTEST),
         Signal("grade", (1,), "1", "", -STEEPEST, STEEPEST),  # rise over run, ahead
+        Signal("ahead", (1,), "1", "", 0.0, MOST),  # vehicles ahead on its lane, up to the stop line
+        Signal("clear", (1,), "s", "", 0.0, FAR),  # until it is its turn after them, as predicted
     )
     privileged: Group = (
         Signal("present", (1,), "1", "", 0.0, 1.0),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engines.sumo import COLUMNS, STEP, Simulation, Totals, installed
+from sim.engines.sumo import COLUMNS, STEP, TOTALS, Simulation, installed
 from sim.engines.sumo.demand import QUICKEST, Flow, drawn, flows_of, write
 from sim.engines.sumo.network import Network, made
 from sim.env import Array, Step, world_of
@@ -25,9 +25,9 @@ from sim.workers import Workers
 if TYPE_CHECKING:
     from sim.tasks.traffic import TrafficEco
 
-NORM = 15.0  # m/s: IntersectionZoo's SPEED_NORMALIZATION
-TABLE = (*COLUMNS, "present", *(f"world_{name}" for name in Totals._fields))  # what is known of a row
-PRESENT, WORTH = TABLE.index("present"), TABLE.index("worth")
+NORM = np.float32(15.0)  # m/s: IntersectionZoo's SPEED_NORMALIZATION
+TABLE = (*COLUMNS, *(f"world_{name}" for name in TOTALS))  # what is known of a row
+SPEED, WORTH = TABLE.index("speed"), TABLE.index("worth")
 
 
 class Intersections(Workers):
@@ -49,23 +49,18 @@ class Intersections(Workers):
 
 
 class Intersection:
-    """The only world of this process; see `sim.env.Env`.
-
-    A vehicle takes the first place that is free when it departs, until it has left the network. If none is free, it
-    drives as if it were not equipped.
-    """
+    """The only world of this process; see `sim.env.Env`. Its places are the simulation's rows."""
 
     def __init__(self, task: TrafficEco, num: int, seed: int) -> None:
         if num != task.agents:
             raise ValueError(f"a process has one intersection of {task.agents} places, not {num} rows")
         self.task, self.num, self.seed = task, num, seed
-        self._simulation = Simulation()
+        self._simulation = Simulation(num, (task.config.standing, task.config.carbon))
         self._sources = intersections(task.config.network) if task.config.network else ()
         self._routes = Path(tempfile.mkstemp(".rou.xml", dir=task.folder)[1])
         self._columns = [(s.name, TABLE.index(s.name)) for s in (*task.policy, *task.privileged)]
         self._table = np.zeros((num, len(TABLE)), np.float32)
         self._low = task.commands[0].low
-        self._at: dict[int, int] = {}  # vehicle -> its place
         self._told: set[int] = set()  # vehicles that are not left to their drivers
         self._begun = False
 
@@ -83,10 +78,10 @@ class Intersection:
         write(routes, self._routes)
         number = int(np.random.default_rng(seeds).integers(2**31))
         simulation.begin(network, demand, self._routes, number, self.task.surrogates)
-        self._at, self._told, self._begun = {}, set(), True
+        self._told, self._begun = set(), True
         for _ in range(config.warmup):
-            self._advance()
-        self._observe()
+            simulation.step()
+        self._table = simulation.table.astype(np.float32)
 
     def _drawn(self, episode: int) -> tuple[Network, list[Flow], Mapping[str, float]]:
         config, rng = self.task.config, np.random.default_rng([self.seed, episode])
@@ -100,32 +95,6 @@ class Intersection:
         names = ("penetration", "diesel", "electric", "trucks")
         return network, flows_of(network, context), {name: getattr(context, name) for name in names}
 
-    def _advance(self) -> None:
-        """A step; who departs takes a place, who has left frees it for the step after."""
-        simulation, at = self._simulation, self._at
-        free = sorted(set(range(self.num)) - set(at.values()), reverse=True) if len(at) < self.num else []
-        simulation.step()
-        for name in simulation.departed:
-            number = int(name)
-            if simulation.demand.equipped[number]:
-                if free:
-                    at[number] = free.pop()
-                else:
-                    simulation.dismiss(name)
-        for number in at.keys() - {row[0] for row in simulation.agents}:
-            del at[number]
-            self._told.discard(number)
-
-    def _observe(self) -> None:
-        agents = self._simulation.agents
-        table = np.zeros((self.num, len(TABLE)), np.float32)
-        if agents:
-            rows = [self._at[int(row[0])] for row in agents]
-            table[rows, : len(COLUMNS)] = agents
-            table[rows, PRESENT] = 1.0
-        table[:, PRESENT + 1 :] = self._simulation.totals
-        self._table = table
-
     def observe(self) -> dict[str, Array]:
         return {name: self._table[:, k : k + 1] for name, k in self._columns}
 
@@ -133,25 +102,20 @@ class Intersection:
         return self.observe()
 
     def step(self, command: Mapping[str, Array]) -> Step:
-        wanted = np.maximum(command["acceleration"][:, 0], self._low).tolist()
-        nothing = np.zeros(self.num, bool)
         if not self._begun:  # as when others of a batch begin earlier
-            return Step(np.zeros(self.num, np.float32), nothing, nothing.copy())
-        told, speeds = [], []
-        for number, speed, *_ in self._simulation.agents:
-            acceleration = wanted[self._at[int(number)]]
-            if acceleration < QUICKEST:
-                told.append(int(number))
-                speeds.append(max(speed + STEP * acceleration, 0.0))
-                self._told.add(int(number))
-            elif number in self._told:
-                told.append(int(number))
-                speeds.append(-1.0)
-                self._told.discard(int(number))
-        self._simulation.command(told, speeds)
-        self._advance()
-        self._observe()
-        return Step(self._table[:, WORTH] / np.float32(NORM), nothing, nothing.copy())
+            return Step(np.zeros(self.num, np.float32), np.zeros(self.num, bool), np.zeros(self.num, bool))
+        simulation, told = self._simulation, self._told
+        wanted, speeds = command["acceleration"].ravel().tolist(), simulation.table[:, SPEED].tolist()
+        for number, row in simulation.taken.items():
+            if (acceleration := wanted[row]) < QUICKEST:
+                simulation.command(number, max(speeds[row] + STEP * max(acceleration, self._low), 0.0))
+                told.add(number)
+            elif number in told:
+                simulation.command(number, -1.0)
+                told.discard(number)
+        simulation.step()
+        self._table = table = simulation.table.astype(np.float32)
+        return Step(table[:, WORTH] / NORM, np.zeros(self.num, bool), np.zeros(self.num, bool))
 
     def render(self, row: int, height: int, width: int) -> NDArray[np.uint8]:
         return drawing(self._simulation.network, *self._simulation.places(), height, width)

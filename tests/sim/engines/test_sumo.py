@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.engines.sumo import COLUMNS, FAR, RANGE, Simulation
+from sim.engines.sumo import COLUMNS, FAR, RANGE, TOTALS, Simulation
 from sim.engines.sumo.context import Arm, Context, ContextError
 from sim.engines.sumo.demand import called, drawn, flows_of, write
 from sim.engines.sumo.network import NetworkError, made, read
+from sim.engines.sumo.told import HEADWAY, LORRY, STARTS
 from sim.tasks.traffic.families import FAMILIES, draw
 
 ARM = Arm(2, 200.0, 13.9, 0.02, 500.0, (0.1, 0.8, 0.1))
@@ -132,9 +133,20 @@ def test_a_strangers_network_brings_nothing_but_roads(tmp_path: Path):
 
 @pytest.fixture
 def simulation():
-    one = Simulation()
+    one = Simulation(100)
     yield one
     one.close()
+
+
+def agents(simulation: Simulation) -> list[dict[str, float]]:
+    """What is known of the equipped vehicles on the road."""
+    rows = [simulation.table[row].tolist() for row in simulation.taken.values()]
+    return [dict(zip((*COLUMNS, *(f"all_{name}" for name in TOTALS)), row, strict=True)) for row in rows]
+
+
+def totals(simulation: Simulation) -> dict[str, float]:
+    """Of all vehicles; the same in every row."""
+    return dict(zip(TOTALS, simulation.table[0, len(COLUMNS) :].tolist(), strict=True))
 
 
 def test_what_it_says_is_what_sumo_says(simulation: Simulation, tmp_path: Path):
@@ -146,11 +158,12 @@ def test_what_it_says_is_what_sumo_says(simulation: Simulation, tmp_path: Path):
     for _ in range(120):
         simulation.step()
         who = sumo.vehicle.getIDList()
-        assert simulation.totals.vehicles == len(who)
-        assert simulation.totals.speed == pytest.approx(sum(map(sumo.vehicle.getSpeed, who)))
-        assert 1000.0 * simulation.totals.emission == pytest.approx(sum(map(sumo.vehicle.getCO2Emission, who)))
-        for row in simulation.agents:
-            seen = dict(zip(COLUMNS, row, strict=True))
+        found = totals(simulation)
+        assert found["vehicles"] == len(who) and (simulation.table[:, len(COLUMNS)] == len(who)).all()
+        assert found["speed"] == pytest.approx(sum(map(sumo.vehicle.getSpeed, who)))
+        assert 1000.0 * found["emission"] == pytest.approx(sum(map(sumo.vehicle.getCO2Emission, who)))
+        assert {*map(called, simulation.taken)} == {name for name in who if demand.equipped[int(name)]}
+        for seen in agents(simulation):
             name = called(int(seen["number"]))
             assert demand.equipped[int(name)] and seen["speed"] == pytest.approx(sumo.vehicle.getSpeed(name))
             if not (ahead := sumo.vehicle.getNextTLS(name)) or sumo.vehicle.getRoadID(name)[0] == ":":
@@ -185,10 +198,46 @@ def test_others_behind_count_up_to_the_next_one(simulation: Simulation, tmp_path
         called(k): {speed: v, lane: "A2TL_0", place: x, co2: g}
         for k, v, x, g in ((0, 10.0, 90.0, 2000.0), (1, 0.5, 70.0, 1000.0), (2, 5.0, 40.0, 0.0))
     }
-    simulation._look(drives, 0, 0)
-    first, last = (dict(zip(COLUMNS, row, strict=True)) for row in simulation.agents)
+    simulation._look(drives, [*drives], 0, 0)
+    first, last = agents(simulation)
     assert (first["followers"], last["followers"]) == (1.0, 0.0)
     alone = 10.0 - 13.9 - 3.0 * 2.0, 0.5 - 13.9 - 35.0 * 0.5 - 3.0 * 1.0
     assert first["worth"] == pytest.approx(sum(alone) / 2.0) and last["worth"] == pytest.approx(5.0 - 13.9)
     assert (last["gap"], last["leader_speed"]) == (25.0, 0.5) and first["gap"] == RANGE
-    assert simulation.totals.stops == 0 and simulation.totals.speed == 15.5
+    assert totals(simulation)["stops"] == 0 and totals(simulation)["speed"] == 15.5
+
+
+def test_a_queue_passes_one_after_the_other(simulation: Simulation, tmp_path: Path):
+    """At a red light: from green to the first, from him to the next, and more behind a lorry."""
+    network = made(CROSSING, tmp_path)
+    demand, routes = drawn([], network, FLEET, "hbefa4", 10.0, [0])
+    demand.equipped, demand.movement = np.ones(3, bool), np.zeros(3, int)
+    demand.length = np.array([4.5, 12.0, 4.5])
+    write(routes, tmp_path / "a.rou.xml")
+    simulation.begin(network, demand, tmp_path / "a.rou.xml", 5)
+    way = next(k for k, m in enumerate(network.movements) if m.origin == "B2TL" and m.turn == "s")
+    simulation._fleet[:, 2] = way  # its light is red at first
+    values = {name: 0.0 for name in simulation._wanted}
+    lane, place = simulation._wanted[1], simulation._wanted[2]
+    end = network.lanes["B2TL_0"][0]
+    seen = {called(k): {**values, lane: "B2TL_0", place: end - 1.0 - 15.0 * k} for k in range(3)}
+    simulation._look(seen, [*seen], 0, 0)
+    rows = agents(simulation)
+    assert [row["ahead"] for row in rows] == [0.0, 1.0, 2.0] and rows[0]["green"] == 0.0
+    opens = rows[0]["change"] + STARTS
+    assert [row["clear"] for row in rows] == pytest.approx([0.0, opens + HEADWAY, opens + 2.0 * HEADWAY + LORRY])
+
+
+def test_the_reward_weighs_standing_and_emissions_as_it_is_told(tmp_path: Path):
+    network = made(CROSSING, tmp_path)
+    demand, routes = drawn([], network, FLEET, "hbefa4", 10.0, [0])
+    demand.equipped, demand.movement, demand.length = np.ones(1, bool), np.zeros(1, int), np.full(1, 5.0)
+    write(routes, tmp_path / "a.rou.xml")
+    simulation = Simulation(1, (0.0, 10.0))
+    try:
+        simulation.begin(network, demand, tmp_path / "a.rou.xml", 5)
+        speed, lane, place, co2 = simulation._wanted
+        simulation._look({called(0): {speed: 0.0, lane: "A2TL_0", place: 9.0, co2: 500.0}}, [called(0)], 0, 0)
+        assert agents(simulation)[0]["worth"] == pytest.approx(-13.9 - 10.0 * 0.5)
+    finally:
+        simulation.close()

@@ -220,6 +220,7 @@ def test_what_is_no_network_is_refused(tmp_path: Path):
         ({"emissions": "moves"}, "emissions 'moves' is not one of hbefa4"),
         ({"penetration": 2.0}, "penetration must be between 0 and 1"),
         ({"inflow": -1.0}, "inflow must be between 0 and 1800"),
+        ({"standing": -1.0}, "standing must be between 0 and 1000"),
         ({"places": 0}, "places must be between 1 and 200"),
     ],
 )

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sim.engines.sumo import EMISSION_PENALTY
 from sim.engines.sumo.demand import HBEFA
 from sim.engines.sumo.surrogate import Surrogate, SurrogateError
+from sim.engines.sumo.told import EMISSION_PENALTY
 from sim.env import expert_of
 from sim.registry import StrangerError, names_from
 from sim.tasks import make
