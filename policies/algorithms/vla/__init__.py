@@ -112,7 +112,7 @@ class Vla(Stateful):
     Config = VlaConfig
     needs: tuple[type, ...] = (HasWords,)
     takes: tuple[str, ...] = ("tokens",)
-    state_parts = ("policy", "average", "auxiliary", "optimizer")
+    state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
     state_values = ("seed", "done")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
     average: Any  # the same
@@ -131,10 +131,18 @@ class Vla(Stateful):
             self.average = copy.deepcopy(self.policy)
         self._telling = task.privileged if config.auxiliary else ()
         self.auxiliary = Auxiliary(self.head.width(self.policy) if self._telling else 1, self._telling)
-        learning = [*learned(self.policy), *(learned(self.auxiliary) if self._telling else ())]
+        learning = learned(self.policy)
+        if self._telling:
+            self.state_parts, learning = (*self.state_parts, "auxiliary"), [*learning, *learned(self.auxiliary)]
         self.optimizer = torch.optim.AdamW(learning, config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(self) -> Iterator[dict[str, float]]:
+        if self.done < self.config.updates:  # who is resumed behind the last need not be shown anything
+            yield from self._clone()
+        if told := final(self.task, self.controller(), self.config.pretrained, self.seed):
+            yield {"progress": 1.0, "env_steps": 0.0, **told}
+
+    def _clone(self) -> Iterator[dict[str, float]]:
         shown, sentences = self._shown()
         if self.done == 0:
             self.policy.normalise(shown.numbers)
@@ -163,8 +171,6 @@ class Vla(Stateful):
                     **floor,
                 }
                 total, since = torch.zeros(()), 0
-        if told := final(self.task, self.controller(), self.config.pretrained, self.seed):
-            yield {"progress": 1.0, "env_steps": 0.0, **told}
 
     def _descend(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
         """One update with these samples (n,), a micro-batch at a time; their loss."""
