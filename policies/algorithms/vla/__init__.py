@@ -192,9 +192,8 @@ class Vla(Stateful):
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)
-        return Told.of(shown, asked, wanted, self._truth(episodes)), Sentences.of(
-            self.encoder, said, self.told.shape[0]
-        )
+        told = Told.of(shown, asked, wanted, self._truth(episodes))
+        return told, Sentences.of(self.encoder, said, self.told.shape[0])
 
     def _truth(self, episodes: list[Episode]) -> Tensor:
         """What is privileged (n, k) at every step; LearningError where a demonstration does not tell it."""

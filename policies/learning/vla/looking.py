@@ -34,9 +34,7 @@ class TinyConfig:
     points: int = 32  # places in each picture
     sight: EncoderConfig = field(default_factory=EncoderConfig)
     patch: int = 1  # rows and columns of what the convolutions hold that are attended to as one
-    # Numbers of a layer between what is measured and its token, told by the words as pictures are; 0: none. Where it is
-    # measured where things are, words choose among them there: without it that took more than the blocks learned.
-    sense: int = 0
+    sense: int = 0  # numbers of a layer in which words choose among what is measured, as they do in pictures; 0: none
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
