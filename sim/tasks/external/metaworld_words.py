@@ -49,7 +49,7 @@ class WordsSettings(Settings):
 
     tasks: list[str] = field(default_factory=lambda: [*EASY])
     steps: int = 150  # of an episode at most
-    # That episodes are asked for with; of an evaluation: held_out, or wrong, another's of `tasks` (of one: of the seven).
+    # That episodes are asked for with; of an evaluation: held_out, or wrong, another's of `tasks` (of one: of EASY).
     sentences: str = "learned"
     full: bool = False  # pictures of all meshes
     encoder: str = field(default="", metadata={PLACE: True})  # folder of the sentence encoder (default: extra [vla]'s)

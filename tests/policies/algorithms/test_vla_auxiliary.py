@@ -53,9 +53,9 @@ def test_signals_count_the_same_whatever_their_size():
     truth = torch.tensor([[1.0, 0.0, 5.0, 1.0], [-1.0, 0.0, 5.0, -1.0]])
     aside.normalise(truth)
     # One of three numbers of the first differs, and all of the second: in its deviations.
-    assert float(aside.loss(torch.zeros(2, 2), truth)) == pytest.approx((1.0 / 3.0 + 1.0) / 2.0)
+    assert aside.loss(torch.zeros(2, 2), truth).item() == pytest.approx((1.0 / 3.0 + 1.0) / 2.0)
     aside.bias.data[3] = 1.0
-    assert float(aside.loss(torch.zeros(2, 2), truth)) == pytest.approx((1.0 / 3.0 + 2.0) / 2.0)
+    assert aside.loss(torch.zeros(2, 2), truth).item() == pytest.approx((1.0 / 3.0 + 2.0) / 2.0)
 
 
 def test_the_policy_has_none_of_it(task):

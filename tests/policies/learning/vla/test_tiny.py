@@ -181,7 +181,7 @@ def test_words_choose_among_what_is_measured_where_that_is_a_layer(encoder, sens
         error.backward()
         optimizer.step()
     # Who adds them up can at best tell half of each.
-    assert float(error) < 0.1 if sense else float(error) > 0.25
+    assert error.item() < 0.1 if sense else error.item() > 0.25
 
 
 @pytest.mark.parametrize(
