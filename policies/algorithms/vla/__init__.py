@@ -147,7 +147,8 @@ class Vla(Stateful):
         if self.done == 0:
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
-            self.auxiliary.normalise(shown.truth)
+            if self._telling:
+                self.auxiliary.normalise(shown.truth)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
         total, since = torch.zeros(()), 0
