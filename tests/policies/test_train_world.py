@@ -79,6 +79,15 @@ def test_where_nothing_was_recorded_members_disagree_and_the_episode_is_lost(pat
         assert env._apart[0] > world.cut and ends.terminated[0] == penalty and not ends.success[0]
 
 
+@pytest.mark.parametrize(("precision", "warned"), [(None, True), (0.6, True), (0.95, False)])
+def test_a_world_that_sees_successes_that_are_none_is_warned_of(path, monkeypatch, capsys, precision, warned):
+    world = LearnedWorld.load(path, TOLD, 2)
+    world.report["success"]["precision"] = precision
+    monkeypatch.setattr(train_world, "train", lambda config: world)
+    train_world.main([f"task={TOY}", "data=somewhere", "out=world.npz"])
+    assert ("what it calls success is too often none" in capsys.readouterr().out) == warned
+
+
 def test_an_episode_is_decided_by_its_number_and_begins_at_a_recorded_moment(path):
     task = learned(path, anywhere=0.5)
     one, other = task.open(2, 7), task.open(3, 7)

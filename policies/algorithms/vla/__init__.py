@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.algorithms import LearningError
 from policies.algorithms.bc import check
+from policies.algorithms.vla.auxiliary import Auxiliary
 from policies.algorithms.vla.heads import HEADS, Head
 from policies.learning import cosine
 from policies.learning.demonstrations import Demonstrations, Shown, demonstrated
@@ -71,6 +73,7 @@ class VlaConfig(Shown):
     softness: float = 1.0  # deviation of the labels, in bins
     jitter: float = 0.02  # of what is measured, in its deviations
     unheard: float = 0.1  # share of the words that are left out in learning
+    auxiliary: float = 0.0  # weight of telling what is privileged, where demonstrations say it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,6 +91,8 @@ class VlaConfig(Shown):
             )
         if self.head == "flow" and self.pretrained.folder:
             raise ValueError("a pretrained policy says tokens: algorithm.pretrained goes with algorithm.head=tokens")
+        if self.auxiliary < 0.0 or (self.auxiliary and self.pretrained.folder):
+            raise ValueError(f"auxiliary must not be negative, and is of no pretrained policy; got {self.auxiliary}")
         if self.tokens not in KINDS:
             raise ValueError(f"tokens {self.tokens!r} are not one of {', '.join(KINDS)}")
         if self.micro_batch < 0:
@@ -107,7 +112,7 @@ class Vla(Stateful):
     Config = VlaConfig
     needs: tuple[type, ...] = (HasWords,)
     takes: tuple[str, ...] = ("tokens",)
-    state_parts = ("policy", "average", "optimizer")
+    state_parts: tuple[str, ...] = ("policy", "average", "optimizer")
     state_values = ("seed", "done")
     policy: Any  # of its head: `policies.learning.vla.looking.Looking`
     average: Any  # the same
@@ -124,13 +129,26 @@ class Vla(Stateful):
         with enough():
             self.encoder, self.policy = self.head.begin(seed, device)
             self.average = copy.deepcopy(self.policy)
-        self.optimizer = torch.optim.AdamW(learned(self.policy), config.learning_rate, weight_decay=config.weight_decay)
+        self._telling = task.privileged if config.auxiliary else ()
+        self.auxiliary = Auxiliary(self.head.width(self.policy) if self._telling else 1, self._telling)
+        learning = learned(self.policy)
+        if self._telling:
+            self.state_parts, learning = (*self.state_parts, "auxiliary"), [*learning, *learned(self.auxiliary)]
+        self.optimizer = torch.optim.AdamW(learning, config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(self) -> Iterator[dict[str, float]]:
+        if self.done < self.config.updates:  # who is resumed behind the last need not be shown anything
+            yield from self._clone()
+        if told := final(self.task, self.controller(), self.config.pretrained, self.seed):
+            yield {"progress": 1.0, "env_steps": 0.0, **told}
+
+    def _clone(self) -> Iterator[dict[str, float]]:
         shown, sentences = self._shown()
         if self.done == 0:
             self.policy.normalise(shown.numbers)
             self.average.normalise(shown.numbers)
+            if self._telling:
+                self.auxiliary.normalise(shown.truth)
         weight = 1.0 / torch.bincount(shown.asked).float()[shown.asked]  # everything that is asked for as often
         floor = self.head.floor(shown.wanted)
         total, since = torch.zeros(()), 0
@@ -154,8 +172,6 @@ class Vla(Stateful):
                     **floor,
                 }
                 total, since = torch.zeros(()), 0
-        if told := final(self.task, self.controller(), self.config.pretrained, self.seed):
-            yield {"progress": 1.0, "env_steps": 0.0, **told}
 
     def _descend(self, shown: Told, sentences: Sentences, index: Tensor) -> Tensor:
         """One update with these samples (n,), a micro-batch at a time; their loss."""
@@ -177,7 +193,19 @@ class Vla(Stateful):
         things, said = asked_of(episodes, self.task, self.encoder.words)
         asked = np.repeat(things, [len(episode.reward) for episode in episodes])
         wanted = self.head.wanted(shown.chunk)
-        return Told.of(shown, asked, wanted), Sentences.of(self.encoder, said, self.told.shape[0])
+        told = Told.of(shown, asked, wanted, self._truth(episodes))
+        return told, Sentences.of(self.encoder, said, self.told.shape[0])
+
+    def _truth(self, episodes: list[Episode]) -> Tensor:
+        """What is privileged (n, k) at every step; LearningError where a demonstration does not tell it."""
+        for episode in episodes:
+            if missing := [s.name for s in self._telling if s.name not in episode.signals]:
+                raise LearningError(
+                    f"demonstration {episode.number} does not tell {', '.join(missing)}, which algorithm.auxiliary "
+                    "learns from: set algorithm.auxiliary=0, or take other data"
+                )
+        told = [spec.pack(self._telling, episode.signals) for episode in episodes] if self._telling else []
+        return torch.from_numpy(np.concatenate(told)) if told else torch.zeros(sum(len(e.reward) for e in episodes), 0)
 
     def _demonstrations(self) -> tuple[list[Episode], Demonstrations]:
         """Episodes, and every step of theirs; kept until they are learned from."""
@@ -197,7 +225,11 @@ class Vla(Stateful):
         shift = config.network.sight.shift
         pictures = {name: shifted(some[index], shift, generator) for name, some in shown.pictures.items()}
         told = self.policy.tell(words, there & ~unheard)
-        return self.head.loss(self.policy, told, numbers, pictures, shown.wanted[index], generator)
+        seen = self.head.see(self.policy, told, numbers, pictures)
+        loss = self.head.loss(self.policy, seen, shown.wanted[index], generator)
+        if self._telling:
+            loss = loss + config.auxiliary * self.auxiliary.loss(self.head.start(seen), shown.truth[index])
+        return loss
 
     @torch.no_grad()
     def _settle(self, shown: Told, sentences: Sentences, weight: Tensor) -> None:

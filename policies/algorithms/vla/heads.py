@@ -15,6 +15,7 @@ from policies.learning.vla.kinds import Speaking, begun, controller_of
 from policies.learning.vla.looking import Told
 from policies.learning.vla.shown import held
 from policies.learning.vla.steered import ToldPolicy
+from policies.learning.vla.tiny import TinyVla
 from policies.models.chunking import NoiseTable
 from policies.models.controller import Policy
 from policies.models.networks import Array
@@ -42,10 +43,17 @@ class Head(Protocol):
     def floor(self, wanted: Tensor) -> dict[str, float]:
         """Metrics: "loss_floor", below which the loss cannot fall, where that is known."""
 
-    def loss(
-        self, policy: Any, told: Told, numbers: Tensor, pictures: Pictures, wanted: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        """Of what is wanted (n, k) where that is told, measured and seen."""
+    def see(self, policy: Any, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
+        """What is decoded: of who is told, measures and sees that."""
+
+    def start(self, seen: Any) -> Tensor:
+        """What decoding begins with, as numbers (n, width)."""
+
+    def width(self, policy: Any) -> int:
+        """Of them."""
+
+    def loss(self, policy: Any, seen: Any, wanted: Tensor, generator: torch.Generator) -> Tensor:
+        """Of what is wanted (n, k) where that is seen."""
 
     def settle(self, policy: Any, told: Told, numbers: Tensor, pictures: Pictures) -> None:
         """The policy has been learned, and that was usual."""
@@ -84,20 +92,22 @@ class TokenHead:
             return {"loss_floor": 0.0}
         return {"loss_floor": float(torch.special.entr(self._soft).sum(1)[wanted].sum(1).mean())}
 
-    def loss(
-        self,
-        policy: Speaking,
-        told: Any,
-        numbers: Tensor,
-        pictures: Pictures,
-        wanted: Tensor,
-        generator: torch.Generator,
-    ) -> Tensor:
+    def see(self, policy: Speaking, told: Any, numbers: Tensor, pictures: Pictures) -> Any:
+        return policy.encode(told, numbers, pictures)
+
+    def start(self, seen: Any) -> Tensor:
+        start: Tensor = seen.start
+        return start
+
+    def width(self, policy: Speaking) -> int:
+        assert isinstance(policy, TinyVla)
+        return policy.config.width
+
+    def loss(self, policy: Speaking, seen: Any, wanted: Tensor, generator: torch.Generator) -> Tensor:
         """Nats per chunk; the softened labels of bins do not let it fall below their own entropy."""
-        prefix = policy.encode(told, numbers, pictures)
         if self.tokens.end is not None:
-            return -policy.evaluate(prefix, wanted).log_probability.sum(1).mean()
-        return -(self._soft[wanted] * policy.likely(prefix, wanted)).sum((1, 2)).mean()
+            return -policy.evaluate(seen, wanted).log_probability.sum(1).mean()
+        return -(self._soft[wanted] * policy.likely(seen, wanted)).sum((1, 2)).mean()
 
     def settle(self, policy: Speaking, told: Any, numbers: Tensor, pictures: Pictures) -> None:
         """Nobody steers it."""
@@ -126,22 +136,23 @@ class FlowHead:
         """Unknown: it is how far experts and noise leave open what is meant."""
         return {}
 
-    def loss(
-        self,
-        policy: TinyFlow,
-        told: Told,
-        numbers: Tensor,
-        pictures: Pictures,
-        wanted: Tensor,
-        generator: torch.Generator,
-    ) -> Tensor:
+    def see(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> Tensor:
+        return policy.observe(told, numbers, pictures)
+
+    def start(self, seen: Tensor) -> Tensor:
+        return seen
+
+    def width(self, policy: TinyFlow) -> int:
+        return policy.observed
+
+    def loss(self, policy: TinyFlow, seen: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
         """Mean squared error of the velocity from noise to the chunk."""
-        return policy.loss(policy.observe(told, numbers, pictures), wanted, generator)
+        return policy.loss(seen, wanted, generator)
 
     @torch.no_grad()
     def settle(self, policy: TinyFlow, told: Told, numbers: Tensor, pictures: Pictures) -> None:
         """Who steers it is told what its observations are usually like."""
-        policy.settle(policy.observe(told, numbers, pictures))
+        policy.settle(self.see(policy, told, numbers, pictures))
 
     def controller(self, policy: TinyFlow, hearing: Hearing) -> Policy:
         assert isinstance(hearing, SentenceEncoder)

@@ -45,7 +45,7 @@ class Speaker(nn.Module):
         self.policy, self.hold, self.actions = policy, hold, actions
         self.reader = reader(policy.tokens)
 
-    def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...] = ()) -> Tensor:
         width = self.policy.config.width
         words, heard = told[:, :-width].unflatten(1, (-1, width)), told[:, -width:]
         seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
@@ -157,7 +157,8 @@ class SpokenPolicy:
             pictures = tuple(torch.zeros(2, *s.shape, dtype=torch.uint8) for s in self._pictures)
             rows = (torch.zeros(2, self.initial_state(1)["told"].shape[1]), torch.zeros(2, spec.size(self._numbers)))
             given = (self._told.name, told, numbers, *shown)
-            said = spliced(graph, self._speaker, (words_of, *rows, pictures), given)
+            seen = (pictures,) if pictures else ()  # torch exports no empty tuple
+            said = spliced(graph, self._speaker, (words_of, *rows, *seen), given)
             return graph.columns(said, 0, self._size + len(self._thoughts))
 
         before = graph.join(["state.chunk", *(f"state.{name}" for name in self._thoughts)])

@@ -141,7 +141,7 @@ class Glance(nn.Module):
         super().__init__()
         self.policy = policy
 
-    def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, tokens: Tensor, told: Tensor, numbers: Tensor, pictures: tuple[Tensor, ...] = ()) -> Tensor:
         width = self.policy.config.width
         words, heard = told[:, :-width].unflatten(1, (-1, width)), told[:, -width:]
         seen = {s.name: shown for s, shown in zip(self.policy.pictures, pictures, strict=True)}
@@ -187,4 +187,5 @@ class FlowEye(ObservationEncoder):
         rows = (torch.zeros(2, self.kept), torch.zeros(2, spec.size(self.numbers)))
         pictures = tuple(torch.zeros(2, *s.shape, dtype=torch.uint8) for s in self.pictures)
         given = (self.told.name, kept, numbers, *(s.name for s in self.pictures))
-        return spliced(graph, self._glance, (words, *rows, pictures), given)
+        seen = (pictures,) if pictures else ()  # torch exports no empty tuple
+        return spliced(graph, self._glance, (words, *rows, *seen), given)

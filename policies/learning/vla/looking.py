@@ -34,6 +34,7 @@ class TinyConfig:
     points: int = 32  # places in each picture
     sight: EncoderConfig = field(default_factory=EncoderConfig)
     patch: int = 1  # rows and columns of what the convolutions hold that are attended to as one
+    sense: int = 0  # numbers of a layer in which words choose among what is measured, as they do in pictures; 0: none
     parallel: bool = False  # all tokens at once, each by itself (head=tokens)
 
     def __post_init__(self) -> None:
@@ -42,6 +43,8 @@ class TinyConfig:
                 "width, layers, heads, points and patch are at least 1, and heads divide width; "
                 f"got {self.width}, {self.layers}, {self.heads}, {self.points}, {self.patch}"
             )
+        if self.sense < 0:
+            raise ValueError(f"sense must not be negative, got {self.sense}")
 
 
 @dataclass
@@ -128,7 +131,7 @@ class Looking(nn.Module):
         channels = sight.channels[-1]
         generator = torch.Generator().manual_seed(seed)
         self.hear, self.counts = nn.Linear(words, width), nn.Linear(width, 1)
-        self.measure = nn.Linear(numbers, width)
+        self.measure = nn.Linear(config.sense or numbers, width)
         self.eyes = nn.ModuleDict({s.name: convolutions(sight, generator, 1.0) for s in pictures})
         self.seek = nn.ModuleDict({s.name: nn.Linear(width, 2 * channels) for s in pictures})
         self.patch = nn.ModuleDict({s.name: nn.Linear(channels, width) for s in pictures})
@@ -136,7 +139,11 @@ class Looking(nn.Module):
         self.point = nn.ModuleDict({s.name: nn.Linear(2 * config.points, width) for s in pictures})
         areas = {s.name: [side // config.patch for side in sight.held(s.shape)] for s in pictures}
         self.where = nn.ParameterDict({n: FIRST * torch.randn(h * w, width) for n, (h, w) in areas.items()})
-        for layer in self.seek.values():
+        choosing = [*self.seek.values()]
+        if config.sense:
+            self.sense, self.choose = nn.Linear(numbers, config.sense), nn.Linear(width, 2 * config.sense)
+            choosing.append(self.choose)
+        for layer in choosing:
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         self.register_buffer("mean", torch.zeros(numbers))
@@ -153,7 +160,11 @@ class Looking(nn.Module):
         return Told(heard, there, (weight[:, None] @ heard).squeeze(1))
 
     def encode(self, told: Told, numbers: Tensor, pictures: Mapping[str, Tensor]) -> Prefix:
-        measured = self.measure((numbers - self.mean) / self.deviation)
+        measured = (numbers - self.mean) / self.deviation
+        if self.config.sense:
+            more, shift = self.choose(told.heard).chunk(2, -1)
+            measured = F.relu(self.sense(measured)) * (1.0 + more) + shift
+        measured = self.measure(measured)
         context, start = [told.words, measured[:, None]], told.heard + measured
         for signal in self.pictures:
             patches, point = self._look(signal.name, pictures[signal.name], told.heard)

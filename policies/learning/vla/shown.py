@@ -55,15 +55,17 @@ class Told:
     pictures: dict[str, Tensor]  # (n, height, width, 3) uint8
     asked: Tensor  # (n,) by its number
     wanted: Tensor  # (n, k): tokens, or the chunk itself
+    truth: Tensor  # (n, k) what is privileged; none: k = 0
 
     @classmethod
-    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor) -> Told:
-        """Of demonstrations, what was asked for (n,) and what is to be said (n, k) at all of their steps."""
+    def of(cls, shown: Demonstrations, asked: NDArray[np.int64], wanted: Tensor, truth: Tensor) -> Told:
+        """Of demonstrations, what was asked for (n,), is to be said (n, k) and is so (n, k) at all of their steps."""
         return cls(
             torch.from_numpy(shown.observation),
             {name: torch.from_numpy(pictures) for name, pictures in shown.pictures.items()},
             torch.from_numpy(asked),
             wanted,
+            truth,
         )
 
 

@@ -46,6 +46,7 @@ LOW, HIGH = (0.39, -0.21), (0.61, 0.21)  # m: where cubes lie
 MOVED = 0.02  # m: a cube that is nearer to where it was has not been taken
 HEIGHT = 4.0  # a metre of height counts as so many: while one of them is in the air, nothing has been put beside it
 COMBINATIONS = ("learned", "held_out")
+MEANING = ("object_position", "goal_position")  # the cube that the words mean, and where it is to go
 KNOWN = 30_522  # tokens of BERT's vocabulary, which the wheel has
 
 
@@ -53,7 +54,8 @@ KNOWN = 30_522  # tokens of BERT's vocabulary, which the wheel has
 class WordsConfig(PickPlaceConfig):
     """Settings of arm_words."""
 
-    cameras: list[str] = field(default_factory=lambda: ["front_camera", "side_camera"])
+    cameras: list[str] = field(default_factory=lambda: ["front_camera", "side_camera"])  # []: where all cubes are
+    meaning: bool = False  # the policy sees besides where the cube is that the words mean, and where it is to go
     colours: list[str] = field(default_factory=lambda: ["red", "green", "blue"])  # a cube of each
     sentences: str = "learned"  # of an evaluation: held_out, or wrong, which asks for something else
     combinations: str = "learned"  # of a colour and where it goes; held_out: those that learning never sees
@@ -68,8 +70,6 @@ class WordsConfig(PickPlaceConfig):
             raise ValueError(f"colour {odd[0]!r} is not one of {', '.join(COLOURS)}")
         if not 2 <= len({*self.colours}) == len(self.colours):
             raise ValueError(f"colours are different ones, at least two, got {', '.join(self.colours) or 'none'}")
-        if not self.cameras:
-            raise ValueError("cameras: a policy that is told in words needs at least one")
 
 
 class ArmWords(ArmPickPlace):
@@ -99,16 +99,20 @@ class ArmWords(ArmPickPlace):
         unseen = config.combinations == "held_out"
         self.asked = tuple(k for k, thing in enumerate(self.things) if thing.unseen == unseen)  # by their numbers
         self.instructions: tuple[Instructions, ...] = tuple(instructions(self.things[k]) for k in self.asked)
-        sensed = {"joint_position", "gripper_opening", "hand_position", *config.cameras}
         known = len(self.words.vocabulary) if config.encoder or installed() else KNOWN
         told = Signal("instruction", (MOST,), "1", "", 0.0, known - 1.0, max_age=3600.0, dtype="int64")
-        self.privileged: Group = (
-            *self.privileged,
+        true: Group = (
+            Signal("object_position", (3,), "m", "world"),
+            Signal("object_rotation", (9,), "1", "world"),
             Signal("goal_position", (3,), "m", "world"),
             Signal("cube_position", (3 * len(config.colours),), "m", "world"),
             Signal("meant", (len(self.things),), "1", "", 0.0, 1.0),
         )
-        self.policy: Group = (*(s for s in self.policy if s.name in sensed), told)
+        shown = {*(() if config.cameras else ("cube_position",)), *(MEANING if config.meaning else ())}
+        sensed = {"joint_position", "gripper_opening", "hand_position", *config.cameras}
+        seen = (s for s in self.policy if s.name in sensed)
+        self.policy: Group = (*seen, *(s for s in true if s.name in shown), told)
+        self.privileged: Group = tuple(s for s in true if s.name not in shown)
         self.features = tuple(Feature(s.name) for s in numbers(self.policy))
 
     @property

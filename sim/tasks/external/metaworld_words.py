@@ -49,7 +49,8 @@ class WordsSettings(Settings):
 
     tasks: list[str] = field(default_factory=lambda: [*EASY])
     steps: int = 150  # of an episode at most
-    sentences: str = "learned"  # that episodes are asked for with; of an evaluation: held_out, or wrong, another task's
+    # That episodes are asked for with; of an evaluation: held_out, or wrong, another's of `tasks` (of one: of EASY).
+    sentences: str = "learned"
     full: bool = False  # pictures of all meshes
     encoder: str = field(default="", metadata={PLACE: True})  # folder of the sentence encoder (default: extra [vla]'s)
 
@@ -59,8 +60,6 @@ class WordsSettings(Settings):
             raise ValueError(f"sentences {self.sentences!r} is not one of {', '.join(SENTENCES)}")
         if not self.tasks or len({*self.tasks}) < len(self.tasks):
             raise ValueError(f"tasks are different ones, at least one, got {', '.join(self.tasks) or 'none'}")
-        if self.sentences == "wrong" and len(self.tasks) < 2:
-            raise ValueError("sentences=wrong needs two tasks")
 
 
 class MetaWorldWords(MetaWorldMany):
@@ -99,6 +98,12 @@ class MetaWorldWords(MetaWorldMany):
         """The folder of the sentence encoder whose tokens its policy is told."""
         return encoder_folder(self.config.encoder)
 
+    def others(self, number: int) -> tuple[Instructions, ...]:
+        """Of the other tasks, from the next on; of those that are easy, where there is only one."""
+        if len(self.instructions) > 1:
+            return (*self.instructions[number + 1 :], *self.instructions[:number])
+        return tuple(instructions_of(f"metaworld/{name}") for name in EASY if name not in self.config.tasks)
+
     def open(self, num: int, seed: int) -> Env:
         return ToldScenes(self, num, seed)
 
@@ -119,10 +124,11 @@ class ToldScenes(ManyScenes):
         super().reset(rows, episodes)
         for row, episode in zip(rows, episodes, strict=True):
             rng = np.random.default_rng([self.seed, episode, SAID])
-            asked, config = self.chosen[row], self.task.config
+            config, asked = self.task.config, self.task.instructions[self.chosen[row]]
             if config.sentences == "wrong":
-                asked = (asked + rng.integers(1, len(self.task.members))) % len(self.task.members)
-            sentence = self.task.instructions[asked].draw(rng, held_out=config.sentences != "learned")
+                others = self.task.others(int(self.chosen[row]))
+                asked = others[rng.integers(len(others))]
+            sentence = asked.draw(rng, held_out=config.sentences != "learned")
             self._said[row] = self.task.words.encode([sentence])[0][0]
         self._moved.update(rows)
 

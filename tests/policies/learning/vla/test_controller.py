@@ -1,9 +1,13 @@
 """A policy that is told in words, as one file: what it does is what the network does, whatever it is told when."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from deploy.loop import HandshakeError, handshake
 from deploy.policy_file import PolicyFile
 from deploy.teleop.instruction import tokeniser_of
 from policies.language.minilm import SentenceEncoder
@@ -26,15 +30,16 @@ def encoder(tmp_path_factory):
     return SentenceEncoder(written(tmp_path_factory.mktemp("tiny_bert")))
 
 
-def controller(encoder, parallel, tokens=None, horizon=HORIZON, values=True):
+def controller(encoder, parallel, tokens=None, horizon=HORIZON, values=True, pictures=True):
     last = float(len(encoder.words.vocabulary) - 1)
     inputs = (
         Signal("position", (3,), "m", "world"),
         Signal("camera", (PIXELS, PIXELS, 3), "1", "", 0.0, 255.0, dtype="uint8"),
         Signal("instruction", (WORDS,), "1", "", 0.0, last, dtype="int64"),
     )
+    inputs = inputs if pictures else (inputs[0], inputs[2])
     config = TinyConfig(width=32, points=8, sight=SIGHT, parallel=parallel, patch=2)
-    policy = TinyVla(tokens or BinTokens(2, 2, 16), 3, inputs[1:2], encoder.size, config, seed=0)
+    policy = TinyVla(tokens or BinTokens(2, 2, 16), 3, inputs[1:-1], encoder.size, config, seed=0)
     for layer in (
         policy.head,
         policy.hear,
@@ -127,6 +132,32 @@ def test_the_file_says_how_sure_it_was_and_what_it_thinks_a_state_is_worth(made,
 def test_the_tokeniser_is_in_the_file(made, encoder):
     signal, words = tokeniser_of(PolicyFile.load(made[1].path))
     assert signal.name == "instruction" and words == encoder.words
+
+
+def test_a_robot_without_the_camera_is_named_before_anything_moves(made):
+    told, file = made
+    numbers, camera, sentence = told.inputs
+    robot = SimpleNamespace(
+        robot="robot", rate_hz=20.0, num=1, signals=(numbers, dataclasses.replace(camera, shape=(8, 8, 3)), sentence)
+    )
+    robot.commands = COMMANDS
+    with pytest.raises(HandshakeError, match=r"signal 'camera': shape is \(16, 16, 3\) in the policy, \(8, 8, 3\) in"):
+        handshake(file, robot)
+    robot.signals = (numbers, sentence)
+    with pytest.raises(HandshakeError, match="signal 'camera': the driver has none; it has: position, instruction"):
+        handshake(file, robot)
+    robot.signals = told.inputs
+    handshake(file, robot)
+
+
+def test_a_policy_may_see_no_pictures(encoder, tmp_path):
+    blind = controller(encoder, True, pictures=False)
+    file = export(blind, tmp_path / "policy.onnx")
+    signals = seen(encoder, ["open the drawer", "close the drawer"])
+    del signals["camera"]
+    file.reset(2)
+    wanted, _ = blind.act(signals, blind.initial_state(2))
+    assert np.allclose(file.step(signals)["velocity"], wanted["velocity"], atol=1e-5)
 
 
 def test_what_cannot_be_exported_is_named(encoder):
