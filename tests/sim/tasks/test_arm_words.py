@@ -119,7 +119,6 @@ def test_the_policy_is_not_told_where_things_are(folder):
         ({"cameras": [], "meaning": True}, {"cube_position", "object_position", "goal_position"}),
         ({"cameras": ["front_camera"], "meaning": True}, {"front_camera", "object_position", "goal_position"}),
     ],
-    ids=str,
 )
 def test_a_policy_may_be_told_what_it_cannot_see_to_find_out_what_it_cannot_do(folder, settings, shown):
     task, plain = made(folder, **settings), made(folder)
