@@ -94,6 +94,7 @@ class Crazyflie(Entered):
         self._airborne = self._handed_over = self.done = False
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
+        self._held = False  # whether the vehicle has said that it does
         self._zeros = self._empty = self._idle = 0  # steps in a row: no command, empty battery, policy not flying
         self._errors: list[float] = []
         self._notes: list[str] = []
@@ -211,8 +212,7 @@ class Crazyflie(Entered):
             return
         reason = self._reason_to_land(motors)
         if reason == BY_GUARD and self._airborne and self.link.clock() < self._lands_at:
-            if math.isinf(self._lands_at):
-                self._lands_at = self.link.clock() + HOLD_S
+            if not self._held:
                 self._hold()
         elif reason and self._airborne:
             self._notes.append(f"landed {reason}")
@@ -220,6 +220,8 @@ class Crazyflie(Entered):
         elif reason:
             self._notes.append(f"stopped on the ground {reason}")
             self.done = True
+        elif math.isfinite(self._lands_at):
+            pass  # nothing arrives just now: a set point of ours would outrank the place that it holds
         elif self.settings.mode == "bench":
             if not self._handed_over:
                 self.link.write("stabilizer.controller", OUT_OF_TREE)
@@ -241,17 +243,22 @@ class Crazyflie(Entered):
     def hand_back(self) -> None:
         """To its PID controller at once, as the guard has stopped it: it holds its place, then lands.
 
-        To be called at every control step. While nothing arrives from the vehicle it gets zeros, as in `write`.
+        To be called at every control step. A vehicle from which nothing arrives may still hear us: it is told to hold
+        its place until it says that it does.
         """
         self._zeros = PATIENCE
-        self.write({"motor_command": np.zeros((1, 4), np.float32)})
+        if self._airborne and not self.done and not self._held and self.link.age() > STALE:
+            self._hold()
+        else:
+            self.write({"motor_command": np.zeros((1, 4), np.float32)})
 
     def _reason_to_land(self, motors: NDArray[np.float64]) -> str:
         self._zeros = 0 if motors.any() else self._zeros + 1
         self._empty = self._empty + 1 if self.link.value("pm.vbat") < self.settings.empty else 0
         if self._empty > self.rate_hz:
             return f"for the battery: {self.link.value('pm.vbat'):.2f} V"
-        if self._handed_over and self.settings.onboard and self.settings.mode == "fly":
+        held = math.isfinite(self._lands_at)
+        if self._handed_over and self.settings.onboard and self.settings.mode == "fly" and not held:
             self._idle = 0 if self.link.value(STATE) in (TAKING_OVER, BY_POLICY) else self._idle + 1
             if self.link.value(REASON) and self._idle >= PATIENCE:  # not what was logged before the hand-over
                 return f"by the PID controller: handed back on board: {REASONS[int(self.link.value(REASON))]}"
@@ -306,14 +313,18 @@ class Crazyflie(Entered):
             self.link.write("stabilizer.controller", OUT_OF_TREE)
 
     def _hold(self) -> None:
-        """Back to the vehicle's PID controller, which brakes and stays."""
+        """Back to the vehicle's PID controller, which brakes and stays. Its answer is waited for while it is heard."""
+        self._held = self.link.age() <= STALE
+        tell: Callable[[str, float], object] = self.link.write if self._held else self.link.send
         here = np.array(self._vector("stateEstimate.", "x", "y", "z"))
         speed = np.array(self._vector("stateEstimate.", "vx", "vy", "vz"))
         self.link.client.commander.send_notify_setpoint_stop()
         self.link.client.high_level_commander.go_to(*stopping_place(here, speed).tolist(), 0.0, HOLD_S / 2.0)
-        self.link.write("stabilizer.controller", PID)
-        self.link.write("motorPowerSet.enable", 0)
-        self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
+        tell("stabilizer.controller", PID)
+        tell("motorPowerSet.enable", 0)
+        if math.isinf(self._lands_at):
+            self._lands_at = self.link.clock() + HOLD_S
+            self._notes.append(f"held for {HOLD_S:g} s {BY_GUARD}")
 
     def _land(self) -> None:
         """Back to the vehicle's PID controller, down, motors off."""

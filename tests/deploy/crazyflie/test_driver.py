@@ -1,5 +1,6 @@
 """driver=crazyflie against the simulated vehicle: flights, lost packets, a lost link, and refusals."""
 
+import math
 import select
 import socket
 import threading
@@ -155,6 +156,40 @@ def test_what_the_guard_stops_gets_no_zeros_in_the_air(policy: PolicyFile, simul
     record = run(policy, driver, guard)
     assert record.stopped.any() and "held for 2 s by the guard" in driver.report() and "landed" in driver.report()
     assert len(told) > 4 * 30 and np.reshape(told, (-1, 4)).any(axis=1).all()
+    assert height(simulation) < 0.02
+
+
+@pytest.mark.parametrize("onboard", [True, False])
+@pytest.mark.parametrize("begins", [0.0, 0.5])  # s after the guard has stopped it
+def test_it_holds_its_place_though_nothing_arrives_for_a_while(
+    policy: PolicyFile, simulation: Simulation, uri: str, onboard: bool, begins: float
+):
+    guard = Guard(policy.inputs, policy.outputs, Envelope(fence_low=(-1.0, -1.0, -1.0), fence_high=(1.0, 1.0, 2.0)))
+    driver = Crazyflie(100.0, Settings(uri=uri, onboard=onboard, height=0.7))
+    read, age, clock = driver.read, driver.link.age, driver.link.clock
+    flown, stopped = 0, math.inf
+    heights: list[float] = []  # m, in the second and a half of which it is to hold
+
+    def silent() -> float:
+        return 0.15 if 0.0 <= clock() - stopped - begins < 0.15 else age()
+
+    def elsewhere() -> Reading:
+        nonlocal flown, stopped
+        reading = read()
+        flown += driver._handed_over
+        if flown > 100:
+            reading.signals["position"][:] += 5.0
+            stopped = min(stopped, clock())
+        if 0.0 < clock() - stopped < 1.5:
+            heights.append(height(simulation))
+        return reading
+
+    driver.link.age, driver.read = silent, elsewhere  # type: ignore[method-assign]
+    record = run(policy, driver, guard)
+    report = driver.report()
+    assert record.stopped.any() and report.count("held for 2 s by the guard") == 1
+    assert "landed by the guard" in report and "landed" in report
+    assert len(heights) > 50 and min(heights) > 0.5
     assert height(simulation) < 0.02
 
 
