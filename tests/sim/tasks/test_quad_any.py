@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 import deploy
 from deploy.policy_file import PolicyFile
+from deploy.runtimes import controller
 from policies.evaluate import evaluate
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
@@ -90,6 +91,24 @@ def test_the_nose_turns_and_nothing_else_changes():
     ours, _ = turned.act(told, turned.initial_state(6))
     theirs, _ = plain.act(seen, plain.initial_state(6))
     np.testing.assert_allclose(ours["motor_command"], theirs["motor_command"], atol=2e-6)
+
+
+@pytest.mark.parametrize("nowhere", [(0.0, 0.0), (1e-23, 0.0), (-1e-6, 0.0)])
+def test_a_heading_that_points_nowhere_does_not_stay_in_the_state(tmp_path, nowhere):
+    task = tasks.make("quad_any", robot="racer", heading=True)
+    policy = FeaturePolicy.from_task(task, random_gru(np.random.default_rng(0), 22, 4, 8, 8))
+    runtimes = [controller(export(policy, tmp_path / "policy.onnx"), kind) for kind in ("onnxruntime", "c")]
+    rng = np.random.default_rng(1)
+    seen = {s.name: rng.normal(size=(1, *s.shape)).astype(np.float32) for s in policy.inputs}
+    state = policy.initial_state(1)
+    for runtime in runtimes:
+        runtime.reset(1)
+    for told in (nowhere, (1.0, 0.0)):
+        seen["target_heading"] = np.array([told], np.float32)
+        ours, state = policy.act(seen, state)
+        assert all(np.isfinite(value).all() for value in (*ours.values(), *state.values()))
+        for runtime in runtimes:
+            np.testing.assert_allclose(runtime.step(seen)["motor_command"], ours["motor_command"], atol=1e-5)
 
 
 def test_the_heading_is_in_the_file(tmp_path):
