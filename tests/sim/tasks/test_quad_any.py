@@ -187,12 +187,29 @@ def test_the_shipped_file_carries_a_load_on_a_rope():
     assert flown.success == 1.0 and flown.conditions == {"payload": 0.2, "rope": 1.5}
 
 
+def test_a_load_on_a_rope_pulls_the_vehicle_down():
+    task = tasks.make("quad_any", robot="x500", path="hold")
+    falls = {}
+    for payload in (0.0, 0.2):
+        env = evaluation_env(task, 3, 0, Conditions(payload=payload))
+        env.reset([0, 1, 2], [0, 1, 2])
+        weight = env.engine.read("mass")[:, 0] * GRAVITY
+        np.testing.assert_allclose(env.engine.read("force")[:, 2], -payload * weight, rtol=1e-5, atol=1e-6)
+        height = env.engine.read("position")[:, 2].copy()
+        for _ in range(50):
+            env.step({"motor_command": np.full((3, 4), 0.7, np.float32)})
+        falls[payload] = height - env.engine.read("position")[:, 2]
+    assert (falls[0.2] > falls[0.0] + 0.05).all()  # m, in half a second
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"range": "all"}, "range 'all' is not one of usual, wide"),
         ({"lost": 2.0}, "lost is a share of the time"),
         ({"preview_points": 0}, "1 to 16 preview_points"),
+        ({"preview": True, "speed": 0.5}, r"up to 6 m/s and 12 m/s\^2: leave speed at 1.5"),
+        ({"preview": True, "acceleration": 0.5}, "acceleration at 3"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
