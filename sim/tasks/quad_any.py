@@ -80,7 +80,7 @@ class AnyConfig(HoverConfig):
         usual = AnyConfig.speed, AnyConfig.acceleration
         if self.preview and (self.speed, self.acceleration) != usual:  # files of a preview have recorded the usual ones
             raise ValueError(
-                f"preview has paths of its own, up to {AGILE_SPEED:g} m/s and {AGILE_ACCELERATION:g} m/s^2: "
+                f"preview has paths of its own, up to {AGILE_ACCELERATION:g} m/s^2: "
                 f"leave speed at {usual[0]:g} and acceleration at {usual[1]:g}"
             )
 
