@@ -16,6 +16,7 @@ from sim.robots.quadrotors import GRAVITY
 # s. The low-altitude Dryden model (MIL-F-8785C) at its lowest height, 10 feet, in 5 m/s of wind: 4.6 s along the
 # wind (75 feet / 5 m/s), 0.6 s up and down (10 feet / 5 m/s). Short gusts are the harder ones.
 GUST_TIME = 1.0
+SHORTEST_ROPE = 0.01  # m: shorter ones swing too quickly to be simulated
 
 
 # Which parameters of a robot each condition changes.
@@ -78,6 +79,11 @@ class Conditions:
             if not (np.isfinite(value).all() and np.min(value) > 0.0):
                 what = "must" if name in ("gust_time", "rope") else "is a factor and must"
                 raise ValueError(f"{name} {what} be positive, got {value}")
+        if self.rope < SHORTEST_ROPE:
+            raise ValueError(f"rope must be at least {SHORTEST_ROPE:g} m, got {self.rope:g}")
+        for name, needed in (("damage_at", "damage"), ("rope", "payload")):
+            if self._is_changed(name) and not self._is_changed(needed):
+                raise ValueError(f"{name}={getattr(self, name):g} changes nothing without {needed}: give that, too")
 
     def changed(self) -> dict[str, Any]:
         """The conditions that are not nominal."""
@@ -90,11 +96,13 @@ class Conditions:
     def _is_changed(self, name: str) -> bool:
         return bool(np.any(np.asarray(getattr(self, name)) != getattr(Conditions, name)))
 
-    def check(self, parameters: Collection[str], robot: str) -> None:
-        """ValueError where a condition changes a parameter that the robot does not have."""
+    def check(self, parameters: Collection[str], robot: str, episode_s: float) -> None:
+        """ValueError where a condition changes a parameter that the robot does not have, or comes after the episode."""
         for name, needed in CHANGES.items():
             if self._is_changed(name) and (missing := set(needed).difference(parameters)):
                 raise ValueError(f"{robot} cannot be tried with {name}: it has no {' and no '.join(sorted(missing))}")
+        if self._is_changed("damage_at") and self.damage_at >= episode_s:
+            raise ValueError(f"damage_at={self.damage_at:g} s comes after the episode, which lasts {episode_s:g} s")
 
     def refused(self, task: str) -> None:
         """ValueError when there are any: of a task whose own world cannot carry them out."""

@@ -90,7 +90,7 @@ class Crazyflie(Entered):
         self.num, self.steps, self.real_time = 1, None, True
         self._airframe, self._platform = airframe(s.robot), platform(s.robot)
         self.link = Link(s.uri, ONBOARD if s.onboard else BLOCKS, round(period), s.cache)
-        self.target = np.zeros(3, np.float32)
+        self.target, self.heading = np.zeros(3, np.float32), AHEAD
         self._airborne = self._handed_over = self.done = False
         self._ascent = self._take_off()
         self._lands_at = math.inf  # s, by the link's clock: until then the PID controller holds it in place
@@ -133,6 +133,8 @@ class Crazyflie(Entered):
             self._allow()
         self.target = np.array([*self._vector("stateEstimate.", "x", "y", "z")], np.float32)
         self.target[2] += s.height if s.mode != "bench" else 0.0
+        rotation = self._rotation()
+        self.heading = rotation[0], rotation[3]  # where its nose points, as it climbs without turning
 
     def _allow(self) -> None:
         """Every limit of the guard on board: those of an earlier flight would hold on until it is switched off."""
@@ -168,6 +170,9 @@ class Crazyflie(Entered):
     def _vector(self, group: str, *names: str) -> list[float]:
         return [self.link.value(group + name) for name in names]
 
+    def _rotation(self) -> list[float]:
+        return rotation_matrix(*self._vector("stateEstimate.", "qw", "qx", "qy", "qz"))
+
     def _state(self) -> int:
         return int(self.link.value("supervisor.info"))
 
@@ -185,12 +190,12 @@ class Crazyflie(Entered):
         self._check(LOCKED | CRASHED)
         signals = {
             "position": self._vector("stateEstimate.", "x", "y", "z"),
-            "rotation": rotation_matrix(*self._vector("stateEstimate.", "qw", "qx", "qy", "qz")),
+            "rotation": self._rotation(),
             "linear_velocity": self._vector("stateEstimate.", "vx", "vy", "vz"),
             "angular_velocity": [math.radians(rate) for rate in self._vector("gyro.", "x", "y", "z")],
             "target_position": self.target,
             "target_velocity": np.zeros(3, np.float32),
-            HEADING.name: AHEAD,
+            HEADING.name: self.heading,
             "battery_voltage": [self.link.value("pm.vbat")],
         }
         arrays = {name: np.asarray([value], np.float32) for name, value in signals.items()}

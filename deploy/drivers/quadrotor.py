@@ -17,8 +17,8 @@ TARGET: Group = (
     Signal("target_position", (3,), "m", "world"),
     Signal("target_velocity", (3,), "m/s", "world"),
 )
-HEADING = Signal("target_heading", (2,), "1", "world")  # cosine and sine: of a driver whose nose points along x
-AHEAD = (1.0, 0.0)
+HEADING = Signal("target_heading", (2,), "1", "world")  # cosine and sine
+AHEAD = (1.0, 0.0)  # along x
 
 
 def sensed(battery_age: float) -> Group:

@@ -77,7 +77,10 @@ class Ros2(Entered):
         s = self.settings = settings or Settings()
         self.node, self.rate_hz, self.told = node, policy.rate_hz, Instructions(node, policy)
         self.tell = self.told.tell
-        self._inputs: Group = tuple(signal for signal in policy.inputs if signal not in self.told.signals)
+        own = {(f"last_{c.name}", c.size) for c in policy.outputs}  # what nobody else can tell: what it sent before
+        self._recalled: Group = tuple(signal for signal in policy.inputs if (signal.name, signal.size) in own)
+        elsewhere = (*self.told.signals, *self._recalled)
+        self._inputs: Group = tuple(signal for signal in policy.inputs if signal not in elsewhere)
         self._wanted: str = policy.robot
         self.robot = s.robot or policy.robot
         ranges = limits_of(self.robot).ranges  # the robot's, not those that a file tells of itself
@@ -88,7 +91,8 @@ class Ros2(Entered):
         joints = Joints.parse(policy.robot, s.joints, s.fingers)
         self._needed = topics.sources(self._inputs, joint_sources(self._inputs, joints), s.resize)
         self.sources = tuple(dict.fromkeys((*self._needed, topics.BATTERY)))  # a limit on its voltage may be set
-        self.signals: Group = (*(signal for source in self.sources for signal in source.signals), *self.told.signals)
+        self.signals: Group = (*(signal for source in self.sources for signal in source.signals), *elsewhere)
+        self._sent = {signal.name: np.zeros(signal.shape) for signal in self._recalled}
         self._flies = Fallback.fits(self.signals, self.commands)
         self.period = 1.0 / policy.rate_hz
         self.timing = Timing()
@@ -163,6 +167,7 @@ class Ros2(Entered):
                 raise Ros2Error("; ".join(reasons))
             time.sleep(self.period)
         self.done, self.finished, self._by_hand, self.timing = False, "", False, Timing()
+        self._sent = {signal.name: np.zeros(signal.shape) for signal in self._recalled}
         self._beat = self._before = -math.inf
         quality = command_quality(LIFESPAN * self.period)
         for sink in self._sinks:
@@ -274,8 +279,9 @@ class Ros2(Entered):
             override.take()
         if self._start is not None and "odometry" in signals:
             signals["odometry"] = seen_from(self._start, signals["odometry"])
+        signals |= self._sent
         seen, told = {name: np.asarray(value, np.float32)[None] for name, value in signals.items()}, self.told.read()
-        return Reading({**seen, **told}, ages | dict.fromkeys(told, 0.0))
+        return Reading({**seen, **told}, ages | dict.fromkeys((*told, *self._sent), 0.0))
 
     def _open(self, source: topics.Source, inbox: Inbox) -> None:
         if inbox.message is None:
@@ -319,6 +325,8 @@ class Ros2(Entered):
                     message.header.stamp, message.header.frame_id = self.node.get_clock().now().to_msg(), sink.frame
                 sink.fill(message, {c.name: np.asarray(wanted[c.name]).reshape(c.shape) for c in sink.signals})
                 self._publishers[sink.topic].publish(message)
+                sent = {f"last_{c.name}": np.array(wanted[c.name]) for c in sink.signals}
+                self._sent |= {s.name: sent[s.name].reshape(s.shape) for s in self._recalled if s.name in sent}
 
     def _last(self) -> dict[str, Array]:
         """What is sent as a flight ends: nothing, where a flying robot then lands by itself, and nobody stopped it."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Of row vectors (x, y, z): what a turn about the vertical changes, and the same a quarter turn further.
 LEVEL = np.diag(np.array([1.0, 1.0, 0.0], np.float32))
 QUARTER = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], np.float32)
+# Of a heading (0, 0), which points nowhere: it is taken for x, as the state would not recover from 0 / 0.
+NOWHERE, LENGTH_FLOOR = np.array([1e-6, 0.0], np.float32), np.float32(1e-20)
 
 
 class Policy(Protocol):
@@ -219,8 +221,8 @@ class FeaturePolicy:
         """The signals (n, k) that look otherwise from the heading."""
         if not self.heading:
             return {}
-        told = values[self.heading]
-        direction = told / np.sqrt(np.sum(told * told, axis=-1, keepdims=True))
+        told = values[self.heading] + NOWHERE
+        direction = told / np.sqrt(np.sum(told * told, axis=-1, keepdims=True) + LENGTH_FLOOR)
         cosine, sine = direction[:, :1], direction[:, 1:]
         made = {}
         for signal in self.inputs:
@@ -233,9 +235,10 @@ class FeaturePolicy:
         """The same as nodes: name -> the name of what is seen."""
         if not self.heading:
             return {}
-        square = graph.add("Mul", self.heading, self.heading)
-        cosine, sine = graph.columns(square, 0, 1), graph.columns(square, 1, 2)
-        direction = graph.add("Div", self.heading, graph.add("Sqrt", graph.add("Add", cosine, sine)))
+        told = graph.add("Add", self.heading, graph.constant(NOWHERE))
+        square = graph.add("Mul", told, told)
+        length = graph.add("Add", graph.columns(square, 0, 1), graph.columns(square, 1, 2))
+        direction = graph.add("Div", told, graph.add("Sqrt", graph.add("Add", length, graph.constant(LENGTH_FLOOR))))
         change = graph.add("Sub", graph.columns(direction, 0, 1), graph.constant(1.0))
         sine = graph.columns(direction, 1, 2)
         made = {}

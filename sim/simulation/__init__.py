@@ -60,7 +60,7 @@ class SimEnv:
         self.dt = 1.0 / task.rate_hz
         self.engine: Engine = make_engine(task.engine, task.robot, num, self.dt)
         self._nominal = task.robot.parameters()
-        c.check(self._nominal, task.robot.name)
+        c.check(self._nominal, task.robot.name, task.episode_steps * self.dt)
         self._changed = c.change_robots() or c.load != 1.0
         # Robots that begin as they were drawn.
         self._prepares = self.engine if isinstance(self.engine, Prepares) and not self._changed else None

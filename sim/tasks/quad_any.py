@@ -51,10 +51,10 @@ class AnyConfig(HoverConfig):
     moving: float = 0.2  # share of the episodes of a mixed path in which the target moves
     size: float = 1.0  # m, half the length of the figure-eight
     period: float = 5.5  # s
-    speed: float = 1.5  # m/s, bounds of the random paths
+    speed: float = 1.5  # m/s, bounds of the random paths; with preview they are 6 m/s and 12 m/s^2
     acceleration: float = 3.0  # m/s^2
     range: str = "usual"  # usual | wide: of the random vehicles of training; wide is 2.5 g to 27 kg
-    preview: bool = False  # the policy is told the path ahead, and learns quicker paths
+    preview: bool = False  # the policy is told the path ahead, and learns quicker paths, whose bounds are fixed
     preview_s: float = 0.15  # s between the points that it is told
     preview_points: int = 2
     lost: float = 0.0  # share of the time that a vehicle flies on three rotors
@@ -76,6 +76,12 @@ class AnyConfig(HoverConfig):
         if not (self.preview_s > 0.0 and 1 <= self.preview_points <= 16):
             raise ValueError(
                 f"needs preview_s > 0 and 1 to 16 preview_points, got {self.preview_s} and {self.preview_points}"
+            )
+        usual = AnyConfig.speed, AnyConfig.acceleration
+        if self.preview and (self.speed, self.acceleration) != usual:  # files of a preview have recorded the usual ones
+            raise ValueError(
+                f"preview has paths of its own, up to {AGILE_ACCELERATION:g} m/s^2: "
+                f"leave speed at {usual[0]:g} and acceleration at {usual[1]:g}"
             )
 
 

@@ -159,11 +159,17 @@ def test_disturbances_change_during_the_flight_with_vary_only():
         ({"wind": -1.0}, "wind must be zero or positive"),
         ({"gust": np.inf}, "gust must be zero or positive"),
         ({"gust_time": 0.0}, "gust_time must be positive"),
+        ({"damage_at": 2.0}, "damage_at=2 changes nothing without damage"),
     ],
 )
 def test_impossible_disturbances_are_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
         Conditions(**wrong)
+
+
+def test_damage_after_the_episode_is_refused():
+    with pytest.raises(ValueError, match="damage_at=2 s comes after the episode, which lasts 2 s"):
+        Simulated(make("quad_hover", episode_s=2.0), 1, conditions=Conditions(damage=0.0, damage_at=2.0))
 
 
 @pytest.mark.parametrize("engine", ["flight", "mujoco", "bullet"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.conditions import Conditions
+from sim.conditions import SHORTEST_ROPE, Conditions
 from sim.robots.quadrotors import GRAVITY
 from sim.simulation.slung import STRETCH, Slung
 
@@ -40,8 +40,21 @@ def test_a_rope_does_not_push():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"), [({"payload": -1.0}, "payload must be"), ({"rope": 0.0}, "rope must be")]
+    ("wrong", "message"),
+    [
+        ({"payload": -1.0}, "payload must be"),
+        ({"rope": 0.0}, "rope must be"),
+        ({"payload": 0.2, "rope": 1e-4}, "rope must be at least 0.01 m, got 0.0001"),
+        ({"rope": 2.0}, "rope=2 changes nothing without payload"),
+    ],
 )
 def test_wrong_conditions_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         Conditions(**wrong)
+
+
+def test_on_the_shortest_rope_it_hangs_still():
+    load, _ = hung(length=SHORTEST_ROPE)
+    for _ in range(200):
+        force = load.pull(np.zeros((1, 3)))
+    np.testing.assert_allclose(force[0], [0.0, 0.0, -0.6 * GRAVITY], rtol=1e-3, atol=1e-3)

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from sim.tasks.race import CarRace
 
 MARGIN, TOUCH = 0.4, 0.6  # m from walls where they begin to cost; m of way that a step costs a circle that touches one
-ALONG, ASIDE = (
-    0.7,
-    0.5,
-)  # cosine of the angle to the track from which on it costs, and m of way, per step, for no cosine
+ALONG = 0.7  # cosine of the angle to the track from which on it costs
+ASIDE = 0.5  # m of way, per step, for no cosine
 STILL = 0.03  # m of way per control step of a window: who makes less has spun, or stands
 PRICES = windows.Prices(*(np.float32(price) for price in (MARGIN, TOUCH, ALONG, ASIDE)))
 BEYOND = 6  # control steps for which a wall is paid for behind it

@@ -229,6 +229,24 @@ def test_signals_are_what_the_vehicle_senses(simulation: Simulation, uri: str):
     link.close()
 
 
+def test_it_is_told_to_keep_its_nose_where_it_points_at_the_start():
+    driver = Crazyflie(100.0, Settings(uri="udp://127.0.0.1:1", onboard=False))
+    said = {"pm.vbat": 4.1, "stateEstimate.qw": np.cos(0.6), "stateEstimate.qz": np.sin(0.6)}  # 1.2 rad from x
+    driver.link = SimpleNamespace(
+        open=lambda _: None,
+        write=lambda *_: None,
+        clock=lambda: 0.0,
+        wait=lambda *_: True,
+        age=lambda: 0.0,
+        value=lambda name: said.get(name, 0),
+    )
+    driver.connect()
+    told = driver.read().signals["target_heading"][0]
+    np.testing.assert_allclose(told, [np.cos(1.2), np.sin(1.2)], rtol=1e-6)
+    said |= {"stateEstimate.qw": 1.0, "stateEstimate.qz": 0.0}  # turned in flight: the target stays
+    np.testing.assert_array_equal(driver.read().signals["target_heading"][0], told)
+
+
 # Lost answers: of every phase of connecting. cflib alone would wait for ever for most of them.
 @pytest.mark.parametrize("lost", [0, 150, 280])
 def test_a_lost_answer_only_costs_time(uri: str, lost: int):

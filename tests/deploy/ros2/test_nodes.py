@@ -10,17 +10,24 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import rclpy
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from std_msgs.msg import Float32MultiArray
+from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from deploy import PolicyFile
+from deploy.drivers.ros2 import Ros2
 from deploy.recording.flight_log import read
+from deploy.ros2.node.subscriptions import command_quality
+from deploy.ros2.settings import Settings
+from deploy.safety.envelope import Envelope
 from deploy.trust.content import PRETRAINED
+from sim import tasks
 from tests.deploy.ros2.bench import (
     ACTIVATE,
     CLEANUP,
@@ -152,6 +159,42 @@ def test_a_topic_of_another_type(domain: int):
     rclpy.shutdown(context=context)
     assert status == 2, error
     assert "/here/odometry is a std_msgs/msg/Float32MultiArray, not a nav_msgs/msg/Odometry" in error
+
+
+@pytest.mark.timed
+def test_what_it_sent_last_is_told_by_the_driver_itself(domain: int):
+    task = tasks.make("car_race", told=True)
+    recalled = tuple(signal for signal in task.policy if signal.name.startswith("last_"))
+    policy = SimpleNamespace(
+        inputs=recalled,
+        outputs=task.commands,
+        robot=task.robot.name,
+        rate_hz=task.rate_hz,
+        envelope=Envelope(**task.envelope),
+        metadata={},
+    )
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        car, node = (Node(name, context=context) for name in ("car", "driver"))
+        for name in ("steering", "speed"):
+            car.create_subscription(Float64MultiArray, f"command/{name}", lambda _: None, command_quality())
+        driver = Ros2(policy, node, Settings(armed=False))
+        assert not [source.topic for source in driver.sources if "last_" in source.topic]
+        driver.connect()
+        for steering, speed in ((0.0, 0.0), (0.2, 1.5), (-0.1, 0.5)):
+            if speed:
+                driver.write({"steering": np.array([[steering]]), "speed": np.array([[speed]])})
+            reading = driver.read_now()
+            assert reading.age["last_speed"] == 0.0
+            np.testing.assert_allclose(reading.signals["last_steering"], [[steering]], rtol=1e-6)
+            np.testing.assert_allclose(reading.signals["last_speed"], [[speed]], rtol=1e-6)
+        driver.finish("the test is over")
+        driver.write({"steering": np.array([[0.2]]), "speed": np.array([[1.5]])})  # it stops instead
+        np.testing.assert_array_equal(driver.read_now().signals["last_speed"], [[0.0]])
+        driver.stop()
+    finally:
+        rclpy.shutdown(context=context)
 
 
 @pytest.mark.timed

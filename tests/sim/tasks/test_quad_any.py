@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 import deploy
 from deploy.policy_file import PolicyFile
+from deploy.runtimes import controller
 from policies.evaluate import evaluate
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
@@ -92,6 +93,24 @@ def test_the_nose_turns_and_nothing_else_changes():
     np.testing.assert_allclose(ours["motor_command"], theirs["motor_command"], atol=2e-6)
 
 
+@pytest.mark.parametrize("nowhere", [(0.0, 0.0), (1e-23, 0.0), (-1e-6, 0.0)])
+def test_a_heading_that_points_nowhere_does_not_stay_in_the_state(tmp_path, nowhere):
+    task = tasks.make("quad_any", robot="racer", heading=True)
+    policy = FeaturePolicy.from_task(task, random_gru(np.random.default_rng(0), 22, 4, 8, 8))
+    runtimes = [controller(export(policy, tmp_path / "policy.onnx"), kind) for kind in ("onnxruntime", "c")]
+    rng = np.random.default_rng(1)
+    seen = {s.name: rng.normal(size=(1, *s.shape)).astype(np.float32) for s in policy.inputs}
+    state = policy.initial_state(1)
+    for runtime in runtimes:
+        runtime.reset(1)
+    for told in (nowhere, (1.0, 0.0)):
+        seen["target_heading"] = np.array([told], np.float32)
+        ours, state = policy.act(seen, state)
+        assert all(np.isfinite(value).all() for value in (*ours.values(), *state.values()))
+        for runtime in runtimes:
+            np.testing.assert_allclose(runtime.step(seen)["motor_command"], ours["motor_command"], atol=1e-5)
+
+
 def test_the_heading_is_in_the_file(tmp_path):
     task = tasks.make("quad_any", robot="racer", heading=True, preview=True)
     width = 22 + 3 + 3 * 6
@@ -168,12 +187,29 @@ def test_the_shipped_file_carries_a_load_on_a_rope():
     assert flown.success == 1.0 and flown.conditions == {"payload": 0.2, "rope": 1.5}
 
 
+def test_a_load_on_a_rope_pulls_the_vehicle_down():
+    task = tasks.make("quad_any", robot="x500", path="hold")
+    falls = {}
+    for payload in (0.0, 0.2):
+        env = evaluation_env(task, 3, 0, Conditions(payload=payload))
+        env.reset([0, 1, 2], [0, 1, 2])
+        weight = env.engine.read("mass")[:, 0] * GRAVITY
+        np.testing.assert_allclose(env.engine.read("force")[:, 2], -payload * weight, rtol=1e-5, atol=1e-6)
+        height = env.engine.read("position")[:, 2].copy()
+        for _ in range(50):
+            env.step({"motor_command": np.full((3, 4), 0.7, np.float32)})
+        falls[payload] = height - env.engine.read("position")[:, 2]
+    assert (falls[0.2] > falls[0.0] + 0.05).all()  # m, in half a second
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"range": "all"}, "range 'all' is not one of usual, wide"),
         ({"lost": 2.0}, "lost is a share of the time"),
         ({"preview_points": 0}, "1 to 16 preview_points"),
+        ({"preview": True, "speed": 0.5}, r"up to 12 m/s\^2: leave speed at 1.5"),
+        ({"preview": True, "acceleration": 0.5}, "acceleration at 3"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
