@@ -116,7 +116,7 @@ flight_reason flight_step(flight *f, const flight_seen *seen, uint32_t now) {
     const flight_reason reason = watch(f, seen, now);
     if (reason != FLIGHT_FINE) return reason;
     if ((int32_t)(now + EARLY_US - f->due) < 0) return FLIGHT_FINE;
-    f->due = now - f->due < PERIOD_US ? f->due + PERIOD_US : now + PERIOD_US;
+    f->due = (int32_t)(now - f->due) < (int32_t)PERIOD_US ? f->due + PERIOD_US : now + PERIOD_US;
     board_signals known;
     signals_read(&known, f, seen);
     policy_signals signals;

@@ -86,6 +86,20 @@ def test_its_commands_are_the_files_in_betaflights_order_and_axes(bench):
         rotation = turned(yaw + 0.02 * step, 0.1 + 0.01 * step)
 
 
+@pytest.mark.parametrize("us", [125, 250, 320, 500, 1000])
+def test_it_steps_at_its_rate_in_any_loop(bench, us):
+    """A step may come early, by half a millisecond at most; the next one then does not."""
+    bench.enter()
+    steps, began, told = [], bench.now, bench.outputs
+    for _ in range(3_000_000 // us):
+        bench.tick(us=us)
+        if not np.array_equal(bench.outputs, told):
+            steps.append(((bench.now - began) & 0xFFFFFFFF) / 1e4)
+            told = bench.outputs
+    assert bench.flies and len(steps) == 300
+    assert np.abs(np.array(steps) - np.arange(1, 301)).max() <= 0.05 + us / 2e4
+
+
 def test_sticks_move_the_target(library, tmp_path):
     """What the policy is told shows in what it commands: held against the file with the same target."""
     policy = PolicyFile.load("quad_any")
