@@ -15,8 +15,10 @@ from deploy.codegen.cores import CORES, M4F
 HEADERS = Path(__file__).parent / "headers"
 TICK = 1000  # us
 FIELDS = ("sensors", "features", "radio", "failsafe", "flip", "launch", "box", "voltage")
-FIELDS = (*FIELDS, "count", "mixer", "reversed", "required", "oriented", "silent")
+FIELDS = (*FIELDS, "count", "mixer", "reversed", "fix", "source", "oriented", "silent")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wdouble-promotion", "-Wold-style-definition", "-Werror")
+GPS, FLOW = 1 << 5, 1 << 7  # beside gyroscope and accelerometer
+GPS_ONLY, FLOW_ONLY = 1, 2  # sources of the position; 0: either
 LOW, HIGH = 48.0, 2047.0  # of the motors' outputs
 SOURCES = ("sim2metal", "flight", "signals", "policy")
 
@@ -66,13 +68,14 @@ def for_the_chip(folder: Path, scratch: Path, estimator: bool = True) -> int:
 class Bench:
     """The module, started afresh: level, at rest, at a place of its own."""
 
-    def __init__(self, library: Path, scratch: Path) -> None:
+    def __init__(self, library: Path, scratch: Path, silent: bool = False) -> None:
         own = scratch / "own.so"  # its memory is its own
         shutil.copy(library, own)
         self.c = ctypes.CDLL(str(own))
         self.c.bench_reason.restype = ctypes.c_char_p
         self.now = 0xFFFFFFFF - 20 * TICK  # the clock wraps in the first ticks
         self.sticks()
+        self.set("silent", int(silent))
         self.tick()
 
     def set(self, name: str, value: int) -> None:

@@ -16,7 +16,7 @@ from deploy.mcu.cost import measure
 from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
 from sim.spec import Signal
-from tests.deploy.betaflight.bench import TICK, Bench, built, exported, for_the_chip, still, turned
+from tests.deploy.betaflight.bench import FLOW, FLOW_ONLY, GPS, GPS_ONLY, TICK, Bench, built, exported, for_the_chip, still, turned
 from tests.deploy.px4.test_limits import ruled
 
 
@@ -195,30 +195,58 @@ def test_betaflight_goes_first(bench, name, value):
     assert not bench.flies and bench.reason == "Betaflight forbids it"
 
 
-def test_without_north_a_position_by_gps_is_none(bench):
-    bench.set("oriented", 0)
+@pytest.mark.parametrize(
+    ("sensors", "source", "trusted"),
+    [(GPS, 0, False), (GPS | FLOW, 0, False), (GPS | FLOW, GPS_ONLY, False), (GPS | FLOW, FLOW_ONLY, True), (FLOW, 0, True)],
+)
+@pytest.mark.parametrize("lost", [("oriented", 0), ("fix", 0), ("silent", 1)])
+def test_where_a_gps_is_heard_its_position_needs_a_fix_news_and_north(bench, sensors, source, trusted, lost):
+    """Beside optical flow as well, whose measurements are along the body: which of them feeds it nobody tells."""
+    bench.set("sensors", 3 | sensors)
+    bench.set("source", source)
+    bench.enter()
+    assert bench.flies
+    bench.set(*lost)
+    ticks = 0
+    while bench.flies and ticks < 1000:
+        bench.tick()
+        ticks += 1
+    if trusted:
+        assert bench.flies
+        return
+    assert bench.reason == "no position"
+    assert ticks * TICK == (pytest.approx(500_000, abs=3 * TICK) if lost[0] == "silent" else TICK)
+    bench.set("box", 0)
+    bench.tick()
+    bench.enter()
+    assert not bench.flies and bench.reason == "no position"
+
+
+def test_old_news_of_a_gps_is_none_when_a_flight_begins(bench):
+    bench.c.bench_flags(1, 0)
+    bench.tick()  # heard
+    bench.set("silent", 1)
+    for _ in range(600):
+        bench.tick()
     bench.enter()
     assert not bench.flies and bench.reason == "no position"
     bench.set("box", 0)
-    bench.tick()
-    bench.set("required", 0)  # optical flow measures along the body
+    for _ in range(9000):
+        bench.tick(us=480_000)  # beyond a turn of the clock
+    bench.tick(us=(1 << 32) - 9000 * 480_000 % (1 << 32) - 500_000)
     bench.enter()
-    assert bench.flies
-
-
-def test_a_gps_that_says_nothing_new_ends_it(bench):
-    bench.enter()
-    bench.set("silent", 1)
-    ticks = 0
-    while bench.flies and ticks < 2000:
-        bench.tick()
-        ticks += 1
-    assert bench.reason == "no position" and ticks * TICK == pytest.approx(500_000, abs=3 * TICK)
+    assert not bench.flies
     bench.set("box", 0)
+    bench.set("silent", 0)
     bench.tick()
-    bench.set("required", 0)  # by optical flow
     bench.enter()
     assert bench.flies
+
+
+def test_a_gps_that_never_said_anything_is_none(library, tmp_path):
+    bench = Bench(library, tmp_path, silent=True)
+    bench.enter()
+    assert not bench.flies and bench.reason == "no position"
 
 
 def test_a_low_battery_ends_it_after_a_while(tmp_path):

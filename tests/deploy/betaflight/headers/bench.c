@@ -3,19 +3,20 @@
 #include "flight.h"
 #include "sim2metal.h"
 
-uint8_t armingFlags;
+uint8_t armingFlags, stateFlags;
 uint16_t flightModeFlags;
 matrix33_t rMat;
 gyro_t gyro;
 float rcData[18], motor[8];
 
 static struct {
-    int sensors, features, radio, failsafe, flip, launch, box, voltage, count, mixer, reversed, required, oriented, silent;
+    int sensors, features, radio, failsafe, flip, launch, box, voltage, count, mixer, reversed, fix, source, oriented, silent;
     uint16_t news;
     float deflection[3];
     positionEstimate3d_t estimate;
     int cleared, undisturbed;
-} bf = {.sensors = 3, .radio = 1, .voltage = 1600, .count = 4, .mixer = MIXER_QUADX, .required = 1, .oriented = 1};
+} bf = {.sensors = SENSOR_GYRO | SENSOR_ACC | SENSOR_GPS, .radio = 1, .voltage = 1600, .count = 4, .mixer = MIXER_QUADX,
+        .fix = 1, .oriented = 1};
 
 bool sensors(uint32_t mask) { return bf.sensors & mask; }
 bool featureIsEnabled(const uint32_t mask) { return bf.features & mask; }
@@ -42,7 +43,11 @@ float motorConvertFromExternal(uint16_t externalValue) {
     return externalValue <= 1000 ? 0.0f : 48.0f + (float)(externalValue - 1001) * (1999.0f / 999.0f);
 }
 const positionEstimate3d_t *positionEstimatorGetEstimate(void) { return &bf.estimate; }
-bool positionEstimatorIsHeadingRequired(void) { return bf.required; }
+const posHoldConfig_t *posHoldConfig(void) {
+    static posHoldConfig_t config;
+    config.positionSource = (uint8_t)bf.source;
+    return &config;
+}
 bool imuIsHeadingValid(void) { return bf.oriented; }
 bool gpsHasNewData(uint16_t *stamp) {
     const bool news = *stamp != bf.news;
@@ -51,8 +56,8 @@ bool gpsHasNewData(uint16_t *stamp) {
 }
 
 void bench_set(int what, int value) {
-    int *const fields[] = {&bf.sensors, &bf.features, &bf.radio,    &bf.failsafe, &bf.flip,     &bf.launch, &bf.box,
-                           &bf.voltage, &bf.count,    &bf.mixer,    &bf.reversed, &bf.required, &bf.oriented, &bf.silent};
+    int *const fields[] = {&bf.sensors, &bf.features, &bf.radio, &bf.failsafe, &bf.flip,   &bf.launch,   &bf.box,   &bf.voltage,
+                           &bf.count,   &bf.mixer,    &bf.reversed, &bf.fix,   &bf.source, &bf.oriented, &bf.silent};
     *fields[what] = value;
 }
 void bench_flags(int armed, int modes) {
@@ -76,7 +81,8 @@ void bench_tick(uint32_t now, const float *state, float trust, int valid) {
     bf.estimate.trustZ = 0.95f;
     bf.estimate.isValidXY = valid & 1;
     bf.estimate.isValidZ = valid & 2;
-    if (!bf.silent) ++bf.news;
+    stateFlags = bf.fix ? GPS_FIX : 0;
+    if (bf.fix && !bf.silent) ++bf.news;
     for (int i = 0; i < 4; ++i) motor[i] = -1.0f; /* what the mixer says */
     sim2metalUpdate(now);
 }
