@@ -156,7 +156,9 @@ static void letGo(void)
 
 void sim2metalUpdate(timeUs_t now)
 {
-    const bool wanted = ARMING_FLAG(ARMED) && IS_RC_MODE_ACTIVE(BOXUSER1);
+    static bool released; /* the switch was off since it was armed */
+    released = ARMING_FLAG(ARMED) && (released || !IS_RC_MODE_ACTIVE(BOXUSER1));
+    const bool wanted = released && IS_RC_MODE_ACTIVE(BOXUSER1);
 #ifdef NEEDS_POSITION
     listen(now);
 #endif

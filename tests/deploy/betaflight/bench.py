@@ -90,7 +90,10 @@ class Bench:
         self.c.bench_tick(ctypes.c_uint32(self.now), told, ctypes.c_float(trust), valid)
 
     def enter(self, state=None, armed: bool = True, modes: int = 0) -> None:
+        """By the switch; armed a turn before."""
         self.c.bench_flags(int(armed), modes)
+        self.set("box", 0)
+        self.tick(state)
         self.set("box", 1)
         self.tick(state)
 

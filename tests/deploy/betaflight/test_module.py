@@ -53,6 +53,39 @@ def test_the_mixer_is_left_alone_until_the_switch(bench):
     assert bench.c.bench_cleared() == cleared + 1
 
 
+def test_arming_with_the_switch_on_starts_nothing(bench):
+    bench.set("box", 1)
+    for _ in range(2):  # and so when it is armed again
+        bench.c.bench_flags(0, 0)
+        bench.tick()
+        bench.c.bench_flags(1, 0)
+        for _ in range(50):
+            bench.tick()
+            assert not bench.flies
+    bench.set("box", 0)
+    bench.tick()
+    bench.set("box", 1)
+    bench.tick()
+    assert bench.flies
+
+
+@pytest.mark.parametrize("handed_back", [False, True])
+def test_arming_again_asks_for_the_switch_anew(bench, handed_back):
+    bench.enter()
+    if handed_back:
+        bench.tick(still(rotation=turned(0.7, 1.2)))
+        assert bench.reason == "tilt"
+    bench.c.bench_flags(0, 0)
+    bench.tick()
+    assert not bench.flies
+    bench.c.bench_flags(1, 0)
+    for _ in range(50):
+        bench.tick()
+        assert not bench.flies
+    bench.enter()
+    assert bench.flies
+
+
 def test_its_commands_are_the_files_in_betaflights_order_and_axes(bench):
     """Every tenth turn of a loop at 1 kHz is a step; between them the motors keep the command. The clock wraps."""
     policy, rng = PolicyFile.load("quad_any"), np.random.default_rng(0)
@@ -158,8 +191,6 @@ def test_it_hands_back_at_once(bench, change, told, said):
     for _ in range(50):
         bench.tick()
         assert not bench.flies  # until the switch was let go
-    bench.set("box", 0)
-    bench.tick()
     bench.enter()
     assert bench.flies and bench.reason == "fine"
 
@@ -216,8 +247,6 @@ def test_where_a_gps_is_heard_its_position_needs_a_fix_news_and_north(bench, sen
         return
     assert bench.reason == "no position"
     assert ticks * TICK == (pytest.approx(500_000, abs=3 * TICK) if lost[0] == "silent" else TICK)
-    bench.set("box", 0)
-    bench.tick()
     bench.enter()
     assert not bench.flies and bench.reason == "no position"
 
