@@ -9,6 +9,8 @@ fc/core.c, common/axis.h.
 
 from __future__ import annotations
 
+import math
+
 from deploy.codegen.elementwise import number
 from deploy.codegen.source import FIRMWARE, Source
 from deploy.drivers.quadrotor import STATE, TARGET
@@ -47,7 +49,7 @@ BETAFLIGHT = Autopilot(
         Limit("RATE", "max_body_rate", 15.0, "rad/s, of the body"),
         Limit("DOUBT", "", 0.5, "m: one standard deviation of its position, by Betaflight's own filter"),
         Limit("GPS_AGE", "", 0.5, "s without news from the GPS, where the position is of it"),
-        Limit("STICK_SPEED", "max_speed", 1.0, "m/s of the target, at a stick's end"),
+        Limit("STICK_SPEED", "max_speed", 1.0, "m/s of the target, at a stick's end", share=0.5 / math.sqrt(3.0)),
         Limit("PAUSE", "longest_pause", 0.05, "s between two turns of the loop"),
     ),
     not_carried_out={"max_change": "commands go to the motors as they are"},

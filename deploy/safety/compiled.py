@@ -26,12 +26,13 @@ HEADER = """\
 
 @dataclass(frozen=True)
 class Limit:
-    """One number of limits.h. `rule`: of an envelope that may be stricter; empty: none."""
+    """One number of limits.h. `rule`: of an envelope that may be stricter, by `share` of it; empty: none."""
 
     name: str
     rule: str
     usual: float
     what: str
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Autopilot:
         lines = []
         for limit in self.limits:
             own = getattr(e, limit.rule) if limit.rule else None
-            value = limit.usual if own is None else min(limit.usual, float(own))
+            value = limit.usual if own is None else min(limit.usual, limit.share * float(own))
             lines.append(f"#define LIMIT_{limit.name} {number(value)} /* {limit.what} */")
             if limit.name == "TILT":
                 cosine = math.cos(math.radians(value))

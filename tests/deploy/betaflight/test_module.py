@@ -17,7 +17,7 @@ from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
 from sim.spec import Signal
 from tests.deploy.betaflight.bench import FLOW, FLOW_ONLY, GPS, GPS_ONLY, TICK, Bench, built, exported, for_the_chip, still, turned
-from tests.deploy.px4.test_limits import ruled
+from tests.deploy.px4.test_limits import limit, ruled
 
 
 @pytest.fixture(scope="module")
@@ -370,8 +370,11 @@ def test_a_file_narrows_the_limits(tmp_path):
     usual = module.limits(PolicyFile.load("quad_any"))
     assert "#define LIMIT_PAUSE 0.05f" in usual and "#define LIMIT_SPEED 5.0f" in usual and "VOLTS" not in usual
     strict = module.limits(ruled(tmp_path, max_tilt=30.0, max_speed=0.5, min_voltage=14.0, longest_pause=0.01))
-    for line in ("TILT 30.0f", "SPEED 0.5f", "STICK_SPEED 0.5f", "VOLTS 14.0f", "LOW 0.5f", "PAUSE 0.01"):
+    for line in ("TILT 30.0f", "SPEED 0.5f", "VOLTS 14.0f", "LOW 0.5f", "PAUSE 0.01"):
         assert f"#define LIMIT_{line}" in strict
+    # Three sticks at their ends ask for half of the greatest speed: the vehicle may exceed its target's.
+    assert math.sqrt(3.0) * limit(strict, "STICK_SPEED") == pytest.approx(0.25)
+    assert limit(usual, "STICK_SPEED") == 1.0
 
 
 def test_what_it_cannot_fly_is_named(tmp_path, capsys):
