@@ -164,6 +164,39 @@ def test_sticks_move_the_target(library, tmp_path):
                 bench.tick()
 
 
+@pytest.mark.parametrize("yaw", [0.0, math.pi / 4, 2.5])
+def test_sticks_leave_the_target_within_the_fence(bench, yaw):
+    """Which has its walls along north and west, whichever way the nose points."""
+    home = np.array([1.0, -2.0, 3.0])
+    start = turned(-yaw) @ home
+    for stick in ((1, 1, 0), (1, -1, 1), (-1, 0, -1)):
+        place, velocity = bench.target(home, yaw, (stick, 3000))
+        moved = turned(yaw) @ (place - start)
+        assert np.hypot(*moved[:2]) == pytest.approx(8.0, abs=1e-3) and np.abs(moved).max() <= 8.001
+        assert moved[2] == pytest.approx(8.0 * stick[2], abs=0.01) and np.abs(velocity).max() < 1e-3
+    place, velocity = bench.target(home, yaw, ((1, 0, 0), 3000), ((1, 1, 0), 200))  # along the edge it may
+    assert np.hypot(*(place - start)[:2]) == pytest.approx(8.0, abs=1e-3) and velocity[1] > 0.5 > -velocity[0] > 0.1
+    place, velocity = bench.target(home, yaw, ((1, 1, 0), 3000), ((-1, -1, 0), 100))
+    assert (place - start)[:2] == pytest.approx([4.657, 4.657], abs=0.01) and velocity == pytest.approx([-1, -1, 0])
+
+
+def test_sticks_leave_the_target_within_the_files_geofence(tmp_path):
+    policy = ruled(tmp_path, fence_low=[-1.0, -1.0, 0.0], fence_high=[3.0, 1e9, 4.0])
+    bench = Bench(built(exported(tmp_path / "fenced", policy.path), tmp_path), tmp_path)
+    for yaw in (0.0, 1.0):
+        home = turned(yaw) @ [1.0, 2.0, 0.1]  # nearer to the floor than sticks may take it
+        for stick, wanted in {
+            (1, 0, 0): (2.6, 2.0, 0.1),
+            (-1, 0, 1): (-0.6, 2.0, 3.6),
+            (0, 1, 0): (1.0, 10.0, 0.1),
+            (0, -1, -1): (1.0, 1.0, 0.1),
+        }.items():
+            place, velocity = bench.target(home, yaw, (stick, 3000))
+            assert place == pytest.approx(wanted, abs=0.01) and np.abs(velocity).max() < 1e-3
+        place, velocity = bench.target(home, yaw, ((1, 0, 1), 3000), ((-1, 0, -1), 50))
+        assert place == pytest.approx((2.1, 2.0, 3.1), abs=0.01) and velocity == pytest.approx([-1, 0, -1])
+
+
 @pytest.mark.parametrize(
     ("change", "told", "said"),
     [

@@ -1,6 +1,7 @@
 /* Runs the module as Betaflight's PID loop would, for a test in Python. */
 #include "betaflight_stub.h"
 #include "flight.h"
+#include "signals.h"
 #include "sim2metal.h"
 
 uint8_t armingFlags, stateFlags;
@@ -88,6 +89,25 @@ void bench_tick(uint32_t now, const float *state, float trust, int valid) {
 }
 void bench_motors(float *to) {
     for (int i = 0; i < 4; ++i) to[i] = motor[i];
+}
+/* A target that sticks move for so many steps, from a place with the nose at (north, west); then position and velocity of
+ * the target, in the world of the flight. Numbers only: nothing of sim2metal.c is asked. */
+void bench_target(const float *place, const float *nose, const float *sticks, const int *steps, int legs, float *to) {
+    static flight f;
+    static flight_seen seen;
+    board_signals told;
+    seen = (flight_seen){.rotation = {nose[0], -nose[1], 0, nose[1], nose[0], 0, 0, 0, 1}, .volts = 16, .placed = 1, .allowed = 1};
+    for (int i = 0; i < 3; ++i) seen.position[i] = place[i];
+    flight_init(&f);
+    if (flight_begin(&f, &seen, 0) != FLIGHT_FINE) return;
+    for (int leg = 0; leg < legs; ++leg) {
+        for (int i = 0; i < 3; ++i) seen.sticks[i] = sticks[3 * leg + i];
+        for (int step = 0; step < steps[leg]; ++step) signals_read(&told, &f, &seen);
+    }
+    for (int i = 0; i < 3; ++i) {
+        to[i] = told.target_position[i];
+        to[3 + i] = told.target_velocity[i];
+    }
 }
 const char *bench_reason(void) { return flight_says((flight_reason)sim2metalReason()); }
 int bench_cleared(void) { return bf.cleared; }
