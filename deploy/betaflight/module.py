@@ -68,6 +68,8 @@ def limits(policy: PolicyFile) -> str:
     """limits.h: the usual limits, or the file's or its robot's where those are stricter."""
     e = BETAFLIGHT.rules(policy)
     lines = ["#define NEEDS_POSITION"] * needs_position(policy)
+    if "battery_voltage" in {s.name for s in policy.inputs}:
+        lines.append("#define NEEDS_VOLTS")
     if e.min_voltage is not None:
         lines.append(f"#define LIMIT_VOLTS {number(float(e.min_voltage))} /* V, of the battery */")
         lines.append(f"#define LIMIT_LOW {number(e.low_voltage_steps / policy.rate_hz)} /* s: it sags under load */")

@@ -43,6 +43,9 @@ static flight_reason known(const flight *f, const flight_seen *seen) {
         const float length = squares(seen->rotation + 3 * i);
         if (length < 0.9f || length > 1.1f) return FLIGHT_NOT_FINITE;
     }
+#ifdef NEEDS_VOLTS
+    if (seen->volts <= 0.0f) return FLIGHT_VOLTAGE;
+#endif
 #ifdef NEEDS_POSITION
     if (!seen->placed) return FLIGHT_NO_POSITION;
     if (!finite_all(seen->position, 3) || !finite_all(seen->velocity, 3) || !finite_all(&seen->variance, 1))

@@ -17,6 +17,7 @@ from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
 from sim.spec import Signal
 from tests.deploy.betaflight.bench import FLOW, FLOW_ONLY, GPS, GPS_ONLY, TICK, Bench, built, exported, for_the_chip, still, turned
+from tests.deploy.betaflight.level import level
 from tests.deploy.px4.test_limits import limit, ruled
 
 
@@ -329,6 +330,18 @@ def test_a_low_battery_ends_it_after_a_while(tmp_path):
     assert not bench.flies and bench.reason == "low battery"
 
 
+def test_a_policy_that_is_told_the_voltage_needs_a_meter(tmp_path):
+    path = level(tmp_path / "level.onnx", Signal("battery_voltage", (1,), "V"))
+    bench = Bench(built(exported(tmp_path / "level", path), tmp_path), tmp_path)
+    bench.enter()
+    assert bench.flies
+    bench.set("voltage", 0)
+    bench.tick()
+    assert not bench.flies and bench.reason == "low battery"
+    bench.enter()
+    assert not bench.flies
+
+
 def test_it_holds_a_simulated_vehicle_in_place(bench):
     """An x500 in our engine; our world is its north, west, up."""
     from deploy.crazyflie.simulator.world import DT, World
@@ -379,8 +392,6 @@ def test_releases_without_a_position_are_told_apart(folder, tmp_path):
 
 
 def test_a_policy_of_attitude_alone_needs_no_position(tmp_path, capsys):
-    from tests.deploy.betaflight.level import level
-
     path = level(tmp_path / "level.onnx")
     folder = exported(tmp_path / "level", path)
     assert "needs a position" not in capsys.readouterr().out
