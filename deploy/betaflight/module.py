@@ -4,7 +4,7 @@ Betaflight knows attitude, body rates and the battery. Where it is, it estimates
 optical flow and a rangefinder; a computer beside it can be that GPS, over MSP. It has no target: sticks move it.
 
 Sources: betaflight @6dbc4218 (release 2026.6.1) src/main flight/imu.c, flight/position_estimator.c, flight/mixer.c,
-fc/core.c, common/axis.h.
+fc/core.c, common/axis.h, pg/pos_hold_multirotor.h, msp/msp_box.c.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ BUILD = (
     'sed -i \'0,/^#include "flight/s||#include "sim2metal/sim2metal.h"\\n&|\' src/main/fc/core.c',
     "make TARGET=STM32F405",
 )
+SWITCH_MODE = 40  # BOXUSER1's permanent number. The Configurator offers it only where pinioBox monitors it.
+SWITCH = f"""\
+the switch is the mode USER1, which is set in Betaflight's CLI (N: a free line; CHANNEL 0: AUX1, 1: AUX2, ...):
+  aux N {SWITCH_MODE} CHANNEL 1700 2100 0 0
+  save
+what it does: docs/px4.md"""
 BUDGET = Budget(250.0, "a turn of a PID loop at 4 kHz, in which the step is taken")
 BETAFLIGHT = Autopilot(
     target="betaflight",

@@ -83,7 +83,7 @@ class Autopilot:
                     f"{policy.path}: it or its robot has the rule {rule}, which target={self.target} does not carry "
                     f"out: {why}. Export a file without it"
                 )
-        for rule in ("fence_low", "fence_high", *(limit.rule for limit in self.limits if limit.rule)):
+        for rule in ("fence_low", "fence_high", "min_voltage", *(limit.rule for limit in self.limits if limit.rule)):
             value = getattr(e, rule)
             if value is not None and not all(map(math.isfinite, value if isinstance(value, tuple) else (value,))):
                 raise ValueError(f"{policy.path}: {rule} is infinite; name a number, or leave the rule out")

@@ -113,10 +113,12 @@ class Bench:
         return ((self.outputs - LOW) / (HIGH - LOW))[[1, 0, 2, 3]]
 
     def target(self, place, yaw: float, *legs: tuple[tuple[float, float, float], int]) -> tuple[np.ndarray, np.ndarray]:
-        """Sticks (forward, left, up), for so many steps each -> the target's position and velocity, in the flight's world."""
+        """Sticks (forward, left, up), for so many steps each -> the target's position and velocity, flight's world."""
         sticks = np.array([stick for stick, _ in legs], np.float32)
         to = (ctypes.c_float * 6)(*[math.nan] * 6)
-        floats = [(ctypes.c_float * len(x))(*x) for x in (place, (math.cos(yaw), math.sin(yaw)), sticks.ravel().tolist())]
+        floats = [
+            (ctypes.c_float * len(x))(*x) for x in (place, (math.cos(yaw), math.sin(yaw)), sticks.ravel().tolist())
+        ]
         self.c.bench_target(*floats, (ctypes.c_int * len(legs))(*[n for _, n in legs]), len(legs), to)
         return np.array(to[:3]), np.array(to[3:])
 
