@@ -102,6 +102,29 @@ def test_a_fence_ends_it_on_the_way(bench):
     assert bench.reason == "geofence" and 0.004 * ticks == pytest.approx(10.0, abs=0.01)
 
 
+def test_a_files_geofence_is_in_the_world_of_the_flight(tmp_path):
+    """The nose points west: x is west, y south, z up."""
+    policy = ruled(tmp_path, fence_low=[-1.0, -1.0, 0.0], fence_high=[3.0, 1e9, 4.0])
+    library = built(exported(tmp_path / "fenced", policy.path), tmp_path)
+    rotation = turned(math.pi / 2)
+    for step, said in {
+        (0, 0.3, 0): "geofence",
+        (0, -0.3, 0): "fine",
+        (0.3, 0, 0): "geofence",
+        (-0.3, 0, 0): "fine",
+    }.items():
+        place = np.array([0.8, 2.8, 3.0])  # x 2.8, y -0.8
+        scratch = tmp_path / f"{step}"
+        scratch.mkdir()
+        bench = Bench(library, scratch)
+        bench.enter(still(position=place, rotation=rotation))
+        assert bench.flies
+        bench.tick(still(position=place + step, rotation=rotation))
+        assert bench.reason == said
+        bench.enter(still(position=place + step, rotation=rotation))
+        assert bench.flies == (said == "fine")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
