@@ -211,7 +211,7 @@ def write_betaflight(policy: PolicyFile, content: bytes, folder: Path, config: C
         *["it needs a position: GPS, or optical flow and a rangefinder"] * module.needs_position(policy),
         "to build it, in a checkout of Betaflight 2026.6: copy the folder to src/main/sim2metal, then",
         *(f"  {line}" for line in module.BUILD),
-        "the switch is the mode USER1; what it does: docs/px4.md",
+        *module.SWITCH.splitlines(),
     ]
 
 

@@ -4,10 +4,12 @@ Betaflight knows attitude, body rates and the battery. Where it is, it estimates
 optical flow and a rangefinder; a computer beside it can be that GPS, over MSP. It has no target: sticks move it.
 
 Sources: betaflight @6dbc4218 (release 2026.6.1) src/main flight/imu.c, flight/position_estimator.c, flight/mixer.c,
-fc/core.c, common/axis.h.
+fc/core.c, common/axis.h, pg/pos_hold_multirotor.h, msp/msp_box.c.
 """
 
 from __future__ import annotations
+
+import math
 
 from deploy.codegen.elementwise import number
 from deploy.codegen.source import FIRMWARE, Source
@@ -33,6 +35,12 @@ BUILD = (
     'sed -i \'0,/^#include "flight/s||#include "sim2metal/sim2metal.h"\\n&|\' src/main/fc/core.c',
     "make TARGET=STM32F405",
 )
+SWITCH_MODE = 40  # BOXUSER1's permanent number. The Configurator offers it only where pinioBox monitors it.
+SWITCH = f"""\
+the switch is the mode USER1, which is set in Betaflight's CLI (N: a free line; CHANNEL 0: AUX1, 1: AUX2, ...):
+  aux N {SWITCH_MODE} CHANNEL 1700 2100 0 0
+  save
+what it does: docs/px4.md"""
 BUDGET = Budget(250.0, "a turn of a PID loop at 4 kHz, in which the step is taken")
 BETAFLIGHT = Autopilot(
     target="betaflight",
@@ -47,7 +55,7 @@ BETAFLIGHT = Autopilot(
         Limit("RATE", "max_body_rate", 15.0, "rad/s, of the body"),
         Limit("DOUBT", "", 0.5, "m: one standard deviation of its position, by Betaflight's own filter"),
         Limit("GPS_AGE", "", 0.5, "s without news from the GPS, where the position is of it"),
-        Limit("STICK_SPEED", "max_speed", 1.0, "m/s of the target, at a stick's end"),
+        Limit("STICK_SPEED", "max_speed", 1.0, "m/s of the target, at a stick's end", share=0.5 / math.sqrt(3.0)),
         Limit("PAUSE", "longest_pause", 0.05, "s between two turns of the loop"),
     ),
     not_carried_out={"max_change": "commands go to the motors as they are"},
@@ -66,6 +74,8 @@ def limits(policy: PolicyFile) -> str:
     """limits.h: the usual limits, or the file's or its robot's where those are stricter."""
     e = BETAFLIGHT.rules(policy)
     lines = ["#define NEEDS_POSITION"] * needs_position(policy)
+    if "battery_voltage" in {s.name for s in policy.inputs}:
+        lines.append("#define NEEDS_VOLTS")
     if e.min_voltage is not None:
         lines.append(f"#define LIMIT_VOLTS {number(float(e.min_voltage))} /* V, of the battery */")
         lines.append(f"#define LIMIT_LOW {number(e.low_voltage_steps / policy.rate_hz)} /* s: it sags under load */")

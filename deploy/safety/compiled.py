@@ -26,12 +26,13 @@ HEADER = """\
 
 @dataclass(frozen=True)
 class Limit:
-    """One number of limits.h. `rule`: of an envelope that may be stricter; empty: none."""
+    """One number of limits.h. `rule`: of an envelope that may be stricter, by `share` of it; empty: none."""
 
     name: str
     rule: str
     usual: float
     what: str
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Autopilot:
                     f"{policy.path}: it or its robot has the rule {rule}, which target={self.target} does not carry "
                     f"out: {why}. Export a file without it"
                 )
-        for rule in ("fence_low", "fence_high", *(limit.rule for limit in self.limits if limit.rule)):
+        for rule in ("fence_low", "fence_high", "min_voltage", *(limit.rule for limit in self.limits if limit.rule)):
             value = getattr(e, rule)
             if value is not None and not all(map(math.isfinite, value if isinstance(value, tuple) else (value,))):
                 raise ValueError(f"{policy.path}: {rule} is infinite; name a number, or leave the rule out")
@@ -94,7 +95,7 @@ class Autopilot:
         lines = []
         for limit in self.limits:
             own = getattr(e, limit.rule) if limit.rule else None
-            value = limit.usual if own is None else min(limit.usual, float(own))
+            value = limit.usual if own is None else min(limit.usual, limit.share * float(own))
             lines.append(f"#define LIMIT_{limit.name} {number(value)} /* {limit.what} */")
             if limit.name == "TILT":
                 cosine = math.cos(math.radians(value))

@@ -43,6 +43,9 @@ static flight_reason known(const flight *f, const flight_seen *seen) {
         const float length = squares(seen->rotation + 3 * i);
         if (length < 0.9f || length > 1.1f) return FLIGHT_NOT_FINITE;
     }
+#ifdef NEEDS_VOLTS
+    if (seen->volts <= 0.0f) return FLIGHT_VOLTAGE;
+#endif
 #ifdef NEEDS_POSITION
     if (!seen->placed) return FLIGHT_NO_POSITION;
     if (!finite_all(seen->position, 3) || !finite_all(seen->velocity, 3) || !finite_all(&seen->variance, 1))
@@ -116,7 +119,7 @@ flight_reason flight_step(flight *f, const flight_seen *seen, uint32_t now) {
     const flight_reason reason = watch(f, seen, now);
     if (reason != FLIGHT_FINE) return reason;
     if ((int32_t)(now + EARLY_US - f->due) < 0) return FLIGHT_FINE;
-    f->due = now - f->due < PERIOD_US ? f->due + PERIOD_US : now + PERIOD_US;
+    f->due = (int32_t)(now - f->due) < (int32_t)PERIOD_US ? f->due + PERIOD_US : now + PERIOD_US;
     board_signals known;
     signals_read(&known, f, seen);
     policy_signals signals;

@@ -35,6 +35,7 @@
 #endif
 #include "flight/position_estimator.h"
 #include "io/gps.h"
+#include "pg/pos_hold.h"
 #endif
 
 #define PWM_SLOWEST 1001 /* Betaflight's external values: 1000 is a motor that stands */
@@ -52,28 +53,44 @@ static bool allowed(void)
 }
 
 #ifdef NEEDS_POSITION
-/* By GPS the position is in the world of north and east: an attitude that does not know north is of another. And without
- * news of it Betaflight goes on for 2 s by its accelerometer. */
-static bool known(timeUs_t now)
+static bool heard; /* the GPS, lately */
+
+/* At every turn, for what came before a flight is no news of it. Without news Betaflight goes on for 2 s by its
+ * accelerometer. */
+static void listen(timeUs_t now)
 {
-    if (!positionEstimatorIsHeadingRequired()) {
-        return true; /* by optical flow */
-    }
 #ifdef USE_GPS
     static uint16_t stamp;
-    static timeUs_t heard;
+    static timeUs_t last;
     if (gpsHasNewData(&stamp)) {
-        heard = now;
+        last = now;
+        heard = true;
+    } else if (1e-6f * (float)(uint32_t)(now - last) > LIMIT_GPS_AGE) {
+        heard = false; /* and stays so: the clock wraps */
     }
-    if (1e-6f * (float)(uint32_t)(now - heard) > LIMIT_GPS_AGE) {
-        return false;
+#else
+    (void)now;
+#endif
+}
+
+/* By GPS the position is in the world of north and east: an attitude that does not know north is of another. Where both it
+ * and optical flow may feed the position, nobody tells which did. */
+static bool known(void)
+{
+#ifdef USE_GPS
+    bool byGps = sensors(SENSOR_GPS);
+#ifdef USE_POSITION_HOLD
+    byGps = byGps && posHoldConfig()->positionSource != POSHOLD_SOURCE_OPTICALFLOW_ONLY;
+#endif
+    if (byGps) {
+        return heard && STATE(GPS_FIX) && imuIsHeadingValid();
     }
 #endif
-    return imuIsHeadingValid();
+    return true; /* by optical flow, whose own silence ends the position's validity */
 }
 #endif
 
-static void look(flight_seen *seen, timeUs_t now)
+static void look(flight_seen *seen)
 {
     for (int i = 0; i < 3; ++i) {
         for (int k = 0; k < 3; ++k) {
@@ -84,14 +101,12 @@ static void look(flight_seen *seen, timeUs_t now)
     }
     seen->placed = false;
     seen->variance = 0.0f;
-#ifndef NEEDS_POSITION
-    (void)now;
-#else
+#ifdef NEEDS_POSITION
     /* East, north, up in cm. */
     const positionEstimate3d_t *estimate = positionEstimatorGetEstimate();
     /* Of a variance v in m^2 the trust is 1 / (1 + v). */
     const float trust = estimate->trustXY < estimate->trustZ ? estimate->trustXY : estimate->trustZ;
-    seen->placed = estimate->isValidXY && estimate->isValidZ && trust > 0.0f && known(now);
+    seen->placed = estimate->isValidXY && estimate->isValidZ && trust > 0.0f && known();
     seen->variance = seen->placed ? 1.0f / trust - 1.0f : 0.0f;
     seen->position[0] = 0.01f * estimate->position.v[ENU_N];
     seen->position[1] = -0.01f * estimate->position.v[ENU_E];
@@ -141,7 +156,12 @@ static void letGo(void)
 
 void sim2metalUpdate(timeUs_t now)
 {
-    const bool wanted = ARMING_FLAG(ARMED) && IS_RC_MODE_ACTIVE(BOXUSER1);
+    static bool released; /* the switch was off since it was armed */
+    released = ARMING_FLAG(ARMED) && (released || !IS_RC_MODE_ACTIVE(BOXUSER1));
+    const bool wanted = released && IS_RC_MODE_ACTIVE(BOXUSER1);
+#ifdef NEEDS_POSITION
+    listen(now);
+#endif
     if (!prepared) {
         if (!ARMING_FLAG(ARMED)) {
             flight_init(&policyFlight);
@@ -156,7 +176,7 @@ void sim2metalUpdate(timeUs_t now)
         return;
     }
     flight_seen seen;
-    look(&seen, now);
+    look(&seen);
     flight_reason why = flying ? FLIGHT_FINE : flight_begin(&policyFlight, &seen, now);
     if (why == FLIGHT_FINE) {
         why = flight_step(&policyFlight, &seen, now);

@@ -15,8 +15,10 @@ from deploy.codegen.cores import CORES, M4F
 HEADERS = Path(__file__).parent / "headers"
 TICK = 1000  # us
 FIELDS = ("sensors", "features", "radio", "failsafe", "flip", "launch", "box", "voltage")
-FIELDS = (*FIELDS, "count", "mixer", "reversed", "required", "oriented", "silent")
+FIELDS = (*FIELDS, "count", "mixer", "reversed", "fix", "source", "oriented", "silent")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wdouble-promotion", "-Wold-style-definition", "-Werror")
+GPS, FLOW = 1 << 5, 1 << 7  # beside gyroscope and accelerometer
+GPS_ONLY, FLOW_ONLY = 1, 2  # sources of the position; 0: either
 LOW, HIGH = 48.0, 2047.0  # of the motors' outputs
 SOURCES = ("sim2metal", "flight", "signals", "policy")
 
@@ -66,13 +68,14 @@ def for_the_chip(folder: Path, scratch: Path, estimator: bool = True) -> int:
 class Bench:
     """The module, started afresh: level, at rest, at a place of its own."""
 
-    def __init__(self, library: Path, scratch: Path) -> None:
+    def __init__(self, library: Path, scratch: Path, silent: bool = False) -> None:
         own = scratch / "own.so"  # its memory is its own
         shutil.copy(library, own)
         self.c = ctypes.CDLL(str(own))
         self.c.bench_reason.restype = ctypes.c_char_p
         self.now = 0xFFFFFFFF - 20 * TICK  # the clock wraps in the first ticks
         self.sticks()
+        self.set("silent", int(silent))
         self.tick()
 
     def set(self, name: str, value: int) -> None:
@@ -87,7 +90,10 @@ class Bench:
         self.c.bench_tick(ctypes.c_uint32(self.now), told, ctypes.c_float(trust), valid)
 
     def enter(self, state=None, armed: bool = True, modes: int = 0) -> None:
+        """By the switch; armed a turn before."""
         self.c.bench_flags(int(armed), modes)
+        self.set("box", 0)
+        self.tick(state)
         self.set("box", 1)
         self.tick(state)
 
@@ -105,6 +111,16 @@ class Bench:
     def commands(self) -> np.ndarray:
         """0 to 1, front right, back right, back left, front left."""
         return ((self.outputs - LOW) / (HIGH - LOW))[[1, 0, 2, 3]]
+
+    def target(self, place, yaw: float, *legs: tuple[tuple[float, float, float], int]) -> tuple[np.ndarray, np.ndarray]:
+        """Sticks (forward, left, up), for so many steps each -> the target's position and velocity, flight's world."""
+        sticks = np.array([stick for stick, _ in legs], np.float32)
+        to = (ctypes.c_float * 6)(*[math.nan] * 6)
+        floats = [
+            (ctypes.c_float * len(x))(*x) for x in (place, (math.cos(yaw), math.sin(yaw)), sticks.ravel().tolist())
+        ]
+        self.c.bench_target(*floats, (ctypes.c_int * len(legs))(*[n for _, n in legs]), len(legs), to)
+        return np.array(to[:3]), np.array(to[3:])
 
     @property
     def reason(self) -> str:

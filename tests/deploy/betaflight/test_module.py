@@ -1,10 +1,9 @@
-"""target=betaflight: the module's flight in simulation, and every reason to hand back."""
+"""target=betaflight: what the policy is told and commands, a flight in simulation, and what is exported."""
 
 import math
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,41 +15,10 @@ from deploy.mcu.cost import measure
 from deploy.mcu.emulator import Chip
 from deploy.policy_file import PolicyFile
 from sim.spec import Signal
-from tests.deploy.betaflight.bench import TICK, Bench, built, exported, for_the_chip, still, turned
-from tests.deploy.px4.test_limits import ruled
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return exported(tmp_path_factory.mktemp("betaflight") / "sim2metal")
-
-
-@pytest.fixture(scope="module")
-def library(folder, tmp_path_factory) -> Path:
-    return built(folder, tmp_path_factory.mktemp("built"))
-
-
-@pytest.fixture
-def bench(library, tmp_path) -> Bench:
-    return Bench(library, tmp_path)
-
-
-def test_the_mixer_is_left_alone_until_the_switch(bench):
-    bench.c.bench_flags(1, 0)
-    for _ in range(20):
-        bench.tick()
-        assert not bench.flies and bench.c.bench_undisturbed() == 0
-    bench.enter(armed=False)
-    assert not bench.flies
-    bench.enter()
-    assert bench.flies and bench.c.bench_undisturbed() == 1 and bench.reason == "fine"
-    assert (bench.outputs >= 158.0).all() and (bench.outputs <= 2047.0).all()
-    bench.set("box", 0)
-    cleared = bench.c.bench_cleared()
-    bench.tick()
-    assert not bench.flies and bench.c.bench_undisturbed() == 0 and bench.c.bench_cleared() == cleared + 1
-    bench.tick()
-    assert bench.c.bench_cleared() == cleared + 1
+from tests.deploy.betaflight.bench import Bench, built, exported, for_the_chip, still, turned
+from tests.deploy.betaflight.level import level
+from tests.deploy.betaflight.sitl import SETTINGS
+from tests.deploy.px4.test_limits import limit, ruled
 
 
 def test_its_commands_are_the_files_in_betaflights_order_and_axes(bench):
@@ -86,6 +54,20 @@ def test_its_commands_are_the_files_in_betaflights_order_and_axes(bench):
         rotation = turned(yaw + 0.02 * step, 0.1 + 0.01 * step)
 
 
+@pytest.mark.parametrize("us", [125, 250, 320, 500, 1000])
+def test_it_steps_at_its_rate_in_any_loop(bench, us):
+    """A step may come early, by half a millisecond at most; the next one then does not."""
+    bench.enter()
+    steps, began, told = [], bench.now, bench.outputs
+    for _ in range(3_000_000 // us):
+        bench.tick(us=us)
+        if not np.array_equal(bench.outputs, told):
+            steps.append(((bench.now - began) & 0xFFFFFFFF) / 1e4)
+            told = bench.outputs
+    assert bench.flies and len(steps) == 300
+    assert np.abs(np.array(steps) - np.arange(1, 301)).max() <= 0.05 + us / 2e4
+
+
 def test_sticks_move_the_target(library, tmp_path):
     """What the policy is told shows in what it commands: held against the file with the same target."""
     policy = PolicyFile.load("quad_any")
@@ -117,112 +99,37 @@ def test_sticks_move_the_target(library, tmp_path):
                 bench.tick()
 
 
-@pytest.mark.parametrize(
-    ("change", "told", "said"),
-    [
-        ({"rates": (math.nan, 0, 0)}, {}, "not finite"),
-        ({"position": (math.inf, 0, 0)}, {}, "not finite"),
-        ({"rotation": np.zeros((3, 3))}, {}, "not finite"),
-        ({}, {"valid": 1}, "no position"),
-        ({}, {"valid": 2}, "no position"),
-        ({}, {"trust": 0.5}, "no position"),
-        ({}, {"trust": 0.0}, "no position"),
-        ({"position": (1.0, -2.0, 4.0)}, {}, "the position jumped"),
-        ({"rotation": turned(0.7, 1.2)}, {}, "tilt"),
-        ({"velocity": (4, 4, 0)}, {}, "speed"),
-        ({"rates": (0, 0, 40)}, {}, "body rate"),
-        ({}, {"us": 60 * TICK}, "it was late"),
-    ],
-)
-def test_it_hands_back_at_once(bench, change, told, said):
-    bench.enter()
-    for _ in range(8):
-        bench.tick()
-    assert bench.flies
-    bench.tick(still(**change), **told)
-    assert not bench.flies and bench.reason == said and bench.c.bench_undisturbed() == 0
-    for _ in range(50):
-        bench.tick()
-        assert not bench.flies  # until the switch was let go
-    bench.set("box", 0)
-    bench.tick()
-    bench.enter()
-    assert bench.flies and bench.reason == "fine"
+@pytest.mark.parametrize("yaw", [0.0, math.pi / 4, 2.5])
+def test_sticks_leave_the_target_within_the_fence(bench, yaw):
+    """Which has its walls along north and west, whichever way the nose points."""
+    home = np.array([1.0, -2.0, 3.0])
+    start = turned(-yaw) @ home
+    for stick in ((1, 1, 0), (1, -1, 1), (-1, 0, -1)):
+        place, velocity = bench.target(home, yaw, (stick, 3000))
+        moved = turned(yaw) @ (place - start)
+        assert np.hypot(*moved[:2]) == pytest.approx(8.0, abs=1e-3) and np.abs(moved).max() <= 8.001
+        assert moved[2] == pytest.approx(8.0 * stick[2], abs=0.01) and np.abs(velocity).max() < 1e-3
+    place, velocity = bench.target(home, yaw, ((1, 0, 0), 3000), ((1, 1, 0), 200))  # along the edge it may
+    assert np.hypot(*(place - start)[:2]) == pytest.approx(8.0, abs=1e-3) and velocity[1] > 0.5 > -velocity[0] > 0.1
+    place, velocity = bench.target(home, yaw, ((1, 1, 0), 3000), ((-1, -1, 0), 100))
+    assert (place - start)[:2] == pytest.approx([4.657, 4.657], abs=0.01) and velocity == pytest.approx([-1, -1, 0])
 
 
-def test_a_fence_ends_it_on_the_way(bench):
-    bench.enter()
-    ticks = 0
-    while bench.flies:
-        ticks += 1
-        bench.tick(still(position=(1.0, -2.0 + 0.004 * ticks, 3.0), velocity=(0.0, 4.0, 0.0)))
-    assert bench.reason == "geofence" and 0.004 * ticks == pytest.approx(10.0, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("sensors", 1),
-        ("features", 1 << 12),
-        ("radio", 0),
-        ("failsafe", 1),
-        ("flip", 1),
-        ("launch", 1),
-        ("count", 6),
-        ("mixer", 26),
-        ("reversed", 1),
-    ],
-)
-def test_betaflight_goes_first(bench, name, value):
-    bench.enter()
-    assert bench.flies
-    bench.set(name, value)
-    bench.tick()
-    assert not bench.flies and bench.reason == "Betaflight forbids it"
-
-
-def test_without_north_a_position_by_gps_is_none(bench):
-    bench.set("oriented", 0)
-    bench.enter()
-    assert not bench.flies and bench.reason == "no position"
-    bench.set("box", 0)
-    bench.tick()
-    bench.set("required", 0)  # optical flow measures along the body
-    bench.enter()
-    assert bench.flies
-
-
-def test_a_gps_that_says_nothing_new_ends_it(bench):
-    bench.enter()
-    bench.set("silent", 1)
-    ticks = 0
-    while bench.flies and ticks < 2000:
-        bench.tick()
-        ticks += 1
-    assert bench.reason == "no position" and ticks * TICK == pytest.approx(500_000, abs=3 * TICK)
-    bench.set("box", 0)
-    bench.tick()
-    bench.set("required", 0)  # by optical flow
-    bench.enter()
-    assert bench.flies
-
-
-def test_a_low_battery_ends_it_after_a_while(tmp_path):
-    policy = ruled(tmp_path, min_voltage=14.0, low_voltage_steps=5)
-    bench = Bench(built(exported(tmp_path / "low", policy.path), tmp_path), tmp_path)
-    bench.enter()
-    bench.set("voltage", 1390)
-    for _ in range(40):
-        bench.tick()
-    assert bench.flies
-    for _ in range(20):
-        bench.tick()
-    assert not bench.flies and bench.reason == "low battery"
-    bench.set("box", 0)
-    bench.tick()
-    bench.set("voltage", 0)  # nobody measures it
-    bench.enter()
-    assert not bench.flies and bench.reason == "low battery"
+def test_sticks_leave_the_target_within_the_files_geofence(tmp_path):
+    policy = ruled(tmp_path, fence_low=[-1.0, -1.0, 0.0], fence_high=[3.0, 1e9, 4.0])
+    bench = Bench(built(exported(tmp_path / "fenced", policy.path), tmp_path), tmp_path)
+    for yaw in (0.0, 1.0):
+        home = turned(yaw) @ [1.0, 2.0, 0.1]  # nearer to the floor than sticks may take it
+        for stick, wanted in {
+            (1, 0, 0): (2.6, 2.0, 0.1),
+            (-1, 0, 1): (-0.6, 2.0, 3.6),
+            (0, 1, 0): (1.0, 10.0, 0.1),
+            (0, -1, -1): (1.0, 1.0, 0.1),
+        }.items():
+            place, velocity = bench.target(home, yaw, (stick, 3000))
+            assert place == pytest.approx(wanted, abs=0.01) and np.abs(velocity).max() < 1e-3
+        place, velocity = bench.target(home, yaw, ((1, 0, 1), 3000), ((-1, 0, -1), 50))
+        assert place == pytest.approx((2.1, 2.0, 3.1), abs=0.01) and velocity == pytest.approx([-1, 0, -1])
 
 
 def test_it_holds_a_simulated_vehicle_in_place(bench):
@@ -275,8 +182,6 @@ def test_releases_without_a_position_are_told_apart(folder, tmp_path):
 
 
 def test_a_policy_of_attitude_alone_needs_no_position(tmp_path, capsys):
-    from tests.deploy.betaflight.level import level
-
     path = level(tmp_path / "level.onnx")
     folder = exported(tmp_path / "level", path)
     assert "needs a position" not in capsys.readouterr().out
@@ -299,8 +204,27 @@ def test_a_file_narrows_the_limits(tmp_path):
     usual = module.limits(PolicyFile.load("quad_any"))
     assert "#define LIMIT_PAUSE 0.05f" in usual and "#define LIMIT_SPEED 5.0f" in usual and "VOLTS" not in usual
     strict = module.limits(ruled(tmp_path, max_tilt=30.0, max_speed=0.5, min_voltage=14.0, longest_pause=0.01))
-    for line in ("TILT 30.0f", "SPEED 0.5f", "STICK_SPEED 0.5f", "VOLTS 14.0f", "LOW 0.5f", "PAUSE 0.01"):
+    for line in ("TILT 30.0f", "SPEED 0.5f", "VOLTS 14.0f", "LOW 0.5f", "PAUSE 0.01"):
         assert f"#define LIMIT_{line}" in strict
+    # Three sticks at their ends ask for half of the greatest speed: the vehicle may exceed its target's.
+    assert math.sqrt(3.0) * limit(strict, "STICK_SPEED") == pytest.approx(0.25)
+    assert limit(usual, "STICK_SPEED") == 1.0
+
+
+@pytest.mark.parametrize("rules", [{"min_voltage": math.inf}, {"max_speed": math.inf}])
+def test_an_infinite_rule_is_named(rules):
+    policy = PolicyFile.load("quad_any")
+    policy.envelope = replace(policy.envelope, **rules)
+    with pytest.raises(ValueError, match=f"quad_any.* {next(iter(rules))} is infinite; name a number"):
+        module.limits(policy)
+
+
+def test_it_says_how_its_switch_is_set(tmp_path, capsys):
+    """Betaflight offers USER1 in no list of modes but where a pin follows it."""
+    exported(tmp_path / "level", level(tmp_path / "level.onnx"))
+    said = capsys.readouterr().out
+    assert f"aux N {module.SWITCH_MODE} CHANNEL 1700 2100 0 0" in said and "CHANNEL 0: AUX1" in said
+    assert re.search(rf"^aux \d+ {module.SWITCH_MODE} \d+ 1700 2100 0 0$", SETTINGS, re.M)
 
 
 def test_what_it_cannot_fly_is_named(tmp_path, capsys):
