@@ -64,7 +64,8 @@ class Config:
     delay: float | None = field(default=None, metadata={"help": "s from command to rotor (default: fitted)"})
     rate_hz: float | None = field(default=None, metadata={"help": "of the rows, where the log has no time"})
     motors: str | None = field(
-        default=None, metadata={"help": "of Betaflight's blackbox: dshot | pwm (default: dshot, where numbers prove it)"}
+        default=None,
+        metadata={"help": "of Betaflight's blackbox: dshot | pwm (default: dshot, where numbers prove it)"},
     )
 
     def __post_init__(self) -> None:

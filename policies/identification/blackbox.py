@@ -37,7 +37,7 @@ DECODE = "decode it by: blackbox_decode --unit-rotation deg/s --unit-acceleratio
 def commands(motors: Array, protocol: str | None, path: str) -> Array:
     """Of motors' outputs (steps, 4): 0..1. `protocol`: of PROTOCOLS; without one, only DSHOT's lowest tell it.
 
-    ValueError where they could be either (a DSHOT flight may well stay within a pulse's range), or are not what is said.
+    ValueError where they could be either (a flight by DSHOT may stay within a pulse's range), or are not what is said.
     """
     low, high = PROTOCOLS["pwm"]
     pulses = motors.min() >= SLACK * low
