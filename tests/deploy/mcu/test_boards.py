@@ -333,7 +333,7 @@ class Noting(Chip):
 
 
 def test_a_teensy_reads_ahead_only_where_something_is(images):
-    """Regions of the MPU as the Armv7-M manual (B3.5) has them: of those that an address lies in, the last one counts."""
+    """Regions of the MPU as the Armv7-M manual (B3.5) has them: of those an address lies in, the last one counts."""
     board = BOARDS["teensy41"]
     chip = Noting(images["teensy41"][0], board=board)
     chip.run()
