@@ -89,10 +89,6 @@ class Config(simulated.Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("plot", "gaze", "video", "json"):
-            path = getattr(self, name)
-            if path and not os.path.isdir(os.path.dirname(path) or "."):
-                raise ValueError(f"{name}={path}: there is no folder {os.path.dirname(path)}")
         if not self.grid and (self.record or self.require is not None):
             raise ValueError("require and record go with grid=true")
         if self.require is not None and not 0.0 <= self.require <= 100.0:
@@ -283,6 +279,8 @@ def main(argv: Sequence[str]) -> None:
     if settings and config.record:
         raise ValueError("record=true is for the file's own task: leave task.... away")
     policy, task = _controller(config, settings)
+    for path in filter(None, (config.plot, config.gaze, config.video, config.json)):
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # now: an evaluation takes long
     if config.baseline:
         _beside(config, policy, task)
         return

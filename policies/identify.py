@@ -63,12 +63,18 @@ class Config:
     )
     delay: float | None = field(default=None, metadata={"help": "s from command to rotor (default: fitted)"})
     rate_hz: float | None = field(default=None, metadata={"help": "of the rows, where the log has no time"})
+    motors: str | None = field(
+        default=None,
+        metadata={"help": "of Betaflight's blackbox: dshot | pwm (default: dshot, where numbers prove it)"},
+    )
 
     def __post_init__(self) -> None:
         if self.curve not in CURVES:
             raise ValueError(f"curve {self.curve!r} is not one of {', '.join(CURVES)}")
         if self.rate_hz is not None and not (math.isfinite(self.rate_hz) and self.rate_hz > 0.0):
             raise ValueError(f"rate_hz must be positive, got {self.rate_hz}")
+        if self.motors is not None and self.motors not in blackbox.PROTOCOLS:
+            raise ValueError(f"motors {self.motors!r} is not one of {', '.join(blackbox.PROTOCOLS)}")
         if self.out is not None and not (self.out.endswith(".py") and Path(self.out).stem.isidentifier()):
             raise ValueError(f"out={self.out}: needs the name of a Python module, as my_drone.py")
 
@@ -81,9 +87,12 @@ def _read_npz(path: str) -> dict[str, Array]:
         raise ValueError(f"{path} is not a .npz of numbers: {error}") from None
 
 
-def _read_csv(path: str) -> dict[str, Array]:
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+def _read_csv(path: str, motors: str | None = None) -> dict[str, Array]:
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except csv.Error as error:
+        raise ValueError(f"{path}: {error}") from None
     if len(rows) < 2:
         raise ValueError(f"{path} has no rows under its header")
     names = [name.strip() for name in rows[0]]
@@ -91,7 +100,9 @@ def _read_csv(path: str) -> dict[str, Array]:
         if len(row) != len(names):
             raise ValueError(f"{path}: line {number} has {len(row)} values, the header {len(names)}")
     if blackbox.FIRST in names:
-        return blackbox.read(names, rows[1:], path)
+        return blackbox.read(names, rows[1:], path, motors)
+    if motors is not None:
+        raise ValueError(f"motors={motors} is for Betaflight's blackbox; {path} is none")
     try:
         values = np.array(rows[1:], float)
     except ValueError as error:
@@ -158,12 +169,17 @@ def _rotations(values: Mapping[str, Array], path: str) -> Array:
     return rotation_matrices(normalised(q))
 
 
-def read_records(path: str, rate_hz: float | None = None) -> list[Record]:
-    """The uninterrupted flights of a log. Raises ValueError naming what is missing or malformed."""
+def read_records(path: str, rate_hz: float | None = None, motors: str | None = None) -> list[Record]:
+    """The uninterrupted flights of a log. Raises ValueError naming what is missing or malformed.
+
+    `motors`: of `blackbox.PROTOCOLS`, for Betaflight's logs alone.
+    """
     kind = Path(path).suffix
     if kind not in READERS:
         raise ValueError(f"{path}: a log is one of {', '.join(READERS)}")
-    values = READERS[kind](path)
+    if motors is not None and kind != ".csv":
+        raise ValueError(f"motors={motors} is for Betaflight's blackbox; {path} is none")
+    values = READERS[kind](path) if motors is None else _read_csv(path, motors)
     _needed(values, path)
     steps = len(values["motor_command"])
     rotation = _rotations(values, path)
@@ -225,7 +241,7 @@ def main(argv: Sequence[str]) -> None:
     guess = robot(config.robot)
     name = Path(config.out).stem if config.out else "identified"
     found = identify(
-        read_records(config.log, config.rate_hz),
+        read_records(config.log, config.rate_hz, config.motors),
         guess,
         mass=config.mass,
         free_curve=config.curve == "free",

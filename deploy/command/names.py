@@ -94,11 +94,14 @@ def described(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _said(module: str, attribute: str, numbers: bool) -> str:
-    """Of a class its docstring; of a robot, where several share a module, what its numbers are of."""
-    for node in tree(module).body:
+    """Of a class its docstring; of a robot, where several share a module, its own or what its numbers are of."""
+    body = tree(module).body
+    for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ClassDef) and node.name == attribute:
             return ast.get_docstring(node) or ""
         assigned = numbers and isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == attribute
+        if assigned and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return str(following.value.value)
         value = getattr(node, "value", None) if assigned else None
         if isinstance(value, ast.Call):
             sources = [k.value for k in value.keywords if k.arg == "source"]

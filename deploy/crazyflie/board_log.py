@@ -72,8 +72,11 @@ class Board:
 
 def read(path: str) -> Board:
     """ValueError says what is missing in the file, or wrong with it."""
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+    except csv.Error as error:
+        raise ValueError(f"{path}: {error}") from None
     names = [name.strip() for name in rows[0]] if rows else []
     missing = [name for name in (TIME, *VARIABLES) if name not in names]
     if missing:

@@ -28,6 +28,7 @@ NONE, HOLD, LAND, OFF = 0, 1, 2, 3
 RUNGS = ("none", "hold", "land", "off")
 STILL = ("target_acceleration", "target_preview_velocity", "target_preview_acceleration")  # zeros at a set point
 TARGETS = ("target_position", "target_velocity", "target_preview", *STILL)
+HEADING = "target_heading"  # where the nose is told to point: not moved, and without it the last good one stands in
 ATTITUDE = "rotation"
 
 HOLD_S = 2.0  # s on the rung `hold`
@@ -169,7 +170,7 @@ class Ladder:
     def _way(self, reason: str, broken: Mapping[str, Bools], robot: int) -> Way:
         """What the table says; but where only the set point is bad, the policy itself can stay."""
         bad = {name for name, which in broken.items() if which[robot]}
-        set_point = "signal" in reason and bad and bad <= {*TARGETS}
+        set_point = "signal" in reason and bad and bad <= {*TARGETS, HEADING}
         return Way(HOLD, own=True) if set_point and self.steers else WAYS[reason]
 
     def _enter(self, robot: int, way: Way, state: Mapping[str, Array]) -> None:

@@ -27,7 +27,8 @@
 #define WATCHDOG_TICK REGISTER(0x4005802cu)
 
 #define CLOCK 125000000u
-#define NEEDED (1u << 5 | 1u << 8 | 1u << 12 | 1u << 21 | 1u << 22) /* IO, pads, the PLL, the timer, UART0 */
+#define NEEDED (1u << 5 | 1u << 8 | 1u << 12 | 1u << 21) /* of RESETS: IO, pads, the PLL, the timer */
+#define UART0 (1u << 22) /* of RESETS, too: it comes out once clk_peri runs */
 #define FR_EMPTY (1u << 4)
 #define FR_FULL (1u << 5)
 
@@ -73,6 +74,11 @@ static void wait(volatile uint32_t *at, uint32_t bits) {
     }
 }
 
+static void release(uint32_t bits) {
+    RESETS &= ~bits;
+    wait(&RESET_DONE, bits);
+}
+
 static void start_clock(void) {
     XOSC_STARTUP = 47u * 64u;          /* 1 ms, and as much again and again for slow crystals */
     XOSC_CTRL = 0xaa0u | 0xfabu << 12; /* 1 to 15 MHz, on */
@@ -95,9 +101,9 @@ static void start_clock(void) {
 }
 
 void board_start(void) {
-    RESETS &= ~NEEDED;
-    wait(&RESET_DONE, NEEDED);
+    release(NEEDED);
     start_clock();
+    release(UART0);
     GPIO_CTRL(0u) = GPIO_CTRL(1u) = 2u; /* UART0 */
     PAD(0u) = 1u << 4 | 1u << 6;        /* 4 mA, input on */
     PAD(1u) = 1u << 3 | 1u << 6;        /* pulled up: silence when nothing is connected */

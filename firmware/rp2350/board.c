@@ -25,7 +25,8 @@
 #define UART_CR REGISTER(0x40070030u)
 
 #define CLOCK 150000000u
-#define NEEDED (1u << 6 | 1u << 9 | 1u << 14 | 1u << 26) /* of RESETS: IO, pads, the PLL, UART0 */
+#define NEEDED (1u << 6 | 1u << 9 | 1u << 14) /* of RESETS: IO, pads, the PLL */
+#define UART0 (1u << 26) /* of RESETS, too: it comes out once clk_peri runs */
 #define FR_EMPTY (1u << 4)
 #define FR_FULL (1u << 5)
 
@@ -37,6 +38,11 @@ __attribute__((section(".told"), used)) static const uint32_t told[] = {
 static void wait(volatile uint32_t *at, uint32_t bits) {
     for (int turn = 0; turn < PATIENCE && (*at & bits) != bits; ++turn) {
     }
+}
+
+static void release(uint32_t bits) {
+    RESETS &= ~bits;
+    wait(&RESET_DONE, bits);
 }
 
 static void start_clock(void) {
@@ -60,9 +66,9 @@ static void start_clock(void) {
 }
 
 void board_start(void) {
-    RESETS &= ~NEEDED;
-    wait(&RESET_DONE, NEEDED);
+    release(NEEDED);
     start_clock();
+    release(UART0);
     GPIO_CTRL(0u) = GPIO_CTRL(1u) = 2u; /* UART0 */
     PAD(0u) = 1u << 4 | 1u << 6;        /* 4 mA, input on; no longer isolated */
     PAD(1u) = 1u << 3 | 1u << 6;        /* pulled up: silence when nothing is connected */

@@ -21,6 +21,9 @@
 #define SELECT_RX REGISTER(0x401f8550u)
 #define VTOR REGISTER(0xe000ed08u)
 #define CCR REGISTER(0xe000ed14u)
+#define MPU_CTRL REGISTER(0xe000ed94u)
+#define MPU_RBAR REGISTER(0xe000ed9cu)
+#define MPU_RASR REGISTER(0xe000eda0u)
 #define ICIALLU REGISTER(0xe000ef50u)
 #define DCISW REGISTER(0xe000ef60u)
 
@@ -30,6 +33,14 @@
 #define STAT_OVERRUN (1u << 19)
 #define WAYS 4u
 #define SETS 256u /* of 32 bytes: 32 kB */
+
+/* Of a region of the MPU (Armv7-M manual, B3.5): 2^bits bytes, who may do what with them, and how they are kept. */
+#define REGIONS 16u
+#define SIZE(bits) (((bits) - 1u) << 1 | 1u)
+#define NOBODY (1u << 28)
+#define CODE (6u << 24 | 1u << 17)             /* read and executed, cached */
+#define DATA (1u << 28 | 3u << 24 | 1u << 19)  /* read and written, not cached */
+#define DEVICE (1u << 28 | 3u << 24 | 1u << 16)
 
 extern const uint32_t flash_begin[], image_bytes[]; /* the linker's: addresses are values */
 extern void *const vectors[];
@@ -79,6 +90,26 @@ static void wait(volatile uint32_t *at, uint32_t bits, uint32_t wanted) {
     }
 }
 
+/* A Cortex-M7 reads ahead by guessing, also where nothing answers: behind the flash, or where no memory is connected. So
+ * all that is not used is closed to it. Its own registers, from 0xe0000000 on, are always open. */
+static void start_protection(void) {
+    static const uint32_t regions[][2] = {
+        {0x00000000u, NOBODY | SIZE(32u)},
+        {0x20000000u, DATA | SIZE(17u)},   /* DTCM */
+        {0x40000000u, DEVICE | SIZE(22u)}, /* peripherals */
+        {0x60000000u, CODE | SIZE(23u)},   /* the flash */
+    };
+    MPU_CTRL = 0u;
+    for (uint32_t region = 0; region < REGIONS; ++region) {
+        const int used = region < sizeof regions / sizeof *regions;
+        MPU_RBAR = (used ? regions[region][0] : 0u) | 1u << 4 | region;
+        MPU_RASR = used ? regions[region][1] : 0u;
+    }
+    __asm__ volatile("dsb" ::: "memory");
+    MPU_CTRL = 1u;
+    __asm__ volatile("dsb\n\tisb" ::: "memory");
+}
+
 /* The flash answers slowly: code and weights are kept. RAM is the processor's own and not cached. */
 static void start_caches(void) {
     ICIALLU = 0u;
@@ -108,6 +139,7 @@ static void start_clock(void) {
 
 void board_start(void) {
     VTOR = (uint32_t)vectors;
+    start_protection();
     start_caches();
     start_clock();
     CCM_CSCDR1 = (CCM_CSCDR1 & ~0x3fu) | 1u << 6; /* serial ports: the crystal */

@@ -75,8 +75,9 @@ def _of_file(path: Path, lengths: list[int], folder: str) -> list[Labels]:
     labels = [np.full(length, UNKNOWN, np.int8) for length in lengths]
     try:
         rows = list(csv.reader(path.read_text().splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"labels={path}: cannot be read: {getattr(error, 'strerror', 'it is no text')}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = error if isinstance(error, csv.Error) else getattr(error, "strerror", "it is no text")
+        raise DatasetError(f"labels={path}: cannot be read: {why}") from None
     if not rows or [cell.strip() for cell in rows[0]] != HEADER:
         raise DatasetError(f"labels={path}: the first line is not {','.join(HEADER)}")
     for number, row in enumerate(rows[1:], 2):

@@ -29,12 +29,34 @@ QUATERNION = 32767.0  # of a component 1; the real part, never negative, is not 
 RATES = {"deg/s": math.pi / 180.0, "rad/s": 1.0}
 ACCELERATIONS = {"g": GRAVITY, "m/s2": 1.0, "m/s/s": 1.0}
 TIMES = {"us": 1e-6, "s": 1.0, "": 1e-6}
-DIGITAL, ANALOG = (48.0, 2047.0), (1000.0, 2000.0)  # what motors are told: DSHOT, and pulses in us
+PROTOCOLS = {"dshot": (48.0, 2047.0), "pwm": (1000.0, 2000.0)}  # motors' outputs, least and most; pulses are in us
+SLACK = 0.95  # of the shortest pulse: what is below it is none
 DECODE = "decode it by: blackbox_decode --unit-rotation deg/s --unit-acceleration g"
 
 
-def read(names: Sequence[str], rows: Sequence[Sequence[str]], path: str) -> dict[str, Array]:
-    """Time (steps,) in s and the signals (steps, k) of `policies.identify`; ValueError for what the table lacks."""
+def commands(motors: Array, protocol: str | None, path: str) -> Array:
+    """Of motors' outputs (steps, 4): 0..1. `protocol`: of PROTOCOLS; without one, only DSHOT's lowest tell it.
+
+    ValueError where they could be either (a flight by DSHOT may stay within a pulse's range), or are not what is said.
+    """
+    low, high = PROTOCOLS["pwm"]
+    pulses = motors.min() >= SLACK * low
+    seen = f"{path}: motors' outputs are {motors.min():g} to {motors.max():g}"
+    if protocol is None and pulses and motors.max() <= high:
+        raise ValueError(f"{seen}, which DSHOT and PWM both have; say motors=dshot or motors=pwm")
+    if protocol == "pwm" and not (pulses and motors.max() <= high):
+        raise ValueError(f"{seen}, and PWM's {low:g} to {high:g} us: say motors=dshot")
+    low, high = PROTOCOLS[protocol or "dshot"]
+    return np.clip((motors - low) / (high - low), 0.0, 1.0)
+
+
+def read(
+    names: Sequence[str], rows: Sequence[Sequence[str]], path: str, protocol: str | None = None
+) -> dict[str, Array]:
+    """Time (steps,) in s and the signals (steps, k) of `policies.identify`; ValueError for what the table lacks.
+
+    `protocol` of its motors as in `commands`.
+    """
     places, units = {}, {}
     for place, title in enumerate(names):
         name, _, unit = title.partition(" (")
@@ -70,8 +92,7 @@ def read(names: Sequence[str], rows: Sequence[Sequence[str]], path: str) -> dict
     if not (np.diff(time) > 0.0).all():
         raise ValueError(f"{path}: time must increase from row to row")
     quaternion = normalised(np.hstack([np.sqrt(np.maximum(1.0 - square, 0.0)), vector]))
-    low, high = DIGITAL if motors.min() < 0.95 * ANALOG[0] else ANALOG
-    command = np.clip((motors - low) / (high - low), 0.0, 1.0)
+    command = commands(motors, protocol, path)
     fallen = np.einsum("nij,nj->ni", rotation_matrices(quaternion), force) - [0.0, 0.0, GRAVITY]
     steps = 0.5 * (fallen[1:] + fallen[:-1]) * np.diff(time)[:, None]
     velocity = np.vstack([np.zeros((1, 3)), np.cumsum(steps, axis=0)])

@@ -122,6 +122,8 @@ CAR_1_10 = Car(
     slowest=-5.0,
     fastest=20.0,
 )
+"""A 1:10 racing car as in F1TENTH: 0.58 m, 3.74 kg, up to 20 m/s; numbers of f1tenth_gym."""
+
 # Ours, of no particular make: sizes, mass and limits as such cars have them, the inertia of a uniform box, the tyres of
 # the larger one.
 CAR_1_18 = Car(
@@ -145,6 +147,8 @@ CAR_1_18 = Car(
     lidar=0.03,
     eye=(0.05, 0.12),
 )
+"""A 1:18 racing car of no particular make: 0.27 m, 0.79 kg, up to 13 m/s; numbers of ours."""
+
 # "Reality": the 1:10 car as no training sees it, to ask whether a policy survives what its simulation gets wrong. Ours:
 # heavier, on softer tyres that hold less once they slide, slower to answer, and out of trim.
 REAL_1_10 = replace(

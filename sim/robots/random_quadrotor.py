@@ -150,6 +150,11 @@ def _random_quadrotor(name: str, sampling: str) -> RandomQuadrotor:
 
 
 ANY = _random_quadrotor(ANY_ROBOT, "wide")
+"""Random quadrotors to train on: 0.02 to 5 kg, more sluggish ones and shares of odd ones."""
+
 ANY_EXTENDED = _random_quadrotor(ANY_ROBOT, "extended")
 ANY_LOG_UNIFORM = _random_quadrotor("any_log_uniform", "log_uniform")
+"""Random quadrotors of 0.02 to 5 kg, agility log-uniform in 40 to 1200 rad/s^2."""
+
 ANY_PUBLISHED = _random_quadrotor("any_published", "published")
+"""Random quadrotors of 0.02 to 5 kg, drawn as RAPTOR's publication says."""

@@ -79,4 +79,7 @@ class Wheeled:
 
 
 DIFFERENTIAL = Wheeled("soccer_differential", omni=False)
+"""A football robot on two wheels: a disc with a flat front, a kicker and a camera."""
+
 OMNI = Wheeled("soccer_omni", omni=True)
+"""The football robot on wheels that go sideways, too."""

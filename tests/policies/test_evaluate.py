@@ -256,6 +256,14 @@ def test_settings_of_the_task_go_before_those_of_training(policy, capsys):
     assert made.episode_steps == round(2.0 * made.rate_hz) != task_for(policy).episode_steps
 
 
+def test_the_folders_of_what_is_written_are_made(policy, monkeypatch, tmp_path):
+    film = tmp_path / "new" / "films" / "f.mp4"
+    monkeypatch.setattr(reports, "video", lambda made, path: film.write_text(made.policy) and path)
+    argv = [f"policy={policy.path}", "episodes=1", f"video={film}", f"json={tmp_path}/numbers/n.json"]
+    assert cli.call(command.main, argv) == 0
+    assert film.is_file() and (tmp_path / "numbers/n.json").is_file()
+
+
 def test_transfer_flies_another_robot(policy, capsys):
     argv = [f"policy={policy.path}", "robot=crazyflie_decks", "transfer=true", "episodes=3"]
     assert cli.call(command.main, argv) == 0

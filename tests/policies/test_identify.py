@@ -142,10 +142,12 @@ def test_malformed_logs_are_named(short, tmp_path, change, message):
 def test_files_that_are_no_logs_are_named(tmp_path):
     (tmp_path / "log.npz").write_bytes(b"PK nothing")
     (tmp_path / "log.csv").write_text("time\n")
+    (tmp_path / "quote.csv").write_text('"time,gyro.x\n' + "0.01,0.5\n" * 20_000)
     (tmp_path / "ragged.csv").write_text("time,gyro.x\n1,2\n3\n")
     for name, message in (
         ("log.npz", "not a .npz"),
         ("log.csv", "no rows"),
+        ("quote.csv", "quote.csv: field larger than field limit"),
         ("ragged.csv", "line 3 has 1 values, the header 2"),
         ("log.bin", "one of .mcap, .npz, .csv"),
     ):
@@ -180,6 +182,7 @@ def test_the_command_writes_an_airframe_that_training_takes(flown, tmp_path, mon
         (["log=a.csv", "robot=racer", "curve=any"], "one of scale, free"),
         (["log=a.csv", "robot=racer", "out=my-drone.py"], "name of a Python module"),
         (["log=a.csv", "robot=racer", "rate_hz=0"], "rate_hz must be positive"),
+        (["log=a.csv", "robot=racer", "motors=oneshot"], "motors 'oneshot' is not one of dshot, pwm"),
     ],
 )
 def test_bad_arguments_give_one_line(given, message, capsys):

@@ -116,6 +116,7 @@ def test_labels_may_come_from_a_file(made, tmp_path):
     ("text", "message"),
     [
         ("episode,frame\n", "the first line is not episode,frame,label"),
+        ('"' + 200_000 * "x", "cannot be read: field larger than field limit"),
         ("episode,frame,label\n0,1,2\n", "line 2 is '0,1,2', not like 3,40-55,1"),
         ("episode,frame,label\n0,1\n", "line 2 is '0,1', not like"),
         ("episode,frame,label\n0,1,0\n99,1,1\n", "line 3: there are episodes 0 to 39"),

@@ -130,6 +130,30 @@ def test_python_m_says_what_hides_ours(tmp_path, module, hidden):
     assert told.returncode == 1 and told.stderr.splitlines()[-1].startswith("ImportError: ") and said in told.stderr
 
 
+@pytest.mark.parametrize("package", ["deploy", "policies"])
+@pytest.mark.parametrize("bare", [False, True], ids=["hidden", "without numpy"])
+def test_a_stranger_s_command_may_do_without_us(tmp_path, package, bare):
+    if not bare:
+        (tmp_path / "sim").mkdir()
+        (tmp_path / "sim/__init__.py").touch()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/__init__.py").write_text(
+        f"try:\n    import {package}\nexcept ImportError as error:\n    print('ImportError', error)\n"
+    )
+    (tmp_path / "theirs/__main__.py").write_text("print('theirs')\n")
+    done = subprocess.run(
+        [sys.executable, *(["-S"] if bare else []), "-m", "theirs", "-m", f"{package}.run"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    *told, last = done.stdout.splitlines()
+    assert last == "theirs" and ["hides the package 'sim'" in line for line in told] == ([] if bare else [True])
+
+
 def test_a_task_that_the_command_line_names_is_found_in_the_working_directory(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()

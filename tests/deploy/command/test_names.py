@@ -48,6 +48,15 @@ def test_everything_has_one_line(kind, capsys):
     assert len(lines) == len(listing.rows(kind)) and all(len(line.split(maxsplit=1)) == 2 for line in lines)
 
 
+def test_every_robot_is_told_from_the_others():
+    said = dict(listing.rows("robots"))
+    assert len({*said.values()}) == len(said)
+    for car, size in (("car_1_10", "0.58 m, 3.74 kg"), ("car_1_18", "0.27 m, 0.79 kg")):
+        module, name = LISTED[car].split(":")
+        made = getattr(importlib.import_module(module), name)
+        assert size in said[car] and f"{made.length:.2f} m, {made.mass:.2f} kg" == size
+
+
 def test_all_tables_at_once_have_headings(capsys):
     listing.main([])
     assert {*listing.KINDS} <= {*capsys.readouterr().out.splitlines()}

@@ -61,6 +61,7 @@ def test_a_log_of_bitcraze_s_client_will_do(path, tmp_path):
     ("text", "said"),
     [
         ("", "has no Timestamp"),
+        ('"' + 200_000 * "x", "bad.csv: field larger than field limit"),
         (f"{TIME},policy.state\n1,2\n", "has no policy.force_0"),
         (",".join((TIME, *VARIABLES)) + "\n" + "1," * 10 + "x\n", "could not convert"),
         (",".join((TIME, *VARIABLES)) + "\n" + ",".join("1" * 11) + "\n", "at least two lines"),

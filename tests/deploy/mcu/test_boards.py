@@ -246,6 +246,46 @@ def test_the_second_stage_of_an_rp2040_is_what_its_boot_rom_runs(images):
     ]
 
 
+class Resets(Chip):
+    """A chip of Raspberry Pi's whose blocks leave reset when they are told to and have a clock; UART0's is clk_peri."""
+
+    held, clocked, asked = 0xFFFFFFFF, False, 0
+
+    def _reader(self, base):
+        read, (resets, _, _) = super()._reader(base), RESETS_OF[self.board.name]
+
+        def answer(machine, offset, size, data):
+            self.asked += base + offset == resets + 8
+            waiting = 0 if self.clocked else RESETS_OF[self.board.name][2]
+            ours = {resets: self.held, resets + 8: ~(self.held | waiting) & 0xFFFFFFFF}
+            return ours[base + offset] if base + offset in ours else read(machine, offset, size, data)
+
+        return answer
+
+    def _writer(self, base):
+        write, (resets, clock, _) = super()._writer(base), RESETS_OF[self.board.name]
+
+        def take(machine, offset, size, value, data):
+            if base + offset == resets:
+                self.held = value
+            self.clocked |= base + offset == clock and bool(value & 1 << 11)
+            write(machine, offset, size, value, data)
+
+        return take
+
+
+# Where RESETS and CLK_PERI_CTRL are, and UART0's bit, by both chips' datasheets.
+RESETS_OF = {"rp2040": (0x4000C000, 0x40008048, 1 << 22), "rp2350": (0x40020000, 0x40010048, 1 << 26)}
+
+
+@pytest.mark.parametrize("name", RESETS_OF)
+def test_a_block_is_waited_for_when_it_has_its_clock(images, name):
+    chip = Resets(images[name][0], board=BOARDS[name])
+    chip.run()
+    assert chip.clocked and not chip.held & RESETS_OF[name][2]
+    assert chip.asked == 2  # no turn more than one for what runs by itself, and one for UART0
+
+
 def test_a_teensy_has_the_tables_of_its_boot_rom(images):
     """Offsets and values by the manual of the i.MX RT1060 (9.6.3.1, 9.7.1)."""
     path, start = images["teensy41"][0], BOARDS["teensy41"].flash[0]
@@ -263,6 +303,63 @@ def test_a_teensy_has_the_tables_of_its_boot_rom(images):
     with path.open("rb") as file:
         end = max(s["p_paddr"] + s["p_filesz"] for s in ELFFile(file).iter_segments("PT_LOAD") if s["p_filesz"])
     assert word(data) == start and 0 <= word(data + 4) - (end - start) < 16 and word(data + 8) == 0
+
+
+class Noting(Chip):
+    """Notes what its image writes to registers, and which of them it asks."""
+
+    def __init__(self, path, board):
+        self.written, self.touched = [], set()
+        super().__init__(path, board=board)
+
+    def _reader(self, base):
+        read = super()._reader(base)
+
+        def answer(machine, offset, size, data):
+            self.touched.add(base + offset)
+            return read(machine, offset, size, data)
+
+        return answer
+
+    def _writer(self, base):
+        write = super()._writer(base)
+
+        def take(machine, offset, size, value, data):
+            self.written.append((base + offset, value))
+            self.touched.add(base + offset)
+            write(machine, offset, size, value, data)
+
+        return take
+
+
+def test_a_teensy_reads_ahead_only_where_something_is(images):
+    """Regions of the MPU as the Armv7-M manual (B3.5) has them: of those an address lies in, the last one counts."""
+    board = BOARDS["teensy41"]
+    chip = Noting(images["teensy41"][0], board=board)
+    chip.run()
+    control, base, attributes, caches = 0xE000ED94, 0xE000ED9C, 0xE000EDA0, 0xE000ED14
+    order = [at for at, value in chip.written if at == caches or (at == control and value == 1)]
+    assert order == [control, caches] and (control, 0) == next(w for w in chip.written if w[0] == control)
+    regions, number = {}, None
+    for at, value in chip.written:
+        if at == base and value & 1 << 4:
+            number, start = value & 15, value & ~31
+        if at == attributes:
+            regions[number] = (start, 2 << (value >> 1 & 31), value) if value & 1 else (0, 0, 0)
+    assert all(start % size == 0 for start, size, _ in regions.values() if size) and [*regions] == [*range(16)]
+
+    def rule(address):
+        """Permissions (0 none, 3 all, 6 to read), never executed, TEX, C and B."""
+        value = next(v for start, size, v in reversed(regions.values()) if start <= address < start + size)
+        return value >> 24 & 7, value >> 28 & 1, value >> 19 & 7, value >> 17 & 1, value >> 16 & 1
+
+    begin, ram, peripherals = board.flash[0], RAM, {at for at in chip.touched if at < 0xE0000000}
+    nothing, code, data, device = (0, 1, 0, 0, 0), (6, 0, 0, 1, 0), (3, 1, 1, 0, 0), (3, 1, 0, 0, 1)
+    assert {rule(at) for at in (begin, begin + (8 << 20) - 1)} == {code}
+    assert {rule(at) for at in (ram, ram + board.ram - 1)} == {data}
+    assert len(peripherals) > 10 and {rule(at) for at in peripherals} == {device}
+    beyond = (0, begin - 1, begin + (8 << 20), ram - 1, ram + board.ram, 0x3FFFFFFF, 0x70000000, 0xDFFFFFFF)
+    assert {rule(at) for at in beyond} == {nothing}
 
 
 def test_an_image_is_exported_for_a_board(tmp_path, capsys):

@@ -218,5 +218,33 @@ def test_a_path_ahead_becomes_a_set_point_ahead():
     np.testing.assert_array_equal(aimed["target_heading"], told["target_heading"])  # it need not turn
 
 
+@pytest.mark.parametrize(
+    ("lost", "rung", "own"),
+    [
+        (("target_heading",), rungs.HOLD, True),
+        (("target_heading", "target_position"), rungs.HOLD, True),
+        (("target_heading", "position"), rungs.LAND, False),
+    ],
+)
+def test_whoever_loses_a_heading_stays_by_its_own_policy(lost, rung, own):
+    task = make("quad_any", robot="racer", heading=True)
+    envelope = Envelope()
+    flying = {s.name: np.zeros((1, *s.shape), np.float32) for s in task.policy}
+    flying["rotation"][:] = np.eye(3).ravel()
+    flying["position"][:] = flying["target_position"][:] = [0.0, 0.0, 5.0]
+    flying["target_heading"][:] = [0.6, 0.8]
+    ladder = Ladder(task.policy, RATE)
+    guard = Guard(task.policy, task.robot.commands, envelope, task.policy, ladder)
+    guard.reset(1)
+    hover = {"motor_command": np.full((1, 4), 0.5, np.float32)}
+    for step in range(3 + envelope.hold_steps + 1):
+        seen = {k: np.full_like(v, np.nan) if k in lost and step >= 3 else v for k, v in flying.items()}
+        told = guard.screen(seen, dict.fromkeys(seen, 0.0))
+        guard.filter(hover)
+    assert guard.reasons.tolist() == [REASONS.index("non-finite signal")]
+    assert ladder.rung.tolist() == [rung] and ladder.own.tolist() == [own]
+    np.testing.assert_array_equal(told["target_heading"], flying["target_heading"])  # the last good one
+
+
 def test_every_reason_of_the_guard_has_its_way():
     assert {*REASONS} - {"none"} <= WAYS.keys()

@@ -51,7 +51,8 @@ def write(path, titles, rows):
 
 @pytest.mark.parametrize(("digital", "unit"), [(True, "deg/s"), (False, "rad/s")])
 def test_a_log_of_betaflight_is_the_flight(flown, tmp_path, digital, unit):
-    (found,) = read_records(write(tmp_path / "flight.csv", *as_betaflight(flown, digital, unit)))
+    motors = None if digital else "pwm"
+    (found,) = read_records(write(tmp_path / "flight.csv", *as_betaflight(flown, digital, unit)), motors=motors)
     expected = record(flown)
     assert found.dt == pytest.approx(0.01, rel=1e-6)
     np.testing.assert_allclose(found.command, expected.command, atol=6e-4)
@@ -86,3 +87,28 @@ def test_a_bad_log_is_named(flown, tmp_path):
     refused(titles, [*rows[:9], rows[3]], "time must increase")
     refused(titles, rows[:2], "three rows or more")
     refused(titles, [*rows[:9], rows[9][:-1]], "line 11 has 15 values, the header 16")
+
+
+def test_a_flight_within_a_pulse_s_range_is_not_guessed(flown, tmp_path):
+    part = {name: value[:50] for name, value in flown.items()}
+    part["motor_command"] = 0.53 + 0.07 * np.linspace(0.0, 1.0, 200).reshape(50, 4)  # 1107 to 1247
+    either = write(tmp_path / "either.csv", *as_betaflight(part))
+    with pytest.raises(ValueError, match=r"either.csv: motors' outputs are 1107 to 1247, .* say motors=dshot or moto"):
+        read_records(either)
+    (found,) = read_records(either, motors="dshot")
+    np.testing.assert_allclose(found.command, part["motor_command"], atol=6e-4)
+    (found,) = read_records(either, motors="pwm")
+    assert found.command.min() == pytest.approx(0.107) and found.command.max() == pytest.approx(0.247)
+    for command, seen in ((0.3, "648 to 648"), (0.99, "2027 to 2027")):
+        part["motor_command"] = np.full((50, 4), command)
+        plain = write(tmp_path / "plain.csv", *as_betaflight(part))
+        assert read_records(plain)[0].command.min() == pytest.approx(command, abs=6e-4)
+        with pytest.raises(ValueError, match=f"outputs are {seen}, and PWM's 1000 to 2000 us: say motors=dshot"):
+            read_records(plain, motors="pwm")
+
+
+def test_only_a_blackbox_is_asked_for_its_motors(tmp_path):
+    other = write(tmp_path / "flight.csv", ["time"], [["0.0"]])
+    for path in (other, str(tmp_path / "flight.npz")):
+        with pytest.raises(ValueError, match="motors=pwm is for Betaflight's blackbox"):
+            read_records(path, motors="pwm")
