@@ -151,6 +151,9 @@ def test_fewer_learners_continue_exactly(tmp_path, alone, monkeypatch):
 def test_what_cannot_be_shared_is_refused():
     for words, why in (
         (("task=quad_hover", "learners=2"), "learners=2: apg learns in one process"),
+        (("task=quad_hover", "algorithm=student", "learners=2"), "learners=2: student learns in one process"),
+        (("task=quad_hover", "algorithm=student", "algorithm.parts=2"), "a student learns in one process"),
+        (("task=arm_words", "algorithm=vla", "algorithm.parts=5", "learners=2"), "learners=2: vla learns in one"),
         ((*SMALL, "learners=0"), "learners must be at least 1"),
         ((*SMALL, "learners=3", "algorithm.parts=2"), "learners=3 are more than algorithm.parts=2"),
         ((*SMALL, "algorithm.parts=5"), "num_envs must be a multiple of parts, got 24 and 5"),
