@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sim.cluster.nodes import Nodes
 
 FOLLOWER = "policies.cluster.follower"
+ENDING = 30.0  # s that one may take to end
 NEWS = 10.0  # s in which it is heard which learner is gone
 
 
@@ -38,6 +39,8 @@ NEWS = 10.0  # s in which it is heard which learner is gone
 def together(settings: Settings) -> Iterator[None]:
     """Inside, an algorithm's `Learners` are so many processes, and this is the first. LostLearnerError: one is gone."""
     count, nodes = settings.options.learners, current()
+    if nodes:
+        _check_room(nodes, settings)
     with tempfile.TemporaryDirectory(prefix="sim2metal-") as place:
         meeting, order, files = _meeting(settings, place, nodes), _order(), _files(settings, Path(place))
         others: list[Follower] = []
@@ -51,6 +54,8 @@ def together(settings: Settings) -> Iterator[None]:
                 with contextlib.suppress(LostLearnerError):  # after an error they wait for something else
                     dismissed(group)
         finally:
+            if nodes:  # one may wait for a CPU that is not there
+                nodes.cancel()
             for other in others:
                 other.end()
 
@@ -78,7 +83,7 @@ class Follower:
     def end(self) -> None:
         """It is not needed any more."""
         self._over.set()
-        self._thread.join()
+        self._thread.join(ENDING)
 
 
 def followed(words: str, order: Order, files: Mapping[str, bytes]) -> Iterator[Part]:
@@ -97,8 +102,20 @@ def _begun(
 ) -> Iterator[Part]:
     if nodes is None:
         return followed(words, order, files)
-    threads = int(vars(settings.algorithm_config).get("threads", 1))
-    return nodes.stream(followed, words, order, files, cpus=threads, gpus=int(settings.options.device != "cpu"))
+    cpus, gpus = _needs(settings)
+    return nodes.stream(followed, words, order, files, cpus=cpus, gpus=gpus)
+
+
+def _needs(settings: Settings) -> tuple[int, int]:
+    """CPUs and GPUs of each of the others."""
+    return int(vars(settings.algorithm_config).get("threads", 1)), int(settings.options.device != "cpu")
+
+
+def _check_room(nodes: Nodes, settings: Settings) -> None:
+    """ClusterError when the others would wait for ever for a place."""
+    what, (cpus, gpus) = f"learners={settings.options.learners}", _needs(settings)
+    nodes.fits(cpus * (settings.options.learners - 1), what)
+    nodes.room(cpus, gpus, f"each of {what}")
 
 
 def _order() -> Order:

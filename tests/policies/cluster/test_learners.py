@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from policies.algorithms import LostLearnerError
 from policies.algorithms.ppo.torch_parts import drawn
+from policies.cluster import learners
 from policies.learning.networks import Normalizer, merged, moments
+from policies.learning.parallel import group
 from policies.learning.parallel.group import Group, interface
 from policies.learning.parallel.learners import Learners
 from policies.runner import checkpoint
 from policies.runner.config import RunError, compose
 from policies.runner.mistakes import SettingsError
 from policies.train import train
+from sim.cluster import ClusterError, Place
 
 SMALL = (
     *("task=quad_hover", "algorithm=ppo", "algorithm.path=torch", "algorithm.num_envs=24", "algorithm.rollout_steps=4"),
@@ -163,6 +167,54 @@ def test_what_cannot_be_shared_is_refused():
     ):
         with pytest.raises((SettingsError, RunError), match=re.escape(why)):
             train(compose([*words]))
+
+
+class Full:
+    """A cluster, without Ray: whatever is begun there waits for a place, until it is cancelled."""
+
+    place = Place(1)
+
+    def __init__(self):
+        self.cancelled, self.asked = threading.Event(), []
+
+    def fits(self, cpus, what):
+        self.asked.append((cpus, what))
+
+    def room(self, cpus, gpus, what):
+        raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of one node")
+
+    def stream(self, work, *told, cpus, gpus):
+        if not self.cancelled.wait(20.0):
+            raise ClusterError("nobody cancels it")
+        yield from ()
+
+    def cancel(self):
+        self.cancelled.set()
+
+
+def test_learners_that_have_no_place_are_refused(monkeypatch):
+    nodes = Full()
+    monkeypatch.setattr(learners, "current", lambda: nodes)
+    with (
+        pytest.raises(ClusterError, match="each of learners=3 needs 2 CPUs and 0 GPUs"),
+        learners.together(compose([*SMALL, "learners=3", "algorithm.threads=2"])),
+    ):
+        raise AssertionError("it began")
+    assert nodes.asked == [(4, "learners=3")]
+
+
+def test_a_learner_that_waits_for_a_place_is_not_waited_for(monkeypatch):
+    nodes = Full()
+    monkeypatch.setattr(nodes, "room", lambda cpus, gpus, what: None)
+    monkeypatch.setattr(learners, "current", lambda: nodes)
+    monkeypatch.setattr(group, "JOINING", 0.2)
+    before = time.monotonic()
+    with (
+        pytest.raises(LostLearnerError, match="not all of 2 learners have begun"),
+        learners.together(compose([*SMALL, "learners=2"])),
+    ):
+        raise AssertionError("it began")
+    assert nodes.cancelled.is_set() and time.monotonic() - before < 15.0
 
 
 def test_parts_add_up_to_the_whole():
