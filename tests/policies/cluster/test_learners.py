@@ -152,6 +152,32 @@ def test_fewer_learners_continue_exactly(tmp_path, alone, monkeypatch):
     assert same(checkpoint.load(folder / "checkpoint.npz")["algorithm"], alone[1])
 
 
+@pytest.mark.parametrize("moment", ["now and then", "after a signal", "at the end"])
+def test_a_learner_that_is_lost_while_it_is_saved(tmp_path, monkeypatch, capfd, moment):
+    from policies.algorithms.ppo.torch_path import TorchPath
+
+    update, count, folder = TorchPath._update, [], tmp_path / "run"
+
+    def signalled(self, data):
+        count.append(1)
+        if len(count) == 4 and moment == "after a signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, data)
+
+    def lost(self):
+        raise LostLearnerError("learner 1 of 2 is gone")
+
+    monkeypatch.setattr(TorchPath, "_update", signalled)
+    monkeypatch.setattr(TorchPath, "state_dict", lost)
+    said = "learner 1 of 2 is gone; there is no earlier checkpoint"
+    if moment == "at the end":  # of what was learned nothing is lost
+        assert trained(folder)
+        assert said in capfd.readouterr().err
+        return
+    with pytest.raises(RunError, match=said):
+        trained(folder, f"checkpoint_s={0.001 if moment == 'now and then' else 1000}")
+
+
 def test_what_cannot_be_shared_is_refused():
     for words, why in (
         (("task=quad_hover", "learners=2"), "learners=2: apg learns in one process"),
