@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from deploy.trust.text import printable
 from policies.algorithms import LostLearnerError
 from policies.cluster.job import TOLD, Order, Part, watched
-from policies.learning.parallel.group import Meeting, gpus, joined
+from policies.learning.parallel.group import Meeting, gpus, joined, listening
 from policies.learning.parallel.learners import dismissed
 from policies.runner import config
 from policies.runner.config import Settings
@@ -46,8 +46,8 @@ def together(settings: Settings) -> Iterator[None]:
         others: list[Follower] = []
         try:
             for rank in range(1, count):
-                told = {**meeting._replace(rank=rank)._asdict(), "device": _device(settings, rank, meeting.nccl)}
-                words = json.dumps({"meeting": told, "modules": modules_of(settings)})
+                told = meeting._replace(rank=rank, listening=-1, device=_device(settings, rank, meeting.nccl))
+                words = json.dumps({"meeting": told._asdict(), "modules": modules_of(settings)})
                 others.append(Follower(rank, _begun(nodes, settings, words, order, files)))
             with joined(meeting, lambda: _check(others, count), lambda: _news(others, count)) as group:
                 yield
@@ -134,24 +134,23 @@ def _files(settings: Settings, place: Path) -> dict[str, bytes]:
 
 
 def _meeting(settings: Settings, place: str, nodes: Nodes | None) -> Meeting:
-    meeting = Meeting(0, settings.options.learners, nccl=_nccl(settings, nodes))
+    nccl = _nccl(settings, nodes)
+    meeting = Meeting(0, settings.options.learners, device=_device(settings, 0, nccl), nccl=nccl)
     if nodes is None or not nodes.place.address:  # all on this machine: nothing listens to others
         return meeting._replace(file=str(Path(place) / "meeting"))
-    host, port = nodes.meeting_point()
-    return meeting._replace(host=host, port=port)
+    host = nodes.host()
+    port, socket = listening(host)
+    return meeting._replace(host=host, port=port, listening=socket)
 
 
 def _nccl(settings: Settings, nodes: Nodes | None) -> bool:
-    """Whether each learner has a GPU of its own."""
-    if settings.options.device == "cpu":
-        return False
-    there = gpus()
-    return there > 0 and (nodes is not None or there >= settings.options.learners)
+    """Whether each learner has a GPU of its own, of this machine: over a cluster's nodes nccl has never run."""
+    return settings.options.device != "cpu" and nodes is None and gpus() >= settings.options.learners
 
 
 def _device(settings: Settings, rank: int, nccl: bool) -> str:
-    """Of that learner; on a cluster, "cuda" is the GPU that a node gave it."""
-    return f"cuda:{rank}" if nccl and current() is None else settings.options.device
+    """Of that learner; "cuda" is one for all, or on a cluster the GPU that a node gave it."""
+    return f"cuda:{rank}" if nccl else settings.options.device
 
 
 def _check(others: list[Follower], count: int) -> None:

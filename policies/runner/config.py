@@ -206,6 +206,8 @@ def check_learners(settings: Settings) -> None:
         return
     if "learners" not in getattr(algorithm_class(settings.algorithm), "takes", ()):
         raise SettingsError(f"learners={count}: {settings.algorithm} learns in one process; algorithm=ppo shares it")
+    if ":" in settings.options.device:
+        raise SettingsError(f"learners={count} have a GPU each, or all one: device=cuda, not {settings.options.device}")
     if not settings.options.resume and not chosen.parts:
         settings.algorithm_config = chosen = dataclasses.replace(chosen, parts=count)
     if (chosen.parts or 1) < count:

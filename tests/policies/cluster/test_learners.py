@@ -1,5 +1,6 @@
 """Several learners that share one update: the same result however many they are, and what becomes of a loss."""
 
+import contextlib
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from policies.algorithms.ppo.torch_parts import drawn
 from policies.cluster import learners
 from policies.learning.networks import Normalizer, merged, moments
 from policies.learning.parallel import group
-from policies.learning.parallel.group import Group, interface
+from policies.learning.parallel.group import Group, Meeting, interface, joined
 from policies.learning.parallel.learners import Learners
 from policies.runner import checkpoint
 from policies.runner.config import RunError, compose
@@ -79,7 +80,8 @@ def listening(process: int) -> set[str]:
     """Addresses on which it does, as the system writes them."""
     sockets = set()
     for file in Path(f"/proc/{process}/fd").glob("*"):
-        sockets |= {*re.findall(r"socket:\[(\d+)\]", os.readlink(file))}
+        with contextlib.suppress(FileNotFoundError):  # by which we look
+            sockets |= {*re.findall(r"socket:\[(\d+)\]", os.readlink(file))}
     lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
     return {words[1].partition(":")[0] for words in lines if words[3] == "0A" and words[9] in sockets}
 
@@ -184,6 +186,7 @@ def test_what_cannot_be_shared_is_refused():
         (("task=quad_hover", "algorithm=student", "learners=2"), "learners=2: student learns in one process"),
         (("task=quad_hover", "algorithm=student", "algorithm.parts=2"), "a student learns in one process"),
         (("task=arm_words", "algorithm=vla", "algorithm.parts=5", "learners=2"), "learners=2: vla learns in one"),
+        ((*SMALL, "learners=2", "device=cuda:1"), "learners=2 have a GPU each, or all one: device=cuda, not cuda:1"),
         ((*SMALL, "learners=0"), "learners must be at least 1"),
         ((*SMALL, "learners=3", "algorithm.parts=2"), "learners=3 are more than algorithm.parts=2"),
         ((*SMALL, "algorithm.parts=5"), "num_envs must be a multiple of parts, got 24 and 5"),
@@ -227,6 +230,27 @@ def test_learners_that_have_no_place_are_refused(monkeypatch):
     ):
         raise AssertionError("it began")
     assert nodes.asked == [(4, "learners=3")]
+
+
+class Near(Full):
+    """Several machines, of which all are this one."""
+
+    place = Place(1, "127.0.0.1:1")
+
+    def room(self, cpus, gpus, what):
+        pass
+
+    def host(self):
+        return "127.0.0.1"
+
+    def stream(self, work, *told, cpus, gpus):
+        return work(*told)
+
+
+@pytest.mark.slow
+def test_learners_meet_at_an_address(tmp_path, monkeypatch, alone):
+    monkeypatch.setattr(learners, "current", Near)
+    assert trained(tmp_path / "run", "algorithm.parts=3", "learners=2") == alone[0]
 
 
 def test_a_learner_that_waits_for_a_place_is_not_waited_for(monkeypatch):
@@ -291,3 +315,32 @@ def test_each_part_has_one_learner_and_random_numbers_of_its_own():
 
 def test_the_way_to_this_machine_is_found():
     assert interface("127.0.0.1") in ("lo", "lo0")
+    assert interface("::1") == "" == interface("no such host")
+
+
+def test_the_first_one_listens_where_the_others_are_alone():
+    before = listening(os.getpid())
+    port, opened = group.listening("127.0.0.1")
+    meeting = Meeting(0, 1, host="127.0.0.1", port=port, listening=opened)
+    with joined(meeting, lambda: None):
+        assert group._store(meeting._replace(rank=1)).get("here/0") == b"1"  # another one, who finds it
+        assert listening(os.getpid()) - before == {"0100007F"}
+
+
+@pytest.mark.parametrize("said", ["", "mine0"])
+def test_what_the_user_says_of_the_way_stays(monkeypatch, said):
+    monkeypatch.delenv(group.INTERFACE, raising=False)
+    if said:
+        monkeypatch.setenv(group.INTERFACE, said)
+    for meeting, wanted in ((Meeting(0, 2, host="127.0.0.1"), said or "lo"), (Meeting(0, 2, file="here"), "lo")):
+        with group._bound(meeting):
+            assert os.environ[group.INTERFACE].removesuffix("0") == wanted.removesuffix("0")
+        assert os.environ.get(group.INTERFACE, "") == said
+
+
+def test_each_learner_has_a_gpu_of_its_own_where_there_are_so_many(monkeypatch):
+    settings, nodes = compose([*SMALL, "learners=2", "device=cuda"]), Full()
+    for there, where, wanted in ((2, None, ["cuda:0", "cuda:1"]), (1, None, ["cuda"] * 2), (2, nodes, ["cuda"] * 2)):
+        monkeypatch.setattr(learners, "gpus", lambda there=there: there)
+        nccl = learners._nccl(settings, where)
+        assert [learners._device(settings, rank, nccl) for rank in range(2)] == wanted
