@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from deploy.trust.text import printable
 from policies.algorithms import LostLearnerError
-from policies.cluster.job import TOLD, Order, Part, watched
+from policies.cluster.job import TOLD, Order, Part, times, watched
 from policies.learning.parallel.group import Meeting, gpus, joined, listening
 from policies.learning.parallel.learners import dismissed
 from policies.runner import config
@@ -93,7 +93,7 @@ def followed(words: str, order: Order, files: Mapping[str, bytes]) -> Iterator[P
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        status, said = yield from watched(FOLLOWER, [words, str(folder)], folder, order, {})
+        status, said = yield from watched(FOLLOWER, [words, str(folder)], folder, order, times(folder))
         yield Part({}, status, said)
 
 

@@ -198,6 +198,13 @@ def test_what_cannot_be_shared_is_refused():
             train(compose([*words]))
 
 
+def test_a_follower_sends_nothing_back():
+    files = {"config.yaml": b"task: none", "checkpoint.npz": bytes(1000)}
+    *alive, last = learners.followed("no json", learners._order(), files)
+    assert [part.files for part in (*alive, last)] == [{}] * (len(alive) + 1)
+    assert last.status == 1 and "JSONDecodeError" in last.said
+
+
 class Full:
     """A cluster, without Ray: whatever is begun there waits for a place, until it is cancelled."""
 
