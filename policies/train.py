@@ -101,12 +101,13 @@ def _run(
                     break
                 saver.save_if_due(metrics)
                 look.tell(algorithm)
+            if stop.signal is not None:
+                saver.save(metrics)
         except (LostBaseError, LostLearnerError) as error:
             raise RunError(f"{error}; {saver.fallback()}") from error
         except (LearningError, NoExpertError) as error:
             raise RunError(str(error)) from error
     if stop.signal is not None:
-        saver.save(metrics)
         raise KeyboardInterrupt
     stop.hurry()
     clock.lap("training")
@@ -178,7 +179,7 @@ class Saver:
         self._warned = False
 
     def save(self, metrics: Mapping[str, float]) -> None:
-        """Write it now. RunError when that fails; the checkpoint before it is then still there."""
+        """Write it now. RunError when that fails, LostLearnerError: the checkpoint before it is then still there."""
         self._log.flush()
         times = {"seconds": self._log.seconds, "cpu_seconds": self._log.cpu_seconds}
         log = {"rows": self._log.rows, "step": int(metrics.get("env_steps", 0)), **times}
@@ -282,7 +283,10 @@ def _write_policy(
             policy = _export(folder, settings, task, algorithm, background, clock, metrics)
             clock.lap("export")
         finally:
-            saver.save_or_warn(metrics)
+            try:
+                saver.save_or_warn(metrics)
+            except LostLearnerError as error:  # too late to do harm
+                warn(f"{error}; {saver.fallback()}")
     except OSError as error:
         raise RunError(f"cannot write {folder / POLICY}: {error.strerror or error}; {saver.way_on(error)}") from error
     return policy

@@ -60,7 +60,7 @@ class Algorithm(Protocol):
 
     Config: type
     needs: tuple[type | UnionType, ...]  # abilities of a task, of `sim.tasks`, without which it learns nothing
-    takes: tuple[str, ...]  # of DEMANDS: what else a task may ask of it
+    takes: tuple[str, ...]  # of DEMANDS: what else a task may ask of it; "learners": several share what has `parts`
 
     def __init__(self, task: Task, config: Any, seed: int, device: str = "cpu") -> None: ...
 

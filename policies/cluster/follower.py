@@ -24,8 +24,9 @@ def follow(told: str, folder: Path) -> None:
     """Learn until the first one says that it is over."""
     words = json.loads(told)
     settings = config.read(folder / CONFIG, words["modules"])
-    settings.options.device = words["meeting"].pop("device")
-    with joined(Meeting(**words["meeting"]), lambda: None), names_from(str(folder), *settings.named.values()):
+    meeting = Meeting(**words["meeting"])
+    settings.options.device = meeting.device
+    with joined(meeting, lambda: None), names_from(str(folder), *settings.named.values()):
         _, algorithm = built(settings)
         if (folder / CHECKPOINT).exists():
             algorithm.load_state_dict(checkpoint.load(folder / CHECKPOINT)["algorithm"])

@@ -63,7 +63,7 @@ def performed(order: Order, kept: Mapping[str, bytes]) -> Iterator[Part]:
         if CHECKPOINT in kept:
             modules = [word for word in order.words if MODULE.fullmatch(word.partition("=")[2])]
             words = [f"resume='{folder}'", *modules, *_resumable(order.words)]
-        seen = _times(folder)
+        seen = times(folder)
         status, said = 0, ""
         if POLICY not in kept:
             status, said = yield from watched("policies.train", words, folder, order, seen)
@@ -101,7 +101,7 @@ def watched(
     try:
         while process.poll() is None:
             time.sleep(LOOK_S)
-            if _times(folder).get(CHECKPOINT, 0) != seen.get(CHECKPOINT, 0):
+            if times(folder).get(CHECKPOINT, 0) != seen.get(CHECKPOINT, 0):
                 yield Part(_new(folder, seen))
             elif time.monotonic() - heard > SIGN_S:
                 yield Part({})
@@ -125,7 +125,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.stdin.close()
 
 
-def _times(folder: Path) -> dict[str, int]:
+def times(folder: Path) -> dict[str, int]:
     """When each file was written, ns; what is half written has another name, which is left out."""
     found = {}
     for path in folder.rglob("*"):
@@ -138,7 +138,7 @@ def _times(folder: Path) -> dict[str, int]:
 def _new(folder: Path, seen: dict[str, int]) -> dict[str, bytes]:
     """The files that are not as they were `seen`, which then says how they are."""
     files = {}
-    for name, when in _times(folder).items():
+    for name, when in times(folder).items():
         with contextlib.suppress(FileNotFoundError):
             if seen.get(name) != when:
                 files[name] = (folder / name).read_bytes()

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from deploy.trust.text import printable
 from policies.algorithms import LostLearnerError
-from policies.cluster.job import TOLD, Order, Part, watched
-from policies.learning.parallel.group import Meeting, gpus, joined
+from policies.cluster.job import TOLD, Order, Part, times, watched
+from policies.learning.parallel.group import Meeting, gpus, joined, listening
 from policies.learning.parallel.learners import dismissed
 from policies.runner import config
 from policies.runner.config import Settings
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sim.cluster.nodes import Nodes
 
 FOLLOWER = "policies.cluster.follower"
+ENDING = 30.0  # s that one may take to end
 NEWS = 10.0  # s in which it is heard which learner is gone
 
 
@@ -38,19 +39,23 @@ NEWS = 10.0  # s in which it is heard which learner is gone
 def together(settings: Settings) -> Iterator[None]:
     """Inside, an algorithm's `Learners` are so many processes, and this is the first. LostLearnerError: one is gone."""
     count, nodes = settings.options.learners, current()
+    if nodes:
+        _check_room(nodes, settings)
     with tempfile.TemporaryDirectory(prefix="sim2metal-") as place:
         meeting, order, files = _meeting(settings, place, nodes), _order(), _files(settings, Path(place))
         others: list[Follower] = []
         try:
             for rank in range(1, count):
-                told = {**meeting._replace(rank=rank)._asdict(), "device": _device(settings, rank, meeting.nccl)}
-                words = json.dumps({"meeting": told, "modules": modules_of(settings)})
+                told = meeting._replace(rank=rank, listening=-1, device=_device(settings, rank, meeting.nccl))
+                words = json.dumps({"meeting": told._asdict(), "modules": modules_of(settings)})
                 others.append(Follower(rank, _begun(nodes, settings, words, order, files)))
             with joined(meeting, lambda: _check(others, count), lambda: _news(others, count)) as group:
                 yield
                 with contextlib.suppress(LostLearnerError):  # after an error they wait for something else
                     dismissed(group)
         finally:
+            if nodes:  # one may wait for a CPU that is not there
+                nodes.cancel()
             for other in others:
                 other.end()
 
@@ -78,7 +83,7 @@ class Follower:
     def end(self) -> None:
         """It is not needed any more."""
         self._over.set()
-        self._thread.join()
+        self._thread.join(ENDING)
 
 
 def followed(words: str, order: Order, files: Mapping[str, bytes]) -> Iterator[Part]:
@@ -88,7 +93,7 @@ def followed(words: str, order: Order, files: Mapping[str, bytes]) -> Iterator[P
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        status, said = yield from watched(FOLLOWER, [words, str(folder)], folder, order, {})
+        status, said = yield from watched(FOLLOWER, [words, str(folder)], folder, order, times(folder))
         yield Part({}, status, said)
 
 
@@ -97,8 +102,20 @@ def _begun(
 ) -> Iterator[Part]:
     if nodes is None:
         return followed(words, order, files)
-    threads = int(vars(settings.algorithm_config).get("threads", 1))
-    return nodes.stream(followed, words, order, files, cpus=threads, gpus=int(settings.options.device != "cpu"))
+    cpus, gpus = _needs(settings)
+    return nodes.stream(followed, words, order, files, cpus=cpus, gpus=gpus)
+
+
+def _needs(settings: Settings) -> tuple[int, int]:
+    """CPUs and GPUs of each of the others."""
+    return int(vars(settings.algorithm_config).get("threads", 1)), int(settings.options.device != "cpu")
+
+
+def _check_room(nodes: Nodes, settings: Settings) -> None:
+    """ClusterError when the others would wait for ever for a place."""
+    what, (cpus, gpus) = f"learners={settings.options.learners}", _needs(settings)
+    nodes.fits(cpus * (settings.options.learners - 1), what)
+    nodes.room(cpus, gpus, f"each of {what}")
 
 
 def _order() -> Order:
@@ -117,24 +134,23 @@ def _files(settings: Settings, place: Path) -> dict[str, bytes]:
 
 
 def _meeting(settings: Settings, place: str, nodes: Nodes | None) -> Meeting:
-    meeting = Meeting(0, settings.options.learners, nccl=_nccl(settings, nodes))
+    nccl = _nccl(settings, nodes)
+    meeting = Meeting(0, settings.options.learners, device=_device(settings, 0, nccl), nccl=nccl)
     if nodes is None or not nodes.place.address:  # all on this machine: nothing listens to others
         return meeting._replace(file=str(Path(place) / "meeting"))
-    host, port = nodes.meeting_point()
-    return meeting._replace(host=host, port=port)
+    host = nodes.host()
+    port, socket = listening(host)
+    return meeting._replace(host=host, port=port, listening=socket)
 
 
 def _nccl(settings: Settings, nodes: Nodes | None) -> bool:
-    """Whether each learner has a GPU of its own."""
-    if settings.options.device == "cpu":
-        return False
-    there = gpus()
-    return there > 0 and (nodes is not None or there >= settings.options.learners)
+    """Whether each learner has a GPU of its own, of this machine: over a cluster's nodes nccl has never run."""
+    return settings.options.device != "cpu" and nodes is None and gpus() >= settings.options.learners
 
 
 def _device(settings: Settings, rank: int, nccl: bool) -> str:
-    """Of that learner; on a cluster, "cuda" is the GPU that a node gave it."""
-    return f"cuda:{rank}" if nccl and current() is None else settings.options.device
+    """Of that learner; "cuda" is one for all, or on a cluster the GPU that a node gave it."""
+    return f"cuda:{rank}" if nccl else settings.options.device
 
 
 def _check(others: list[Follower], count: int) -> None:

@@ -65,7 +65,7 @@ class Options:
     checkpoint_s: float = 10.0  # s between checkpoints
     logger: str = "tensorboard"  # wandb, trackio: metrics there, too
     profile: bool = False  # write where the training's time went
-    learners: int = 1  # processes that share one update, of an algorithm with `parts`
+    learners: int = 1  # processes that share one update, of an algorithm that `takes` them
     cluster: str = ""  # ray, ray:2, ray:HOST:PORT: with -m whole runs go there, else the worlds of algorithm.workers
 
     def __post_init__(self) -> None:
@@ -204,8 +204,10 @@ def check_learners(settings: Settings) -> None:
     count, chosen = settings.options.learners, settings.algorithm_config
     if count == 1:
         return
-    if "parts" not in vars(chosen):
+    if "learners" not in getattr(algorithm_class(settings.algorithm), "takes", ()):
         raise SettingsError(f"learners={count}: {settings.algorithm} learns in one process; algorithm=ppo shares it")
+    if ":" in settings.options.device:
+        raise SettingsError(f"learners={count} have a GPU each, or all one: device=cuda, not {settings.options.device}")
     if not settings.options.resume and not chosen.parts:
         settings.algorithm_config = chosen = dataclasses.replace(chosen, parts=count)
     if (chosen.parts or 1) < count:

@@ -199,12 +199,9 @@ class Nodes:
             raise ClusterError(f"the cluster cannot do it: {_line(error)}") from error
         return found
 
-    def meeting_point(self) -> tuple[str, int]:
-        """An address of this machine that the other nodes can reach, and a port that is free."""
-        host = str(ray.util.get_node_ip_address())
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return host, int(probe.getsockname()[1])
+    def host(self) -> str:
+        """The address of this machine that the other nodes can reach."""
+        return str(ray.util.get_node_ip_address())
 
     def cancel(self) -> None:
         """End all that is streaming."""

@@ -198,7 +198,7 @@ class Ppo:
 
     Config = PpoConfig
     needs: tuple[type, ...] = ()
-    takes: tuple[str, ...] = ("agents", "places")
+    takes: tuple[str, ...] = ("agents", "places", "learners")
 
     def __init__(self, task: Task, config: PpoConfig, seed: int, device: str = "cpu") -> None:
         self.task, self.config = task, config

@@ -88,6 +88,8 @@ class StudentConfig(PpoConfig):
                 "needs algorithm.gaze_steps >= 0 and detector_steps >= 1000, got "
                 f"{self.gaze_steps} and {self.detector_steps}"
             )
+        if self.parts > 1:
+            raise ValueError("a student learns in one process: algorithm.parts is ppo's")
         if self.bound:
             raise ValueError("algorithm.bound is ppo's: a student's practice has algorithm.practice_bound")
         if self.practice_steps < 0 or self.practice_rate <= 0.0 or not 0.0 <= self.practice_bound <= 2.0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from policies.algorithms import LostLearnerError
 JOINING = 120.0  # s that a learner may take to begin
 PATIENCE = 1800.0  # s that learners wait for one that evaluates, or is stuck without being gone
 LOOK_S = 0.05  # s between two looks for who has come
+INTERFACE = "GLOO_SOCKET_IFNAME"  # in the environment: where gloo listens
 BOTH = "cpu:gloo,cuda:nccl"  # nccl: each has a GPU of its own
 T = TypeVar("T")
 
@@ -56,8 +58,9 @@ class Group:
     def summed(self, own: Tensor, order: list[tuple[int, int]]) -> Tensor:
         """The sum (size,) of what learners have in their places (places, size), by (learner, place) in that order.
 
-        Each sums one slice of it and tells the others: what goes over the wire is about that of an all-reduce, and
-        the order of the sum, and so its last bit, does not depend on who has which place.
+        Each sums one slice of it and tells the others. Over the wire goes what an all-reduce sends, about two times
+        `size` each, times the places that a learner has for the first half. The order of the sum, and so its last bit,
+        does not depend on who has which place.
         """
         if self.count == 1:
             return _in_order(own[None], order)
@@ -118,14 +121,15 @@ class Meeting(NamedTuple):
     file: str = ""
     host: str = ""  # of the first one
     port: int = 0
-    nccl: bool = False
+    listening: int = -1  # the first one's socket there, which is then torch's
+    device: str = "cpu"  # of this learner
+    nccl: bool = False  # each has a GPU of its own, its `device`
 
 
 @contextmanager
 def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = gone) -> Iterator[Group]:
     """Inside, `current()` is the group. `look` is called while we wait, and raises what speaks against waiting on."""
     store = _store(meeting)
-    _bind(meeting)
     store.set(f"here/{meeting.rank}", "1")
     before, names = time.monotonic(), [f"here/{k}" for k in range(meeting.learners)]
     while not store.check(names):
@@ -135,18 +139,20 @@ def joined(meeting: Meeting, look: Callable[[], None], why: Callable[[], str] = 
         time.sleep(LOOK_S)
     if meeting.nccl:
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # an error, not the process's end
+        torch.cuda.set_device(meeting.device)  # the one that nccl takes
     patience = timedelta(seconds=PATIENCE)
     try:
-        distributed.init_process_group(
-            BOTH if meeting.nccl else "gloo",
-            store=store,
-            rank=meeting.rank,
-            world_size=meeting.learners,
-            timeout=patience,
-        )
+        with _bound(meeting):
+            distributed.init_process_group(
+                BOTH if meeting.nccl else "gloo",
+                store=store,
+                rank=meeting.rank,
+                world_size=meeting.learners,
+                timeout=patience,
+            )
     except RuntimeError as error:
         raise LostLearnerError(why()) from error
-    group = Group(meeting.rank, meeting.learners, "cuda" if meeting.nccl else "cpu", why)
+    group = Group(meeting.rank, meeting.learners, meeting.device if meeting.nccl else "cpu", why)
     token = _joined.set(group)
     try:
         yield group
@@ -163,29 +169,49 @@ def gpus() -> int:
 def _store(meeting: Meeting) -> Any:
     if meeting.file:
         return distributed.FileStore(meeting.file, meeting.learners)  # type: ignore[attr-defined]
-    how = meeting.learners, meeting.rank == 0, timedelta(seconds=JOINING)
+    how: dict[str, Any] = {"timeout": timedelta(seconds=JOINING), "wait_for_workers": False}
+    if meeting.rank == 0:  # by itself torch would listen on all interfaces
+        how |= {"is_master": True, "master_listen_fd": meeting.listening}
     try:
         made: Any = distributed.TCPStore  # type: ignore[attr-defined]
-        return made(meeting.host, meeting.port, *how, wait_for_workers=False)
+        return made(meeting.host, meeting.port, meeting.learners, **how)
     except RuntimeError as error:
         raise LostLearnerError(f"the first learner, at {meeting.host}:{meeting.port}, does not answer") from error
 
 
-def _bind(meeting: Meeting) -> None:
-    """Have gloo listen where the others are, and nowhere else."""
+def listening(host: str) -> tuple[int, int]:
+    """A port of this machine's address `host`, and the open socket that listens there. OSError: it has no such one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.create_server((host, 0), family=family)
+    return int(made.getsockname()[1]), made.detach()
+
+
+@contextmanager
+def _bound(meeting: Meeting) -> Iterator[None]:
+    """Inside, gloo listens where the others are, and nowhere else; to a cluster as the user says, if he does."""
+    before = os.environ.get(INTERFACE)
     if meeting.file:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+        os.environ[INTERFACE] = "lo" if sys.platform == "linux" else "lo0"
     elif name := interface(meeting.host):
-        os.environ["GLOO_SOCKET_IFNAME"] = name
+        os.environ.setdefault(INTERFACE, name)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(INTERFACE, None)
+        else:
+            os.environ[INTERFACE] = before
 
 
 def interface(host: str) -> str:
-    """The name of the one that leads to a host; empty where the system does not say."""
-    import socket
+    """The name of the one that leads to a host; empty where the system does not say, as for IPv6."""
     import struct
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing
+        try:
+            probe.connect((host, 9))  # sends nothing
+        except OSError:
+            return ""
         own = probe.getsockname()[0]
         for _, name in socket.if_nameindex():
             try:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from policies.learning.parallel.threads import TorchThreads
+from policies.learning.parallel.learners import Learners
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -18,15 +18,20 @@ def test_a_step_is_that_of_the_whole_batch(threads):
     )
     parted.load_state_dict(whole.state_dict())
     optimizers = [torch.optim.Adam(network.parameters(), lr=1e-2, fused=True) for network in (whole, parted)]
-    shared = TorchThreads(threads)
+    shared = Learners(1, threads, pieces=3)
     for _ in range(5):
         x, y = torch.randn(12, 3, 16, 16, generator=generator), torch.randn(12, 2, generator=generator)
         optimizers[0].zero_grad()
         (whole(x) - y).square().mean().backward()
         parts = zip(x.chunk(3), y.chunk(3), strict=True)
         losses = [lambda a=a, b=b: (parted(a) - b).square().mean() for a, b in parts]
-        told = shared.gradient(lambda k, losses=losses: (losses[k](), k), [*parted.parameters()], 3)
-        assert told == [0, 1, 2]
+
+        def loss(place, piece, losses=losses):
+            value = losses[piece]() / 3
+            return value, {"loss": value, "piece": torch.tensor(float(piece))}
+
+        told = shared.gradient(loss, [*parted.parameters()])
+        assert told["piece"] == 3.0 and told["loss"] > 0.0
         for optimizer in optimizers:
             optimizer.step()
     for one, other in zip(whole.parameters(), parted.parameters(), strict=True):

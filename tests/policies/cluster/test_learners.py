@@ -1,5 +1,6 @@
 """Several learners that share one update: the same result however many they are, and what becomes of a loss."""
 
+import contextlib
 import os
 import re
 import signal
@@ -10,14 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from policies.algorithms import LostLearnerError
 from policies.algorithms.ppo.torch_parts import drawn
+from policies.cluster import learners
 from policies.learning.networks import Normalizer, merged, moments
-from policies.learning.parallel.group import Group, interface
+from policies.learning.parallel import group
+from policies.learning.parallel.group import Group, Meeting, interface, joined
 from policies.learning.parallel.learners import Learners
 from policies.runner import checkpoint
 from policies.runner.config import RunError, compose
 from policies.runner.mistakes import SettingsError
 from policies.train import train
+from sim.cluster import ClusterError, Place
 
 SMALL = (
     *("task=quad_hover", "algorithm=ppo", "algorithm.path=torch", "algorithm.num_envs=24", "algorithm.rollout_steps=4"),
@@ -75,7 +80,8 @@ def listening(process: int) -> set[str]:
     """Addresses on which it does, as the system writes them."""
     sockets = set()
     for file in Path(f"/proc/{process}/fd").glob("*"):
-        sockets |= {*re.findall(r"socket:\[(\d+)\]", os.readlink(file))}
+        with contextlib.suppress(FileNotFoundError):  # by which we look
+            sockets |= {*re.findall(r"socket:\[(\d+)\]", os.readlink(file))}
     lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
     return {words[1].partition(":")[0] for words in lines if words[3] == "0A" and words[9] in sockets}
 
@@ -148,9 +154,39 @@ def test_fewer_learners_continue_exactly(tmp_path, alone, monkeypatch):
     assert same(checkpoint.load(folder / "checkpoint.npz")["algorithm"], alone[1])
 
 
+@pytest.mark.parametrize("moment", ["now and then", "after a signal", "at the end"])
+def test_a_learner_that_is_lost_while_it_is_saved(tmp_path, monkeypatch, capfd, moment):
+    from policies.algorithms.ppo.torch_path import TorchPath
+
+    update, count, folder = TorchPath._update, [], tmp_path / "run"
+
+    def signalled(self, data):
+        count.append(1)
+        if len(count) == 4 and moment == "after a signal":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(self, data)
+
+    def lost(self):
+        raise LostLearnerError("learner 1 of 2 is gone")
+
+    monkeypatch.setattr(TorchPath, "_update", signalled)
+    monkeypatch.setattr(TorchPath, "state_dict", lost)
+    said = "learner 1 of 2 is gone; there is no earlier checkpoint"
+    if moment == "at the end":  # of what was learned nothing is lost
+        assert trained(folder)
+        assert said in capfd.readouterr().err
+        return
+    with pytest.raises(RunError, match=said):
+        trained(folder, f"checkpoint_s={0.001 if moment == 'now and then' else 1000}")
+
+
 def test_what_cannot_be_shared_is_refused():
     for words, why in (
         (("task=quad_hover", "learners=2"), "learners=2: apg learns in one process"),
+        (("task=quad_hover", "algorithm=student", "learners=2"), "learners=2: student learns in one process"),
+        (("task=quad_hover", "algorithm=student", "algorithm.parts=2"), "a student learns in one process"),
+        (("task=arm_words", "algorithm=vla", "algorithm.parts=5", "learners=2"), "learners=2: vla learns in one"),
+        ((*SMALL, "learners=2", "device=cuda:1"), "learners=2 have a GPU each, or all one: device=cuda, not cuda:1"),
         ((*SMALL, "learners=0"), "learners must be at least 1"),
         ((*SMALL, "learners=3", "algorithm.parts=2"), "learners=3 are more than algorithm.parts=2"),
         ((*SMALL, "algorithm.parts=5"), "num_envs must be a multiple of parts, got 24 and 5"),
@@ -160,6 +196,82 @@ def test_what_cannot_be_shared_is_refused():
     ):
         with pytest.raises((SettingsError, RunError), match=re.escape(why)):
             train(compose([*words]))
+
+
+def test_a_follower_sends_nothing_back():
+    files = {"config.yaml": b"task: none", "checkpoint.npz": bytes(1000)}
+    *alive, last = learners.followed("no json", learners._order(), files)
+    assert [part.files for part in (*alive, last)] == [{}] * (len(alive) + 1)
+    assert last.status == 1 and "JSONDecodeError" in last.said
+
+
+class Full:
+    """A cluster, without Ray: whatever is begun there waits for a place, until it is cancelled."""
+
+    place = Place(1)
+
+    def __init__(self):
+        self.cancelled, self.asked = threading.Event(), []
+
+    def fits(self, cpus, what):
+        self.asked.append((cpus, what))
+
+    def room(self, cpus, gpus, what):
+        raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of one node")
+
+    def stream(self, work, *told, cpus, gpus):
+        if not self.cancelled.wait(20.0):
+            raise ClusterError("nobody cancels it")
+        yield from ()
+
+    def cancel(self):
+        self.cancelled.set()
+
+
+def test_learners_that_have_no_place_are_refused(monkeypatch):
+    nodes = Full()
+    monkeypatch.setattr(learners, "current", lambda: nodes)
+    with (
+        pytest.raises(ClusterError, match="each of learners=3 needs 2 CPUs and 0 GPUs"),
+        learners.together(compose([*SMALL, "learners=3", "algorithm.threads=2"])),
+    ):
+        raise AssertionError("it began")
+    assert nodes.asked == [(4, "learners=3")]
+
+
+class Near(Full):
+    """Several machines, of which all are this one."""
+
+    place = Place(1, "127.0.0.1:1")
+
+    def room(self, cpus, gpus, what):
+        pass
+
+    def host(self):
+        return "127.0.0.1"
+
+    def stream(self, work, *told, cpus, gpus):
+        return work(*told)
+
+
+@pytest.mark.slow
+def test_learners_meet_at_an_address(tmp_path, monkeypatch, alone):
+    monkeypatch.setattr(learners, "current", Near)
+    assert trained(tmp_path / "run", "algorithm.parts=3", "learners=2") == alone[0]
+
+
+def test_a_learner_that_waits_for_a_place_is_not_waited_for(monkeypatch):
+    nodes = Full()
+    monkeypatch.setattr(nodes, "room", lambda cpus, gpus, what: None)
+    monkeypatch.setattr(learners, "current", lambda: nodes)
+    monkeypatch.setattr(group, "JOINING", 0.2)
+    before = time.monotonic()
+    with (
+        pytest.raises(LostLearnerError, match="not all of 2 learners have begun"),
+        learners.together(compose([*SMALL, "learners=2"])),
+    ):
+        raise AssertionError("it began")
+    assert nodes.cancelled.is_set() and time.monotonic() - before < 15.0
 
 
 def test_parts_add_up_to_the_whole():
@@ -210,3 +322,32 @@ def test_each_part_has_one_learner_and_random_numbers_of_its_own():
 
 def test_the_way_to_this_machine_is_found():
     assert interface("127.0.0.1") in ("lo", "lo0")
+    assert interface("::1") == "" == interface("no such host")
+
+
+def test_the_first_one_listens_where_the_others_are_alone():
+    before = listening(os.getpid())
+    port, opened = group.listening("127.0.0.1")
+    meeting = Meeting(0, 1, host="127.0.0.1", port=port, listening=opened)
+    with joined(meeting, lambda: None):
+        assert group._store(meeting._replace(rank=1)).get("here/0") == b"1"  # another one, who finds it
+        assert listening(os.getpid()) - before == {"0100007F"}
+
+
+@pytest.mark.parametrize("said", ["", "mine0"])
+def test_what_the_user_says_of_the_way_stays(monkeypatch, said):
+    monkeypatch.delenv(group.INTERFACE, raising=False)
+    if said:
+        monkeypatch.setenv(group.INTERFACE, said)
+    for meeting, wanted in ((Meeting(0, 2, host="127.0.0.1"), said or "lo"), (Meeting(0, 2, file="here"), "lo")):
+        with group._bound(meeting):
+            assert os.environ[group.INTERFACE].removesuffix("0") == wanted.removesuffix("0")
+        assert os.environ.get(group.INTERFACE, "") == said
+
+
+def test_each_learner_has_a_gpu_of_its_own_where_there_are_so_many(monkeypatch):
+    settings, nodes = compose([*SMALL, "learners=2", "device=cuda"]), Full()
+    for there, where, wanted in ((2, None, ["cuda:0", "cuda:1"]), (1, None, ["cuda"] * 2), (2, nodes, ["cuda"] * 2)):
+        monkeypatch.setattr(learners, "gpus", lambda there=there: there)
+        nccl = learners._nccl(settings, where)
+        assert [learners._device(settings, rank, nccl) for rank in range(2)] == wanted

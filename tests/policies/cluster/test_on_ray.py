@@ -16,8 +16,9 @@ import pytest
 
 from deploy import PolicyFile
 from policies.cluster.jobs import Job, Jobs, There
+from policies.learning.parallel import group
 from policies.runner import checkpoint
-from policies.runner.config import compose
+from policies.runner.config import RunError, compose
 from policies.train import train
 from sim import env
 from sim.cluster import ClusterError, Place, entered, prepare
@@ -108,6 +109,29 @@ def test_a_run_whose_worlds_are_elsewhere_is_the_run_here(nodes, tmp_path, monke
     vectors = [PolicyFile.load(path).metadata["vectors"] for path in made]
     assert vectors[0] == vectors[1]
     gc.collect()  # the learner, and with it its workers: others need their CPUs
+
+
+def test_learners_on_nodes_are_those_here(nodes, tmp_path, monkeypatch):
+    told = ["path=torch", "num_envs=8", "rollout_steps=4", "total_steps=96", "hidden=[8]", "evaluate_every=0"]
+    words = ["task=quad_hover", "algorithm=ppo", "report=false", *(f"algorithm.{w}" for w in told), "algorithm.parts=2"]
+    one, two = (train(compose([*words, f"learners={n}", f"out='{tmp_path}/{n}'"])) for n in (1, 2))
+    assert one.read_bytes() == two.read_bytes()
+    with pytest.raises(RunError, match="learners=9 needs 8 CPUs, the cluster has "):
+        train(compose([*words[:-1], "learners=9", "algorithm.num_envs=9", f"out='{tmp_path}/9'"]))
+    monkeypatch.setattr(group, "JOINING", 3.0)
+    taken = nodes.stream(busy, cpus=1), nodes.stream(busy, cpus=1)  # both CPUs, for longer than that
+    assert [next(one) for one in taken] == [None, None]
+    before = time.monotonic()
+    with pytest.raises(RunError, match="not all of 2 learners have begun within 3 s"):
+        train(compose([*words, "learners=2", f"out='{tmp_path}/late'"]))
+    assert time.monotonic() - before < 20.0
+
+
+def busy():
+    """It has a CPU and keeps it."""
+    yield
+    for _ in range(600):
+        time.sleep(0.1)
 
 
 def test_jobs_are_the_runs_that_a_person_types(nodes, tmp_path):
