@@ -114,9 +114,9 @@ def ensemble_layers(ensemble: Ensemble, normalizer: Normalizer) -> tuple[list[Ar
 
 def moments(x: Tensor) -> Tensor:
     """How many samples (..., k) there are, their mean and variance (biased): (1 + 2 k,) float64."""
-    x = x.detach().reshape(-1, x.shape[-1]).double()
+    x = x.detach().flatten(0, -2).double()
     count = torch.tensor([len(x)], dtype=torch.float64, device=x.device)
-    if not len(x):
+    if not x.numel():
         return torch.cat([count, x.new_zeros(2 * x.shape[-1])])
     return torch.cat([count, x.mean(0), x.var(0, unbiased=False)])
 

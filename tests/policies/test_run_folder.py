@@ -155,7 +155,7 @@ def test_second_signal_ends_at_once_and_says_what_is_left(tmp_path, begun):
     assert (status, said.splitlines()[-1]) == (143, "SIGTERM at 0%; nothing is saved yet")
 
 
-@pytest.mark.parametrize("stage", ["policies.train._build", "policies.runner.cli.compose"])
+@pytest.mark.parametrize("stage", ["policies.train.built", "policies.runner.cli.compose"])
 def test_signal_while_it_starts(tmp_path, stage):
     code = f"""
 import os, signal, sys, policies.train, policies.runner.cli

@@ -15,6 +15,7 @@ from deploy.trust.interpreter import python
 STARTED_BY_US = {
     *("deploy.recording.writer", "deploy.remote.online", "deploy.command"),
     "sim.engines.isaacgym.worker",  # under another interpreter
+    "policies.cluster.follower",  # with learners=N
 }
 
 
