@@ -16,14 +16,13 @@ _BEGUN = "-m" in _WORDS[:-1] and _WORDS[_WORDS.index("-m") + 1].partition(".")[0
 
 # `python -m` looks into the working directory first, and there may be a `sim` of the user's.
 _HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-for _found in filter(None, map(find_spec, ("sim",))):
-    if _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
-        _hidden = f"{_found.origin} hides the package {_found.name!r} of sim2metal"
-        _hidden += ": use the command sim2metal, or python -P -m"
-        if _BEGUN:
-            sys.stderr.write(f"error: {_hidden}\n")
-            raise SystemExit(2)
-        raise ImportError(_hidden)
+_found = find_spec("sim")
+if _found and _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
+    _hidden = f"{_found.origin} hides the package 'sim' of sim2metal: use the command sim2metal, or python -P -m"
+    if _BEGUN:
+        sys.stderr.write(f"error: {_hidden}\n")
+        raise SystemExit(2)
+    raise ImportError(_hidden)
 
 if _BEGUN and "deploy.command" not in sys.orig_argv and find_spec("numpy") is None:
     from deploy.system.extras import missing

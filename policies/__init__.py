@@ -4,26 +4,17 @@ import os
 import sys
 from importlib.util import find_spec
 
-# A command of ours, which Python is still looking for; a stranger's package may import us meanwhile, and gets an error.
-_WORDS = sys.orig_argv if sys.argv[:1] == ["-m"] else []
-_BEGUN = "-m" in _WORDS[:-1] and _WORDS[_WORDS.index("-m") + 1].partition(".")[0] in ("deploy", "policies")
-
-# `python -m` looks into the working directory first, and there may be a `sim` or `deploy` of the user's.
+# `python -m` looks into the working directory first, and there may be a `deploy` of the user's.
 _HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-for _found in filter(None, map(find_spec, ("sim", "deploy"))):
-    if _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
-        _hidden = f"{_found.origin} hides the package {_found.name!r} of sim2metal"
-        _hidden += ": use the command sim2metal, or python -P -m"
-        if _BEGUN:
-            sys.stderr.write(f"error: {_hidden}\n")
-            raise SystemExit(2)
-        raise ImportError(_hidden)
-
-if _BEGUN and "deploy.command" not in sys.orig_argv and find_spec("numpy") is None:
-    from deploy.system.extras import missing
-
-    sys.stderr.write(f"error: {missing(ModuleNotFoundError(name='numpy'))}\n")
-    raise SystemExit(2)
+_found = find_spec("deploy")
+if _found and _found.origin and os.path.dirname(os.path.dirname(os.path.realpath(_found.origin))) != _HERE:
+    _said = f"{_found.origin} hides the package 'deploy' of sim2metal: use the command sim2metal, or python -P -m"
+    _words = sys.orig_argv if sys.argv[:1] == ["-m"] else []  # Python still looks for a command
+    if "-m" in _words[:-1] and _words[_words.index("-m") + 1].partition(".")[0] == "policies":
+        sys.stderr.write(f"error: {_said}\n")
+        raise SystemExit(2)
+    raise ImportError(_said)
+import deploy  # noqa: E402, F401  # ours: it looks for a `sim` of the user's, and for numpy
 
 # numpy's matrices are small here: its threads cost more than they bring, and beside a busy process they hardly advance.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
