@@ -12,23 +12,13 @@ from __future__ import annotations
 import math
 
 from deploy.codegen.elementwise import number
-from deploy.codegen.source import FIRMWARE, Source
+from deploy.codegen.source import Source
 from deploy.drivers.quadrotor import STATE, TARGET
 from deploy.mcu.budget import Budget
 from deploy.policy_file import PolicyFile
-from deploy.safety.compiled import Autopilot, Limit
+from deploy.safety.compiled import MOTION, Autopilot, Limit
 from sim.spec import Signal
 
-FOLDER = FIRMWARE / "betaflight"
-WRITTEN = (
-    "sim2metal.c",
-    "sim2metal.h",
-    "sim2metal.mk",
-    "flight.c",
-    "flight.h",
-    "signals.c",
-    "signals.h",
-)
 BUILD = (
     "echo 'include $(SRC_DIR)/sim2metal/sim2metal.mk' >> mk/source.mk",
     "sed -i 's|^ *mixTable(currentTimeUs);|&\\n    sim2metalUpdate(currentTimeUs);|' src/main/fc/core.c",
@@ -45,14 +35,13 @@ BUDGET = Budget(250.0, "a turn of a PID loop at 4 kHz, in which the step is take
 BETAFLIGHT = Autopilot(
     target="betaflight",
     name="Betaflight",
+    written=("sim2metal.c", "sim2metal.h", "sim2metal.mk", "flight.c", "flight.h", "signals.c", "signals.h"),
     signals=(*STATE, *TARGET, Signal("battery_voltage", (1,), "V")),
     quickest_hz=1000.0,
     pace="Betaflight's slowest usual PID loop",
     limits=(
         Limit("FENCE", "", 10.0, "m: no further from where it began, along north, west and up"),
-        Limit("TILT", "max_tilt", 60.0, "degrees between the body's z axis and the world's"),
-        Limit("SPEED", "max_speed", 5.0, "m/s"),
-        Limit("RATE", "max_body_rate", 15.0, "rad/s, of the body"),
+        *MOTION,
         Limit("DOUBT", "", 0.5, "m: one standard deviation of its position, by Betaflight's own filter"),
         Limit("GPS_AGE", "", 0.5, "s without news from the GPS, where the position is of it"),
         Limit("STICK_SPEED", "max_speed", 1.0, "m/s of the target, at a stick's end", share=0.5 / math.sqrt(3.0)),
@@ -84,8 +73,4 @@ def limits(policy: PolicyFile) -> str:
 
 def files(policy: PolicyFile, source: Source) -> dict[str, str]:
     """Path in the module's folder -> text, of a policy that was checked."""
-    return {
-        **{name: (FOLDER / name).read_text() for name in WRITTEN},
-        **source.files(),
-        "limits.h": limits(policy),
-    }
+    return BETAFLIGHT.files(source, limits(policy))

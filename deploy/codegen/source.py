@@ -27,6 +27,7 @@ from deploy.trust.text import c_comment, c_string
 from sim.spec import Signal
 
 FIRMWARE = Path(__file__).parents[2] / "firmware"
+QUADROTOR_SIGNALS = "quadrotor_signals.h"  # in it: what a quadrotor's own computer tells a policy
 WEIGHTS = tuple(FORMATS)
 CALLED = re.compile(r"(?:policy|POLICY)_\w+")
 MOST_NUMBERS = 2**24  # in constants and memory: a compiler takes its time for more

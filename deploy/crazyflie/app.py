@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy.codegen.elementwise import number
-from deploy.codegen.source import FIRMWARE, Source
+from deploy.codegen.source import FIRMWARE, QUADROTOR_SIGNALS, Source
 from deploy.crazyflie.budget import Place, place
 from deploy.crazyflie.simulator.onboard import calls_per_step
 from deploy.policy_file import PolicyFile
@@ -57,6 +57,7 @@ def around(policy: PolicyFile, source: Source, where: Place) -> dict[str, str]:
     written = ["Kbuild", "Makefile", "app-config", "src/Kbuild", "src/flight.c"]
     written += [f"src/{name}.{kind}" for name in ("compute", "guard", "landing", "signals") for kind in "ch"]
     app = {name: (APP / name).read_text() for name in written}
+    app[f"src/{QUADROTOR_SIGNALS}"] = (FIRMWARE / QUADROTOR_SIGNALS).read_text()
     app |= {f"src/{name}": text for name, text in source.files().items()}
     vehicle = VEHICLE.format(thrust=_thrust(policy), own_task=int(where.own_task), stack=where.stack)
     return {**app, "src/vehicle.h": vehicle}

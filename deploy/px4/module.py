@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from deploy.codegen.source import FIRMWARE, Source
+from deploy.codegen.source import Source
 from deploy.drivers.quadrotor import STATE, TARGET
 from deploy.policy_file import PolicyFile
-from deploy.safety.compiled import Autopilot, Limit
+from deploy.safety.compiled import MOTION, Autopilot, Limit
 
-FOLDER = FIRMWARE / "px4"
-WRITTEN = ("CMakeLists.txt", "Kconfig", "module.cpp", "module.hpp", "flight.c", "flight.h", "signals.c", "signals.h")
 PX4 = Autopilot(
     target="px4",
     name="PX4",
+    written=("CMakeLists.txt", "Kconfig", "module.cpp", "module.hpp", "flight.c", "flight.h", "signals.c", "signals.h"),
     signals=(*STATE, *TARGET),
     quickest_hz=400.0,  # IMU_GYRO_RATEMAX as PX4 comes; the policy's step is taken at a sample of the gyroscope
     pace="PX4's gyroscope",
     limits=(
         Limit("FENCE", "", 10.0, "m: no further from where it began, along north, east and down"),
-        Limit("TILT", "max_tilt", 60.0, "degrees between the body's z axis and the world's"),
-        Limit("SPEED", "max_speed", 5.0, "m/s"),
-        Limit("RATE", "max_body_rate", 15.0, "rad/s, of the body"),
+        *MOTION,
     ),
     not_carried_out={
         "min_voltage": "PX4 watches the battery itself (BAT_LOW_THR)",
@@ -46,8 +43,4 @@ def limits(policy: PolicyFile) -> str:
 
 def files(policy: PolicyFile, source: Source) -> dict[str, str]:
     """Path in the module's folder -> text, of a policy that was checked."""
-    return {
-        **{name: (FOLDER / name).read_text() for name in WRITTEN},
-        **source.files(),
-        "limits.h": limits(policy),
-    }
+    return PX4.files(source, limits(policy))

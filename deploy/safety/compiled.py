@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deploy.codegen.elementwise import number
+from deploy.codegen.source import FIRMWARE, QUADROTOR_SIGNALS, Source
 from deploy.policy_file import PolicyFile
 from deploy.safety.envelope import Envelope
 from deploy.safety.limits import limits_of, tightened
@@ -35,12 +36,20 @@ class Limit:
     share: float = 1.0
 
 
+MOTION = (
+    Limit("TILT", "max_tilt", 60.0, "degrees between the body's z axis and the world's"),
+    Limit("SPEED", "max_speed", 5.0, "m/s"),
+    Limit("RATE", "max_body_rate", 15.0, "rad/s, of the body"),
+)
+
+
 @dataclass(frozen=True)
 class Autopilot:
     """What a quadrotor's autopilot tells a policy inside it, how often at most, and which rules it leaves undone."""
 
-    target: str
+    target: str  # and the name of the folder in firmware/ that goes around the policy's C
     name: str
+    written: tuple[str, ...]  # the files there
     signals: Group
     quickest_hz: float
     pace: str  # what gives `quickest_hz`
@@ -105,3 +114,9 @@ class Autopilot:
                 numbers = ", ".join(number(float(x)) for x in wall)
                 lines.append(f"#define LIMIT_WORLD_{side} {{{numbers}}} /* m: a geofence, in the world */")
         return HEADER.format(autopilot=self.name, lines="\n".join([*lines, *more]))
+
+    def files(self, source: Source, limits: str) -> dict[str, str]:
+        """Path in the module's folder -> text, of a policy that was checked, and its limits.h."""
+        places = {name: FIRMWARE / self.target / name for name in self.written}
+        places[QUADROTOR_SIGNALS] = FIRMWARE / QUADROTOR_SIGNALS
+        return {**{name: place.read_text() for name, place in places.items()}, **source.files(), "limits.h": limits}

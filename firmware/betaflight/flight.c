@@ -1,5 +1,6 @@
 #include "flight.h"
 
+#include "policy_math.h"
 #include "signals.h"
 
 #define PERIOD_US ((uint32_t)(1e6f / POLICY_RATE_HZ + 0.5f))
@@ -10,18 +11,6 @@
 static float square(float x) { return x * x; }
 
 static float squares(const float *x) { return square(x[0]) + square(x[1]) + square(x[2]); }
-
-/* By its bits: Betaflight is built with -ffast-math, where x == x whatever x is. */
-static bool finite_all(const float *x, int n) {
-    for (int i = 0; i < n; ++i) {
-        union {
-            float number;
-            uint32_t bits;
-        } y = {x[i]};
-        if ((y.bits & 0x7f800000u) == 0x7f800000u) return false;
-    }
-    return true;
-}
 
 void flight_init(flight *f) {
     f->selftest = policy_init(&f->policy) ? FLIGHT_FINE : FLIGHT_SELFTEST;
@@ -36,8 +25,8 @@ void flight_end(flight *f) {
 static flight_reason known(const flight *f, const flight_seen *seen) {
     if (f->selftest != FLIGHT_FINE) return f->selftest;
     if (!seen->allowed) return FLIGHT_OTHER;
-    if (!finite_all(seen->rotation, 9) || !finite_all(seen->rates, 3) || !finite_all(seen->sticks, 3) ||
-        !finite_all(&seen->volts, 1))
+    if (policy_broken(seen->rotation, 9) || policy_broken(seen->rates, 3) || policy_broken(seen->sticks, 3) ||
+        policy_broken(&seen->volts, 1))
         return FLIGHT_NOT_FINITE;
     for (int i = 0; i < 3; ++i) { /* rows of a rotation; Betaflight keeps them to a few parts in 10^4 */
         const float length = squares(seen->rotation + 3 * i);
@@ -48,7 +37,7 @@ static flight_reason known(const flight *f, const flight_seen *seen) {
 #endif
 #ifdef NEEDS_POSITION
     if (!seen->placed) return FLIGHT_NO_POSITION;
-    if (!finite_all(seen->position, 3) || !finite_all(seen->velocity, 3) || !finite_all(&seen->variance, 1))
+    if (policy_broken(seen->position, 3) || policy_broken(seen->velocity, 3) || policy_broken(&seen->variance, 1))
         return FLIGHT_NOT_FINITE;
     if (seen->variance > square(LIMIT_DOUBT)) return FLIGHT_NO_POSITION;
 #endif
@@ -58,7 +47,7 @@ static flight_reason known(const flight *f, const flight_seen *seen) {
 /* Home and heading are those of now. */
 static void set_out(flight *f, const flight_seen *seen, uint32_t now) {
     const float north = seen->rotation[0], west = seen->rotation[3]; /* the nose, seen from above */
-    const float length = signals_root(square(north) + square(west));
+    const float length = policy_sqrt(square(north) + square(west));
     f->cosine = length > 1e-6f ? north / length : 1.0f;
     f->sine = length > 1e-6f ? west / length : 0.0f;
     for (int i = 0; i < 3; ++i) {
@@ -120,7 +109,7 @@ flight_reason flight_step(flight *f, const flight_seen *seen, uint32_t now) {
     if (reason != FLIGHT_FINE) return reason;
     if ((int32_t)(now + EARLY_US - f->due) < 0) return FLIGHT_FINE;
     f->due = (int32_t)(now - f->due) < (int32_t)PERIOD_US ? f->due + PERIOD_US : now + PERIOD_US;
-    board_signals known;
+    quadrotor_signals known;
     signals_read(&known, f, seen);
     policy_signals signals;
 #define SUPPLY(name, elements, type, age) \

@@ -1,14 +1,9 @@
 #include "signals.h"
 
+#include "policy_math.h"
+
 #define DEADBAND 0.1f /* of a stick */
 #define REACH (0.8f * LIMIT_FENCE) /* m: how far sticks take the target from home */
-
-float signals_root(float x) {
-    if (!(x > 0.0f)) return 0.0f;
-    float root = x > 1.0f ? x : 1.0f;
-    for (int i = 0; i < 40; ++i) root = 0.5f * (root + x / root); /* Newton, from above */
-    return root;
-}
 
 void signals_world(float *to, const flight *f, const float *nwu) {
     to[0] = f->cosine * nwu[0] + f->sine * nwu[1];
@@ -35,7 +30,7 @@ static float within(float to, float now, float low, float high) {
 #endif
 
 /* One period on, by the sticks. From `target_position`, which is home's. */
-static void move_target(board_signals *signals, flight *f, const flight_seen *seen) {
+static void move_target(quadrotor_signals *signals, flight *f, const flight_seen *seen) {
     float *const target = signals->target_position, *const speed = signals->target_velocity;
     float to[3], pushes[3];
     for (int i = 0; i < 3; ++i) {
@@ -43,7 +38,7 @@ static void move_target(board_signals *signals, flight *f, const flight_seen *se
         pushes[i] = to[i] = f->moved[i] + speed[i] / POLICY_RATE_HZ;
     }
     /* The fence's walls are along north and west, the sticks along the nose: in a circle it is within them. */
-    const float away = signals_root(to[0] * to[0] + to[1] * to[1]);
+    const float away = policy_sqrt(to[0] * to[0] + to[1] * to[1]);
     for (int i = 0; i < 2; ++i)
         if (away > REACH) to[i] *= REACH / away;
     to[2] = to[2] > REACH ? REACH : to[2] < -REACH ? -REACH : to[2];
@@ -58,7 +53,7 @@ static void move_target(board_signals *signals, flight *f, const flight_seen *se
     }
 }
 
-void signals_read(board_signals *signals, flight *f, const flight_seen *seen) {
+void signals_read(quadrotor_signals *signals, flight *f, const flight_seen *seen) {
     for (int k = 0; k < 3; ++k) {
         const float column[3] = {seen->rotation[k], seen->rotation[3 + k], seen->rotation[6 + k]};
         float turned[3];

@@ -1,5 +1,6 @@
 #include "flight.h"
 
+#include "policy_math.h"
 #include "signals.h"
 
 #define PERIOD_US ((uint64_t)(1e6f / POLICY_RATE_HZ + 0.5f))
@@ -7,14 +8,6 @@
 #define EARLY_US 500u
 
 static float square(float x) { return x * x; }
-
-static bool finite_all(const float *x, int n) {
-    for (int i = 0; i < n; ++i) {
-        const float none = x[i] - x[i]; /* 0, but not of an infinite or undefined number */
-        if (!(none == 0.0f)) return false;
-    }
-    return true;
-}
 
 static bool old(uint64_t heard, uint64_t now, uint64_t most) { return heard == 0 || (now > heard && now - heard > most); }
 
@@ -38,8 +31,8 @@ static flight_reason known(const flight *f, const flight_seen *seen, uint64_t no
     if (old(seen->position_at, now, LIMIT_POSITION_US) || old(seen->attitude_at, now, LIMIT_ATTITUDE_US) ||
         old(seen->rates_at, now, LIMIT_RATES_US))
         return FLIGHT_STALE;
-    if (!finite_all(seen->position, 3) || !finite_all(seen->velocity, 3) || !finite_all(seen->attitude, 4) ||
-        !finite_all(seen->rates, 3))
+    if (policy_broken(seen->position, 3) || policy_broken(seen->velocity, 3) || policy_broken(seen->attitude, 4) ||
+        policy_broken(seen->rates, 3))
         return FLIGHT_NOT_FINITE;
     const float length = square(seen->attitude[0]) + square(seen->attitude[1]) + square(seen->attitude[2]) +
                          square(seen->attitude[3]);
@@ -52,7 +45,7 @@ static void set_out(flight *f, const flight_seen *seen) {
     /* The nose, seen from above: north and east. */
     const float north = square(q[0]) + square(q[1]) - square(q[2]) - square(q[3]);
     const float east = 2.0f * (q[1] * q[2] + q[0] * q[3]);
-    const float length = signals_root(square(north) + square(east));
+    const float length = policy_sqrt(square(north) + square(east));
     f->cosine = length > 1e-6f ? north / length : 1.0f;
     f->sine = length > 1e-6f ? east / length : 0.0f;
     for (int i = 0; i < 3; ++i) f->home[i] = seen->position[i];
@@ -104,7 +97,7 @@ flight_reason flight_step(flight *f, const flight_seen *seen, uint64_t now) {
     if (reason != FLIGHT_FINE) return reason;
     if (now + EARLY_US < f->due) return FLIGHT_FINE;
     f->due = now > f->due + PERIOD_US ? now + PERIOD_US : f->due + PERIOD_US;
-    px4_signals known;
+    quadrotor_signals known;
     signals_read(&known, f, seen, now);
     policy_signals signals;
 #define SUPPLY(name, elements, type, age) \

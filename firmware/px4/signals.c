@@ -1,12 +1,5 @@
 #include "signals.h"
 
-float signals_root(float x) {
-    if (!(x > 0.0f)) return 0.0f;
-    float root = x > 1.0f ? x : 1.0f;
-    for (int i = 0; i < 40; ++i) root = 0.5f * (root + x / root); /* Newton, from above */
-    return root;
-}
-
 void signals_world(float *to, const flight *f, const float *ned) {
     to[0] = f->cosine * ned[0] + f->sine * ned[1];
     to[1] = f->sine * ned[0] - f->cosine * ned[1];
@@ -19,7 +12,7 @@ static bool told(const flight_seen *seen, uint64_t now) {
     return seen->target_at != 0 && (now < seen->target_at || now - seen->target_at <= LIMIT_TARGET_US) && sum - sum == 0.0f;
 }
 
-void signals_read(px4_signals *signals, const flight *f, const flight_seen *seen, uint64_t now) {
+void signals_read(quadrotor_signals *signals, const flight *f, const flight_seen *seen, uint64_t now) {
     const float w = seen->attitude[0], x = seen->attitude[1], y = seen->attitude[2], z = seen->attitude[3];
     const float s = 2.0f / (w * w + x * x + y * y + z * z);
     /* Columns: forward, right and down in north, east, down; left and up are their opposites. */

@@ -68,7 +68,7 @@ _Static_assert(sizeof(policy_commands) == MOTORS * sizeof(float), "the policy co
 enum { OFF, BENCH, SHADOW, FLY, MODES };
 enum { BY_PID, ON_BENCH, AS_SHADOW, TAKING_OVER, FLYING, HOLDING, SINKING, DOWN, STOPPED };
 
-static crazyflie_signals signals;
+static quadrotor_signals signals;
 static policy_signals inputs;
 static policy_commands commands;
 static guard_seen seen;

@@ -8,7 +8,7 @@ static void set(float *to, float x, float y, float z) {
     to[2] = z;
 }
 
-void signals_read(crazyflie_signals *signals, const setpoint_t *setpoint, const sensorData_t *sensors,
+void signals_read(quadrotor_signals *signals, const setpoint_t *setpoint, const sensorData_t *sensors,
                   const state_t *state) {
     const quaternion_t q = state->attitudeQuaternion;
     const float s = 2.0f / (q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);

@@ -2,24 +2,15 @@
 #ifndef SIGNALS_H
 #define SIGNALS_H
 
+#include "quadrotor_signals.h"
 #include "stabilizer_types.h"
-
-/* World: z up. Body: x forward, y left, z up. */
-typedef struct {
-    float position[3];         /* m, world */
-    float rotation[9];         /* body to world, row-major */
-    float linear_velocity[3];  /* m/s, world */
-    float angular_velocity[3]; /* rad/s, body */
-    float target_position[3];  /* m, world */
-    float target_velocity[3];  /* m/s, world */
-} crazyflie_signals;
 
 /* Every conversion of units and axes; nothing else converts.
  *
  * The gyroscope gives degrees/s in body axes. The attitude comes from the quaternion (members x, y, z, w; any length),
  * never from state->attitude, whose angles are in degrees with the pitch inverted. Velocities of a set point are taken as
  * the world's: the caller refuses velocity_body. Accelerations (in g) are no signal of a policy. */
-void signals_read(crazyflie_signals *signals, const setpoint_t *setpoint, const sensorData_t *sensors,
+void signals_read(quadrotor_signals *signals, const setpoint_t *setpoint, const sensorData_t *sensors,
                   const state_t *state);
 
 #endif

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,3 +57,14 @@ class Native:
             views[name] = whole[start : start + size]
             start += size
         return views
+
+
+def spoiled(folder: Path, scratch: Path) -> Path:
+    """A copy of an export whose C computes wrongly: the first constant is another."""
+    changed = scratch / "spoiled"
+    shutil.copytree(folder, changed)
+    text = (changed / "policy.c").read_text()
+    wrong = re.sub(r"(static const float \w+\[\d*\] = \{\s*)(-?[\d.]+)", r"\g<1>9.0f + \2", text, count=1)
+    assert wrong != text
+    (changed / "policy.c").write_text(wrong)
+    return changed

@@ -2,8 +2,6 @@
 
 import ctypes
 import math
-import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 from deploy.mavlink.frames import Axes, heading_of
 from deploy.policy_file import PolicyFile
+from tests.deploy.codegen.native import spoiled
 from tests.deploy.px4.bench import ALL, HOLD, LAND, MODE, OTHER, STILL, TICK, Bench, built, changed, exported
 
 LEANS = {6: math.cos(0.6), 7: math.sin(0.6)}
@@ -278,13 +277,7 @@ def test_it_holds_a_simulated_vehicle_in_place(bench):
 
 
 def test_a_build_that_computes_wrongly_does_not_start(folder, tmp_path):
-    changed = tmp_path / "module"
-    shutil.copytree(folder, changed)
-    text = (changed / "policy.c").read_text()
-    spoiled = re.sub(r"(static const float \w+\[\d*\] = \{\s*)(-?[\d.]+)", r"\g<1>9.0f + \2", text, count=1)
-    assert spoiled != text
-    (changed / "policy.c").write_text(spoiled)
-    library = ctypes.CDLL(str(built(changed, tmp_path)))
+    library = ctypes.CDLL(str(built(spoiled(folder, tmp_path), tmp_path)))
     library.bench_said.restype = ctypes.c_char_p
     assert library.bench_start() != 0
     assert b"its self-test fails" in library.bench_said()

@@ -95,7 +95,7 @@ void bench_motors(float *to) {
 void bench_target(const float *place, const float *nose, const float *sticks, const int *steps, int legs, float *to) {
     static flight f;
     static flight_seen seen;
-    board_signals told;
+    quadrotor_signals told;
     seen = (flight_seen){.rotation = {nose[0], -nose[1], 0, nose[1], nose[0], 0, 0, 0, 1}, .volts = 16, .placed = 1, .allowed = 1};
     for (int i = 0; i < 3; ++i) seen.position[i] = place[i];
     flight_init(&f);

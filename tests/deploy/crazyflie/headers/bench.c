@@ -150,8 +150,8 @@ int bench_step(const bench_input *in, float *forces) {
     return (int)control.controlMode;
 }
 
-void bench_signals(const bench_input *in, crazyflie_signals *signals);
-void bench_signals(const bench_input *in, crazyflie_signals *signals) {
+void bench_signals(const bench_input *in, quadrotor_signals *signals);
+void bench_signals(const bench_input *in, quadrotor_signals *signals) {
     setpoint_t setpoint;
     sensorData_t sensors;
     state_t state;
