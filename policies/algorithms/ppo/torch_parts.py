@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,7 +98,7 @@ def drawn(counts: list[int], minibatches: int, k: int) -> list[int]:
     return [max(0, min(size, count - k * size)) for size, count in zip(sizes, counts, strict=True)]
 
 
-class Parted(Stateful):
+class Parted(Stateful, ABC):
     """PPO on the torch path, whatever its networks: what is done with the parts of a rollout, and with their sums."""
 
     state_parts: tuple[str, ...] = (
@@ -124,17 +125,17 @@ class Parted(Stateful):
     iterations: int
     iteration: int
 
+    @abstractmethod
     def _collect(self) -> tuple[list[Batch], dict[str, float]]:
         """A rollout of each of my parts, and what all say about the episodes that ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _update(self, data: list[Batch]) -> dict[str, float]:
         """Learn from that."""
-        raise NotImplementedError
 
+    @abstractmethod
     def evaluate(self, episodes: int, seed: int) -> dict[str, Array]:
         """The task's scores (episodes x agents,) of the policy without exploration, on starts of their own."""
-        raise NotImplementedError
 
     @property
     def done(self) -> float:
