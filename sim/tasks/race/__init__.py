@@ -64,6 +64,7 @@ ROBUST = (
     Vary("acceleration", 0.8, 1.2),
     Vary("trim", -0.02, 0.02, "add"),
 )
+LAST = (Feature("last_steering", scale=2.0), Feature("last_speed", scale=0.2))  # of what it was told last
 NEAR, AT_WALL = 0.03, 1.0  # m from the car's outline at which a wall counts as touched; its price, in m, when sensed
 LATENCY, ROBUST_LATENCY, REAL_LATENCY = (0.0, 0.03), (0.0, 0.05), (0.045, 0.045)  # s, of commands
 
@@ -155,6 +156,7 @@ class CarRace:
             replace(steer, imperfections=late),
             replace(speed, low=-c.reverse, high=c.top_speed, imperfections=late),
         )
+        self.last: Group = tuple(Signal(f"last_{s.name}", s.shape, s.unit, s.frame) for s in self.commands)
         self.features: tuple[Feature, ...] = (
             Feature("lidar", squash=3.0),
             Feature("wheel_speed", scale=0.2),
@@ -163,8 +165,7 @@ class CarRace:
         )
         other = dict.fromkeys(("yaw_rate", "steering_angle", "steering", "offset"), ([0], [-1.0]))
         if c.told:
-            self.policy += tuple(Signal(f"last_{s.name}", s.shape, s.unit, s.frame) for s in self.commands)
-            self.features += (Feature("last_steering", scale=2.0), Feature("last_speed", scale=0.2))
+            self.policy, self.features = self.policy + self.last, self.features + LAST
             other["last_steering"] = [0], [-1.0]
         self.envelope: dict[str, Any] = {"safe": {s.name: [0.0] * s.size for s in self.commands}}
         lidar = [*range(BEAMS)][::-1], [1.0] * BEAMS

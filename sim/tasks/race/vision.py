@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from sim.spec import Signal
 from sim.tasks import Recipes
-from sim.tasks.race import RATE, CarRace, RaceConfig
+from sim.tasks.race import LAST, RATE, CarRace, RaceConfig
 from sim.tasks.race.recipes import FAST, STUDENT
 from sim.tasks.sight import EVERYTHING, OF_CAMERAS, OF_PICTURES, CameraConfig
-from sim.terms import Feature, Mirror
+from sim.terms import Mirror
 
 BEYOND = (*OF_PICTURES, "surface", *OF_CAMERAS)
 OLDEST = 0.1  # s that a picture may be old beyond its latency
@@ -55,20 +55,16 @@ class CarRaceVision(CarRace):
         self.camera, self.lens, self.panorama, self.view = c, c.optics(), c.around(), c.view
         self.held_out = frozenset(BEYOND if c.held_out == EVERYTHING else [c.held_out] * bool(c.held_out))
         self.latency = c.latency + ("latency" in self.held_out)
-        sensed = {s.name: s for s in self.policy if not s.name.startswith("last_")}
+        sensed = {s.name: s for s in self.policy if s not in self.last}
         shape, oldest = (self.lens.height, self.lens.width, 3), OLDEST + self.latency / RATE
         self.policy = (
             Signal("camera", shape, "1", "", 0.0, 255.0, oldest, dtype="uint8"),
             sensed.pop("wheel_speed"),
             sensed.pop("yaw_rate"),
-            *(Signal(f"last_{s.name}", s.shape, s.unit, s.frame) for s in self.commands),
+            *self.last,
         )
         self.privileged = (*(replace(s, imperfections=()) for s in sensed.values()), *self.privileged)
-        self.features = (
-            *(f for f in self.features if f.signal in ("wheel_speed", "yaw_rate")),
-            Feature("last_steering", scale=2.0),
-            Feature("last_speed", scale=0.2),
-        )
+        self.features = (*(f for f in self.features if f.signal in ("wheel_speed", "yaw_rate")), *LAST)
         self.mirrors: tuple[Mirror, ...] = ()  # of a picture it is another one
 
     def conditions(self) -> dict[str, CarRace]:
