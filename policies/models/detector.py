@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.models.networks import Array, Layer
-from policies.models.vision import convolved, write_convolved
+from policies.models.vision import convolved, standardised, write_convolved, write_standardised
 from sim import spec
 from sim.spec import Group, Signal
 from sim.tasks.soccer.detection import signals
@@ -35,9 +35,10 @@ def told(players: int) -> Group:
 class PictureDetector:
     """Convolutions; for each thing a softmax over their cells, which says where it is; and what is found there.
 
-    The bearing is the mean of those of the columns (as points are found by `vision.KeypointEncoder`). Of values that
-    further channels hold the means go with the columns' shares through two linear layers, ReLU between them: to all
-    logits, above 0 where a thing is seen, then all logarithms of distances. It remembers nothing.
+    They see a picture whose colours are standardised, whatever the light. The bearing is the mean of those of the
+    columns (as points are found by `vision.KeypointEncoder`). Of values that further channels hold the means go with
+    the columns' shares through two linear layers, ReLU between them: to all logits, above 0 where a thing is seen, then
+    all logarithms of distances. It remembers nothing.
     """
 
     name: str
@@ -83,7 +84,7 @@ class PictureDetector:
         return spec.unpack(self.outputs, np.clip(told, -LARGEST, LARGEST)), {}
 
     def _told(self, picture: NDArray[np.uint8]) -> Array:
-        cells = np.maximum(convolved(picture, self.layers, self.strides), np.float32(0.0))
+        cells = np.maximum(convolved(standardised(picture), self.layers, self.strides), np.float32(0.0))
         rows, columns, _ = cells.shape
         flat = cells.reshape(rows * columns, -1)
         looked = flat @ self.maps[0].T + self.maps[1]
@@ -102,7 +103,8 @@ class PictureDetector:
 
     def write(self, graph: Graph) -> str:
         """The same as ONNX nodes; what is told as a share of `LARGEST`."""
-        x, rows, columns = write_convolved(graph, self.picture.name, self.picture.shape, self.layers, self.strides)
+        shown, shape = write_standardised(graph, self.picture.name), self.picture.shape
+        x, rows, columns = write_convolved(graph, shown, shape, self.layers, self.strides)
         x, n, cells = graph.add("Relu", x), self.things, rows * columns
 
         def each(layer: Layer) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KERNEL = 3  # pixels, of every convolution
 HEADS = ("keypoints", "flat")
+DARK = 4.0  # of 255: differences in a picture that count as none
+CONTRAST = 0.3 * 255.0  # the standard deviation of a colour once it is standardised
 
 
 def grid(height: int, width: int) -> Array:
@@ -144,9 +146,26 @@ class FlatEncoder:
 ENCODERS: dict[str, type[KeypointEncoder] | type[FlatEncoder]] = {"keypoints": KeypointEncoder, "flat": FlatEncoder}
 
 
-def convolved(picture: NDArray[np.uint8], layers: Sequence[Layer], strides: Sequence[int]) -> Array:
-    """What the last convolution makes of a picture, (rows, columns, channels)."""
+def standardised(picture: NDArray[np.uint8]) -> Array:
+    """Each colour less its mean over the picture, in `CONTRAST`s: the light's strength and tint fall out."""
     x = picture.astype(np.float32)
+    off = x - x.mean((0, 1))
+    made: Array = off / (np.sqrt(np.square(off).mean((0, 1))) + np.float32(DARK)) * np.float32(CONTRAST)
+    return made
+
+
+def write_standardised(graph: Graph, picture: str) -> str:
+    """The same of pictures (n, height, width, 3) as ONNX nodes."""
+    x, over = graph.real(picture), graph.constant([1, 2], np.int64)
+    off = graph.add("Sub", x, graph.add("ReduceMean", x, over))
+    square = graph.add("ReduceMean", graph.add("Mul", off, off), over)
+    spread = graph.add("Add", graph.add("Sqrt", square), graph.constant(DARK))
+    return graph.add("Mul", graph.add("Div", off, spread), graph.constant(CONTRAST))
+
+
+def convolved(picture: NDArray[Any], layers: Sequence[Layer], strides: Sequence[int]) -> Array:
+    """What the last convolution makes of a picture, (rows, columns, channels)."""
+    x: Array = picture.astype(np.float32)
     for index, ((weight, bias), stride) in enumerate(zip(layers, strides, strict=True)):
         x = _convolve(np.maximum(x, np.float32(0.0)) if index else x, weight, bias, stride)
     return x

@@ -18,7 +18,7 @@ from policies.learning.encoders import WHITE, convolution_layers, convolutions
 from policies.learning.networks import descend, linear_layers, mlp
 from policies.models.detector import PictureDetector, picture_bearings, told
 from policies.models.networks import Array, Layer
-from policies.models.vision import EncoderConfig
+from policies.models.vision import CONTRAST, DARK, EncoderConfig
 from sim.spec import pictures, size
 from sim.tasks.soccer import SoccerVision1v1
 
@@ -64,7 +64,7 @@ class DetectorNetwork(nn.Module):
 
     def forward(self, shown: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (n, things), shares of columns (n, things, columns), logarithms of distances (n, things)."""
-        cells = self.eye(shown.permute(0, 3, 1, 2).float() / WHITE).relu()
+        cells = self.eye(standardised(shown.permute(0, 3, 1, 2).float()) / WHITE).relu()
         rows, columns = cells.shape[2:]
         flat = cells.permute(0, 2, 3, 1).flatten(1, 2)  # (n, cells, channels)
         likely = self.maps(flat).softmax(1)  # (n, cells, things)
@@ -139,6 +139,12 @@ class DetectorNetwork(nn.Module):
             head=linear_layers(self.head),
             bearings=self.bearings.numpy().copy(),
         )
+
+
+def standardised(shown: Tensor) -> Tensor:
+    """Pictures (n, 3, height, width) as `policies.models.vision.standardised` makes them."""
+    off = shown - shown.mean((2, 3), keepdim=True)
+    return off / (off.square().mean((2, 3), keepdim=True).sqrt() + DARK) * CONTRAST
 
 
 def pools(frames: Iterator[Frames], size: int) -> Iterator[Frames]:
