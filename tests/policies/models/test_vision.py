@@ -24,7 +24,7 @@ from policies.learning.encoders import Encoders, shifted
 from policies.models.chunking import ChunkPolicy, NoiseTable, Steering
 from policies.models.export import export, random_signals, serialise
 from policies.models.networks.feed_forward import Mlp
-from policies.models.vision import EncoderConfig, ObservationEncoder
+from policies.models.vision import CONTRAST, EncoderConfig, ObservationEncoder, standardised
 from policies.runner import checkpoint
 from policies.runner.config import compose
 from sim.spec import Signal
@@ -298,3 +298,11 @@ def test_wrong_settings_are_named():
         ObservationEncoder(ToySight.policy)
     with pytest.raises(ValueError, match="camera 'ceiling' is not one of wrist_camera, scene_camera"):
         ReachConfig(cameras=["ceiling"])
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.floats(0.5, 1.5), min_size=3, max_size=3), st.floats(0.0, 30.0))
+def test_strength_and_tint_of_the_light_fall_out(seed, gains, more):
+    picture = np.random.default_rng(seed).uniform(20.0, 120.0, (8, 12, 3))
+    seen, lit = standardised(picture), standardised(picture * np.array(gains) + more)
+    np.testing.assert_allclose(lit, seen, atol=0.25 * CONTRAST)  # what counts as dark remains
+    assert np.abs(standardised(np.full((8, 12, 3), 90, np.uint8))).max() == 0.0
