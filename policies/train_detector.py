@@ -62,8 +62,6 @@ class Config:
 
 def train(config: Config) -> tuple[PolicyFile, Errors, str]:
     """Learn, measure, write the file: it, its errors, and tables of them for people."""
-    import torch
-
     from policies.learning.detection.errors import tables, text
     from policies.learning.detection.learner import DetectorLearner
     from policies.models.export import STEPS, export
@@ -71,9 +69,8 @@ def train(config: Config) -> tuple[PolicyFile, Errors, str]:
     from sim.tasks.recorded import recorded
     from sim.tasks.soccer.detection import things
 
-    torch.set_num_threads(config.threads)
     task = make(config.task, **config.camera())
-    learner = DetectorLearner(task, config.total_steps, config.games, config.seed)
+    learner = DetectorLearner(task, config.total_steps, config.games, config.seed, config.threads)
     began = time.process_time()
     for metrics in learner.learn():
         print(f"{100 * metrics['progress']:3.0f} %  loss {metrics['loss']:.3f}", flush=True)

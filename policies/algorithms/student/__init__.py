@@ -151,7 +151,8 @@ class Student:
         if self.config.eyes == "detector" and pictures(self.task.policy):
             from policies.algorithms.student.eyes import Eyes
 
-            self.eyes = Eyes(self.task, self.config.network, self.config.detector_steps, self.seed)
+            settings = self.config.network, self.config.detector_steps, self.seed, self.config.threads
+            self.eyes = Eyes(self.task, *settings)
 
     def _league(self, task: Task) -> League:
         """Scripted opponents, and the teacher."""

@@ -27,15 +27,15 @@ GAMES = 40  # unseen ones that judge a detector
 class Eyes:
     """A detector, and the tasks in which a student is told what it tells. ValueError where no detector can learn."""
 
-    def __init__(self, task: Any, network: str, steps: int, seed: int) -> None:
-        """It learns from `steps` pictures, for a student with this kind of network."""
+    def __init__(self, task: Any, network: str, steps: int, seed: int, threads: int = 1) -> None:
+        """It learns from `steps` pictures, on so many threads, for a student with this kind of network."""
         if not shows_things(task):
             raise ValueError(f"nobody says what is in pictures of {task.name}: set algorithm.eyes=encoder")
         if network != "gru":
             raise ValueError("algorithm.eyes=detector goes with algorithm.network=gru")
         self.seen: Any = task
         self.task: Any = task.detector_task()
-        self.learner = DetectorLearner(task, steps, GAMES, seed)
+        self.learner = DetectorLearner(task, steps, GAMES, seed, threads)
 
     @property
     def over(self) -> bool:

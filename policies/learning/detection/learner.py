@@ -25,8 +25,9 @@ UNSEEN = int.from_bytes(b"unseen")  # mixed into the seed of the games that judg
 class DetectorLearner:
     """Learns from `total_steps` pictures of a task; then so many `games` judge it."""
 
-    def __init__(self, task: SoccerVision1v1, total_steps: int, games: int, seed: int) -> None:
-        self.task, self.total_steps, self.games, self.seed = task, total_steps, games, seed
+    def __init__(self, task: SoccerVision1v1, total_steps: int, games: int, seed: int, threads: int = 1) -> None:
+        """`threads` are torch's: beside other work on the same cores several wait for each other."""
+        self.task, self.total_steps, self.games, self.seed, self.threads = task, total_steps, games, seed, threads
         self.network = DetectorNetwork(task, Detection(), seed)
         self.matches = Matches(task, total_steps, seed)
         self.errors: Errors | None = None  # when it is over
@@ -34,6 +35,7 @@ class DetectorLearner:
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end; one yield per pool of pictures."""
+        torch.set_num_threads(self.threads)
         mixed = pools(iter(self.matches), self.network.config.pool)
         while self.done < self.total_steps:
             frames = next(mixed)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from policies.algorithms import LearningError
 from policies.algorithms.student import Student, StudentConfig
@@ -163,6 +164,17 @@ def test_a_gaze_is_rewarded_for_what_the_teacher_does_of_what_is_known(teacher):
     learned(one)
     tutor = one.student.heard.tutor
     assert sorted(tutor.columns) == [0, 1, 2, 3] and tutor.names == one.task.remembered
+
+
+def test_its_detector_has_the_threads_that_it_is_given(teacher):
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        one = student(teacher, gaze_steps=0)
+        assert next(kind(metrics) for metrics in one.learn()) == "eyes"
+        assert torch.get_num_threads() == one.config.threads == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_detector_that_learns_too_little_is_told(teacher, monkeypatch):
