@@ -148,8 +148,9 @@ def test_a_gymnasium_that_ours_do_not_fit_still_imports(monkeypatch):
     """A version below 1.1 lacks what `sim.gym` takes from it; it loads entry points outside of any try."""
     monkeypatch.delitem(sys.modules, "sim.gym")
     monkeypatch.delattr(gymnasium.vector, "AutoresetMode")
-    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    needed = [line for lines in extras.values() for line in lines if line.startswith("gymnasium>")]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    needed = [line for lines in extras for line in lines if line.startswith("gymnasium>")]
     assert {*needed} == {"gymnasium>=1.1"}
     with pytest.warns(UserWarning, match=r"not 1\.1 or newer: cannot import name 'AutoresetMode'"):
         registry.enter_gymnasium()
