@@ -153,7 +153,7 @@ class Jobs:
         while not self._over.is_set():
             try:
                 last = self._received(job, self._where.perform(job, order, _kept(job.folder)))
-                if last.status in KILLED or "MemoryError" in _reason(last):
+                if last.status in KILLED or (last.status and "MemoryError" in _reason(last)):
                     raise LostError(_reason(last))
             except LostError as lost:
                 losses += 1
