@@ -127,7 +127,7 @@ class Ending:
 
 def test_what_was_killed_is_tried_again(tmp_path):
     said = []
-    ends = [(-9, ""), (143, "SIGTERM at 12%"), (1, "numpy._core._exceptions._ArrayMemoryError: no 9 GiB"), (0, "no MemoryError")]
+    ends = [(-9, ""), (143, "SIGTERM at 12%"), (1, "x._ArrayMemoryError: no 9 GiB"), (0, "no MemoryError")]
     assert Jobs(Ending(*ends), 1, said.append).run([Job(WORDS, tmp_path / "a")]) == {}
     assert [line.count("begins anew") for line in said] == [1, 1, 1, 0] and "ended by signal 9" in said[0]
     (error,) = Jobs(Ending(*[(-9, "")] * LOSSES), 1, said.append).run([Job(WORDS, tmp_path / "b")]).values()
