@@ -1,6 +1,7 @@
 """ros2 launch sim2metal quad_swarm.launch.py policy:=FILE [robots:=3]: simulated quadrotors, a namespace for each.
 
-Each has its own robot, policy and supervisor nodes: /quad0/policy, /quad1/policy, ...
+Each has its own robot, policy and supervisor nodes: /quad0/policy, /quad1/policy, ... and a world of its own: they do
+not meet, nor does one's wash reach another. The task quad_swarm is several in one airspace (docs/swarm.md).
 """
 
 from pathlib import Path

@@ -20,7 +20,7 @@ from deploy import cli
 from deploy.system.files import write_atomic
 from policies.cluster.job import JUDGED
 from policies.cluster.jobs import Here, Job, Jobs, There, Where
-from policies.cluster.multirun import job_of
+from policies.cluster.multirun import cpus_of, job_of
 from policies.cluster.search import Dimension, Plan, Search, seeds
 from policies.cluster.space import space_of
 from policies.runner.config import RunError, Settings, compose
@@ -72,7 +72,8 @@ def search(config: Config, words: Sequence[str]) -> Search:
     def make(words: Sequence[str], folder: Path, judged_by: Sequence[str]) -> Job:
         return job_of(words, folder, judged_by)
 
-    known = dict.fromkeys(("success", *task_class(settings_of(fixed, space).task).scores))  # wrong ones are refused now
+    first = settings_of(fixed, space)
+    known = dict.fromkeys(("success", *task_class(first.task).scores))  # wrong ones are refused now
     if config.metric not in known:
         raise ValueError(f"metric={config.metric}: the task's are {', '.join(known)}")
     from policies.cluster.study import Study  # before anything is begun: whether Optuna is installed
@@ -81,17 +82,18 @@ def search(config: Config, words: Sequence[str]) -> Search:
         out.mkdir(parents=True, exist_ok=True)
         stack.enter_context(Lock(out))
         nodes = stack.enter_context(entered(config.cluster))
-        where: Where = Here() if nodes is None else There(nodes)
         cpus = cores() if nodes is None else nodes.cpus
+        where: Where = Here(cpus) if nodes is None else There(nodes)
+        together = max(1, cpus // cpus_of(first))
         plan = Plan(
             (*fixed, "report=false"), config.trials, tuning, test, config.metric, config.maximise,
-            config.episodes, config.parallel or max(1, -(-cpus // len(tuning))),
+            config.episodes, config.parallel or max(1, -(-together // len(tuning))),
         )  # fmt: skip
         asked = json.dumps([*words, *tuning, config.metric, config.maximise, config.episodes, config.search_seed])
         study = Study(out / STUDY, space, config.maximise, config.search_seed, asked)
 
         def run(jobs: Sequence[Job]) -> Mapping[Path, str]:
-            return Jobs(where, cpus, lambda text: print(text, flush=True)).run(jobs)
+            return Jobs(where, together, lambda text: print(text, flush=True)).run(jobs)
 
         made = Search(plan, study, out, make, run)
         made.tune()

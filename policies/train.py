@@ -18,13 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.system import extras
-from policies.algorithms import Algorithm, HasProvenance, LearningError, LostBaseError, LostLearnerError, algorithm_for
+from policies.algorithms import (
+    Algorithm,
+    HasProvenance,
+    HasStages,
+    LearningError,
+    LostBaseError,
+    LostLearnerError,
+    algorithm_for,
+)
 from policies.reports.final import PARTS, plain, warn
 from policies.reports.final import written as _report
 from policies.runner import checkpoint, cli, config, live, loggers
 from policies.runner.config import RunError, Settings
 from policies.runner.folder import CHECKPOINT, POLICY, opened, resuming
-from policies.runner.log import Log, Progress
+from policies.runner.log import Log, Progress, thousands
 from policies.runner.mistakes import SettingsError
 from policies.runner.profiling import profiled
 from policies.runner.provenance import Background, lasting, made_at, randomisation, versions
@@ -79,6 +87,9 @@ def _run(
     algorithm.dump_to(folder / "diverged")
     title = f"{settings.task} {settings.algorithm}"
     print(f"{title} seed {settings.options.seed} -> {folder}", flush=True)
+    if saved:
+        stage = f": {algorithm.stage()}" if isinstance(algorithm, HasStages) else ""
+        print(f"continuing after {thousands(saved['step'])} environment steps{stage}", flush=True)
     metrics: dict[str, float] = {"env_steps": saved.get("step", 0)}
     clock.lap("start")
     background.start()
@@ -145,7 +156,12 @@ def built(settings: Settings) -> tuple[Task, Algorithm]:
     except (ValueError, KeyError, LearningError) as error:
         raise RefusedError(plain(error)) from error
     except ModuleNotFoundError as error:
-        raise SettingsError(extras.missing(error)) from error
+        raise SettingsError(extras.missing(error, "" if options.device == "cpu" else "rl,cuda")) from error
+    except (AssertionError, RuntimeError) as error:
+        if options.device == "cpu":
+            raise
+        said = str(error).partition("\n")[0]  # torch's: that it was built without CUDA, or finds no GPU
+        raise RefusedError(f"device={options.device} cannot be used: {said}; use device=cpu") from error
     return task, made
 
 

@@ -123,9 +123,9 @@ def load(kind: str, name: str, table: Mapping[str, str]) -> Any:
 def enter_gymnasium() -> None:
     """What Gymnasium calls while it is imported (entry point "gymnasium.envs"): enters our tasks into its registry.
 
-    A version that ours do not fit (below 1.0) still has to import for everybody else: it gets a warning, no error.
+    A version that ours do not fit (below 1.1) still has to import for everybody else: it gets a warning, no error.
     """
     try:
         importlib.import_module("sim.gym")  # importing registers
     except ImportError as error:
-        warnings.warn(f"sim2metal's tasks are not in this gymnasium, which is not 1.0 or newer: {error}", stacklevel=2)
+        warnings.warn(f"sim2metal's tasks are not in this gymnasium, which is not 1.1 or newer: {error}", stacklevel=2)

@@ -67,13 +67,20 @@ class Episode:
 
 
 def rollout(
-    task: Task, env: Env, act: Act, episodes: Sequence[int], linger: int = 0, truth: bool = False
+    task: Task,
+    env: Env,
+    act: Act,
+    episodes: Sequence[int],
+    linger: int = 0,
+    truth: bool = False,
+    late: Sequence[int] = (),
 ) -> Iterator[Episode]:
     """These episodes, as they end: `linger` steps after success, when terminated, or out of time.
 
     They begin in this order, each in the first world that is free; with `truth` they hold what is so, for scores,
     instead of what was sensed. Of several agents in a world each yields its own, one after the other, when it ends for
-    one of them. ValueError when some world has none to begin with.
+    one of them. `late`: control steps by which the first episode of each world begins later. ValueError when some
+    world has none to begin with.
     """
     num, agents = env.num, agents_of(task)
     worlds = num // agents
@@ -83,15 +90,21 @@ def rollout(
     moments: list[list[Moment]] = [[] for _ in range(num)]
     begun, busy = np.ones(num, bool), np.ones(worlds, bool)
     since = np.full(num, -1)  # steps since success
+    starts, clock = np.array([*late] or [0] * worlds), 0
     env.reset(range(num), numbers.tolist())
     while busy.any():
+        for world in map(int, np.flatnonzero((starts == clock) & (starts > 0))):
+            rows = [*range(agents * world, agents * (world + 1))]
+            begun[rows], since[rows] = True, -1  # what was stepped until now is nobody's
+            env.reset(rows, numbers[rows].tolist())
         signals = env.observe()
         commands, kept = act(signals, numbers, begun), env.truth() if truth else signals
         step = env.step(commands)
         begun = np.zeros(num, bool)
         since += step.success | (since >= 0)
         over = for_whole_worlds(agents, (since >= linger) | step.terminated)
-        for world in map(int, np.flatnonzero(busy)):
+        clock += 1
+        for world in map(int, np.flatnonzero(busy & (starts < clock))):
             rows = [*range(agents * world, agents * (world + 1))]
             for row in rows:
                 moments[row].append(Moment.of(task, row, kept, commands, step))

@@ -46,7 +46,7 @@ LIMITS = {
     "seconds": (30.0, 1.0, 600.0),
 }
 PARAMETERS: dict[str, tuple[str, float]] = {
-    "policy.mode": ("uint8", FLY),
+    "policy.mode": ("uint8", OFF),  # after a reboot nothing flies but PID until somebody says so
     **{f"policy.{name}": ("float", usual) for name, (usual, _, _) in LIMITS.items()},
 }
 OLD, LOW = 0.03, 0.03  # s that an estimate may stay exactly as it is, and that a battery has to be low

@@ -55,7 +55,7 @@ class Algorithm(Protocol):
     """One way to learn a controller for a task. Logging, checkpoints, export and evaluation live in `policies.train`.
 
     `Config` is a mutable dataclass. What an algorithm may be besides: `HasRecipes`, `HasBaselines`, `HasProvenance`,
-    `HasSnapshots`.
+    `HasSnapshots`, `HasStages`.
     """
 
     Config: type
@@ -97,6 +97,14 @@ class HasProvenance(Protocol):
 
     def provenance(self) -> dict[str, Any]:
         """What the policy file tells of that."""
+
+
+@runtime_checkable
+class HasStages(Protocol):
+    """An algorithm in which others learn first, whom a run that is continued finds where they were."""
+
+    def stage(self) -> str:
+        """Who learns now, in words."""
 
 
 @runtime_checkable

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +27,14 @@ if TYPE_CHECKING:
     from sim.cluster.nodes import Nodes
 
 LOSSES = 5  # of nodes or workers under one job, after which something is wrong with the job
+# Statuses of a run that somebody ended, or Linux (SIGKILL), when memory ran out.
+KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGBUS, 128 + signal.SIGTERM}
+FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
 Say = Callable[[str], object]
+
+
+class Trouble(str):
+    """What went wrong with this machine, not with the job: once it is mended, the job can go on."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,30 @@ class Where(Protocol):
 
 
 class Here:
-    """Processes of this machine."""
+    """Processes of this machine, which has so many CPUs; each job waits until as many as it needs are free."""
+
+    def __init__(self, cpus: int) -> None:
+        self._cpus = self._free = cpus
+        self._over, self._changed = False, threading.Condition()
 
     def perform(self, job: Job, order: Order, kept: Mapping[str, bytes]) -> Iterator[Part]:
-        return performed(order, kept)
+        needed = min(job.cpus, self._cpus)
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._free >= needed)
+            self._free -= needed
+        try:
+            if not self._over:
+                yield from performed(order, kept)
+        finally:
+            with self._changed:
+                self._free += needed
+                self._changed.notify_all()
 
     def cancel(self) -> None:
-        """They end as nobody listens any more."""
+        """Nobody waits any more; those under way end as nobody listens."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
 
 
 class There:
@@ -88,7 +114,8 @@ class Jobs:
     def run(self, jobs: Sequence[Job]) -> dict[Path, str]:
         """Do them all; folder -> what went wrong, for those that failed. A job that is done already is not done again.
 
-        A job whose node or worker is lost is continued elsewhere, from its last checkpoint.
+        A job whose node or worker is lost is continued elsewhere, from its last checkpoint; so is one that was killed.
+        Where it is the machine that fails (a full disk) what went wrong is a `Trouble`.
         """
         failed: dict[Path, str] = {}
         with ThreadPoolExecutor(self._together) as pool:
@@ -118,7 +145,7 @@ class Jobs:
         except (BusyError, ClusterError) as error:
             return str(error)
         except OSError as error:
-            return f"cannot write {error.filename or job.folder}: {error.strerror or error}"
+            return Trouble(f"cannot write {error.filename or job.folder}: {error.strerror or error}")
 
     def _continued(self, job: Job) -> str:
         told = tuple((name, os.environ[name]) for name in TOLD if name in os.environ)
@@ -126,6 +153,8 @@ class Jobs:
         while not self._over.is_set():
             try:
                 last = self._received(job, self._where.perform(job, order, _kept(job.folder)))
+                if last.status in KILLED or (last.status and "MemoryError" in _reason(last)):
+                    raise LostError(_reason(last))
             except LostError as lost:
                 losses += 1
                 if losses >= LOSSES:
@@ -136,7 +165,8 @@ class Jobs:
             if last.status == 0 and job.done:
                 self._say(f"policy: {job.folder / POLICY}")
                 return ""
-            return _reason(last)
+            reason = _reason(last)
+            return Trouble(reason) if any(full in reason for full in FULL) else reason
         return "ended before it was done"
 
     def _received(self, job: Job, parts: Iterator[Part]) -> Part:
@@ -170,7 +200,9 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _reason(last: Part) -> str:
-    """Why a run failed: what it said last, where that is an error."""
+    """Why a run failed: what it said last, where that is an error, or the signal that ended it."""
+    if last.status is not None and last.status < 0:
+        return f"ended by signal {-last.status}"
     lines = [line for line in last.said.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("error: ")), (lines or [""])[-1])
     return printable(said.removeprefix("error: "), 2000) or f"left with status {last.status}"

@@ -113,9 +113,8 @@ def _needs(settings: Settings) -> tuple[int, int]:
 
 def _check_room(nodes: Nodes, settings: Settings) -> None:
     """ClusterError when the others would wait for ever for a place."""
-    what, (cpus, gpus) = f"learners={settings.options.learners}", _needs(settings)
-    nodes.fits(cpus * (settings.options.learners - 1), what)
-    nodes.room(cpus, gpus, f"each of {what}")
+    others, (cpus, gpus) = settings.options.learners - 1, _needs(settings)
+    nodes.room(cpus, gpus, f"each of learners={others + 1}", others)
 
 
 def _order() -> Order:

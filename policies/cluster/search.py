@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from policies.cluster.job import JUDGED
-from policies.cluster.jobs import Job
+from policies.cluster.jobs import Job, Trouble
 from policies.runner.report import table
 
 Value = str | int | float | bool
@@ -97,7 +97,10 @@ class Search:
         self.failed: dict[int, str] = {}  # trial -> why
 
     def tune(self) -> None:
-        """All trials that are missing, some at a time. What was begun before is finished first."""
+        """All trials that are missing, some at a time. What was begun before is finished first.
+
+        ValueError when the machine fails: a trial that it broke is no failed one, the search goes on with it.
+        """
         while len(told := self.proposals.told()) < self.plan.trials:
             batch = self.proposals.open()
             room = min(self.plan.together, self.plan.trials - len(told)) - len(batch)
@@ -106,10 +109,16 @@ class Search:
             failed = self._run([job for several in jobs.values() for job in several])
             for trial in batch:
                 errors = [failed[job.folder] for job in jobs[trial.number] if job.folder in failed]
+                if any(isinstance(error, Trouble) for error in errors):
+                    continue
                 value = math.nan if errors else float(np.mean([self._value(job) for job in jobs[trial.number]]))
                 if errors:
                     self.failed[trial.number] = errors[0]
                 self.proposals.tell(Trial(trial.number, trial.settings, value if math.isfinite(value) else None))
+            for folder, error in failed.items():
+                if isinstance(error, Trouble):
+                    where = folder.relative_to(self.out)
+                    raise ValueError(f"{where}: {error}; the same line goes on with it once that is mended")
 
     def best(self) -> Trial:
         """ValueError when every trial has failed."""

@@ -10,36 +10,20 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deploy.trust import safetensors
 from sim.language.folder import encoder_folder, tokeniser
 from sim.language.wordpiece import MOST
 
-KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64}  # safetensors' names
+LARGEST = 2e9  # bytes of weights; all-MiniLM-L6-v2 has 0.1e9
 KEPT = ("embeddings.position", "embeddings.token_type", "embeddings.LayerNorm", "encoder.layer.")
 NEVER = -1e9  # before a softmax: of what is not there
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_eps")
-
-
-def tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Name -> array of a file in the safetensors format; ValueError where it is damaged."""
-    data = path.read_bytes()
-    try:
-        size = int.from_bytes(data[:8], "little")
-        header, body, found = json.loads(data[8 : 8 + size]), memoryview(data)[8 + size :], {}
-        for name, told in header.items():
-            if name != "__metadata__":
-                first, last = told["data_offsets"]
-                found[name] = np.frombuffer(body[first:last], KINDS[told["dtype"]]).reshape(told["shape"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no safetensors file that can be read: {error}") from error
-    return found
 
 
 class SentenceEncoder(nn.Module):
@@ -53,9 +37,11 @@ class SentenceEncoder(nn.Module):
         where = folder or encoder_folder()
         try:
             config = json.loads((where / "config.json").read_text())
-            read = tensors(where / "model.safetensors")
+            read, _ = safetensors.read(str(where / "model.safetensors"), LARGEST)
         except OSError as error:
             raise ValueError(f"{where} is no folder with config.json, vocab.txt, model.safetensors: {error}") from error
+        except safetensors.SafetensorsError as error:
+            raise ValueError(f"{where / 'model.safetensors'}: {error}") from error
         if config.get("model_type") != "bert" or not {*NEEDED} <= {*config}:
             raise ValueError(f"{where} holds a model of type {config.get('model_type')!r}, and only bert can be read")
         self.words = tokeniser(where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from sim.tasks import task_class
 CHECKPOINT = "checkpoint.npz"
 POLICY = "policy.onnx"
 CONFIG = "config.yaml"
+WRITES = (  # a run, besides those above
+    *("metrics.jsonl", "events.out.tfevents.*", "timing.json", "report.json", "report.png", "gaze.png", "video.mp4"),
+    *("league.json", "league.png", "baselines", "diverged", "profile.pstats", "profile.txt"),
+)
 
 
 def opened(settings: Settings) -> tuple[Path, Lock]:
@@ -47,6 +52,14 @@ def _begin(folder: Path, settings: Settings) -> None:
         saved = (folder / CHECKPOINT).exists()
         holds = f"a run; continue it with resume={folder}, or" if saved else "a run without a checkpoint;"
         raise RunError(f"{folder} already holds {holds} choose another out=DIR")
+    if left := sorted(path.name for name in WRITES for path in folder.glob(name)):
+        raise RunError(f"{folder} already holds {left[0]}, which a run writes: choose another out=DIR")
+    if runs := sorted(path.parent for deep in ("*", "*/*") for path in folder.glob(f"{deep}/metrics.jsonl")):
+        raise RunError(f"{folder} holds other runs, as {runs[0]}: choose a folder of its own, as out={folder / 'new'}")
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if others:
+        named = ", ".join([*others[:3], *(["..."] if len(others) > 3 else [])])
+        sys.stdout.write(f"{folder} already holds {named}: the run's files come beside them\n")
     try:
         config.write(settings, folder / CONFIG)
     except OSError as error:

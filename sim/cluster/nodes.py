@@ -157,12 +157,16 @@ class Nodes:
         if cpus > self.cpus:
             raise ClusterError(f"{what} needs {cpus} CPUs, the cluster has {self.cpus} on {len(self.alive())} nodes")
 
-    def room(self, cpus: int, gpus: int, what: str) -> None:
-        """ClusterError unless one node alone has so many, free or not: a run is not spread over nodes."""
+    def room(self, cpus: int, gpus: int, what: str, times: int = 1) -> None:
+        """ClusterError unless the nodes have room for `times` runs of so many each, free or not.
+
+        One alone is not spread over nodes.
+        """
         sizes = [tuple(int(node["Resources"].get(kind, 0.0)) for kind in ("CPU", "GPU")) for node in self.alive()]
-        if not any(cpu >= cpus and gpu >= gpus for cpu, gpu in sizes):
+        if sum(min(cpu // cpus, gpu // gpus if gpus else times) for cpu, gpu in sizes) < times:
             has = ", ".join(f"{cpu} and {gpu}" for cpu, gpu in sizes)
-            raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of one node; the nodes have {has or 'gone'}")
+            one = "one node" if times == 1 else f"a node, {times} times"
+            raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of {one}; the nodes have {has or 'gone'}")
 
     def workers(self, task: HasSeparateWorlds, num: int, seed: int, count: int) -> ClusterWorkers:
         """`num` rows of a task, stepped by so many of its CPUs. ClusterError when it has fewer."""
@@ -170,12 +174,18 @@ class Nodes:
         return ClusterWorkers(task, num, seed, count, _Actor)
 
     def stream(self, work: Callable[..., Iterator[Any]], *told: Any, cpus: int = 1, gpus: int = 0) -> Iterator[Any]:
-        """What `work(*told)` yields on some node with so many of them free. LostError when that is lost."""
+        """What `work(*told)` yields on some node with so many of them free. LostError when that is lost.
+
+        It is asked for at once, so that `cancel` ends it also before anybody listens.
+        """
         far = ray.remote(work).options(
             num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, scheduling_strategy="SPREAD"
         )
         made = far.remote(*told)
         self._running.add(made)
+        return self._streamed(made)
+
+    def _streamed(self, made: Any) -> Iterator[Any]:
         try:
             for found in made:
                 yield ray.get(found)

@@ -162,6 +162,7 @@ def flight(policy: str, quick: bool) -> dict[str, Any]:
         time.sleep(0.3)
         scf.cf.high_level_commander.takeoff(TARGET[2], 2.0)
         time.sleep(2.5)
+        scf.cf.param.set_value("policy.mode", 3)
         scf.cf.param.set_value("stabilizer.controller", 6)
         scf.cf.high_level_commander.go_to(*TARGET, 0.0, 2.0)
         time.sleep(2.0 + hover)

@@ -19,7 +19,7 @@ import numpy as np
 import report
 
 from deploy.crazyflie.crtp import Packet, Port
-from deploy.crazyflie.guard import REASONS
+from deploy.crazyflie.guard import FLY, REASONS
 from deploy.crazyflie.simulator import Config
 from deploy.crazyflie.simulator.battery import Battery
 from deploy.crazyflie.simulator.estimator.sensors import FlowDeck
@@ -70,6 +70,7 @@ class Flight:
         if self.flown_by == QUAD_ANY:
             parameters = self.vehicle.firmware.parameters
             parameters["policy.spread"] = 10.0  # a flow deck knows no place: its variance is at its bound
+            parameters["policy.mode"] = FLY
             parameters["stabilizer.controller"] = 6
 
     def hold(self) -> None:

@@ -13,7 +13,7 @@ from deploy.policy_file import PolicyFile, PolicyFileError
 from policies import join, train_detector
 from policies.evaluate import evaluate
 from policies.learning.detection.network import Detection, DetectorNetwork
-from policies.learning.detection.pictures import Frames, labels, watched
+from policies.learning.detection.pictures import Frames, Matches, labels
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from policies.models.networks.gru import Gru
@@ -28,7 +28,7 @@ CAMERA = {"view": 90.0, "lens": "pinhole"}  # things are larger in its pictures
 
 @pytest.fixture(scope="module")
 def frames() -> Frames:
-    return Frames.joined(list(watched(make("soccer_vision_1v1", steps=60, shutter=0.02, **CAMERA), 24, 3)))
+    return Frames.joined(list(Matches(make("soccer_vision_1v1", steps=60, shutter=0.02, **CAMERA), 24, 3)))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_pictures_come_with_what_is_in_them(frames: Frames):
 
 def test_the_same_games_give_the_same_pictures_whatever_the_batch():
     task = make("soccer_vision_1v1", steps=20)
-    few, many = (Frames.joined(list(watched(task, games, 5))) for games in (3, 6))
+    few, many = (Frames.joined(list(Matches(task, games, 5))) for games in (3, 6))
     for some in (few, many):
         assert (np.bincount(some.game) <= 20).all() and (np.bincount(some.game) > 0).all()
     whole = {key.tobytes() for key in many.pictures}
@@ -109,7 +109,7 @@ def test_it_learns_and_its_file_tells_the_same(learned: DetectorNetwork, frames:
 def test_pictures_of_another_size_and_lens():
     task = make("soccer_vision_2v2", steps=10, width=32, height=24, view=120.0, lens="fisheye")
     network = DetectorNetwork(task, SMALL, 0)
-    some = Frames.joined(list(watched(task, 2, 0)))
+    some = Frames.joined(list(Matches(task, 2, 0)))
     assert some.pictures.shape[1:] == (24, 32, 3) and some.there.shape[1] == 6
     assert np.isfinite(network.learn(some, 0.0, 1.0)) and network.told(some.pictures).shape == (len(some.game), 6, 3)
     assert float(network.bearings[0]) == pytest.approx(np.radians(60.0), abs=0.05)
@@ -192,4 +192,21 @@ def test_settings_that_are_out_of_range_are_refused():
 def test_any_seed_makes_games():
     """Of a student's seed that of its detector's judges is drawn, and may be large."""
     task = make("soccer_vision_1v1", width=16, height=12)
-    assert len(next(iter(watched(task, 1, 2**31 - 5))).pictures) > 1
+    assert len(next(iter(Matches(task, 1, 2**31 - 5))).pictures) > 1
+
+
+@pytest.mark.parametrize(("name", "players"), [("soccer_vision_1v1", 1), ("soccer_vision_2v2", 2)])
+def test_matches_go_on_after_any_of_them(monkeypatch, name, players):
+    monkeypatch.setattr("policies.learning.detection.pictures.WORLDS", 3)
+    task = make(name, width=16, height=12, steps=60)
+    whole, told, over = Matches(task, 8, 1), [], []
+    for frames in whole:
+        told.append(frames)
+        over.append([*whole.over])
+    assert len(told) == 8 * players and len({len(frames.game) for frames in told}) >= 2
+    for count in (1, 3, 4, 7, 8 * players - 1, 8 * players):
+        rest = [*Matches(task, 8, 1, over[count - 1])]
+        assert len(rest) == 8 * players - count
+        for one, other in zip(rest, told[count:], strict=True):
+            for some, same in zip(one, other, strict=True):
+                np.testing.assert_array_equal(some, same)

@@ -17,6 +17,7 @@ from policies.runner import checkpoint
 from policies.runner import folder as folders
 from policies.runner.config import RunError, compose
 from policies.runner.lock import NAME, BusyError, Lock
+from policies.runner.mistakes import SettingsError
 from policies.runner.stop import Stop
 from tests.policies.demonstrations import STATE
 
@@ -83,6 +84,31 @@ def test_a_run_that_trains_is_not_continued_by_another_process_until_it_is_dead(
     with pytest.raises(RunError, match="already holds a run; continue it"):
         train.train(compose([*TOY, f"out={folder}"]))
     folders.opened(compose([f"resume={folder}", TOY[0]]))[1].release()
+
+
+def test_a_run_does_not_begin_among_what_others_left(tmp_path, capsys):
+    def begun_in(folder):
+        folders.opened(compose([*TOY, f"out={folder}"]))[1].release()
+
+    for name, message in (
+        ("metrics.jsonl", "already holds metrics.jsonl, which a run writes: choose another out=DIR"),
+        ("events.out.tfevents.1.sim2metal.2", "already holds events.out.tfevents.1.sim2metal.2, which a run writes"),
+        ("mine/metrics.jsonl", r"holds other runs, as .*/mine: choose a folder of its own, as out=.*/new"),
+        ("task/mine/metrics.jsonl", "holds other runs, as .*/task/mine: "),
+    ):
+        folder = tmp_path / name.replace("/", "_")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("")
+        with pytest.raises(RunError, match=message):
+            begun_in(folder)
+        assert not (folder / "config.yaml").exists()
+    begun_in(tmp_path / "new")
+    assert capsys.readouterr().out == ""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("mine")
+    begun_in(tmp_path / "notes")
+    told = f"{tmp_path / 'notes'} already holds todo.txt: the run's files come beside them\n"
+    assert capsys.readouterr().out == told and (tmp_path / "notes" / "todo.txt").read_text() == "mine"
 
 
 def test_of_processes_that_begin_in_one_folder_one_trains(tmp_path, begun):
@@ -198,3 +224,19 @@ def test_stop_gives_the_handlers_back():
         os.kill(os.getpid(), signal.SIGTERM)
     assert (stop.name, stop.status) == ("SIGTERM", 143)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_device_that_cannot_be_used_is_named(monkeypatch):
+    def made(error):
+        def kind(*given, **how):
+            raise error
+
+        monkeypatch.setattr(train, "algorithm_for", lambda name, task: kind)
+        train.built(compose([*TOY, "device=cuda"]))
+
+    lacks = "the package 'torch' is not installed; pip install 'sim2metal\\[rl,cuda\\]' brings it"
+    with pytest.raises(SettingsError, match=lacks):
+        made(ModuleNotFoundError(name="torch"))
+    without = "^device=cuda cannot be used: Torch not compiled with CUDA enabled; use device=cpu$"
+    with pytest.raises(train.RefusedError, match=without):
+        made(AssertionError("Torch not compiled with CUDA enabled"))

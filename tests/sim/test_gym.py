@@ -145,10 +145,14 @@ def test_a_name_is_found_without_an_import_of_ours_and_loads_little():
 
 
 def test_a_gymnasium_that_ours_do_not_fit_still_imports(monkeypatch):
-    """A version below 1.0 lacks what `sim.gym` takes from it; it loads entry points outside of any try."""
+    """A version below 1.1 lacks what `sim.gym` takes from it; it loads entry points outside of any try."""
     monkeypatch.delitem(sys.modules, "sim.gym")
     monkeypatch.delattr(gymnasium.vector, "AutoresetMode")
-    with pytest.warns(UserWarning, match=r"not 1\.0 or newer: cannot import name 'AutoresetMode'"):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    needed = [line for lines in extras for line in lines if line.startswith("gymnasium>")]
+    assert {*needed} == {"gymnasium>=1.1"}
+    with pytest.warns(UserWarning, match=r"not 1\.1 or newer: cannot import name 'AutoresetMode'"):
         registry.enter_gymnasium()
 
 

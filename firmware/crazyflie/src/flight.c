@@ -82,7 +82,7 @@ static bool answered;                     /* `force` is what it asked for since 
 static bool piloted;                      /* the PID controller ran in the last call */
 static logVarId_t variances[3];
 
-static uint8_t mode = FLY, chosen = OFF;
+static uint8_t mode = OFF, chosen = OFF;
 static guard_limits limits = GUARD_DEFAULTS;
 static float thrust[3] = VEHICLE_THRUST; /* N */
 

@@ -227,7 +227,8 @@ class Student:
             if not self.looks:
                 self.gaze.learner.dump_to(self._dumps)
                 yield from self._shown(self.gaze.learn(), "gaze", begins, GAZE)
-                self._look(to_bytes(self.gaze.controller(), "who looks"))
+                self.looks = to_bytes(self.gaze.controller(), "who looks")
+                self._listen()
             begins += GAZE
         if self.eyes:
             if not self.eyes.over:
@@ -243,6 +244,16 @@ class Student:
                 self._practise(to_bytes(self.student.controller(), "the student"))
         if self.practice:
             yield from self._learned(begins, lessons, 1.0 - lessons)
+
+    def stage(self) -> str:
+        """See `policies.algorithms.HasStages`."""
+        if self.teacher and not self.content:
+            return "its teacher learns"
+        if self.gaze and not self.looks:
+            return "who looks for it learns"
+        if self.eyes and not self.eyes.over:
+            return "its detector learns; the games that were under way are played again first"
+        return "it practises" if self.practice else "it learns from its teacher"
 
     @property
     def _trained(self) -> Fused | TorchRecurrent:
@@ -298,11 +309,6 @@ class Student:
             steps = {"env_steps": self.before + self.reached}
             yield {**shown, **steps, "progress": begins + share * metrics["progress"]}
         self.before, self.reached = self.before + self.reached, 0.0
-
-    def _look(self, content: bytes) -> None:
-        """Have who looks in this policy file."""
-        self.looks = content
-        self._listen()
 
     def _open_eyes(self) -> None:
         """Learn with the errors that the detector was measured to have."""
@@ -361,7 +367,7 @@ class Student:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same task and settings."""
+        """Continue from one of the same task and settings."""
         self.before, self.reached = float(state["before"]), float(state["reached"])
         if int(state["seed"]) != self.seed:  # of those who are made later
             self.seed = int(state["seed"])
@@ -373,7 +379,8 @@ class Student:
         elif self.teacher:
             self.teacher.load_state_dict(state["teacher"])
         if looks:
-            self._look(looks)
+            self.looks = looks
+            self._listen()
         elif self.gaze:
             self.gaze.load_state_dict(state["gaze"])
         if self.league:

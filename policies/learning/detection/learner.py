@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from policies.learning.detection.errors import Answers, compared, fitted
 from policies.learning.detection.network import Detection, DetectorNetwork, pools
-from policies.learning.detection.pictures import Frames, watched
+from policies.learning.detection.pictures import Frames, Matches
 from policies.models.networks import Array
 from sim.env import stream
 from sim.tasks.soccer import SoccerVision1v1
@@ -28,27 +29,24 @@ class DetectorLearner:
         """`threads` are torch's: beside other work on the same cores several wait for each other."""
         self.task, self.total_steps, self.games, self.seed, self.threads = task, total_steps, games, seed, threads
         self.network = DetectorNetwork(task, Detection(), seed)
+        self.matches = Matches(task, total_steps, seed)
         self.errors: Errors | None = None  # when it is over
         self.done = 0  # pictures
-        self._skipped = 0  # that were learned from before a run was interrupted
 
     def learn(self) -> Iterator[dict[str, float]]:
         """Train to the end; one yield per pool of pictures."""
         torch.set_num_threads(self.threads)
-        for frames in pools(watched(self.task, self.total_steps, self.seed), self.network.config.pool):
+        mixed = pools(iter(self.matches), self.network.config.pool)
+        while self.done < self.total_steps:
+            frames = next(mixed)
             count = len(frames.game)
             loss = self.network.learn(frames, self.done / self.total_steps, count / self.total_steps)
             self.done += count
-            if self.done > self._skipped:
-                progress = min(1.0, self.done / self.total_steps)
-                yield {"loss": loss, "progress": progress, "env_steps": float(self.done)}
-            if self.done >= self.total_steps:
-                return
+            yield {"loss": loss, "progress": min(1.0, self.done / self.total_steps), "env_steps": float(self.done)}
 
     def judge(self) -> tuple[Frames, Answers]:
         """Measure its errors: unseen games, and its answers beside what is so. ValueError when it tells too little."""
-        games = watched(self.task, self.games, stream(self.seed, UNSEEN) % 2**31)
-        unseen = Frames.joined(list(games))
+        unseen = Frames.joined([*Matches(self.task, self.games, stream(self.seed, UNSEEN) % 2**31)])
         answers = compared(unseen, self.network.told(unseen.pictures), [*things(self.task.players).values()])
         self.errors = fitted(answers)
         return unseen, answers
@@ -58,16 +56,22 @@ class DetectorLearner:
         return self.network.told(pictures)
 
     def state_dict(self) -> dict[str, Any]:
-        """When it is over, all of it; before that how far it is: what was learned is learned again."""
-        if self.errors is None:
-            return {"done": self.done, "errors": {}, "network": {}}
+        """Everything that an exact continuation needs."""
         held = {name: value.detach().numpy().copy() for name, value in self.network.state_dict().items()}
-        return {"done": self.done, "errors": asdict(self.errors), "network": held}
+        state: dict[str, Any] = {"done": self.done, "errors": {}, "network": held}
+        if self.errors is not None:
+            return {**state, "errors": asdict(self.errors)}
+        generator, optimizer = self.network.generator.get_state().numpy(), self.network.optimizer.state_dict()
+        over = np.array(self.matches.over, np.int64).reshape(-1, 2)
+        return {**state, "generator": generator, "optimizer": copy.deepcopy(optimizer), "over": over}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from there."""
-        if not state["errors"]:
-            self._skipped = int(state["done"])
-            return
-        self.done, self.errors = int(state["done"]), Errors(**{k: float(v) for k, v in state["errors"].items()})
+        self.done = int(state["done"])
         self.network.load_state_dict({name: torch.as_tensor(value) for name, value in state["network"].items()})
+        if state["errors"]:
+            self.errors = Errors(**{k: float(v) for k, v in state["errors"].items()})
+            return
+        self.network.generator.set_state(torch.as_tensor(state["generator"]))
+        self.network.optimizer.load_state_dict(state["optimizer"])
+        self.matches = Matches(self.task, self.total_steps, self.seed, state["over"])

@@ -5,7 +5,9 @@ Whatever is random in how somebody plays is drawn by game and control step (`sim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -96,17 +98,54 @@ class Company(Scripted):
         return self.players.play(signals, episodes, begun)
 
 
-def watched(task: SoccerVision1v1, games: int, seed: int) -> Iterator[Frames]:
-    """The pictures of each player of `games` games, as they end. Their players and looks are decided by the seed."""
-    task = task.prompt_task()  # a detector tells of the picture, not of the world since
-    played = task.against(lambda rows: Company(Wanderers(task, 2 * seed + 1)))
-    num = min(WORLDS, games)
-    env = make_env(played, num * agents_of(played), seed, several=True)
-    try:
-        for number, episode in enumerate(rollout(played, env, Wanderers(task, 2 * seed).play, range(games))):
-            yield seen(task, episode, number)
-    finally:
-        env.close()
+class Matches:
+    """Matches that are watched: the pictures of each player of `games` games, as they end.
+
+    Their players and looks are decided by the seed. Given what was `over`, it goes on from there: what comes next is
+    the same, after the games that were under way have been played again.
+    """
+
+    def __init__(self, task: SoccerVision1v1, games: int, seed: int, over: Iterable[Sequence[int]] = ()) -> None:
+        self.task = task.prompt_task()  # a detector tells of the picture, not of the world since
+        self.games, self.seed = games, seed
+        self.over = [(int(game), int(steps)) for game, steps in over]  # one for each player, as they ended
+
+    def __iter__(self) -> Iterator[Frames]:
+        task, seed = self.task, self.seed
+        played = task.against(lambda rows: Company(Wanderers(task, 2 * seed + 1)))
+        agents = agents_of(played)
+        shown = len(self.over) % agents  # of the game that ends next, players whose pictures are known
+        order, late = self._order(dict(self.over[: len(self.over) - shown]))
+        if not order:
+            return
+        env = make_env(played, len(late) * agents, seed, several=True)
+        try:
+            episodes = rollout(played, env, Wanderers(task, 2 * seed).play, order, late=late)
+            for episode in islice(episodes, shown, None):
+                self.over.append((episode.number, len(episode.reward)))
+                yield seen(task, episode, len(self.over) - 1)
+        finally:
+            env.close()
+
+    def _order(self, over: Mapping[int, int]) -> tuple[list[int], list[int]]:
+        """The games to play: those under way, then all that follow; and by how many steps each of the former is late.
+
+        `over`: the control steps of those that need not be played again.
+        """
+        free = [(0, world) for world in range(min(WORLDS, self.games))]  # since when: a heap, the next one first
+        begun: dict[int, tuple[int, int]] = {}  # world -> game, when
+        following = 0
+        while free and following < self.games:
+            since, world = heappop(free)
+            if following in over:
+                heappush(free, (since + over[following], world))
+            else:
+                begun[world] = following, since
+            following += 1
+        first = min((since for _, since in begun.values()), default=0)
+        under_way = [begun[world] for world in sorted(begun)]
+        order = [*(game for game, _ in under_way), *range(following, self.games)]
+        return order, [since - first for _, since in under_way]
 
 
 def seen(task: SoccerVision1v1, episode: Episode, game: int) -> Frames:

@@ -204,9 +204,11 @@ def _bound(meeting: Meeting) -> Iterator[None]:
 
 
 def interface(host: str) -> str:
-    """The name of the one that leads to a host; empty where the system does not say, as for IPv6."""
+    """The name of the one that leads to a host; empty where the system does not say."""
     import struct
 
+    if ":" in host:
+        return _interface_6(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))  # sends nothing
@@ -224,3 +226,16 @@ def interface(host: str) -> str:
             if socket.inet_ntoa(answer[20:24]) == own:
                 return name
     return ""
+
+
+def _interface_6(host: str) -> str:
+    """The same of an IPv6 address: Linux lists its own in a file (proc_net_if_inet6 of ipv6's addrconf)."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))  # sends nothing
+            own = socket.inet_pton(socket.AF_INET6, probe.getsockname()[0].partition("%")[0]).hex()
+        with open("/proc/net/if_inet6") as listed:  # address, index, length of its prefix, scope, flags, name
+            names = {line.split()[0]: line.split()[-1] for line in listed}
+    except OSError:
+        return ""
+    return names.get(own, "")

@@ -13,6 +13,7 @@ from cflib.crazyflie.localization import Localization
 from cflib.crazyflie.supervisor import Supervisor
 
 from deploy.crazyflie.crtp import Packet
+from deploy.crazyflie.guard import FLY
 from deploy.crazyflie.simulator import Config
 from deploy.crazyflie.simulator.firmware import Firmware
 from deploy.crazyflie.simulator.simulation import Simulation, Vehicle
@@ -44,6 +45,9 @@ class Bench:
         self.simulation = Simulation(Config(uri="udp://127.0.0.1:0", **(PLAIN | settings)))
         self.clients = [Client(vehicle) for vehicle in self.simulation.vehicles]
         self.client, self.world = self.clients[0], self.simulation.world
+        for vehicle in self.simulation.vehicles:
+            if "policy.mode" in vehicle.firmware.parameters:
+                vehicle.firmware.parameters["policy.mode"] = FLY  # what a client says first
         self.run(0.1)
 
     @property

@@ -69,6 +69,7 @@ class Firmware:
         self.now, self.forces = 5000, (ctypes.c_float * 4)()
         self.late, self._left = 1, 0  # ms that a step takes in a task of its own; what is left of one
         self.tables: dict[str, dict[str, Any]] = {}
+        self.booted_in = self.parameter("mode")  # of a library that nobody has opened before
         self.set("voltage", 4.0)
         self.set("variance", 1e-4)
         for name in ("step_us", "in_the_air", "relaxed"):

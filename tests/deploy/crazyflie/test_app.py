@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deploy.codegen import toolchain
 from deploy.crazyflie import app
-from deploy.crazyflie.guard import ESTIMATE, FLY
+from deploy.crazyflie.guard import ESTIMATE, FLY, OFF, PARAMETERS
 from deploy.crazyflie.simulator.sensed import Sensed
 from deploy.policy_file import PolicyFile
 from deploy.trust.content import content_of
@@ -141,6 +141,7 @@ def test_the_airframe_s_thrust_curve_is_used_and_can_be_tuned(tmp_path):
     policy = exported(tmp_path / "p.onnx", linear_hover())
     assert policy.robot == "crazyflie"
     firmware = Firmware(build(written(tmp_path / "app", str(policy.path))))
+    assert firmware.booted_in == OFF == PARAMETERS["policy.mode"][1]
     state = random_state(np.random.default_rng(2))
 
     def forces_and_speeds():

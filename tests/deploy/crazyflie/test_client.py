@@ -199,6 +199,7 @@ def test_trajectory_and_policy_between_take_off_and_landing(scf: SyncCrazyflie, 
     cf.high_level_commander.define_trajectory(1, 0, 1)
     cf.high_level_commander.takeoff(0.5, 1.0)
     rest(simulation, 1.2)
+    cf.param.set_value("policy.mode", 3)
     cf.param.set_value("stabilizer.controller", 6)
     cf.high_level_commander.start_trajectory(1, relative_position=True)
     rest(simulation, 2.0)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.crazyflie.crtp import Packet, Port
+from deploy.crazyflie.guard import FLY
 from deploy.crazyflie.simulator import Config
 from deploy.crazyflie.simulator.simulation import Simulation
 from deploy.crazyflie.simulator.supervisor import State
@@ -159,7 +160,7 @@ def test_no_datagram_ends_the_simulation(victim: tuple[Bench, Caller], sent: lis
     bench.world.place(0, position=(0.0, 0.0, 1.0))
     firmware = vehicle.firmware
     firmware.supervisor.state, firmware.supervisor.armed = State.FLYING, True
-    firmware.parameters["stabilizer.controller"] = 6
+    firmware.parameters.update({"policy.mode": FLY, "stabilizer.controller": 6})
     caller.send(WHO)
     for block, variable in enumerate(range(0, 60, 4)):  # floats as halves and bytes
         for kind in (8, 1):

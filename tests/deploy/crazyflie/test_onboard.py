@@ -162,6 +162,15 @@ def test_what_the_guard_on_board_finds_lands_it(flying: Bench, limit: str, value
     assert flying.state in ("FLYING", "LANDED")  # not locked
 
 
+def test_after_a_boot_only_pid_flies(flying: Bench):
+    """Controller 6 alone hands nothing over: a mode that was written before a reboot is gone."""
+    flying.firmware.parameters["policy.mode"] = guard.PARAMETERS["policy.mode"][1]
+    select(flying, 6)
+    flying.run(1.0, lambda: flying.client.commander.send_position_setpoint(0.0, 0.0, 1.0, 0.0))
+    app = flying.firmware.app
+    assert app.state == guard.BY_PID and app.reason == guard.FINE and not flying.firmware.policy_flies
+
+
 def test_a_shadow_computes_while_pid_flies(tmp_path):
     """A policy without memory: one with a memory finds that nobody obeys it, and asks for something else."""
     flying = Bench(policy=str(exported(tmp_path / "p.onnx", linear_hover()).path))

@@ -7,7 +7,7 @@ import torch
 from policies.algorithms import LearningError
 from policies.algorithms.student import Student, StudentConfig
 from policies.algorithms.student.gaze import Gaze
-from policies.learning.detection.network import Detection
+from policies.learning.detection.network import Detection, DetectorNetwork
 from policies.models.controller import FeaturePolicy
 from policies.models.export import export
 from policies.models.networks.gru import Gru
@@ -66,6 +66,31 @@ def test_all_stages_continue_exactly(teacher, stops):
         same(straight.state_dict(), second.state_dict())
     ages = [int(m["env_steps"]) for m in metrics]
     assert [ages.index(age) - len(ages) + 10 for age in straight.snapshots()] == [0, 3, 6]
+
+
+def test_nobody_learns_again(teacher, monkeypatch):
+    """Continued while who looks for it learns, then its detector: neither learns what it learned before."""
+    straight, rows, others = student(teacher, gaze_steps=1024 * 32 * 3), [], []
+    for row in straight.learn():
+        if kind(row) == "lessons":
+            break
+        rows.append(row)
+        others.append((student(teacher, gaze_steps=1024 * 32 * 3), straight.state_dict()))
+    kinds = [kind(row) for row in rows]
+    assert kinds[:4] == ["gaze", "gaze", "gaze", "eyes"] and len(kinds) > 5
+    taught = []
+    learn = DetectorNetwork.learn
+    monkeypatch.setattr(DetectorNetwork, "learn", lambda *given: taught.append(1) or learn(*given))
+    stages = []
+    for k in (1, 3):
+        one, state = others[k]
+        one.load_state_dict(state)
+        stages.append(one.stage())
+        taught.clear()
+        going_on = one.learn()
+        assert [next(going_on) for _ in rows[k + 1 :]] == rows[k + 1 :]
+        assert len(taught) == sum(who == "eyes" for who in kinds[k + 1 :])
+    assert stages[0] == "who looks for it learns" and stages[1].startswith("its detector learns")
 
 
 def test_it_practises_near_to_what_it_was_taught(teacher):

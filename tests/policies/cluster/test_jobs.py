@@ -1,17 +1,19 @@
 """Runs as jobs: the same as typed by hand, continued elsewhere when somebody is lost, with errors in one line."""
 
+import errno
 import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from deploy import PolicyFile
 from policies.cluster import multirun
-from policies.cluster.job import JUDGED, performed
-from policies.cluster.jobs import LOSSES, Here, Job, Jobs
+from policies.cluster.job import JUDGED, Part, performed
+from policies.cluster.jobs import LOSSES, Here, Job, Jobs, Trouble
 from policies.runner import checkpoint, cli
 from policies.runner.config import RunError, combinations, compose
 from policies.runner.mistakes import SettingsError
@@ -65,7 +67,7 @@ def test_a_job_is_the_run_that_a_person_types(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     words = (*WORDS, "seed=4")
     job = Job(words, tmp_path / "job", ("episodes=3", "seed=7"))
-    assert Jobs(Here(), 1).run([job]) == {} and job.done
+    assert Jobs(Here(1), 1).run([job]) == {} and job.done
     assert capsys.readouterr().out == f"policy: {tmp_path}/job/policy.onnx\n"
     made = train(compose([*words, f"out='{tmp_path}/mine'"]))
     assert told(made) == told(tmp_path / "job" / "policy.onnx")
@@ -73,7 +75,7 @@ def test_a_job_is_the_run_that_a_person_types(tmp_path, monkeypatch, capsys):
     assert compose([*words, f"out='{tmp_path}/job'"]).options.out in (tmp_path / "job" / "config.yaml").read_text()
     assert json.loads((tmp_path / "job" / JUDGED).read_text())["episodes"] == 3
     capsys.readouterr()
-    assert Jobs(Here(), 1).run([job]) == {} and capsys.readouterr().out == ""  # it is not done again
+    assert Jobs(Here(1), 1).run([job]) == {} and capsys.readouterr().out == ""  # it is not done again
 
 
 def test_a_lost_job_is_continued_from_its_checkpoint(tmp_path, capsys):
@@ -104,9 +106,57 @@ def test_what_fails_is_told_in_one_line_and_does_not_stop_the_rest(tmp_path):
     (error,) = Jobs(gone, 1, lambda text: None).run([Job(WORDS, tmp_path / "a")]).values()
     assert error == f"{LOSSES} workers or nodes were lost under it, one after the other: its node is gone"
     bad, good = (Job((*WORDS, f"algorithm.nan_at={k}"), tmp_path / f"nan{k}") for k in (3, -1))
-    failed = Jobs(Here(), 2, lambda text: None).run([bad, good])
+    failed = Jobs(Here(2), 2, lambda text: None).run([bad, good])
     assert [*failed] == [bad.folder] and failed[bad.folder].startswith("the loss is nan after 48 environment steps")
     assert good.done and not bad.done
+
+
+class Ending:
+    """Where runs end in these ways, one after the other: a status, and what it said last."""
+
+    def __init__(self, *ends) -> None:
+        self.ends = [*ends]
+
+    def perform(self, job, order, kept):
+        status, said = self.ends.pop(0)
+        yield Part({"policy.onnx": b""} if status == 0 else {}, status, said)
+
+    def cancel(self) -> None:
+        pass
+
+
+def test_what_was_killed_is_tried_again(tmp_path):
+    said = []
+    ends = [(-9, ""), (143, "SIGTERM at 12%"), (1, "x._ArrayMemoryError: no 9 GiB"), (0, "no MemoryError")]
+    assert Jobs(Ending(*ends), 1, said.append).run([Job(WORDS, tmp_path / "a")]) == {}
+    assert [line.count("begins anew") for line in said] == [1, 1, 1, 0] and "ended by signal 9" in said[0]
+    (error,) = Jobs(Ending(*[(-9, "")] * LOSSES), 1, said.append).run([Job(WORDS, tmp_path / "b")]).values()
+    assert error.startswith(f"{LOSSES} workers") and not isinstance(error, Trouble)  # it takes all memory: its settings
+
+
+def test_a_full_disk_is_no_fault_of_the_run(tmp_path):
+    full = (1, f"error: cannot write a/policy.onnx: {os.strerror(errno.ENOSPC)}; make room, then continue with ...")
+    (tmp_path / "file").write_text("")
+    for where, folder in ((Ending(full), "a"), (Ending(), "file/b")):
+        (error,) = Jobs(where, 1, print).run([Job(WORDS, tmp_path / folder)]).values()
+        assert isinstance(error, Trouble) and error.startswith("cannot write ")
+
+
+def test_a_run_here_waits_for_all_of_its_cpus(tmp_path, monkeypatch):
+    under_way, most = [], []
+
+    def busy(order, kept):
+        cpus = int(order.words[0])
+        under_way.append(cpus)
+        most.append(sum(under_way))
+        time.sleep(0.05)
+        under_way.remove(cpus)
+        yield Part({"policy.onnx": b""}, 0)
+
+    monkeypatch.setattr("policies.cluster.jobs.performed", busy)
+    jobs = [Job((str(k),), tmp_path / f"{n}", cpus=k) for n, k in enumerate([2, 1, 3, 1, 9, 1, 1])]
+    assert Jobs(Here(3), 3, lambda text: None).run(jobs) == {}
+    assert len(most) == 7 and max(cpus for cpus in most if cpus < 9) <= 3 and most.count(9) == 1
 
 
 def test_a_node_writes_only_into_the_runs_folder(tmp_path):

@@ -218,10 +218,8 @@ class Full:
     def __init__(self):
         self.cancelled, self.asked = threading.Event(), []
 
-    def fits(self, cpus, what):
-        self.asked.append((cpus, what))
-
-    def room(self, cpus, gpus, what):
+    def room(self, cpus, gpus, what, times):
+        self.asked.append((cpus, gpus, times))
         raise ClusterError(f"{what} needs {cpus} CPUs and {gpus} GPUs of one node")
 
     def stream(self, work, *told, cpus, gpus):
@@ -241,7 +239,7 @@ def test_learners_that_have_no_place_are_refused(monkeypatch):
         learners.together(compose([*SMALL, "learners=3", "algorithm.threads=2"])),
     ):
         raise AssertionError("it began")
-    assert nodes.asked == [(4, "learners=3")]
+    assert nodes.asked == [(2, 0, 2)]
 
 
 class Near(Full):
@@ -249,7 +247,7 @@ class Near(Full):
 
     place = Place(1, "127.0.0.1:1")
 
-    def room(self, cpus, gpus, what):
+    def room(self, cpus, gpus, what, times):
         pass
 
     def host(self):
@@ -267,7 +265,7 @@ def test_learners_meet_at_an_address(tmp_path, monkeypatch, alone):
 
 def test_a_learner_that_waits_for_a_place_is_not_waited_for(monkeypatch):
     nodes = Full()
-    monkeypatch.setattr(nodes, "room", lambda cpus, gpus, what: None)
+    monkeypatch.setattr(nodes, "room", lambda cpus, gpus, what, times: None)
     monkeypatch.setattr(learners, "current", lambda: nodes)
     monkeypatch.setattr(group, "JOINING", 0.2)
     before = time.monotonic()
@@ -327,7 +325,12 @@ def test_each_part_has_one_learner_and_random_numbers_of_its_own():
 
 def test_the_way_to_this_machine_is_found():
     assert interface("127.0.0.1") in ("lo", "lo0")
-    assert interface("::1") == "" == interface("no such host")
+    assert interface("no such host") == "" == interface("no:such:host")
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+def test_the_way_by_ipv6_is_found():
+    assert interface("::1") == "lo"
 
 
 def test_the_first_one_listens_where_the_others_are_alone():

@@ -196,6 +196,9 @@ def test_a_node_that_is_lost_takes_nothing_with_it(nodes, tmp_path):
 def test_what_is_not_there_is_said(nodes):
     with pytest.raises(ClusterError, match=r"workers=99 needs 99 CPUs, the cluster has \d+ on \d+ nodes"):
         nodes.workers(frail(), 99, 0, 99)
+    nodes.room(1, 0, "each", 2)
+    with pytest.raises(ClusterError, match="each needs 1 CPUs and 0 GPUs of a node, 99 times; the nodes have"):
+        nodes.room(1, 0, "each", 99)
     with pytest.raises(ClusterError, match="this process is in a cluster already"), entered("ray"):
         pass
     assert prepare(Place(1)) is None

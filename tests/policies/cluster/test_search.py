@@ -8,7 +8,7 @@ import pytest
 
 from policies import sweep
 from policies.cluster.job import JUDGED
-from policies.cluster.jobs import Job
+from policies.cluster.jobs import Job, Trouble
 from policies.cluster.search import Dimension, Plan, Search, Trial, seeds, value_of
 from policies.cluster.space import space_of
 from policies.runner.mistakes import SettingsError
@@ -111,6 +111,20 @@ def test_a_trial_that_fails_is_none_and_all_of_them_are_an_error(tmp_path: Path)
     bad.tune()
     with pytest.raises(ValueError, match="all 5 trials have failed: the loss is nan"):
         bad.test()
+
+
+def test_a_trial_that_the_machine_broke_stays_open(tmp_path: Path):
+    class Full(Machine):
+        def __call__(self, jobs):
+            return {folder: Trouble("no room") for folder in super().__call__(jobs)}
+
+    memory = Memory()
+    with pytest.raises(ValueError, match=r"trial_0003/seed=0: no room; the same line goes on with it"):
+        searched(tmp_path, Full("x=0.3"), memory).tune()
+    assert [*memory.waiting] == [3] and sorted(memory.trials) == [0, 1, 2]
+    made = searched(tmp_path, Machine(), memory)
+    made.tune()
+    assert made.best().number == 3 and not made.failed
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path):
