@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.env import Array
+from sim.env import Array, NoExpertError
 from sim.experts.quad_pid import CascadedPid
 from sim.experts.time_optimal import Trajectory, start_of, time_optimal
 from sim.robots.quadrotors import GRAVITY
@@ -33,13 +33,14 @@ def planned(
 ) -> Trajectory:
     """From rest, so far behind the first gate, through the gates of all laps; some seconds of computing."""
     start = start_of(track, 0, behind)
-    return time_optimal(track, task.robot, task.radius, start, 0, task.config.laps, share, margin)
+    steps = task.config.plan_steps
+    return time_optimal(track, task.robot, task.radius, start, 0, task.config.laps, share, margin, steps=steps)
 
 
 def follow(task: QuadGateRace, signals: Mapping[str, Any]) -> dict[str, Array]:
-    """The "motor_command" (n, 4) for noise-free signals (n, k); ValueError where no trajectory is planned."""
-    if not task.config.reference:
-        raise ValueError("following the time-optimal trajectory needs it planned: task.reference=true")
+    """The "motor_command" (n, 4) for noise-free signals (n, k); NoExpertError where no trajectory is planned."""
+    if not task.planned:
+        raise NoExpertError("following the time-optimal trajectory needs it planned: task.reference=true")
     s = {name: np.asarray(value, np.float64) for name, value in signals.items()}
     n = len(s["position"])
     turn = s["rotation"].reshape(n, 3, 3)
