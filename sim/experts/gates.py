@@ -25,7 +25,7 @@ Double = NDArray[np.float64]
 # Of the thrust, and m at frames: what is planned with, so that the racer follows it.
 SHARE, MARGIN = 0.5, 0.3
 POSITION, VELOCITY = 16.0, 6.0  # 1/s^2 and 1/s, of errors
-ATTITUDE, RATE = (400.0, 400.0, 40.0), (32.0, 32.0, 8.0)  # 1/s^2 per rad, and 1/s
+ATTITUDE, RATE = (250.0, 250.0, 40.0), (26.0, 26.0, 8.0)  # 1/s^2 per rad, and 1/s
 
 
 def planned(

@@ -85,7 +85,7 @@ class QuadGateRace:
     rate_hz = RATE
     engines: ClassVar[Mapping[str, str]] = ENGINES
     engine = "flight"
-    algorithm = "apg"
+    algorithm = "ppo"
     scores = {"success": "%", "duration": "s", "gates": "%", "lap_time": "s", "speed": "m/s"}
     goal = ""
     # Of the expert, where it is mediocre.
