@@ -283,6 +283,8 @@ class GateRace:
         self.vehicles.reset(None, {name: np.asarray(v) for name, v in state["engine"].items()})
         for name, value in self._arrays().items():
             value[...] = state["arrays"][name]
+        if self.references:
+            self.references.plan(self.track)
         self._now = from_lanes(self._table, self.num)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:

@@ -67,8 +67,10 @@ def test_seeds_and_numbers_decide_episodes():
             np.testing.assert_array_equal(a[name][[5, 3]], b[name][[1, 0]], err_msg=name)
 
 
-def test_it_continues_from_what_was_saved():
-    env, other = opened(start="anywhere"), opened(start="anywhere")
+@pytest.mark.parametrize("start", ["anywhere", "reference"])
+def test_it_continues_from_what_was_saved(start: str):
+    env, other = (opened(start=start, plan_steps=0) for _ in range(2))
+    other.reset(range(8), [5] * 8)  # another's track alone is planned
     drifted(env, 10)
     other.load_state_dict(env.state_dict())
     for a, b in zip(drifted(env, 15), drifted(other, 15), strict=True):
