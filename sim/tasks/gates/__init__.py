@@ -16,7 +16,7 @@ import numpy as np
 
 from sim.engines import ENGINES
 from sim.env import Array, outcome_scores, undecided
-from sim.experts.gates import follow
+from sim.experts.gates import GENTLE, follow
 from sim.randomize import Bias, Delay, Noise, Vary
 from sim.registry import check_named
 from sim.robots import robot
@@ -189,8 +189,8 @@ class QuadGateRace:
         return {REFERENCE: functools.partial(follow, self)}
 
     def expert(self, signals: Mapping[str, Array]) -> dict[str, Array]:
-        """The same; NoExpertError where no trajectory is planned."""
-        return follow(self, signals)
+        """The same, more gently; NoExpertError where no trajectory is planned."""
+        return follow(self, signals, GENTLE)
 
     def open(self, num: int, seed: int) -> GateRace:
         from sim.tasks.gates.world import GateRace
