@@ -27,7 +27,7 @@ SHARE, MARGIN = 0.5, 0.3
 POSITION, VELOCITY = 16.0, 6.0  # 1/s^2 and 1/s, of errors
 Gains = tuple[tuple[float, float, float], tuple[float, float, float]]  # of the attitude, 1/s^2 per rad; of rates, 1/s
 QUICK: Gains = ((400.0, 400.0, 40.0), (32.0, 32.0, 8.0))  # flies a split-S, but not all that varies
-GENTLE: Gains = ((250.0, 250.0, 40.0), (26.0, 26.0, 8.0))  # the reverse, and easier to learn from
+GENTLE: Gains = ((250.0, 250.0, 40.0), (26.0, 26.0, 8.0))  # the reverse
 
 
 def planned(
