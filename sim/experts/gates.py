@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.env import Array
+from sim.env import Array, NoExpertError
 from sim.experts.quad_pid import CascadedPid
 from sim.experts.time_optimal import Trajectory, start_of, time_optimal
 from sim.robots.quadrotors import GRAVITY
@@ -25,7 +25,9 @@ Double = NDArray[np.float64]
 # Of the thrust, and m at frames: what is planned with, so that the racer follows it.
 SHARE, MARGIN = 0.5, 0.3
 POSITION, VELOCITY = 16.0, 6.0  # 1/s^2 and 1/s, of errors
-ATTITUDE, RATE = (400.0, 400.0, 40.0), (32.0, 32.0, 8.0)  # 1/s^2 per rad, and 1/s
+Gains = tuple[tuple[float, float, float], tuple[float, float, float]]  # of the attitude, 1/s^2 per rad; of rates, 1/s
+QUICK: Gains = ((400.0, 400.0, 40.0), (32.0, 32.0, 8.0))  # flies a split-S, but not all that varies
+GENTLE: Gains = ((250.0, 250.0, 40.0), (26.0, 26.0, 8.0))  # the reverse
 
 
 def planned(
@@ -33,13 +35,14 @@ def planned(
 ) -> Trajectory:
     """From rest, so far behind the first gate, through the gates of all laps; some seconds of computing."""
     start = start_of(track, 0, behind)
-    return time_optimal(track, task.robot, task.radius, start, 0, task.config.laps, share, margin)
+    steps = task.config.plan_steps
+    return time_optimal(track, task.robot, task.radius, start, 0, task.config.laps, share, margin, steps=steps)
 
 
-def follow(task: QuadGateRace, signals: Mapping[str, Any]) -> dict[str, Array]:
-    """The "motor_command" (n, 4) for noise-free signals (n, k); ValueError where no trajectory is planned."""
-    if not task.config.reference:
-        raise ValueError("following the time-optimal trajectory needs it planned: task.reference=true")
+def follow(task: QuadGateRace, signals: Mapping[str, Any], gains: Gains = QUICK) -> dict[str, Array]:
+    """The "motor_command" (n, 4) for noise-free signals (n, k); NoExpertError where no trajectory is planned."""
+    if not task.planned:
+        raise NoExpertError("following the time-optimal trajectory needs it planned: task.reference=true")
     s = {name: np.asarray(value, np.float64) for name, value in signals.items()}
     n = len(s["position"])
     turn = s["rotation"].reshape(n, 3, 3)
@@ -58,6 +61,7 @@ def follow(task: QuadGateRace, signals: Mapping[str, Any]) -> dict[str, Array]:
     gap = gap - gap.transpose(0, 2, 1)
     error = -0.5 * np.stack([gap[:, 2, 1], gap[:, 0, 2], gap[:, 1, 0]], axis=1)
     rate, inertia = s["angular_velocity"], np.array(task.robot.inertia)
-    torque = inertia * (np.array(ATTITUDE) * error - np.array(RATE) * rate) + np.cross(rate, inertia * rate)
+    stiff, damping = (np.array(gain) for gain in gains)
+    torque = inertia * (stiff * error - damping * rate) + np.cross(rate, inertia * rate)
     pid = CascadedPid(task.robot, task.rate_hz)
     return {"motor_command": pid.motors(thrust, torque, s["rotor_speed"]).astype(np.float32)}

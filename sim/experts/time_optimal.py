@@ -154,13 +154,13 @@ class _Paths:
         return position, slope, bend
 
 
-def _least(cost: Callable[[Double], Double], first: Double) -> Double:
+def _least(cost: Callable[[Double], Double], first: Double, steps: int) -> Double:
     """Variables (k,) from `first` on that cost less, by BFGS with numeric slopes; `cost` (n,) of (n, k)."""
     x, inverse = first, np.eye(len(first))
     nudge = SLOPE * np.eye(len(first))
     slope_before: Double | None = None
     moved = np.zeros_like(first)
-    for _ in range(STEPS):
+    for _ in range(steps):
         found = cost(np.concatenate([x[None], x + nudge]))
         now, slope = found[0], (found[1:] - found[0]) / SLOPE
         if slope_before is not None:
@@ -195,11 +195,13 @@ def time_optimal(
     share: float = 1.0,
     margin: float = 0.0,
     limit: float = 50.0,
+    steps: int = STEPS,
 ) -> Trajectory:
     """From rest at `start` (3,) m through all gates `laps` times, beginning with gate `first`.
 
     A sphere of `radius` m keeps `margin` m from frames where it crosses their planes. The thrust is at most `share` of
-    the robot's, the speed at most `limit` m/s. ValueError where an opening is too small.
+    the robot's, the speed at most `limit` m/s. Fewer `steps` of the search are quicker, and what they find is slower.
+    ValueError where an opening is too small.
     """
     most = share * robot.thrust_to_weight * GRAVITY
     if most <= GRAVITY:
@@ -225,7 +227,7 @@ def time_optimal(
         made += PRICE * ((inside**2).sum(axis=(1, 2)) + (low**2).sum(axis=1))
         return made
 
-    best = _least(duration, paths.first)[None]
+    best = _least(duration, paths.first, steps)[None]
     position, slope, bend = paths.derivatives(best)
     x, u = fastest(slope, bend, paths.step, most, limit)
     root = np.sqrt(x[0])

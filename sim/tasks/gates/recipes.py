@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+# First what the expert would do is learned, from states that the learner gets into, then what brings more reward.
 PPO: dict[str, Any] = {
-    "task.start": "anywhere",
-    "task.laps": 3,
-    "algorithm.total_steps": 30_000_000,
-    "algorithm.num_envs": 512,
+    "task.start": "reference",
+    "task.retry": False,
+    "task.plan_steps": 12,
+    "algorithm.total_steps": 7_000_000,
+    "algorithm.num_envs": 256,
     "algorithm.rollout_steps": 32,
     "algorithm.minibatches": 8,
     "algorithm.epochs": 2,
     "algorithm.gamma": 0.99,
     "algorithm.hidden": [64, 64],
     "algorithm.critic_hidden": [64, 64],
-    "algorithm.initial_std": 0.3,
-    "algorithm.min_std": 0.05,
+    "algorithm.initial_std": 0.1,
+    "algorithm.min_std": 0.03,
     "algorithm.correlation": 0.5,
-    "algorithm.learning_rate": 2e-3,
+    "algorithm.imitation": 1.0,
+    "algorithm.final_imitation": 0.02,
+    "algorithm.guided": 0.08,
+    "algorithm.alone": 0.16,
+    "algorithm.alone_rate": 3e-3,
+    "algorithm.learning_rate": 1e-3,
     "algorithm.final_learning_rate": 1e-4,
-    "algorithm.evaluate_every": 200,
-    "algorithm.evaluation_episodes": 100,
+    "algorithm.evaluate_every": 0,  # every track that is measured on is planned first
+    "algorithm.evaluation_episodes": 16,
 }
 APG: dict[str, Any] = {
     "task.start": "anywhere",

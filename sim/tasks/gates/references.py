@@ -17,20 +17,38 @@ if TYPE_CHECKING:
 
 EVERY, WINDOW = 0.01, 30  # s from one sample to the next; of how many the nearest is looked for
 LEAD = 0.06  # s ahead of the nearest sample: how long a vehicle takes to turn its thrust
+LAST = 0.3  # s before its end, where the last vehicles begin that begin on it
 
 
 class References:
-    """Of each track one, in samples; `nearest` (num,) are those where vehicles are."""
+    """Of each track one, in samples, planned when it is asked for; `nearest` (num,) are those where vehicles are.
+
+    Longer ones than an episode are cut off.
+    """
 
     def __init__(self, task: QuadGateRace, tracks: Sequence[GateTrack], behind: float) -> None:
-        plans = [planned(task, track, behind) for track in tracks]
-        self.times = np.array([plan.time[-1] for plan in plans])
-        count = int(np.ceil((self.times.max() + LEAD) / EVERY)) + WINDOW
-        when = EVERY * np.arange(count, dtype=np.float64)
-        self._samples = np.stack([np.concatenate(plan.at(when), axis=1) for plan in plans]).astype(np.float32)
-        ahead = [np.concatenate(plan.at(when + LEAD), axis=1) for plan in plans]
-        self._samples[:, :, 6:] = np.stack(ahead)[:, :, 6:]
-        self._last = count - WINDOW
+        self.task, self.tracks, self.behind = task, tracks, behind
+        self.times = np.full(len(tracks), np.nan)  # s; NaN: not yet planned
+        self._last = task.episode_steps
+        gates = max(len(track.yaw) for track in tracks) * task.config.laps
+        self._passes = np.full((len(tracks), gates), np.inf)  # s, when it passes them
+        self._samples = np.zeros((len(tracks), self._last + WINDOW, 9), np.float32)
+
+    def plan(self, tracks: NDArray[np.int64]) -> None:
+        """Those of these tracks, if they are not yet planned."""
+        when = EVERY * np.arange(self._samples.shape[1], dtype=np.float64)
+        for k in np.unique(tracks):
+            if np.isfinite(self.times[k]):
+                continue
+            found = planned(self.task, self.tracks[k], self.behind)
+            self.times[k], self._passes[k, : len(found.gates)] = found.time[-1], found.time[found.gates]
+            self._samples[k] = np.concatenate([*found.at(when)[:2], found.at(when + LEAD)[2]], axis=1)
+
+    def point(self, track: NDArray[np.int64], share: NDArray[np.float64]) -> tuple[NDArray[np.int64], ...]:
+        """The sample after these shares (num,) of the time, and how many gates are passed by then."""
+        when = share * (self.times[track] - LAST)
+        nearest = np.minimum((when / EVERY).astype(np.int64), self._last)
+        return nearest, (self._passes[track] < EVERY * nearest[:, None]).sum(axis=1)
 
     def advance(
         self, track: NDArray[np.int64], position: Array, rows: NDArray[np.int64], nearest: NDArray[np.int64]

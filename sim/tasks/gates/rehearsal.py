@@ -104,7 +104,6 @@ class Rehearsal(GateRace):
 
     def step(self, command: Mapping[str, Array]) -> Step:
         t, told, due = self._time, self._told.copy(), self._due()
-        before = self._in_gate(self._place, due)
         passed = self.passed.copy()
         step = super().step(command)
         self._time = t + 1
@@ -112,9 +111,8 @@ class Rehearsal(GateRace):
         self._change[t] = self._told - told
         through = self.passed > passed
         self._behind += through * self._ways[self.track, due]
-        missed = (before[:, 0] < 0.0) & (self._in_gate(self._place, due)[:, 0] >= 0.0) & ~through
         finite = np.isfinite(self.flight.state).all(axis=1).reshape(-1)[: self.num]
-        self._fine[t + 1] = ~(step.terminated | missed) & finite
+        self._fine[t + 1] = ~(step.terminated | self.missed) & finite
         self._note()
         return step
 

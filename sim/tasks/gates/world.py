@@ -15,7 +15,8 @@ from sim.engines.vector.streams import streams
 from sim.env import Array, Step
 from sim.imperfect import Imperfect, latencies
 from sim.randomize import draw_robots
-from sim.rotations import rotation_matrices
+from sim.robots.quadrotors import GRAVITY
+from sim.rotations import quaternion, rotation_matrices
 from sim.scenes.gates import Openings, crossing, frame_distance
 from sim.spec import limits, numbers, pack, size, slices
 from sim.tasks.gates.references import References
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 WEIGHTS = {"progress": 1.0, "passed": 1.0, "view": 0.01, "spin": -2e-4, "jerk": -0.01, "crash": -8.0}
 BEHIND = 3.0  # m before a gate where episodes begin
 ASIDE, TILT, ROLLING = 0.3, 0.15, 6.0  # m beside that; rad that it is tilted; m/s at most, of those that begin flying
+# On the reference: share of the episodes that begin at its beginning; m beside it, and m/s, at most.
+FROM_REST, BESIDE, ASTRAY = 0.15, 0.25, 1.0
 FAR = 15.0  # m beyond the distance of its gates from one another: who is so far from the next one is lost
 SPINNING = 35.0  # rad/s, where gyroscopes end
 TRAIL = 60  # control steps
@@ -63,8 +66,9 @@ class GateRace:
         self._place = np.zeros((num, 3), np.float32)  # m, world
         self._trail = np.zeros((TRAIL, num, 3), np.float32)  # of the last steps, the newest last: for pictures
         self._every = np.arange(num)
-        self.references = References(task, self.tracks, BEHIND) if task.config.reference else None
+        self.references = References(task, self.tracks, BEHIND) if task.planned else None
         self.nearest = np.zeros(num, np.int64)  # samples of the reference
+        self.missed = np.zeros(num, bool)  # who flew past the next gate in the last control step
 
     def _lay_out(self) -> None:
         """All tracks' gates in arrays (tracks, gates, ...); what is missing of the longest lies far away."""
@@ -91,7 +95,13 @@ class GateRace:
         pick = np.array([rng.random() for rng in random]) * anywhere
         self.first[where] = gate = (pick * self.gates[track]).astype(np.int64)
         drawn = [draw_robots(self.task.robot, self.task.vary, rng, 1).parameters for rng in random]
-        start = self._starts(random, track, gate, anywhere)
+        self.passed[where], self.nearest[where] = 0, 0
+        if self.references:
+            self.references.plan(track)
+        if self.task.config.start == "reference":
+            start = self._flying(random, where)
+        else:
+            start = self._starts(random, track, gate, anywhere)
         mask = np.zeros(self.num, bool)
         mask[where] = True
         order = np.argsort(where)  # an engine takes a mask's rows in their order
@@ -101,8 +111,8 @@ class GateRace:
             for name, nominal in self._nominal.items()
         }
         self.vehicles.set_parameters(mask, varied)
-        self.episode[where], self.passed[where], self.age[where], self.lost[where] = numbers_, 0, 0, False
-        self._told[where], self.nearest[where] = self.task.robot.hover_command, 0
+        self.episode[where], self.age[where], self.lost[where] = numbers_, 0, False
+        self._told[where] = start["rotor_speed"]
         self._place[where] = self._trail[-1, where] = start["position"]
         self._look(where)
         late = [latencies(group, random) for group in (self._sensed, self.task.commands)]
@@ -126,7 +136,7 @@ class GateRace:
         half = 0.5 * np.arctan2(to[:, 1], to[:, 0])
         flying = np.maximum(drawn[:, 3], 0.0) * anywhere
         tilt = 0.5 * TILT * drawn[:, 4:6] * (self.task.config.vary | anywhere)
-        quaternion = np.stack(
+        turned = np.stack(
             [
                 np.cos(half),
                 np.cos(half) * tilt[:, 0] - np.sin(half) * tilt[:, 1],
@@ -135,12 +145,38 @@ class GateRace:
             ],
             axis=1,
         )  # yaw, then small roll and pitch
-        quaternion /= np.linalg.norm(quaternion, axis=1, keepdims=True)
+        turned /= np.linalg.norm(turned, axis=1, keepdims=True)
         state = {
             "position": position,
-            "quaternion": quaternion,
+            "quaternion": turned,
             "linear_velocity": (ROLLING * flying)[:, None] * to / np.linalg.norm(to, axis=1, keepdims=True),
             "rotor_speed": np.full((n, 4), self.task.robot.hover_command),
+        }
+        return {name: np.ascontiguousarray(value, np.float32) for name, value in state.items()}
+
+    def _flying(self, random: Sequence[np.random.Generator], where: NDArray[np.int64]) -> dict[str, Array]:
+        """The same of these rows, on the time-optimal trajectory or beside it; what is passed and nearest there."""
+        assert self.references is not None
+        drawn = np.array([rng.uniform(-1.0, 1.0, 10) for rng in random])
+        track = self.track[where]
+        share = np.maximum((1.0 + FROM_REST) * (0.5 + 0.5 * drawn[:, 9]) - FROM_REST, 0.0)
+        self.nearest[where], self.passed[where] = self.references.point(track, share)
+        position, velocity, push = np.split(self.references.told(track, self.nearest[where]).astype(np.float64), 3, 1)
+        position += BESIDE * drawn[:, :3]
+        position[:, 2] = np.maximum(position[:, 2], 0.5)
+        push[:, 2] += GRAVITY
+        up = push / np.linalg.norm(push, axis=1, keepdims=True) + TILT * drawn[:, 6:9]
+        up /= np.linalg.norm(up, axis=1, keepdims=True)
+        to = self._centre[track, self._due()[where]] - position
+        left = np.cross(up, to)
+        left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-6)
+        turn = np.stack([np.cross(left, up), left, up], axis=2)
+        speed = np.sqrt(np.linalg.norm(push, axis=1, keepdims=True) / GRAVITY) * self.task.robot.hover_command
+        state = {
+            "position": position,
+            "quaternion": np.array([quaternion(one) for one in turn])[:, [3, 0, 1, 2]],
+            "linear_velocity": velocity + ASTRAY * drawn[:, 3:6] * (share > 0.0)[:, None],
+            "rotor_speed": np.minimum(speed, 1.0) * np.ones(4),
         }
         return {name: np.ascontiguousarray(value, np.float32) for name, value in state.items()}
 
@@ -202,13 +238,15 @@ class GateRace:
         due = self._due()
         centre = self._centre[self.track, due]
         progress = np.linalg.norm(before - centre, axis=1) - np.linalg.norm(self._place - centre, axis=1)
-        passed = crossing(
-            self._in_gate(before, due), self._in_gate(self._place, due), self._size[self.track, due], task.radius
-        )
+        there, here = self._in_gate(before, due), self._in_gate(self._place, due)
+        passed = crossing(there, here, self._size[self.track, due], task.radius)
         self.passed += passed
+        self.missed = (there[:, 0] < 0.0) & (here[:, 0] >= 0.0) & ~passed
         self._look(self._every)
         now = self.truth()
         crashed = self._crashed(now)
+        if not task.config.retry:
+            crashed |= self.missed
         middle = now["next_gate"].reshape(self.num, 4, 3).mean(axis=1)
         off = np.arctan2(np.linalg.norm(middle[:, 1:], axis=1), middle[:, 0])
         terms = {
@@ -245,6 +283,8 @@ class GateRace:
         self.vehicles.reset(None, {name: np.asarray(v) for name, v in state["engine"].items()})
         for name, value in self._arrays().items():
             value[...] = state["arrays"][name]
+        if self.references:
+            self.references.plan(self.track)
         self._now = from_lanes(self._table, self.num)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -266,8 +306,8 @@ class GateRace:
         told = self.age[row] / self.task.rate_hz, float(np.linalg.norm(self.vehicles.read("linear_velocity")[row]))
         track, count = self.tracks[self.track[row]], int(min(self.age[row] + 1, len(self._trail)))
         trail = self._trail[len(self._trail) - count :, row]
-        quaternion = np.asarray(self.vehicles.read("quaternion"))[row]
-        return beside(track, self.task.robot, trail, quaternion, int(self._due()[row]), told, height, width)
+        turned = np.asarray(self.vehicles.read("quaternion"))[row]
+        return beside(track, self.task.robot, trail, turned, int(self._due()[row]), told, height, width)
 
     def openings(self, row: int) -> Openings:
         """The gates of its track."""

@@ -10,13 +10,14 @@ from deploy import PolicyFile
 from policies.algorithms import algorithm_class
 from policies.evaluate import evaluate
 from policies.models.export import export
-from sim.env import conditions_of, make_env
+from sim.env import NoExpertError, conditions_of, make_env
 from sim.rollout import rollout
 from sim.scenes.gates import random_gates, write_gates
 from sim.tasks import make
 from sim.tasks.abilities import baselines_of
 from sim.tasks.gates import RATE, VARY, random_pool
-from sim.tasks.gates.world import BEHIND, WEIGHTS, GateRace
+from sim.tasks.gates.references import References
+from sim.tasks.gates.world import ASTRAY, BEHIND, BESIDE, WEIGHTS, GateRace
 
 FEW = {"tracks": 4}
 
@@ -66,8 +67,10 @@ def test_seeds_and_numbers_decide_episodes():
             np.testing.assert_array_equal(a[name][[5, 3]], b[name][[1, 0]], err_msg=name)
 
 
-def test_it_continues_from_what_was_saved():
-    env, other = opened(start="anywhere"), opened(start="anywhere")
+@pytest.mark.parametrize("start", ["anywhere", "reference"])
+def test_it_continues_from_what_was_saved(start: str):
+    env, other = (opened(start=start, plan_steps=0) for _ in range(2))
+    other.reset(range(8), [5] * 8)  # another's track alone is planned
     drifted(env, 10)
     other.load_state_dict(env.state_dict())
     for a, b in zip(drifted(env, 15), drifted(other, 15), strict=True):
@@ -159,11 +162,52 @@ def test_the_baseline_flies_what_was_planned(track: str):
     assert score["lap_time"][0] == pytest.approx(len(episode.reward) / RATE)
 
 
+def test_starts_on_the_trajectory_are_flown_on_by_the_expert():
+    task = make("quad_gate_race", start="reference", retry=False, vary=False, track="figure_eight", plan_steps=6)
+    env = make_env(task, 32, 0)
+    env.reset(range(32), range(32))
+    told, now = env.references.told(env.track, env.nearest), env.truth()
+    assert np.abs(now["position"] - told[:, :3]).max() <= BESIDE + 1e-5
+    own = np.einsum("nij,nj->ni", now["rotation"].reshape(-1, 3, 3), now["linear_velocity"])
+    resting = ~own.any(axis=1)
+    assert 0 < resting.sum() < 16 and np.linalg.norm(own, axis=1).max() > 8.0
+    assert np.abs(own - told[:, 3:6])[~resting].max() <= 2.0 * ASTRAY  # the nearest sample is a little further on
+    assert len(set(env.passed)) > 4
+    assert (now["gate_place"][:, 0] < BESIDE + 0.1).all()  # the next gate is ahead
+    episodes = rollout(task, env, lambda seen, *_: task.expert(seen), range(32), truth=True)
+    assert np.mean([task.score(one.flight())["success"][0] for one in episodes]) >= 0.9
+
+
+def test_missing_a_gate_ends_what_cannot_be_flown_again():
+    for retry in (True, False):
+        env = opened(4, vary=False, track="figure_eight", retry=retry)
+        gate, axes = env.tracks[0].centre[0], env.tracks[0].axes[0]
+        beside = np.array([0.0, 0.0, 2.0, -2.0])[:, None] * axes[:, 1]
+        put(env, "position", gate - 0.08 * axes[:, 0] + beside)
+        put(env, "linear_velocity", np.tile(10.0 * axes[:, 0], (4, 1)))
+        step = env.step(hovering(env))
+        np.testing.assert_array_equal(env.passed, [1, 1, 0, 0])
+        np.testing.assert_array_equal(step.terminated, [False, False, not retry, not retry])
+
+
+def test_fewer_steps_of_the_search_plan_slower_laps():
+    few, more = (
+        make("quad_gate_race", track="figure_eight", reference=True, plan_steps=steps, vary=False) for steps in (0, 12)
+    )
+    times = [References(task, task.pool(0), BEHIND) for task in (few, more)]
+    for one in times:
+        assert np.isnan(one.times).all()
+        one.plan(np.zeros(3, np.int64))
+    assert times[1].times[0] < 0.95 * times[0].times[0]
+
+
 def test_who_is_not_planned_for_does_not_follow():
     task = make("quad_gate_race", **FEW)
     assert list(baselines_of("quad_gate_race")) == ["time_optimal"]
     with pytest.raises(ValueError, match="needs it planned: task.reference=true"):
         task.baselines["time_optimal"](opened().truth())
+    with pytest.raises(NoExpertError, match="needs it planned: task.reference=true"):
+        task.expert(opened().truth())
 
 
 def test_mirrored_vehicles_fly_the_mirrored_way():
@@ -207,9 +251,10 @@ def test_a_track_of_one_s_own_and_other_engines(tmp_path: Path):
     ("settings", "said"),
     [
         ({"robot": "any"}, "needs one airframe, not 'any'"),
-        ({"start": "pit"}, "start 'pit' is not one of line, anywhere"),
+        ({"start": "pit"}, "start 'pit' is not one of line, anywhere, reference"),
         ({"laps": 0}, "needs steps 1 to 100000, tracks 1 to 1000 and laps 1 to 100"),
-        ({"reference": True, "start": "anywhere"}, "reference needs start=line"),
+        ({"reference": True, "start": "anywhere"}, "reference needs start=line or reference"),
+        ({"plan_steps": -1}, "plan_steps must be within 0..1000, got -1"),
         ({"gates": 3}, "its settings are: robot, track"),
     ],
 )
