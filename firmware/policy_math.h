@@ -11,6 +11,9 @@
 #if defined(__arm__) && defined(__ARM_FP) && defined(__thumb2__) && !defined(POLICY_PLAIN_C)
 #define POLICY_CORTEX_M4F 1
 #endif
+#if defined(__arm__) && defined(__ARM_FEATURE_DSP) && defined(__thumb2__) && !defined(POLICY_PLAIN_C)
+#define POLICY_DSP 1 /* a Cortex-M33 may lack it */
+#endif
 
 #if defined(__GNUC__)
 #define POLICY_UNUSED __attribute__((unused))
@@ -289,7 +292,7 @@ static POLICY_NOINLINE void policy_dense_half(float *y, const uint32_t *w, const
 
 /* Bytes 0 and 2 of a word as two signed halves; bytes 1 and 3; the sum of two products of halves. */
 static POLICY_INLINE uint32_t policy_even(uint32_t w) {
-#if defined(POLICY_CORTEX_M4F)
+#if defined(POLICY_DSP)
     uint32_t y;
     __asm__("sxtb16 %0, %1" : "=r"(y) : "r"(w));
     return y;
@@ -299,7 +302,7 @@ static POLICY_INLINE uint32_t policy_even(uint32_t w) {
 }
 
 static POLICY_INLINE uint32_t policy_odd(uint32_t w) {
-#if defined(POLICY_CORTEX_M4F)
+#if defined(POLICY_DSP)
     uint32_t y;
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(y) : "r"(w));
     return y;
@@ -309,17 +312,13 @@ static POLICY_INLINE uint32_t policy_odd(uint32_t w) {
 }
 
 static POLICY_INLINE int32_t policy_multiply(uint32_t a, uint32_t b, int32_t sum) {
-#if defined(POLICY_CORTEX_M4F)
+#if defined(POLICY_DSP)
     int32_t y;
     __asm__("smlad %0, %1, %2, %3" : "=r"(y) : "r"(a), "r"(b), "r"(sum));
     return y;
 #else
     return sum + (int16_t)a * (int16_t)b + (int16_t)(a >> 16) * (int16_t)(b >> 16);
 #endif
-}
-
-static POLICY_INLINE int32_t policy_multiply4(uint32_t w, const uint32_t *x, int32_t sum) {
-    return policy_multiply(policy_odd(w), x[1], policy_multiply(policy_even(w), x[0], sum));
 }
 
 /* Two numbers below 2^15, rounded, in a word. */
@@ -341,50 +340,107 @@ static POLICY_INLINE float policy_most(const float *x, int inputs) {
 
 /* x as whole numbers times the result, two to a word, padded with zeros to a multiple of four. 16 bits each, or fewer
  * where the sum of `inputs` products with int8 could overflow. */
-static POLICY_INLINE float policy_quantise(uint32_t *quantised, const float *x, int inputs) {
+static POLICY_NOINLINE float policy_round16(uint32_t *rounded, const float *x, int inputs) {
     const int32_t room = (int32_t)(0x7fffffff / 127) / inputs;
     const float limit = (float)(room < 32767 ? room : 32767), most = policy_most(x, inputs);
     const float inverse = limit / most;
-    quantised[((inputs + 3) >> 2 << 1) - 1] = 0u;
-    for (int i = 0; i < inputs >> 1; ++i) quantised[i] = policy_halves(x[2 * i] * inverse, x[2 * i + 1] * inverse);
-    if (inputs & 1) quantised[inputs >> 1] = policy_halves(x[inputs - 1] * inverse, 0.0f);
+    rounded[((inputs + 3) >> 2 << 1) - 1] = 0u;
+    for (int i = 0; i < inputs >> 1; ++i) rounded[i] = policy_halves(x[2 * i] * inverse, x[2 * i + 1] * inverse);
+    if (inputs & 1) rounded[inputs >> 1] = policy_halves(x[inputs - 1] * inverse, 0.0f);
     return most / limit;
 }
 
-/* y = W x + b with weights as int8 and a scale per output. Per four outputs w holds their biases, their scales, then
- * per four inputs a word for each output, in the order 0, 2, 1, 3. The sums are exact. */
-static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const float *x, int inputs, int quads,
-                                              uint32_t *quantised) {
-    const float scale = policy_quantise(quantised, x, inputs);
-    for (int block = 0; block < quads; ++block) {
-        const uint32_t *head = w, *from = quantised;
-        int32_t a = 0, b = 0, c = 0, d = 0;
-        w += 8;
-#pragma GCC unroll 1
-        for (int group = (inputs + 3) >> 2; group; --group, w += 4, from += 2) {
-            a = policy_multiply4(w[0], from, a);
-            b = policy_multiply4(w[1], from, b);
-            c = policy_multiply4(w[2], from, c);
-            d = policy_multiply4(w[3], from, d);
-        }
-        const int32_t sum[4] = {a, b, c, d};
-        for (int k = 0; k < 4; ++k) {
-            const policy_word bias = {.bits = head[k]}, factor = {.bits = head[4 + k]};
-            *y++ = bias.number + factor.number * scale * (float)sum[k];
-        }
-    }
+/* Whole numbers a, b, c, d of 8 bits in two words: b and d; 256 a - b and 256 c - d. */
+static POLICY_INLINE void policy_four(uint32_t *rounded, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    rounded[0] = (b & 0xffffu) | d << 16;
+    rounded[1] = (((a << 8) - b) & 0xffffu) | ((c << 8) - d) << 16;
 }
 
-/* Inputs as int8, too, four in two words: x1 and x3; 256 x0 - x1 and 256 x2 - x3. */
-static POLICY_INLINE void policy_four(uint32_t *quantised, const float *x, float inverse) {
+static POLICY_INLINE void policy_round_four(uint32_t *rounded, const float *x, float inverse) {
     const policy_word a = {x[0] * inverse + POLICY_ROUND}, b = {x[1] * inverse + POLICY_ROUND};
     const policy_word c = {x[2] * inverse + POLICY_ROUND}, d = {x[3] * inverse + POLICY_ROUND};
-    quantised[0] = (b.bits & 0xffffu) | d.bits << 16;
-    quantised[1] = (((a.bits << 8) - b.bits) & 0xffffu) | ((c.bits << 8) - d.bits) << 16;
+    policy_four(rounded, a.bits, b.bits, c.bits, d.bits);
 }
 
-#if defined(POLICY_CORTEX_M4F)
-/* Four inputs times four outputs. */
+/* x as whole numbers of 8 bits times the result, four in two words, padded with zeros. */
+static POLICY_NOINLINE float policy_round8(uint32_t *rounded, const float *x, int inputs) {
+    const float most = policy_most(x, inputs), inverse = 127.0f / most;
+    const int whole = inputs >> 2;
+    for (int group = 0; group < whole; ++group) policy_round_four(rounded + 2 * group, x + 4 * group, inverse);
+    if (inputs & 3) {
+        float rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (int i = 4 * whole; i < inputs; ++i) rest[i & 3] = x[i];
+        policy_round_four(rounded + 2 * whole, rest, inverse);
+    }
+    return most / 127.0f;
+}
+
+/* 127 * 2^23 tanh(x), or a little less than 2e-4 * 127 * 2^23 off, and a * b + c * d is one instruction: `table` has per
+ * sixteenth of x in [-8, 8) a word, the slope in the lower half, minus the value in the upper. `round` is added. */
+static POLICY_INLINE int32_t policy_tanh_whole(float x, const uint32_t *table, int32_t round) {
+    const float scaled = x * 65536.0f;
+    const int32_t at = scaled >= 524287.0f    ? 524287
+                       : scaled <= -524288.0f ? -524288
+                       : scaled == scaled     ? (int32_t)scaled
+                                              : 0;
+    return policy_multiply(table[128 + (at >> 12)], 0x80000000u | (at & 0xfff), round);
+}
+
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+/* Four such numbers in r2-r5. It saturates where a float is too large for an int32. */
+#define POLICY_TANH_ONE(r) \
+    "ssat " r ", #20, " r "\n\tasr r6, " r ", #12\n\tldr r6, [%[table], r6, lsl #2]\n\tbfi %[at], " r ", #0, #12\n\t" \
+    "smlad " r ", r6, %[at], %[round]\n\t"
+#define POLICY_TANH_FOUR(packed) \
+    __asm__ volatile( \
+        "1:\n\tvldmia %[x]!, {s0-s3}\n\tvcvt.s32.f32 s0, s0, #16\n\tvcvt.s32.f32 s1, s1, #16\n\t" \
+        "vcvt.s32.f32 s2, s2, #16\n\tvcvt.s32.f32 s3, s3, #16\n\t" \
+        "vmov r2, s0\n\tvmov r3, s1\n\tvmov r4, s2\n\tvmov r5, s3\n\t" \
+        POLICY_TANH_ONE("r2") POLICY_TANH_ONE("r3") POLICY_TANH_ONE("r4") POLICY_TANH_ONE("r5") packed \
+        "strd r3, r4, [%[y]], #8\n\tsubs %[quads], %[quads], #1\n\tbne 1b" \
+        : [x] "+r"(x), [y] "+r"(rounded), [quads] "+r"(quads), [at] "+r"(at) \
+        : [table] "r"(table + 128), [round] "r"(round) \
+        : "cc", "memory", "r2", "r3", "r4", "r5", "r6", "s0", "s1", "s2", "s3")
+#endif
+
+/* 127 tanh(x) of 4 `quads` numbers for a product with inputs of 8 bits. */
+static POLICY_NOINLINE void policy_tanh8(uint32_t *rounded, const float *x, int quads, const uint32_t *table) {
+    const int32_t round = 1 << 22;
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+    uint32_t at = 0x80000000u;
+    POLICY_TANH_FOUR("asr r5, r5, #7\n\tpkhtb r3, r5, r3, asr #23\n\tasr r4, r4, #7\n\tpkhtb r4, r4, r2, asr #23\n\t"
+                     "uxtb16 r4, r4\n\tlsl r4, r4, #8\n\tssub16 r4, r4, r3\n\t");
+#else
+    for (int quad = 0; quad < quads; ++quad, x += 4) {
+        uint32_t y[4];
+        for (int k = 0; k < 4; ++k) y[k] = (uint32_t)(policy_tanh_whole(x[k], table, round) >> 23);
+        policy_four(rounded + 2 * quad, y[0], y[1], y[2], y[3]);
+    }
+#endif
+}
+
+/* 16256 tanh(x) of 4 `quads` numbers for a product with inputs of 16 bits. */
+static POLICY_NOINLINE void policy_tanh16(uint32_t *rounded, const float *x, int quads, const uint32_t *table) {
+    const int32_t round = 1 << 15;
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+    uint32_t at = 0x80000000u;
+    POLICY_TANH_FOUR("pkhtb r3, r3, r2, asr #16\n\tpkhtb r4, r5, r4, asr #16\n\t");
+#else
+    for (int pair = 0; pair < 2 * quads; ++pair, x += 2) {
+        const uint32_t low = (uint32_t)policy_tanh_whole(x[0], table, round) >> 16;
+        rounded[pair] = low | ((uint32_t)policy_tanh_whole(x[1], table, round) & 0xffff0000u);
+    }
+#endif
+}
+
+#if defined(POLICY_DSP)
+/* Four inputs times four outputs. Of 16 bits each: */
+#define POLICY_TWO_LONG(a, b) \
+    "ldmia %[w]!, {r4, r5}\n\tsxtb16 r6, r4\n\tsxtb16 r8, r5\n\tsmlad %[" a "], r6, r2, %[" a "]\n\t" \
+    "smlad %[" b "], r8, r2, %[" b "]\n\tsxtb16 r4, r4, ror #8\n\tsxtb16 r5, r5, ror #8\n\t" \
+    "smlad %[" a "], r4, r3, %[" a "]\n\tsmlad %[" b "], r5, r3, %[" b "]\n\t"
+#define POLICY_SIXTEEN_LONG "ldmia %[x]!, {r2, r3}\n\t" POLICY_TWO_LONG("a", "b") POLICY_TWO_LONG("c", "d")
+/* Of 8 bits each: */
 #define POLICY_EACH4(text) text("a", "r4") text("b", "r5") text("c", "r6") text("d", "r8")
 #define POLICY_MULTIPLY_ODD(sum, word) "smlad %[" sum "], " word ", r2, %[" sum "]\n\t"
 #define POLICY_MULTIPLY_EVEN(sum, word) "sxtb16 " word ", " word "\n\tsmlad %[" sum "], " word ", r3, %[" sum "]\n\t"
@@ -425,28 +481,45 @@ static POLICY_INLINE void policy_outputs(float *y, const void *bias, const void 
 #endif
 }
 
-/* y = W x + b with weights and inputs as int8: a scale per output, and one of the inputs, found at every call. w is as
- * that of policy_dense_int8, but a word has the halves w0 + 256 w1 and w2 + 256 w3: (w0 + 256 w1) x1 + w0 (256 x0 - x1)
- * is 256 (w0 x0 + w1 x1), three instructions for four products. Up to 512 inputs are added up at a time, exactly:
- * 256 * 127 * 127 * 512 fits. */
-static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const float *x, int inputs, int quads,
-                                              uint32_t *quantised) {
-    const float most = policy_most(x, inputs), inverse = 127.0f / most, scale = most / 127.0f;
-    const int whole = inputs >> 2, groups = (inputs + 3) >> 2;
-    for (int group = 0; group < whole; ++group) policy_four(quantised + 2 * group, x + 4 * group, inverse);
-    if (whole < groups) {
-        float rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (int i = 4 * whole; i < inputs; ++i) rest[i & 3] = x[i];
-        policy_four(quantised + 2 * whole, rest, inverse);
-    }
+/* y = W x + b with weights as int8 and a scale per output, inputs of 16 bits and their scale. Per four outputs w holds
+ * their biases, their scales, then per four inputs a word for each output, in the order 0, 2, 1, 3. Sums are exact. */
+static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
+                                              int quads, float scale) {
+    const int groups = (inputs + 3) >> 2;
     for (int block = 0; block < quads; ++block, y += 4) {
-        const uint32_t *factor = w + 4, *from = quantised;
+        const uint32_t *head = w, *from = rounded;
+        int32_t a = 0, b = 0, c = 0, d = 0;
+        w += 8;
+#if defined(POLICY_DSP)
+        int turns;
+        POLICY_RUN_SUMS(POLICY_SIXTEEN_LONG POLICY_SIXTEEN_LONG POLICY_SIXTEEN_LONG POLICY_SIXTEEN_LONG, groups >> 2);
+        POLICY_RUN_SUMS(POLICY_SIXTEEN_LONG, groups & 3);
+#else
+        for (int group = 0; group < groups; ++group, w += 4, from += 2) {
+            a = policy_multiply(policy_odd(w[0]), from[1], policy_multiply(policy_even(w[0]), from[0], a));
+            b = policy_multiply(policy_odd(w[1]), from[1], policy_multiply(policy_even(w[1]), from[0], b));
+            c = policy_multiply(policy_odd(w[2]), from[1], policy_multiply(policy_even(w[2]), from[0], c));
+            d = policy_multiply(policy_odd(w[3]), from[1], policy_multiply(policy_even(w[3]), from[0], d));
+        }
+#endif
+        policy_outputs(y, head, head + 4, scale, a, b, c, d);
+    }
+}
+
+/* The same with inputs of 8 bits. w is as that of policy_dense_int8, but a word has the halves w0 + 256 w1 and
+ * w2 + 256 w3: (w0 + 256 w1) x1 + w0 (256 x0 - x1) is 256 (w0 x0 + w1 x1), three instructions for four products. Up to
+ * 512 inputs are added up at a time, exactly: 256 * 127 * 127 * 512 fits. */
+static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
+                                              int quads, float scale) {
+    const int groups = (inputs + 3) >> 2;
+    for (int block = 0; block < quads; ++block, y += 4) {
+        const uint32_t *factor = w + 4, *from = rounded;
         const void *bias = w;
         w += 8;
         for (int left = groups; left > 0; left -= 128) {
             int32_t a = 0, b = 0, c = 0, d = 0;
             const int now = left < 128 ? left : 128;
-#if defined(POLICY_CORTEX_M4F)
+#if defined(POLICY_DSP)
             int turns;
             POLICY_RUN_SUMS(POLICY_TIMES8(POLICY_SIXTEEN), now >> 3);
             POLICY_RUN_SUMS(POLICY_SIXTEEN, now & 7);

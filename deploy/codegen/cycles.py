@@ -16,6 +16,7 @@ COPIED, LOOPED = 9.0, 7.0  # an element; a turn of a loop
 COMPUTED_PRODUCT = 11.0  # of matrices that are both computed
 SEEN = 22.0  # a pixel in the window of a convolution or a pool, with the check of the edges
 TANH = 30.0  # of four at once
+ROUNDED_TANH = 13.0  # one that rounds for a product
 FUNCTIONS = {
     "policy_sqrt": 16.0,
     "policy_clip": 8.0,
@@ -42,9 +43,9 @@ def of_expression(text: str) -> float:
     return called + 14.0 * text.count(" / ") + 3.0 * len(re.findall(r" [-+*<>?%|] |[<>=!]=", text)) + 3.0
 
 
-def of_product(weights: str, outputs: int, inputs: int) -> float:
-    """Cycles of one matrix-vector product; `outputs` with those that only fill a block."""
-    rounded = ROUNDED.get(weights, 0.0) * inputs
+def of_product(weights: str, outputs: int, inputs: int, rounds: bool) -> float:
+    """Cycles of one matrix-vector product, that `rounds` its inputs; `outputs` with those that only fill a block."""
+    rounded = ROUNDED[weights] * inputs if rounds else 0.0
     return PER_CALL + outputs * (PER_OUTPUT + PRODUCT[weights] * inputs) + rounded
 
 

@@ -10,22 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.codegen import cycles as cost
 from deploy.codegen import moves
 from deploy.codegen import operators as c
-from deploy.codegen.cycles import (
-    COMPUTED_PRODUCT,
-    COPIED,
-    INDEX,
-    LOOPED,
-    RARE,
-    SEEN,
-    TANH,
-    of_expression,
-    of_product,
-)
 from deploy.codegen.elementwise import elementwise, expression, literal, read
 from deploy.codegen.onnx_graph import Graph, GraphError, Node, Value
 from deploy.codegen.reductions import ALONG, TOTALS, Line, along, reduction
+from deploy.codegen.rounded import tanh
 from deploy.codegen.weights import FORMATS, Format, blocks, padded, words
 from deploy.codegen.windows import convolution, pool, window
 
@@ -41,6 +32,7 @@ class Step:
     writes: dict[str, int]
     lines: Callable[[], list[str]]
     cycles: float  # estimated, on a Cortex-M4F
+    rounds: dict[str, int]  # written, too: words of rounded inputs of products, in a memory of their own
 
 
 @dataclass
@@ -52,7 +44,7 @@ class Program:
     memory: int  # floats
     patch: int  # floats: what a convolution's kernel sees
     pixel: int  # floats: what it makes of that
-    quantised: int  # words: the inputs of an int8 product
+    quantised: int  # words: rounded inputs of products
     places: dict[str, tuple[str, int]]
     cycles: float  # estimated, of a step on a Cortex-M4F
 
@@ -75,7 +67,6 @@ class Writer:
     constants: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     patch: int = 0
     pixel: int = 0
-    quantised: int = 0
 
     def program(self) -> Program:
         """All statements of the graph. Raises GraphError naming the node that cannot be written."""
@@ -87,12 +78,12 @@ class Writer:
             else:
                 self._write(nodes[0])
             del nodes[: max(1, len(group))]
-        memory = self._allocate()
+        memory, quantised = (self._allocate(lambda step: step.writes), self._allocate(lambda step: step.rounds))
         lines = [line for step in self.steps for line in step.lines()]
         places = {name: self.place(name) for name in self.graph.outputs}
         moved = sum(self.value(name).size for name in (*self.graph.inputs, *self.graph.outputs))  # checked, stored
-        cycles = sum(step.cycles for step in self.steps) + COPIED * moved
-        return Program(lines, self.constants, memory, self.patch, self.pixel, self.quantised, places, cycles)
+        cycles = sum(step.cycles for step in self.steps) + cost.COPIED * moved
+        return Program(lines, self.constants, memory, self.patch, self.pixel, quantised, places, cycles)
 
     def _write(self, node: Node) -> None:
         """What is not elementwise."""
@@ -102,6 +93,8 @@ class Writer:
             self._dense(node)
         elif node.operator in c.DENSE:
             self._multiply(node)
+        elif node.operator in tanh.LARGEST:
+            self._rounded_tanh(node)
         elif node.operator in c.POOLS:
             self._pool(node)
         elif node.operator in ALONG:
@@ -144,6 +137,10 @@ class Writer:
         self.constants[name] = (kind, texts)
         return name
 
+    def rounded(self, node: Node) -> str:
+        """The name of the block of memory with the rounded inputs of a product."""
+        return f"{node.outputs[0]}/rounded" if self.format.of(node).rounds else node.inputs[0]
+
     def product(self, node: Node, y: str, x: str) -> str:
         """The C statement of a matrix-vector product."""
         weight, bias = c.matrix(node, self.values(node))
@@ -151,12 +148,19 @@ class Writer:
         eights, fours = blocks(outputs)
         form = self.format.of(node)
         weights = self.constant(form.pack(node, weight, bias), form.kind)
-        return form.call.format(
-            y=y, weights=weights, x=x, inputs=inputs, eights=eights, fours=fours, quads=-(-outputs // 4)
-        )
+        rounded = f"quantised + {self.where.get(self.rounded(node), 0)}"
+        sizes = {"inputs": inputs, "eights": eights, "fours": fours, "quads": -(-outputs // 4)}
+        return form.call.format(y=y, weights=weights, x=x, rounded=rounded, **sizes)
 
-    def add(self, reads: Sequence[str], writes: dict[str, int], lines: Callable[[], list[str]], cycles: float) -> None:
-        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines, cycles))
+    def add(
+        self,
+        reads: Sequence[str],
+        writes: dict[str, int],
+        lines: Callable[[], list[str]],
+        cycles: float,
+        rounds: dict[str, int] | None = None,
+    ) -> None:
+        self.steps.append(Step({self.root(name)[0] for name in reads if name}, writes, lines, cycles, rounds or {}))
 
     def _group(self, nodes: list[Node]) -> list[Node]:
         """The elementwise nodes at the front that fit into one loop."""
@@ -195,10 +199,10 @@ class Writer:
 
         size = self.value(group[0].outputs[0]).size
         texts = [["a"] * len(read(node)) for node in group]
-        each = LOOPED + 4.0 * len(stored)
+        each = cost.LOOPED + 4.0 * len(stored)
         for node, names in zip(group, texts, strict=True):
-            each += of_expression(expression(node, names, self.values(node), self.value(node.outputs[0])))
-        each = TANH if len(group) == 1 and group[0].operator == "Tanh" else each
+            each += cost.of_expression(expression(node, names, self.values(node), self.value(node.outputs[0])))
+        each = cost.TANH if len(group) == 1 and group[0].operator == "Tanh" else each
         self.add(reads, {name: self.value(name).size for name in stored}, lines, size * each)
 
     def _element(self, name: str, result: Value) -> str:
@@ -248,7 +252,7 @@ class Writer:
                 copies.append(f"for (int i = 0; i < {count}; ++i) {to}[{at + start} + i] = {value};")
             return copies
 
-        self.add(sources, {name: len(indices)}, lines, COPIED * len(indices))
+        self.add(sources, {name: len(indices)}, lines, cost.COPIED * len(indices))
 
     def _indexed(self, indices: NDArray[np.int64], sources: list[str], fill: str) -> str:
         """Element i of a move that a table describes; the last number of its type stands for the fill."""
@@ -268,7 +272,7 @@ class Writer:
             [data.name, index.name],
             {result.name: result.size},
             lambda: write(*(self.pointer(value.name) for value in (data, index, result))),
-            (COPIED + INDEX) * result.size,
+            (cost.COPIED + cost.INDEX) * result.size,
         )
 
     def _dense(self, node: Node) -> None:
@@ -276,7 +280,8 @@ class Writer:
         weight, _ = c.matrix(node, values)
         source = self.value(node.inputs[0])
         outputs, inputs = weight.shape
-        self.quantised = max(self.quantised, words(inputs))
+        form = self.format.of(node)
+        rounds = {self.rounded(node): words(inputs)} if form.rounds else {}
         if node.operator == "Conv":
             view = window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
             self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, padded(outputs))
@@ -286,8 +291,8 @@ class Writer:
                 return convolution(view, x, y, self.product(node, "pixel", "patch"))
 
             pixels = result.size // outputs
-            each = of_product(self.format.of(node).name, padded(outputs), inputs) + SEEN * inputs + COPIED * outputs
-            self.add([source.name], {result.name: result.size}, lines, pixels * each)
+            each = cost.of_product(form.name, padded(outputs), inputs, form.rounds) + cost.SEEN * inputs + cost.COPIED * outputs
+            self.add([source.name], {result.name: result.size}, lines, pixels * each, rounds)
             return
         rows = source.size // inputs
 
@@ -298,8 +303,19 @@ class Writer:
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        cycles = rows * of_product(self.format.name, padded(outputs), inputs)
-        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products, cycles)
+        cycles = rows * cost.of_product(form.name, padded(outputs), inputs, form.rounds)
+        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products, cycles, rounds)
+
+    def _rounded_tanh(self, node: Node) -> None:
+        source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
+        quads = -(-result.size // 4)
+
+        def lines() -> list[str]:
+            table = self.constant(tanh.table(), "uint32_t")
+            to = f"quantised + {self.where[result.name]}"
+            return [f"policy_{node.operator.lower()}({to}, {self.pointer(source.name)}, {quads}, {table});"]
+
+        self.add([source.name], {}, lines, cost.ROUNDED_TANH * 4 * quads, {result.name: words(result.size)})
 
     def _multiply(self, node: Node) -> None:
         left, right = (self.value(name) for name in node.inputs[:2])
@@ -310,7 +326,7 @@ class Writer:
             x, y, z = (self.pointer(value.name) for value in (left, right, result))
             return c.multiplication(node, (x, y, z), left.shape, right.shape)
 
-        cycles = COMPUTED_PRODUCT * result.size * left.shape[-1] + COPIED * result.size
+        cycles = cost.COMPUTED_PRODUCT * result.size * left.shape[-1] + cost.COPIED * result.size
         self.add([left.name, right.name], {result.name: result.size}, lines, cycles)
 
     def _pool(self, node: Node) -> None:
@@ -322,7 +338,7 @@ class Writer:
         def lines() -> list[str]:
             return pool(node, view, self.pointer(source.name), self.pointer(result.name))
 
-        self.add([source.name], {result.name: result.size}, lines, SEEN * result.size * math.prod(view.kernel))
+        self.add([source.name], {result.name: result.size}, lines, cost.SEEN * result.size * math.prod(view.kernel))
 
     def _reduce(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])
@@ -338,8 +354,8 @@ class Writer:
         def lines() -> list[str]:
             return reduction(node, self.pointer(source.name), self.pointer(result.name), line)
 
-        body = of_expression(" ".join(TOTALS[node.operator])) + LOOPED
-        self.add([source.name], {result.name: result.size}, lines, body * source.size + LOOPED * result.size)
+        body = cost.of_expression(" ".join(TOTALS[node.operator])) + cost.LOOPED
+        self.add([source.name], {result.name: result.size}, lines, body * source.size + cost.LOOPED * result.size)
 
     def _along(self, node: Node) -> None:
         source = self.value(node.inputs[0])
@@ -355,15 +371,15 @@ class Writer:
         def lines() -> list[str]:
             return along(node, line, self.pointer(source.name), [self.pointer(name) for name in names], made.size)
 
-        each = {"CumSum": 0.0, "Softmax": 60.0, "TopK": COPIED * made.size}.get(node.operator, RARE)
-        cycles = (2.0 * LOOPED + each) * source.size
+        each = {"CumSum": 0.0, "Softmax": 60.0, "TopK": cost.COPIED * made.size}.get(node.operator, cost.RARE)
+        cycles = (2.0 * cost.LOOPED + each) * source.size
         self.add([source.name], dict.fromkeys(names, made.size), lines, cycles)
 
-    def _allocate(self) -> int:
+    def _allocate(self, written: Callable[[Step], dict[str, int]]) -> int:
         """Give every block a place where nothing else lives at that time; returns the size of the memory."""
         last: dict[str, int] = {}
         for index, step in enumerate(self.steps):
-            for name in step.reads | step.writes.keys():
+            for name in step.reads | step.writes.keys() | step.rounds.keys():
                 last[name] = index
         for name in self.graph.outputs:
             last[self.root(name)[0]] = len(self.steps)
@@ -371,7 +387,7 @@ class Writer:
         most = 0
         for index, step in enumerate(self.steps):
             living = [block for block in living if block[2] >= index]
-            for name, size in step.writes.items():
+            for name, size in written(step).items():
                 start = 0
                 for begin, stop, _ in sorted(living):
                     if start + size <= begin:

@@ -1,19 +1,22 @@
 """How the generated C stores the weights of its matrix-vector products: as they are, as float16, or as int8.
 
-W8A8 rounds the inputs of products to int8 as well, as they come: with a scale of their own at every call.
+With int8 the inputs of products are rounded to 16 bits, as they come: with a scale of their own at every call. W8A8
+rounds them to 8 bits between hidden layers (deploy.codegen.rounded).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.codegen.onnx_graph import GraphError, Node
+from deploy.codegen.onnx_graph import Graph, GraphError, Node
 from deploy.codegen.operators import DENSE
+from deploy.codegen.rounded.plan import LONG, ROUNDED, SHORT, planned
+from deploy.codegen.rounded.tanh import BITS8, BITS16, LARGEST
 
 Floats = NDArray[np.float32]
 MOST, MOST_INPUT, MOST_SUM = 127, 2**15 - 1, 2**31 - 1  # of an int8, an int16, an int32
@@ -116,9 +119,12 @@ def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_bytes_both(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
-    """What it becomes when inputs are int8, too, in the same steps as in C. Convolutions are as with `as_bytes`."""
-    if node.operator not in DENSE or node.operator == "Conv" or index != 0:
+    """What it becomes when inputs are rounded as `planned`, in the same steps as in C. Of convolutions as `as_bytes`."""
+    how = node.attributes.get(ROUNDED, LONG)
+    if node.operator not in DENSE or index != 0 or how == LONG:
         return as_bytes(node, index, value)
+    if how in LARGEST:  # a tanh did it
+        return value
     most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(MOST)
     restored: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
     return restored
@@ -142,33 +148,29 @@ class Format:
     pack: Callable[[Node, Floats, Floats], NDArray[Any]]
     stored: Callable[[Node, int, NDArray[Any]], NDArray[Any]]
     tolerance: float = 0.0
-    windows: str = ""  # the format of convolutions' weights, where that is another one
+    plan: Callable[[Graph], Graph] = lambda graph: graph  # what is done to a graph first
+    rounds: bool = False  # whether inputs are rounded here, which needs room for them
 
     def of(self, node: Node) -> Format:
         """The format of this node's weights."""
-        return FORMATS[self.windows] if self.windows and node.operator == "Conv" else self
+        return _W8A8[node.attributes.get(ROUNDED, LONG)] if self.name == "w8a8" else self
 
 
-ROUNDED_INPUTS = ("int8", "w8a8")  # whose products need room for their inputs
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
+_QUADS = "({y}, {weights}, {rounded}, {inputs}, {quads}, %s);"
+_LONG, _SHORT = "policy_round16({rounded}, {x}, {inputs})", "policy_round8({rounded}, {x}, {inputs})"
+_INT8, _BOTH = f"policy_dense_int8{_QUADS}", f"policy_dense_w8a8{_QUADS}"
 FORMATS = {
     "float32": Format("float32", "float", f"policy_dense{_BLOCKS}", pack, unchanged),
     "float16": Format("float16", "uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
-    "int8": Format(
-        "int8",
-        "uint32_t",
-        "policy_dense_int8({y}, {weights}, {x}, {inputs}, {quads}, quantised);",
-        pack_bytes,
-        as_bytes,
-        1e-3,
-    ),
+    "int8": Format("int8", "uint32_t", _INT8 % _LONG, pack_bytes, as_bytes, 1e-3, rounds=True),
     "w8a8": Format(
-        "w8a8",
-        "uint32_t",
-        "policy_dense_w8a8({y}, {weights}, {x}, {inputs}, {quads}, quantised);",
-        pack_halves_of_bytes,
-        as_bytes_both,
-        1e-2,
-        "int8",
+        "w8a8", "uint32_t", _BOTH % _SHORT, pack_halves_of_bytes, as_bytes_both, 1e-2, plan=planned, rounds=True
     ),
+}
+_W8A8 = {
+    LONG: FORMATS["int8"],
+    SHORT: FORMATS["w8a8"],
+    BITS16: replace(FORMATS["int8"], call=_INT8 % f"1.0f / {LARGEST[BITS16]}.0f", rounds=False),
+    BITS8: replace(FORMATS["w8a8"], call=_BOTH % f"1.0f / {LARGEST[BITS8]}.0f", rounds=False),
 }
