@@ -434,20 +434,12 @@ static POLICY_NOINLINE void policy_tanh16(uint32_t *rounded, const float *x, int
 }
 
 #if defined(POLICY_DSP)
-/* Four inputs times four outputs. Of 16 bits each: */
+/* Four inputs of 16 bits times two outputs, times four. */
 #define POLICY_TWO_LONG(a, b) \
     "ldmia %[w]!, {r4, r5}\n\tsxtb16 r6, r4\n\tsxtb16 r8, r5\n\tsmlad %[" a "], r6, r2, %[" a "]\n\t" \
     "smlad %[" b "], r8, r2, %[" b "]\n\tsxtb16 r4, r4, ror #8\n\tsxtb16 r5, r5, ror #8\n\t" \
     "smlad %[" a "], r4, r3, %[" a "]\n\tsmlad %[" b "], r5, r3, %[" b "]\n\t"
 #define POLICY_SIXTEEN_LONG "ldmia %[x]!, {r2, r3}\n\t" POLICY_TWO_LONG("a", "b") POLICY_TWO_LONG("c", "d")
-/* Of 8 bits each: */
-#define POLICY_EACH4(text) text("a", "r4") text("b", "r5") text("c", "r6") text("d", "r8")
-#define POLICY_MULTIPLY_ODD(sum, word) "smlad %[" sum "], " word ", r2, %[" sum "]\n\t"
-#define POLICY_MULTIPLY_EVEN(sum, word) "sxtb16 " word ", " word "\n\tsmlad %[" sum "], " word ", r3, %[" sum "]\n\t"
-#define POLICY_SIXTEEN \
-    "ldmia %[x]!, {r2, r3}\n\tldmia %[w]!, {r4, r5, r6, r8}\n\t" POLICY_EACH4(POLICY_MULTIPLY_ODD) \
-        POLICY_EACH4(POLICY_MULTIPLY_EVEN)
-#define POLICY_TIMES8(text) text text text text text text text text
 #define POLICY_RUN_SUMS(text, times) \
     if ((turns = (times)) != 0) \
     __asm__ volatile( \
@@ -506,36 +498,67 @@ static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const
     }
 }
 
-/* The same with inputs of 8 bits. w is as that of policy_dense_int8, but a word has the halves w0 + 256 w1 and
- * w2 + 256 w3: (w0 + 256 w1) x1 + w0 (256 x0 - x1) is 256 (w0 x0 + w1 x1), three instructions for four products. Up to
- * 512 inputs are added up at a time, exactly: 256 * 127 * 127 * 512 fits. */
-static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
-                                              int quads, float scale) {
-    const int groups = (inputs + 3) >> 2;
-    for (int block = 0; block < quads; ++block, y += 4) {
-        const uint32_t *factor = w + 4, *from = rounded;
-        const void *bias = w;
-        w += 8;
-        for (int left = groups; left > 0; left -= 128) {
-            int32_t a = 0, b = 0, c = 0, d = 0;
-            const int now = left < 128 ? left : 128;
-#if defined(POLICY_DSP)
-            int turns;
-            POLICY_RUN_SUMS(POLICY_TIMES8(POLICY_SIXTEEN), now >> 3);
-            POLICY_RUN_SUMS(POLICY_SIXTEEN, now & 7);
-#else
-            for (int group = 0; group < now; ++group, w += 4, from += 2) {
-                a = policy_multiply(policy_even(w[0]), from[1], policy_multiply(w[0], from[0], a));
-                b = policy_multiply(policy_even(w[1]), from[1], policy_multiply(w[1], from[0], b));
-                c = policy_multiply(policy_even(w[2]), from[1], policy_multiply(w[2], from[0], c));
-                d = policy_multiply(policy_even(w[3]), from[1], policy_multiply(w[3], from[0], d));
-            }
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+/* Four inputs of 8 bits times two outputs, times eight: the inputs in r2 and r3, sums in r4-r11. */
+#define POLICY_TWO(a, b) \
+    "ldmia r0!, {r12, lr}\n\tsmlad " a ", r12, r2, " a "\n\tsmlad " b ", lr, r2, " b "\n\t" \
+    "sxtb16 r12, r12\n\tsxtb16 lr, lr\n\tsmlad " a ", r12, r3, " a "\n\tsmlad " b ", lr, r3, " b "\n\t"
+#define POLICY_EIGHT \
+    "ldmia r1!, {r2, r3}\n\t" POLICY_TWO("r4", "r5") POLICY_TWO("r6", "r7") POLICY_TWO("r8", "r9") \
+        POLICY_TWO("r10", "r11")
+#define POLICY_TIMES8(text) text text text text text text text text
+#define POLICY_UNTIL(end, text) \
+    "vmov r2, " end "\n\tcmp r1, r2\n\tbeq 3f\n2:\n\t" text "vmov r2, " end "\n\tcmp r1, r2\n\tbne 2b\n3:\n\t"
 #endif
-            /* No remainders: >> 8 is / 256. */
-            policy_outputs(y, bias, factor, scale, a >> 8, b >> 8, c >> 8, d >> 8);
-            bias = y;
-        }
+
+/* The same with inputs of 8 bits, at most 512. Per eight outputs w holds their biases, their scales, then per four inputs
+ * a word for each output with the halves w0 + 256 w1 and w2 + 256 w3: (w0 + 256 w1) x1 + w0 (256 x0 - x1) is
+ * 256 (w0 x0 + w1 x1), three instructions for four products. Sums are exact: 256 * 127 * 127 * 512 fits. */
+static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
+                                              int blocks, float scale) {
+    const uint32_t *end = rounded + 2 * ((inputs + 3) >> 2);
+#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
+    /* All registers but the stack's. s0-s7: biases, then results, s8-s15: factors, s16-s23: sums, s24: scale, s25: y,
+     * s26: the inputs, s27: the end of those that come eight times four at a time, s28: of all, s29: blocks. */
+    const uint32_t *whole = rounded + (inputs >> 5 << 4);
+    __asm__ volatile(
+        "push {r4-r11, lr}\n\tvmov.f32 s24, %[scale]\n\tvmov s25, %[y]\n\tvmov s26, %[x]\n\tvmov s27, %[whole]\n\t"
+        "vmov s28, %[end]\n\tvmov s29, %[blocks]\n\tmov r0, %[w]\n"
+        "1:\n\tvldmia r0!, {s0-s15}\n\tvmov r1, s26\n\t"
+        "mov r4, #0\n\tmov r5, #0\n\tmov r6, #0\n\tmov r7, #0\n\t"
+        "mov r8, #0\n\tmov r9, #0\n\tmov r10, #0\n\tmov r11, #0\n\t"
+        POLICY_UNTIL("s27", POLICY_TIMES8(POLICY_EIGHT)) POLICY_UNTIL("s28", POLICY_EIGHT)
+        "vmov s16, r4\n\tvmov s17, r5\n\tvmov s18, r6\n\tvmov s19, r7\n\t"
+        "vmov s20, r8\n\tvmov s21, r9\n\tvmov s22, r10\n\tvmov s23, r11\n\t"
+        "vcvt.f32.s32 s16, s16, #8\n\tvcvt.f32.s32 s17, s17, #8\n\tvcvt.f32.s32 s18, s18, #8\n\t"
+        "vcvt.f32.s32 s19, s19, #8\n\tvcvt.f32.s32 s20, s20, #8\n\tvcvt.f32.s32 s21, s21, #8\n\t"
+        "vcvt.f32.s32 s22, s22, #8\n\tvcvt.f32.s32 s23, s23, #8\n\t"
+        POLICY_4("vmul.f32", 8, 9, 10, 11, 8, 9, 10, 11, 24, 24, 24, 24)
+        POLICY_4("vmul.f32", 12, 13, 14, 15, 12, 13, 14, 15, 24, 24, 24, 24)
+        POLICY_4("vmul.f32", 16, 17, 18, 19, 8, 9, 10, 11, 16, 17, 18, 19)
+        POLICY_4("vmul.f32", 20, 21, 22, 23, 12, 13, 14, 15, 20, 21, 22, 23)
+        POLICY_4("vadd.f32", 0, 1, 2, 3, 0, 1, 2, 3, 16, 17, 18, 19)
+        POLICY_4("vadd.f32", 4, 5, 6, 7, 4, 5, 6, 7, 20, 21, 22, 23)
+        "vmov r2, s25\n\tvstmia r2!, {s0-s7}\n\tvmov s25, r2\n\t"
+        "vmov r2, s29\n\tsubs r2, r2, #1\n\tvmov s29, r2\n\tbne 1b\n\tpop {r4-r11, lr}"
+        :
+        : [y] "r"(y), [w] "r"(w), [x] "r"(rounded), [whole] "r"(whole), [end] "r"(end), [blocks] "r"(blocks),
+          [scale] "t"(scale)
+        : "cc", "memory", "r0", "r1", "r2", "r3", "r12", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9",
+          "s10", "s11", "s12", "s13", "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24",
+          "s25", "s26", "s27", "s28", "s29");
+#else
+    for (int block = 0; block < blocks; ++block, y += 8) {
+        const policy_word *head = (const policy_word *)w;
+        int32_t sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        w += 16;
+        for (const uint32_t *x = rounded; x < end; x += 2, w += 8)
+            for (int k = 0; k < 8; ++k)
+                sum[k] = policy_multiply(policy_even(w[k]), x[1], policy_multiply(w[k], x[0], sum[k]));
+        /* No remainders: >> 8 is / 256. */
+        for (int k = 0; k < 8; ++k) y[k] = head[k].number + head[8 + k].number * scale * (float)(sum[k] >> 8);
     }
+#endif
 }
 
 #endif

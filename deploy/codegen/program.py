@@ -149,7 +149,7 @@ class Writer:
         form = self.format.of(node)
         weights = self.constant(form.pack(node, weight, bias), form.kind)
         rounded = f"quantised + {self.where.get(self.rounded(node), 0)}"
-        sizes = {"inputs": inputs, "eights": eights, "fours": fours, "quads": -(-outputs // 4)}
+        sizes = {"inputs": inputs, "eights": eights, "fours": fours, "blocks": form.blocks(outputs)}
         return form.call.format(y=y, weights=weights, x=x, rounded=rounded, **sizes)
 
     def add(
@@ -281,6 +281,7 @@ class Writer:
         source = self.value(node.inputs[0])
         outputs, inputs = weight.shape
         form = self.format.of(node)
+        room = max(padded(outputs), form.width * form.blocks(outputs))  # it writes whole blocks
         rounds = {self.rounded(node): words(inputs)} if form.rounds else {}
         if node.operator == "Conv":
             view = window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
@@ -303,8 +304,8 @@ class Writer:
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        cycles = rows * cost.of_product(form.name, padded(outputs), inputs, form.rounds)
-        self.add([source.name], {result.name: (rows - 1) * outputs + padded(outputs)}, products, cycles, rounds)
+        cycles = rows * cost.of_product(form.name, room, inputs, form.rounds)
+        self.add([source.name], {result.name: (rows - 1) * outputs + room}, products, cycles, rounds)
 
     def _rounded_tanh(self, node: Node) -> None:
         source, result = self.value(node.inputs[0]), self.value(node.outputs[0])

@@ -65,23 +65,25 @@ def quantised(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.rint(weight / scale[:, None]).clip(-MOST, MOST).astype(np.int8), scale
 
 
-def _in_words(weight: Floats, bias: Floats, word: Callable[[NDArray[np.int8]], NDArray[Any]]) -> NDArray[np.uint32]:
-    """Per four outputs biases, scales, then a word each per four inputs (..., 4), which `word` makes bytes of."""
+def _in_words(
+    weight: Floats, bias: Floats, width: int, word: Callable[[NDArray[np.int8]], NDArray[Any]]
+) -> NDArray[np.uint32]:
+    """Per `width` outputs biases, scales, then a word each per four inputs (..., 4), which `word` makes bytes of."""
     whole, scale = quantised(weight)
     outputs, inputs = weight.shape
-    quads, groups = -(-outputs // 4), words(inputs) // 2
-    table = np.zeros((4 * quads, 4 * groups), np.int8)
+    many, groups = -(-outputs // width), words(inputs) // 2
+    table = np.zeros((width * many, 4 * groups), np.int8)
     table[:outputs, :inputs] = whole
-    ordered = word(table.reshape(quads, 4, groups, 4)).transpose(0, 2, 1, 3)
-    numbers = np.zeros((2, 4 * quads), "<f4")
+    ordered = word(table.reshape(many, width, groups, 4)).transpose(0, 2, 1, 3)
+    numbers = np.zeros((2, width * many), "<f4")
     numbers[:, :outputs] = bias, scale
-    head = numbers.reshape(2, quads, 4).transpose(1, 0, 2).reshape(quads, 8).view("<u4")
-    return np.concatenate([head, np.ascontiguousarray(ordered).view("<u4").reshape(quads, -1)], axis=1).ravel()
+    head = numbers.reshape(2, many, width).transpose(1, 0, 2).reshape(many, 2 * width).view("<u4")
+    return np.concatenate([head, np.ascontiguousarray(ordered).view("<u4").reshape(many, -1)], axis=1).ravel()
 
 
 def pack_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
     """What `policy_dense_int8` reads. In a word the inputs have the order 0, 2, 1, 3."""
-    return _in_words(weight, bias, lambda table: table[..., [0, 2, 1, 3]])
+    return _in_words(weight, bias, 4, lambda table: table[..., [0, 2, 1, 3]])
 
 
 def pack_halves_of_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
@@ -91,7 +93,7 @@ def pack_halves_of_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np
         wide = table.astype("<i2")
         return wide[..., ::2] + np.int16(256) * wide[..., 1::2]
 
-    return _in_words(weight, bias, word)
+    return _in_words(weight, bias, 8, word)
 
 
 def as_halves(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
@@ -150,22 +152,35 @@ class Format:
     tolerance: float = 0.0
     plan: Callable[[Graph], Graph] = lambda graph: graph  # what is done to a graph first
     rounds: bool = False  # whether inputs are rounded here, which needs room for them
+    width: int = 4  # outputs of a block
 
     def of(self, node: Node) -> Format:
         """The format of this node's weights."""
         return _W8A8[node.attributes.get(ROUNDED, LONG)] if self.name == "w8a8" else self
 
+    def blocks(self, outputs: int) -> int:
+        """How many blocks hold `outputs`."""
+        return -(-outputs // self.width)
+
 
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
-_QUADS = "({y}, {weights}, {rounded}, {inputs}, {quads}, %s);"
+_ROUNDED = "({y}, {weights}, {rounded}, {inputs}, {blocks}, %s);"
 _LONG, _SHORT = "policy_round16({rounded}, {x}, {inputs})", "policy_round8({rounded}, {x}, {inputs})"
-_INT8, _BOTH = f"policy_dense_int8{_QUADS}", f"policy_dense_w8a8{_QUADS}"
+_INT8, _BOTH = f"policy_dense_int8{_ROUNDED}", f"policy_dense_w8a8{_ROUNDED}"
 FORMATS = {
     "float32": Format("float32", "float", f"policy_dense{_BLOCKS}", pack, unchanged),
     "float16": Format("float16", "uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
     "int8": Format("int8", "uint32_t", _INT8 % _LONG, pack_bytes, as_bytes, 1e-3, rounds=True),
     "w8a8": Format(
-        "w8a8", "uint32_t", _BOTH % _SHORT, pack_halves_of_bytes, as_bytes_both, 1e-2, plan=planned, rounds=True
+        "w8a8",
+        "uint32_t",
+        _BOTH % _SHORT,
+        pack_halves_of_bytes,
+        as_bytes_both,
+        1e-2,
+        plan=planned,
+        rounds=True,
+        width=8,
     ),
 }
 _W8A8 = {

@@ -15,7 +15,8 @@ from deploy.codegen.rounded.tanh import BITS8, BITS16, LARGEST
 
 ROUNDED = "rounded"  # the attribute of a product that says how: one of these, or the tanh that does it
 SHORT, LONG = "8 bits", "16 bits"
-MOST_INPUTS = {BITS8: 512, BITS16: (2**31 - 1) // (127 * LARGEST[BITS16])}  # whose products' sum fits 32 bits
+# Inputs whose products' sum fits 32 bits. One of 8 bits is computed 256 times as large.
+MOST_SHORT, MOST_LONG = 512, (2**31 - 1) // (127 * LARGEST[BITS16])
 
 
 def planned(graph: Graph) -> Graph:
@@ -26,7 +27,7 @@ def planned(graph: Graph) -> Graph:
     for node in graph.nodes:
         if _product(node, values):
             near = node.inputs[0] in reads or node.outputs[0] in writes
-            chosen[node.outputs[0]] = LONG if near else SHORT
+            chosen[node.outputs[0]] = LONG if near or values[node.inputs[0]].shape[-1] > MOST_SHORT else SHORT
     users: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:
@@ -39,7 +40,7 @@ def planned(graph: Graph) -> Graph:
         if node.outputs[0] in graph.outputs or not all(_reads_row(one, node.outputs[0], graph) for one in after):
             continue
         operator = BITS16 if all(chosen[one.outputs[0]] == LONG for one in after) else BITS8
-        if values[node.outputs[0]].size <= MOST_INPUTS[operator]:
+        if values[node.outputs[0]].size <= MOST_LONG:
             made[node.outputs[0]] = operator
             chosen |= {one.outputs[0]: operator for one in after}
     return replace(graph, nodes=tuple(_marked(node, chosen, made) for node in graph.nodes))
