@@ -338,41 +338,17 @@ static POLICY_INLINE float policy_most(const float *x, int inputs) {
     return most.number;
 }
 
-/* x as whole numbers times the result, two to a word, padded with zeros to a multiple of four. 16 bits each, or fewer
- * where the sum of `inputs` products with int8 could overflow. */
-static POLICY_NOINLINE float policy_round16(uint32_t *rounded, const float *x, int inputs) {
-    const int32_t room = (int32_t)(0x7fffffff / 127) / inputs;
-    const float limit = (float)(room < 32767 ? room : 32767), most = policy_most(x, inputs);
-    const float inverse = limit / most;
-    rounded[((inputs + 3) >> 2 << 1) - 1] = 0u;
-    for (int i = 0; i < inputs >> 1; ++i) rounded[i] = policy_halves(x[2 * i] * inverse, x[2 * i + 1] * inverse);
-    if (inputs & 1) rounded[inputs >> 1] = policy_halves(x[inputs - 1] * inverse, 0.0f);
-    return most / limit;
-}
-
-/* Whole numbers a, b, c, d of 8 bits in two words: b and d; 256 a - b and 256 c - d. */
-static POLICY_INLINE void policy_four(uint32_t *rounded, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    rounded[0] = (b & 0xffffu) | d << 16;
-    rounded[1] = (((a << 8) - b) & 0xffffu) | ((c << 8) - d) << 16;
-}
-
-static POLICY_INLINE void policy_round_four(uint32_t *rounded, const float *x, float inverse) {
-    const policy_word a = {x[0] * inverse + POLICY_ROUND}, b = {x[1] * inverse + POLICY_ROUND};
-    const policy_word c = {x[2] * inverse + POLICY_ROUND}, d = {x[3] * inverse + POLICY_ROUND};
-    policy_four(rounded, a.bits, b.bits, c.bits, d.bits);
-}
-
-/* x as whole numbers of 8 bits times the result, four in two words, padded with zeros. */
-static POLICY_NOINLINE float policy_round8(uint32_t *rounded, const float *x, int inputs) {
-    const float most = policy_most(x, inputs), inverse = 127.0f / most;
-    const int whole = inputs >> 2;
-    for (int group = 0; group < whole; ++group) policy_round_four(rounded + 2 * group, x + 4 * group, inverse);
-    if (inputs & 3) {
-        float rest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (int i = 4 * whole; i < inputs; ++i) rest[i & 3] = x[i];
-        policy_round_four(rounded + 2 * whole, rest, inverse);
+/* x as whole numbers up to `limit`, below 2^15, times the result. Four are two words, x0 and x2, x1 and x3; padded with
+ * zeros. */
+static POLICY_NOINLINE float policy_rounded(uint32_t *rounded, const float *x, int inputs, float limit) {
+    const float most = policy_most(x, inputs), inverse = limit / most;
+    for (int i = 0; i < inputs; i += 4, rounded += 2) {
+        const float b = i + 1 < inputs ? x[i + 1] : 0.0f, c = i + 2 < inputs ? x[i + 2] : 0.0f;
+        const float d = i + 3 < inputs ? x[i + 3] : 0.0f;
+        rounded[0] = policy_halves(x[i] * inverse, c * inverse);
+        rounded[1] = policy_halves(b * inverse, d * inverse);
     }
-    return most / 127.0f;
+    return most / limit;
 }
 
 /* 127 * 2^23 tanh(x), or a little less than 2e-4 * 127 * 2^23 off, and a * b + c * d is one instruction: `table` has per
@@ -387,48 +363,35 @@ static POLICY_INLINE int32_t policy_tanh_whole(float x, const uint32_t *table, i
 }
 
 #if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
-/* Four such numbers in r2-r5. It saturates where a float is too large for an int32. */
+/* One of them; `r` has x times 2^16, and where that was too large for an int32, it was saturated. */
 #define POLICY_TANH_ONE(r) \
     "ssat " r ", #20, " r "\n\tasr r6, " r ", #12\n\tldr r6, [%[table], r6, lsl #2]\n\tbfi %[at], " r ", #0, #12\n\t" \
-    "smlad " r ", r6, %[at], %[round]\n\t"
-#define POLICY_TANH_FOUR(packed) \
-    __asm__ volatile( \
-        "1:\n\tvldmia %[x]!, {s0-s3}\n\tvcvt.s32.f32 s0, s0, #16\n\tvcvt.s32.f32 s1, s1, #16\n\t" \
-        "vcvt.s32.f32 s2, s2, #16\n\tvcvt.s32.f32 s3, s3, #16\n\t" \
-        "vmov r2, s0\n\tvmov r3, s1\n\tvmov r4, s2\n\tvmov r5, s3\n\t" \
-        POLICY_TANH_ONE("r2") POLICY_TANH_ONE("r3") POLICY_TANH_ONE("r4") POLICY_TANH_ONE("r5") packed \
-        "strd r3, r4, [%[y]], #8\n\tsubs %[quads], %[quads], #1\n\tbne 1b" \
-        : [x] "+r"(x), [y] "+r"(rounded), [quads] "+r"(quads), [at] "+r"(at) \
-        : [table] "r"(table + 128), [round] "r"(round) \
-        : "cc", "memory", "r2", "r3", "r4", "r5", "r6", "s0", "s1", "s2", "s3")
+    "smlad " r ", r6, %[at], %[round]\n\tasr " r ", " r ", %[shift]\n\t"
 #endif
 
-/* 127 tanh(x) of 4 `quads` numbers for a product with inputs of 8 bits. */
-static POLICY_NOINLINE void policy_tanh8(uint32_t *rounded, const float *x, int quads, const uint32_t *table) {
-    const int32_t round = 1 << 22;
+/* 16256 / 2^shift tanh(x) of 4 `quads` numbers as whole numbers in the order of policy_rounded. */
+static POLICY_NOINLINE void policy_tanh_rounded(uint32_t *rounded, const float *x, int quads, const uint32_t *table,
+                                                int shift) {
+    const int32_t round = (int32_t)1 << (15 + shift);
 #if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
     uint32_t at = 0x80000000u;
-    POLICY_TANH_FOUR("asr r5, r5, #7\n\tpkhtb r3, r5, r3, asr #23\n\tasr r4, r4, #7\n\tpkhtb r4, r4, r2, asr #23\n\t"
-                     "uxtb16 r4, r4\n\tlsl r4, r4, #8\n\tssub16 r4, r4, r3\n\t");
+    table += 128;
+    __asm__ volatile(
+        "1:\n\tvldmia %[x]!, {s0-s3}\n\tvcvt.s32.f32 s0, s0, #16\n\tvcvt.s32.f32 s1, s1, #16\n\t"
+        "vcvt.s32.f32 s2, s2, #16\n\tvcvt.s32.f32 s3, s3, #16\n\t"
+        "vmov r2, s0\n\tvmov r3, s1\n\tvmov r4, s2\n\tvmov r5, s3\n\t"
+        POLICY_TANH_ONE("r2") POLICY_TANH_ONE("r3") POLICY_TANH_ONE("r4") POLICY_TANH_ONE("r5")
+        "pkhtb r4, r4, r2, asr #16\n\tpkhtb r5, r5, r3, asr #16\n\t"
+        "strd r4, r5, [%[y]], #8\n\tsubs %[quads], %[quads], #1\n\tbne 1b"
+        : [x] "+r"(x), [y] "+r"(rounded), [quads] "+r"(quads), [at] "+r"(at)
+        : [table] "r"(table), [round] "r"(round), [shift] "r"(shift)
+        : "cc", "memory", "r2", "r3", "r4", "r5", "r6", "s0", "s1", "s2", "s3");
 #else
     for (int quad = 0; quad < quads; ++quad, x += 4) {
         uint32_t y[4];
-        for (int k = 0; k < 4; ++k) y[k] = (uint32_t)(policy_tanh_whole(x[k], table, round) >> 23);
-        policy_four(rounded + 2 * quad, y[0], y[1], y[2], y[3]);
-    }
-#endif
-}
-
-/* 16256 tanh(x) of 4 `quads` numbers for a product with inputs of 16 bits. */
-static POLICY_NOINLINE void policy_tanh16(uint32_t *rounded, const float *x, int quads, const uint32_t *table) {
-    const int32_t round = 1 << 15;
-#if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
-    uint32_t at = 0x80000000u;
-    POLICY_TANH_FOUR("pkhtb r3, r3, r2, asr #16\n\tpkhtb r4, r5, r4, asr #16\n\t");
-#else
-    for (int pair = 0; pair < 2 * quads; ++pair, x += 2) {
-        const uint32_t low = (uint32_t)policy_tanh_whole(x[0], table, round) >> 16;
-        rounded[pair] = low | ((uint32_t)policy_tanh_whole(x[1], table, round) & 0xffff0000u);
+        for (int k = 0; k < 4; ++k) y[k] = (uint32_t)(policy_tanh_whole(x[k], table, round) >> shift);
+        *rounded++ = y[0] >> 16 | (y[2] & 0xffff0000u);
+        *rounded++ = y[1] >> 16 | (y[3] & 0xffff0000u);
     }
 #endif
 }
@@ -473,8 +436,8 @@ static POLICY_INLINE void policy_outputs(float *y, const void *bias, const void 
 #endif
 }
 
-/* y = W x + b with weights as int8 and a scale per output, inputs of 16 bits and their scale. Per four outputs w holds
- * their biases, their scales, then per four inputs a word for each output, in the order 0, 2, 1, 3. Sums are exact. */
+/* y = W x + b with weights as int8 and a scale per output, and rounded inputs with theirs. Per four outputs w holds their
+ * biases, their scales, then per four inputs a word for each output. Sums are exact. */
 static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
                                               int quads, float scale) {
     const int groups = (inputs + 3) >> 2;
@@ -499,10 +462,10 @@ static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const
 }
 
 #if defined(POLICY_CORTEX_M4F) && defined(POLICY_DSP)
-/* Four inputs of 8 bits times two outputs, times eight: the inputs in r2 and r3, sums in r4-r11. */
+/* Four inputs times two outputs, times eight: the inputs in r2 and r3, sums in r4-r11. */
 #define POLICY_TWO(a, b) \
-    "ldmia r0!, {r12, lr}\n\tsmlad " a ", r12, r2, " a "\n\tsmlad " b ", lr, r2, " b "\n\t" \
-    "sxtb16 r12, r12\n\tsxtb16 lr, lr\n\tsmlad " a ", r12, r3, " a "\n\tsmlad " b ", lr, r3, " b "\n\t"
+    "ldmia r0!, {r12, lr}\n\tsmlad " a ", r12, r3, " a "\n\tsmlad " b ", lr, r3, " b "\n\t" \
+    "lsl r12, r12, #8\n\tlsl lr, lr, #8\n\tsmlad " a ", r12, r2, " a "\n\tsmlad " b ", lr, r2, " b "\n\t"
 #define POLICY_EIGHT \
     "ldmia r1!, {r2, r3}\n\t" POLICY_TWO("r4", "r5") POLICY_TWO("r6", "r7") POLICY_TWO("r8", "r9") \
         POLICY_TWO("r10", "r11")
@@ -511,9 +474,10 @@ static POLICY_NOINLINE void policy_dense_int8(float *y, const uint32_t *w, const
     "vmov r2, " end "\n\tcmp r1, r2\n\tbeq 3f\n2:\n\t" text "vmov r2, " end "\n\tcmp r1, r2\n\tbne 2b\n3:\n\t"
 #endif
 
-/* The same with inputs of 8 bits, at most 512. Per eight outputs w holds their biases, their scales, then per four inputs
- * a word for each output with the halves w0 + 256 w1 and w2 + 256 w3: (w0 + 256 w1) x1 + w0 (256 x0 - x1) is
- * 256 (w0 x0 + w1 x1), three instructions for four products. Sums are exact: 256 * 127 * 127 * 512 fits. */
+/* The same where three instructions make four products: a word is two halves of 16 bits, of which the upper bytes are the
+ * weights of inputs 1 and 3, and eight bits further left again, 0 and 2. What stands below a weight adds less than a
+ * step to it, and the weight was rounded knowing that. Per eight outputs w holds their biases, their scales, then per
+ * four inputs a word for each output. Inputs are small enough for sums of 32 bits. */
 static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const uint32_t *rounded, int inputs,
                                               int blocks, float scale) {
     const uint32_t *end = rounded + 2 * ((inputs + 3) >> 2);
@@ -530,9 +494,8 @@ static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const
         POLICY_UNTIL("s27", POLICY_TIMES8(POLICY_EIGHT)) POLICY_UNTIL("s28", POLICY_EIGHT)
         "vmov s16, r4\n\tvmov s17, r5\n\tvmov s18, r6\n\tvmov s19, r7\n\t"
         "vmov s20, r8\n\tvmov s21, r9\n\tvmov s22, r10\n\tvmov s23, r11\n\t"
-        "vcvt.f32.s32 s16, s16, #8\n\tvcvt.f32.s32 s17, s17, #8\n\tvcvt.f32.s32 s18, s18, #8\n\t"
-        "vcvt.f32.s32 s19, s19, #8\n\tvcvt.f32.s32 s20, s20, #8\n\tvcvt.f32.s32 s21, s21, #8\n\t"
-        "vcvt.f32.s32 s22, s22, #8\n\tvcvt.f32.s32 s23, s23, #8\n\t"
+        "vcvt.f32.s32 s16, s16\n\tvcvt.f32.s32 s17, s17\n\tvcvt.f32.s32 s18, s18\n\tvcvt.f32.s32 s19, s19\n\t"
+        "vcvt.f32.s32 s20, s20\n\tvcvt.f32.s32 s21, s21\n\tvcvt.f32.s32 s22, s22\n\tvcvt.f32.s32 s23, s23\n\t"
         POLICY_4("vmul.f32", 8, 9, 10, 11, 8, 9, 10, 11, 24, 24, 24, 24)
         POLICY_4("vmul.f32", 12, 13, 14, 15, 12, 13, 14, 15, 24, 24, 24, 24)
         POLICY_4("vmul.f32", 16, 17, 18, 19, 8, 9, 10, 11, 16, 17, 18, 19)
@@ -554,9 +517,8 @@ static POLICY_NOINLINE void policy_dense_w8a8(float *y, const uint32_t *w, const
         w += 16;
         for (const uint32_t *x = rounded; x < end; x += 2, w += 8)
             for (int k = 0; k < 8; ++k)
-                sum[k] = policy_multiply(policy_even(w[k]), x[1], policy_multiply(w[k], x[0], sum[k]));
-        /* No remainders: >> 8 is / 256. */
-        for (int k = 0; k < 8; ++k) y[k] = head[k].number + head[8 + k].number * scale * (float)(sum[k] >> 8);
+                sum[k] = policy_multiply(w[k] << 8, x[0], policy_multiply(w[k], x[1], sum[k]));
+        for (int k = 0; k < 8; ++k) y[k] = head[k].number + head[8 + k].number * scale * (float)sum[k];
     }
 #endif
 }

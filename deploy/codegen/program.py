@@ -93,7 +93,7 @@ class Writer:
             self._dense(node)
         elif node.operator in c.DENSE:
             self._multiply(node)
-        elif node.operator in tanh.LARGEST:
+        elif node.operator == tanh.TANH:
             self._rounded_tanh(node)
         elif node.operator in c.POOLS:
             self._pool(node)
@@ -139,18 +139,21 @@ class Writer:
 
     def rounded(self, node: Node) -> str:
         """The name of the block of memory with the rounded inputs of a product."""
-        return f"{node.outputs[0]}/rounded" if self.format.of(node).rounds else node.inputs[0]
+        return f"{node.outputs[0]}/rounded" if self.format.of(node).rounds(node) else node.inputs[0]
 
     def product(self, node: Node, y: str, x: str) -> str:
         """The C statement of a matrix-vector product."""
         weight, bias = c.matrix(node, self.values(node))
         outputs, inputs = weight.shape
-        eights, fours = blocks(outputs)
         form = self.format.of(node)
         weights = self.constant(form.pack(node, weight, bias), form.kind)
-        rounded = f"quantised + {self.where.get(self.rounded(node), 0)}"
-        sizes = {"inputs": inputs, "eights": eights, "fours": fours, "blocks": form.blocks(outputs)}
-        return form.call.format(y=y, weights=weights, x=x, rounded=rounded, **sizes)
+        if form.width:
+            places = {"x": x, "rounded": f"quantised + {self.where[self.rounded(node)]}"}
+            places |= {"scale": form.scale(node, inputs).format(**places), "blocks": str(-(-outputs // form.width))}
+        else:
+            eights, fours = blocks(outputs)
+            places = {"x": x, "eights": str(eights), "fours": str(fours)}
+        return form.call.format(y=y, weights=weights, inputs=inputs, **places)
 
     def add(
         self,
@@ -281,18 +284,18 @@ class Writer:
         source = self.value(node.inputs[0])
         outputs, inputs = weight.shape
         form = self.format.of(node)
-        room = max(padded(outputs), form.width * form.blocks(outputs))  # it writes whole blocks
-        rounds = {self.rounded(node): words(inputs)} if form.rounds else {}
+        room = -(-outputs // form.width) * form.width if form.width else padded(outputs)  # it writes whole blocks
+        rounds = {self.rounded(node): words(inputs)} if form.rounds(node) else {}
         if node.operator == "Conv":
             view = window(node, source.shape, result.shape, self.value(node.inputs[1]).shape[2:])
-            self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, padded(outputs))
+            self.patch, self.pixel = max(self.patch, inputs), max(self.pixel, room)
 
             def lines() -> list[str]:
                 x, y = self.pointer(source.name), self.pointer(result.name)
                 return convolution(view, x, y, self.product(node, "pixel", "patch"))
 
             pixels = result.size // outputs
-            each = cost.of_product(form.name, padded(outputs), inputs, form.rounds) + cost.SEEN * inputs + cost.COPIED * outputs
+            each = cost.of_product(form.name, room, inputs, bool(rounds)) + cost.SEEN * inputs + cost.COPIED * outputs
             self.add([source.name], {result.name: result.size}, lines, pixels * each, rounds)
             return
         rows = source.size // inputs
@@ -304,7 +307,7 @@ class Writer:
             each = self.product(node, f"{y} + row * {outputs}", f"{x} + row * {inputs}")
             return [f"for (int row = 0; row < {rows}; ++row)", f"    {each}"]
 
-        cycles = rows * cost.of_product(form.name, room, inputs, form.rounds)
+        cycles = rows * cost.of_product(form.name, room, inputs, bool(rounds))
         self.add([source.name], {result.name: (rows - 1) * outputs + room}, products, cycles, rounds)
 
     def _rounded_tanh(self, node: Node) -> None:
@@ -313,8 +316,8 @@ class Writer:
 
         def lines() -> list[str]:
             table = self.constant(tanh.table(), "uint32_t")
-            to = f"quantised + {self.where[result.name]}"
-            return [f"policy_{node.operator.lower()}({to}, {self.pointer(source.name)}, {quads}, {table});"]
+            to, x, shift = f"quantised + {self.where[result.name]}", self.pointer(source.name), node.attributes[tanh.SHIFT]
+            return [f"policy_tanh_rounded({to}, {x}, {quads}, {table}, {shift});"]
 
         self.add([source.name], {}, lines, cost.ROUNDED_TANH * 4 * quads, {result.name: words(result.size)})
 

@@ -1,13 +1,13 @@
 """How the generated C stores the weights of its matrix-vector products: as they are, as float16, or as int8.
 
-With int8 the inputs of products are rounded to 16 bits, as they come: with a scale of their own at every call. W8A8
-rounds them to 8 bits between hidden layers (deploy.codegen.rounded).
+With int8 inputs are rounded, too, as they come, with a scale of their own at every call: to 16 bits, and with w8a8 to
+as many as are left when four products take three instructions (deploy.codegen.rounded).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from deploy.codegen.onnx_graph import Graph, GraphError, Node
 from deploy.codegen.operators import DENSE
-from deploy.codegen.rounded.plan import LONG, ROUNDED, SHORT, planned
-from deploy.codegen.rounded.tanh import BITS8, BITS16, LARGEST
+from deploy.codegen.rounded import halves
+from deploy.codegen.rounded.halves import MOST, scale_of
+from deploy.codegen.rounded.plan import LIMIT, planned
+from deploy.codegen.rounded.tanh import LARGEST, SHIFT
 
 Floats = NDArray[np.float32]
-MOST, MOST_INPUT, MOST_SUM = 127, 2**15 - 1, 2**31 - 1  # of an int8, an int16, an int32
+MOST_INPUT, MOST_SUM = 2**15 - 1, 2**31 - 1  # of an int16, an int32
 
 
 def blocks(outputs: int) -> tuple[int, int]:
@@ -61,39 +63,33 @@ def pack_halves(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
 
 def quantised(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     """W (out, in) as int8 (out, in) and a scale per output (out,)."""
-    scale = (np.abs(weight).max(axis=1).clip(1e-30) / MOST).astype(np.float32)
+    scale = scale_of(weight)
     return np.rint(weight / scale[:, None]).clip(-MOST, MOST).astype(np.int8), scale
 
 
-def _in_words(
-    weight: Floats, bias: Floats, width: int, word: Callable[[NDArray[np.int8]], NDArray[Any]]
-) -> NDArray[np.uint32]:
-    """Per `width` outputs biases, scales, then a word each per four inputs (..., 4), which `word` makes bytes of."""
-    whole, scale = quantised(weight)
-    outputs, inputs = weight.shape
-    many, groups = -(-outputs // width), words(inputs) // 2
-    table = np.zeros((width * many, 4 * groups), np.int8)
-    table[:outputs, :inputs] = whole
-    ordered = word(table.reshape(many, width, groups, 4)).transpose(0, 2, 1, 3)
-    numbers = np.zeros((2, width * many), "<f4")
+def _in_words(made: NDArray[np.int8], scale: Floats, bias: Floats, width: int) -> NDArray[np.uint32]:
+    """Per `width` outputs biases, scales, then of each a word per four inputs; `made`: bytes (out, words, 4)."""
+    outputs, groups, _ = made.shape
+    many = -(-outputs // width)
+    table = np.zeros((many * width, groups, 4), np.int8)
+    table[:outputs] = made
+    numbers = np.zeros((2, many * width), "<f4")
     numbers[:, :outputs] = bias, scale
     head = numbers.reshape(2, many, width).transpose(1, 0, 2).reshape(many, 2 * width).view("<u4")
-    return np.concatenate([head, np.ascontiguousarray(ordered).view("<u4").reshape(many, -1)], axis=1).ravel()
+    rest = table.reshape(many, width, groups, 4).transpose(0, 2, 1, 3)
+    return np.concatenate([head, np.ascontiguousarray(rest).view("<u4").reshape(many, -1)], axis=1).ravel()
 
 
 def pack_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
-    """What `policy_dense_int8` reads. In a word the inputs have the order 0, 2, 1, 3."""
-    return _in_words(weight, bias, 4, lambda table: table[..., [0, 2, 1, 3]])
+    """What `policy_dense_int8` reads."""
+    whole, scale = quantised(weight)
+    filled = np.pad(whole, ((0, 0), (0, -weight.shape[1] % 4)))
+    return _in_words(filled.reshape(len(weight), -1, 4), scale, bias, 4)
 
 
 def pack_halves_of_bytes(node: Node, weight: Floats, bias: Floats) -> NDArray[np.uint32]:
-    """What `policy_dense_w8a8` reads. A word has two signed halves, w0 + 256 w1 and w2 + 256 w3."""
-
-    def word(table: NDArray[np.int8]) -> NDArray[Any]:
-        wide = table.astype("<i2")
-        return wide[..., ::2] + np.int16(256) * wide[..., 1::2]
-
-    return _in_words(weight, bias, 8, word)
+    """What `policy_dense_w8a8` reads: its sums are 256 times as large."""
+    return _in_words(halves.bytes_of(weight), scale_of(weight) / np.float32(256.0), bias, 8)
 
 
 def as_halves(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
@@ -104,13 +100,18 @@ def as_halves(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
         return value.astype(np.float16).astype(np.float32)
 
 
+def whole_limit(inputs: int) -> int:
+    """The largest whole number that an input may be, so that a sum of products with int8 fits 32 bits."""
+    return min(MOST_INPUT, MOST_SUM // (MOST * inputs))
+
+
 def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
     """What it becomes when weights are stored as int8. A convolution rounds finer: per patch, not per image."""
     if node.operator not in DENSE or index > 1:
         return value
     if index == 0:
         axes = None if node.operator == "Conv" else -1
-        limit = min(MOST_INPUT, MOST_SUM // (MOST * value.shape[-1])) if axes else MOST_INPUT
+        limit = whole_limit(value.shape[-1]) if axes else MOST_INPUT
         step = np.abs(value).max(axis=axes, keepdims=True).clip(1e-30) / np.float32(limit)
         rounded: NDArray[Any] = np.rint(value / step) * step
         return rounded
@@ -121,15 +122,20 @@ def as_bytes(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_bytes_both(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
-    """What it becomes when inputs are rounded as `planned`, in the same steps as in C. Of convolutions as `as_bytes`."""
-    how = node.attributes.get(ROUNDED, LONG)
-    if node.operator not in DENSE or index != 0 or how == LONG:
+    """What it becomes in products that are `planned`, in the same steps as in C. Others are as with `as_bytes`."""
+    if LIMIT not in node.attributes or index > 1:
         return as_bytes(node, index, value)
-    if how in LARGEST:  # a tanh did it
-        return value
-    most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(MOST)
-    restored: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
-    return restored
+    if index == 0:
+        if SHIFT in node.attributes:  # a tanh did it
+            return value
+        most, limit = np.abs(value).max(axis=-1, keepdims=True).clip(1e-30), np.float32(node.attributes[LIMIT])
+        rounded: NDArray[Any] = np.rint(value * (limit / most)) * (most / limit)
+        return rounded
+    turned, sign = not node.attributes.get("transB", 0), np.float32(-1.0 if node.attributes.get("alpha", 1.0) < 0 else 1)
+    rows = sign * (value.T if turned else value)
+    whole = halves.weights_of(halves.bytes_of(rows))[:, : rows.shape[1]]
+    restored = sign * (whole * (scale_of(rows) / np.float32(256.0))[:, None]).astype(np.float32)
+    return restored.T if turned else restored
 
 
 def unchanged(node: Node, index: int, value: NDArray[Any]) -> NDArray[Any]:
@@ -151,41 +157,30 @@ class Format:
     stored: Callable[[Node, int, NDArray[Any]], NDArray[Any]]
     tolerance: float = 0.0
     plan: Callable[[Graph], Graph] = lambda graph: graph  # what is done to a graph first
-    rounds: bool = False  # whether inputs are rounded here, which needs room for them
-    width: int = 4  # outputs of a block
+    width: int = 0  # outputs of a block, if inputs are rounded
 
     def of(self, node: Node) -> Format:
         """The format of this node's weights."""
-        return _W8A8[node.attributes.get(ROUNDED, LONG)] if self.name == "w8a8" else self
+        return FORMATS["int8"] if self.name == "w8a8" and LIMIT not in node.attributes else self
 
-    def blocks(self, outputs: int) -> int:
-        """How many blocks hold `outputs`."""
-        return -(-outputs // self.width)
+    def rounds(self, node: Node) -> bool:
+        """Whether the inputs of this node are rounded for it, which needs room for them."""
+        return self.width > 0 and SHIFT not in node.attributes
+
+    def scale(self, node: Node, inputs: int) -> str:
+        """The C expression of the rounded inputs' scale, which rounds them unless a tanh did."""
+        if not self.rounds(node):
+            return f"{2 ** node.attributes.get(SHIFT, 0)}.0f / {LARGEST}.0f"
+        return f"policy_rounded({{rounded}}, {{x}}, {inputs}, {node.attributes.get(LIMIT, whole_limit(inputs))}.0f)"
 
 
 _BLOCKS = "({y}, {weights}, {x}, {inputs}, {eights}, {fours});"
-_ROUNDED = "({y}, {weights}, {rounded}, {inputs}, {blocks}, %s);"
-_LONG, _SHORT = "policy_round16({rounded}, {x}, {inputs})", "policy_round8({rounded}, {x}, {inputs})"
-_INT8, _BOTH = f"policy_dense_int8{_ROUNDED}", f"policy_dense_w8a8{_ROUNDED}"
+_ROUNDED = "({y}, {weights}, {rounded}, {inputs}, {blocks}, {scale});"
 FORMATS = {
     "float32": Format("float32", "float", f"policy_dense{_BLOCKS}", pack, unchanged),
     "float16": Format("float16", "uint32_t", f"policy_dense_half{_BLOCKS}", pack_halves, as_halves),
-    "int8": Format("int8", "uint32_t", _INT8 % _LONG, pack_bytes, as_bytes, 1e-3, rounds=True),
+    "int8": Format("int8", "uint32_t", f"policy_dense_int8{_ROUNDED}", pack_bytes, as_bytes, 1e-3, width=4),
     "w8a8": Format(
-        "w8a8",
-        "uint32_t",
-        _BOTH % _SHORT,
-        pack_halves_of_bytes,
-        as_bytes_both,
-        1e-2,
-        plan=planned,
-        rounds=True,
-        width=8,
+        "w8a8", "uint32_t", f"policy_dense_w8a8{_ROUNDED}", pack_halves_of_bytes, as_bytes_both, 1e-2, planned, 8
     ),
-}
-_W8A8 = {
-    LONG: FORMATS["int8"],
-    SHORT: FORMATS["w8a8"],
-    BITS16: replace(FORMATS["int8"], call=_INT8 % f"1.0f / {LARGEST[BITS16]}.0f", rounds=False),
-    BITS8: replace(FORMATS["w8a8"], call=_BOTH % f"1.0f / {LARGEST[BITS8]}.0f", rounds=False),
 }
